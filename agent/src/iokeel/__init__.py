@@ -1,0 +1,3 @@
+"""iokeel: keep every guest's disk on an even keel."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,481 @@
+"""The control law: from what drives did to the limits that QEMU shall hold them to.
+
+Here's how it works. `decide` looks at every drive once a tick. For each with a limit L
+(normalized I/O operations a second) it computes
+
+    R   the normalized rate of the interval just ended: what the requests cost a second
+    P   the rate at which the limits in force would hold the interval's mix if its demand had no
+        end (envelope.held_rate)
+    e   the pricing error, P / L - 1
+
+A drive is *mispriced* where |e| is beyond DEADBAND_RATIO, and beyond what a mix of few and
+different requests varies by from look to look anyway (NOISE_FACTOR times the mean change of its
+bytes per normalized operation), and the limits matter to it, which is where R > BINDING_RATIO * P. Limits are then made anew for the mix (envelope.limits_for), but not at
+once, for two reasons. The interval in which a shift falls shows a blend of two workloads, and
+each change of limits empties QEMU's buckets and so hands out a tenth of a second of L for
+nothing. So
+
+- a drive has to be mispriced the same way in two looks in a row, and the second one is what
+  counts: all of it lies after the shift. `State.look_again` asks for that look LOOK_AGAIN_S after the first;
+- between two changes there is MIN_INTERVAL_S at least, and between the moment a drive wakes up
+  (with an empty bucket, so the same tenth of a second) and the first change too: no second holds
+  two such gifts;
+- once the mix is steady, its estimate gets better with each look (a mean that decays with
+  MIX_HALF_LIFE_S, and begins anew at a shift), and a correction is worth a gift only beyond
+  DRIFT_RATIO and half the noise, and once in DRIFT_INTERVAL_S;
+- a drive that has been idle for IDLE_S goes back to limits for no mix in particular, so that
+  whatever it does next is served alike. That is free: its bucket is empty anyway.
+
+That the mispricing in between stays small, and never lets more than OVERSHOOT_RATIO too much
+through, is the envelope's work.
+
+Burst credit lives here, not in QEMU (credit.py). While a drive has credit, its limits carry
+QEMU's own *_max with a length that lets through what the credit is worth, so that the burst ends
+even where nobody is there to end it.
+
+Limits that somebody else changed are put back. A drive without a policy is left alone; one that
+loses its policy gets back what it had before.
+
+How the constants were chosen, and what each costs, is measured in docs/control-law.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from iokeel.credit import Credit
+from iokeel.curve import DEFAULT_MODEL, CostModel
+from iokeel.envelope import Mix, held_rate, limits_for, mix_cost
+from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
+from iokeel.policy import DrivePolicy
+from iokeel.workload import NS_PER_S, Counters, DriveId, Flow, Rates, rates
+
+DEADBAND_RATIO = 0.015
+BINDING_RATIO = 0.6
+NOISE_FACTOR = 2.0
+LOOK_AGAIN_S = 0.4
+MIN_INTERVAL_S = 1.0
+MIX_HALF_LIFE_S = 4.0
+DRIFT_RATIO = 0.01
+DRIFT_INTERVAL_S = 10.0
+IDLE_S = 10.0
+# How fast the noise estimate follows, and how much larger than it one change may count: a shift
+# is no noise.
+_NOISE_GAIN = 0.2
+_NOISE_CLIP = 3.0
+# A bound that is used to this much is what holds the drive.
+_FULL_RATIO = 0.95
+_NONE = Flow(0.0, 0.0)
+
+
+class Reason(Enum):
+    """Why limits were set."""
+
+    POLICY = "the policy is new or has changed"
+    SHIFT = "the mix of request sizes has shifted"
+    DRIFT = "the mix is known better now"
+    IDLE = "the drive went idle, so its next mix is unknown"
+    BURST_OPENS = "it has saved credit, so it may burst"
+    BURST_CLOSES = "its burst credit is used up"
+    CREDIT_GREW = "it has saved more credit while it did little"
+    OVERWRITTEN = "somebody else had changed the limits"
+    RETRY = "the last change of limits had failed"
+    RELEASED = "it has no policy or no limit any more"
+    STOPPING = "the agent stops"
+
+
+class Verdict(Enum):
+    """What the last look at a drive found."""
+
+    NO_POLICY = "it has no policy, so it is left alone"
+    NO_LIMIT = "its policy sets no limit"
+    UNKNOWN = "its rates are not known yet"
+    IDLE = "it does nothing"
+    UNBOUND = "it does less than its limits allow, so their price doesn't matter"
+    PRICED = "its limits fit what it does"
+    SUSPECT = "its limits don't fit what it does; a second look decides"
+    WAITING = "its limits don't fit what it does, but the last change is too recent"
+    RETUNED = "its limits didn't fit what it did, so they were set anew"
+
+
+@dataclass(frozen=True, slots=True)
+class DriveSeen:
+    """A drive at a tick.
+
+    counters: None where it can't be read now. in_force: its limits, None where they are not
+    known. failed: whether the last order to this drive was not carried out.
+    """
+
+    policy: DrivePolicy | None
+    counters: Counters | None
+    in_force: ThrottleLimits | None
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One snapshot. partial: other drives exist, and are not looked at this time."""
+
+    drives: Mapping[DriveId, DriveSeen]
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimits:
+    """An order to the edges: put these limits in force on this drive."""
+
+    drive: DriveId
+    limits: ThrottleLimits
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class DriveState:
+    """What the controller knows of a drive.
+
+    rate: R of the last interval. mix: the mean of the intervals since the last shift.
+    bytes_per_iops, noise_ratio: of the last interval with requests, and by how much it changes
+    from one to the next. base: the limits that hold it to its policy's limit for
+    `priced_for`, the burst not included. sent: what was last ordered. found: what was in force
+    before the first order. error_ratio: e. throttled_s: seconds in which a bound was full.
+    """
+
+    policy: DrivePolicy | None = None
+    counters: Counters | None = None
+    rates: Rates | None = None
+    rate: float | None = None
+    credit: Credit = Credit()
+    granted_s: float = 0.0
+    mix: Mix | None = None
+    bytes_per_iops: float | None = None
+    noise_ratio: float = 0.0
+    priced_for: Mix | None = None
+    base: ThrottleLimits | None = None
+    sent: ThrottleLimits | None = None
+    found: ThrottleLimits | None = None
+    sent_ns: int = 0
+    reason: Reason | None = None
+    active_ns: int | None = None
+    idle_ns: int | None = None
+    suspect: int = 0  # the sign of e where it was beyond the deadband
+    error_ratio: float | None = None
+    verdict: Verdict = Verdict.UNKNOWN
+    retunes: int = 0
+    overwritten: int = 0
+    throttled_s: float = 0.0
+
+    @property
+    def allowed(self) -> int | None:
+        """What the drive may do now, normalized: its burst while that is open, else its limit."""
+        if self.policy is None:
+            return None
+        return self.policy.burst if self.credit.open else self.policy.limit
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The controller's memory. look_again: drives that want a look LOOK_AGAIN_S from now."""
+
+    model: CostModel = DEFAULT_MODEL
+    drives: Mapping[DriveId, DriveState] = field(default_factory=dict)
+    look_again: tuple[DriveId, ...] = ()
+
+
+def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[SetLimits]]:
+    """Look at drives once, and say which limits to change.
+
+    now_ns: the monotonic clock. Decides the same for the same input; the same observation twice
+    sends nothing the second time. Drives that are not seen are forgotten, unless it is partial.
+    """
+    drives = dict(state.drives) if seen.partial else {}
+    orders: list[SetLimits] = []
+    again: list[DriveId] = []
+    for drive, now in seen.drives.items():
+        after, order = _look(state.drives.get(drive, _NEW), now, state.model, now_ns)
+        drives[drive] = after
+        if order is not None:
+            assert after.reason is not None
+            orders.append(SetLimits(drive, order, after.reason))
+        if after.verdict is Verdict.SUSPECT:
+            again.append(drive)
+    return State(state.model, drives, tuple(again)), orders
+
+
+def static_limits(state: State) -> list[SetLimits]:
+    """Return what holds every drive to its limit, about, where no agent is there to retune.
+
+    No size gets more than its limit; the worst gets what one iops_size can give it.
+    """
+    orders = []
+    for drive, known in state.drives.items():
+        policy = known.policy
+        if policy is None or policy.limit is None or known.sent is None:
+            continue
+        limits = limits_for(
+            state.model, policy.limit, separate=policy.separate_budgets, overshoot_ratio=0.0
+        )
+        orders.append(SetLimits(drive, limits, Reason.STOPPING))
+    return orders
+
+
+def full_bounds(known: DriveState) -> list[str]:
+    """Return the fields of the limits in force that the last interval used up."""
+    limits, seen = known.sent, known.rates
+    if limits is None or seen is None:
+        return []
+    full = []
+    for suffix, reads, writes in (("total", 1, 1), ("read", 1, 0), ("write", 0, 1)):
+        bps = reads * seen.read.bps + writes * seen.write.bps
+        requests = reads * seen.read.raw_iops + writes * seen.write.raw_iops
+        for name, used in (("bps", bps), ("iops", requests)):
+            bound = getattr(limits, f"{name}_{suffix}")
+            if bound and name == "iops" and limits.iops_size:
+                used = max(used, bps / limits.iops_size)
+            if bound and used >= _FULL_RATIO * bound:
+                full.append(f"{name}_{suffix}")
+    return full
+
+
+_NEW = DriveState()
+
+
+def _look(
+    before: DriveState, seen: DriveSeen, model: CostModel, now_ns: int
+) -> tuple[DriveState, ThrottleLimits | None]:
+    """Return a drive's state after one look at it, and the limits to set, if any."""
+    known = _count(before, seen, model)
+    policy = seen.policy
+    if policy is None or policy.limit is None:
+        return _release(known, seen.in_force)
+    reason: Reason | None = None
+    verdict, mix, suspect, error = _judge(known, model, policy, now_ns)
+    base, granted_s = known.base, known.granted_s
+    if base is None or policy != before.policy:
+        reason, mix = Reason.POLICY, known.priced_for
+    elif verdict is Verdict.RETUNED:
+        reason = Reason.DRIFT if mix is known.mix else Reason.SHIFT
+    elif verdict is Verdict.IDLE and mix is None and known.priced_for is not None:
+        reason = Reason.IDLE
+    elif known.credit.open != before.credit.open:
+        reason = Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
+        mix = known.priced_for
+    elif _credit_grew(known, policy):
+        reason, mix = Reason.CREDIT_GREW, known.priced_for
+    elif seen.failed:
+        reason, mix = Reason.RETRY, known.priced_for
+    elif seen.in_force is not None and seen.in_force != known.sent:
+        reason, mix = Reason.OVERWRITTEN, known.priced_for
+    else:
+        mix = known.priced_for
+    known = replace(known, verdict=verdict, suspect=suspect, error_ratio=error)
+    if reason is None:
+        return known, None
+    if base is None or mix is not known.priced_for or policy != before.policy:
+        base = limits_for(model, policy.limit, mix, separate=policy.separate_budgets)
+    granted_s = known.credit.seconds if known.credit.open else 0.0
+    limits = _with_burst(base, policy, granted_s)
+    if limits == known.sent and reason not in (Reason.OVERWRITTEN, Reason.RETRY):
+        return replace(known, base=base, priced_for=mix, granted_s=granted_s), None
+    if limits == seen.in_force:  # as after a restart of the agent: nothing to do, no gift
+        return replace(
+            known, base=base, priced_for=mix, granted_s=granted_s, sent=limits, reason=reason
+        ), None
+    return replace(
+        known,
+        found=seen.in_force if before.sent is None else known.found,
+        base=base,
+        priced_for=mix,
+        mix=mix if reason is Reason.SHIFT else known.mix,
+        granted_s=granted_s,
+        sent=limits,
+        sent_ns=now_ns,
+        reason=reason,
+        suspect=0,
+        retunes=known.retunes + (before.sent is not None),
+        overwritten=known.overwritten + (reason is Reason.OVERWRITTEN),
+    ), limits
+
+
+def _release(
+    known: DriveState, in_force: ThrottleLimits | None
+) -> tuple[DriveState, ThrottleLimits | None]:
+    """Give a drive whose policy or limit is gone what it had before."""
+    verdict = Verdict.NO_POLICY if known.policy is None else Verdict.NO_LIMIT
+    bare = DriveState(
+        policy=known.policy,
+        counters=known.counters,
+        rates=known.rates,
+        rate=known.rate,
+        mix=known.mix,
+        verdict=verdict,
+        retunes=known.retunes,
+        overwritten=known.overwritten,
+        throttled_s=known.throttled_s,
+    )
+    if known.sent is None:
+        return bare, None
+    back = known.found or UNLIMITED
+    if known.reason is Reason.RELEASED and in_force in (None, back):
+        return bare, None
+    if in_force is not None and in_force != known.sent:  # by now somebody else's limits
+        return bare, None
+    return replace(bare, sent=back, found=back, reason=Reason.RELEASED), back
+
+
+def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
+    """Return a drive's state with its rates, cost, credit and mix brought up to a reading."""
+    policy, counters = seen.policy, seen.counters
+    if counters is None or before.counters is None:
+        return replace(
+            before,
+            policy=policy,
+            counters=counters or before.counters,
+            rates=None,
+            rate=None,
+            active_ns=None if counters is None else before.active_ns,
+        )
+    did = rates(before.counters, counters)
+    if did is None:
+        return replace(
+            before, policy=policy, counters=counters, rates=None, rate=None, active_ns=None
+        )
+    rate = mix_cost(model, Mix(did.read, did.write))
+    idle = did.idle
+    mix, noise = before.mix, before.noise_ratio
+    per_iops = before.bytes_per_iops
+    if not idle:
+        per_iops = (did.read.bps + did.write.bps) / rate
+        noise = _noise(before, per_iops)
+        mix = _smoothed(mix, did, model, per_iops, noise)
+    known = replace(
+        before,
+        policy=policy,
+        counters=counters,
+        rates=did,
+        rate=rate,
+        credit=before.credit.after(policy, rate, did.elapsed_s) if policy else Credit(),
+        mix=mix,
+        bytes_per_iops=per_iops,
+        noise_ratio=noise,
+        active_ns=None if idle else before.active_ns or before.counters.at_ns,
+        idle_ns=(before.idle_ns or before.counters.at_ns) if idle else None,
+    )
+    if not idle and full_bounds(known):
+        return replace(known, throttled_s=known.throttled_s + did.elapsed_s)
+    return known
+
+
+def _judge(
+    known: DriveState, model: CostModel, policy: DrivePolicy, now_ns: int
+) -> tuple[Verdict, Mix | None, int, float | None]:
+    """Say whether limits fit what a drive does: (verdict, mix to price for, streak, e)."""
+    did, base = known.rates, known.base
+    if did is None or known.rate is None or base is None or policy.limit is None:
+        return Verdict.UNKNOWN, known.priced_for, 0, None
+    if did.idle:
+        long = now_ns - (known.idle_ns or now_ns) >= IDLE_S * NS_PER_S
+        return Verdict.IDLE, None if long else known.priced_for, 0, None
+    now = Mix(did.read, did.write)
+    headroom = policy.burst / policy.limit if known.credit.open and policy.burst else 1.0
+    error = _error(model, base, policy, now, headroom)
+    if error is None:
+        return Verdict.UNBOUND, known.priced_for, 0, None
+    settled = _since(known.sent_ns, now_ns) and _since(known.active_ns or now_ns, now_ns)
+    if abs(error) > _deadband(known.noise_ratio):
+        way = 1 if error > 0 else -1
+        if known.suspect == way and settled:
+            return Verdict.RETUNED, now, 0, error
+        verdict = Verdict.SUSPECT if settled else Verdict.WAITING
+        return verdict, known.priced_for, way, error
+    if known.mix is not None and now_ns - known.sent_ns >= DRIFT_INTERVAL_S * NS_PER_S:
+        drift = _error(model, base, policy, known.mix, headroom)
+        if drift is not None and abs(drift) > max(DRIFT_RATIO, 0.5 * known.noise_ratio):
+            return Verdict.RETUNED, known.mix, 0, drift
+    return Verdict.PRICED, known.priced_for, 0, error
+
+
+def _error(
+    model: CostModel, base: ThrottleLimits, policy: DrivePolicy, mix: Mix, headroom: float
+) -> float | None:
+    """Return e, the worst of two budgets; None where the limits don't matter to the drive."""
+    assert policy.limit is not None
+    budgets = [mix]
+    if policy.separate_budgets:
+        budgets = [Mix(mix.read, _NONE), Mix(_NONE, mix.write)]
+    errors = []
+    for part in budgets:
+        held, rate = held_rate(model, base, part), mix_cost(model, part) / headroom
+        if held is not None and rate > BINDING_RATIO * held:
+            # held_rate assumes the worst of an iops bound; what got through is known to pass.
+            errors.append(max(held, min(rate, policy.limit)) / policy.limit - 1)
+    return max(errors, key=abs, default=None)
+
+
+def _since(start_ns: int, now_ns: int) -> bool:
+    return now_ns - start_ns >= MIN_INTERVAL_S * NS_PER_S
+
+
+def _deadband(noise_ratio: float) -> float:
+    return max(DEADBAND_RATIO, NOISE_FACTOR * noise_ratio)
+
+
+def _noise(before: DriveState, per_iops: float) -> float:
+    """Return by how much a drive's bytes per normalized operation change from look to look."""
+    if before.bytes_per_iops is None:
+        return before.noise_ratio
+    change = abs(per_iops / before.bytes_per_iops - 1)
+    most = max(DEADBAND_RATIO, _NOISE_CLIP * before.noise_ratio)
+    return before.noise_ratio + _NOISE_GAIN * (min(change, most) - before.noise_ratio)
+
+
+def _smoothed(
+    mix: Mix | None, did: Rates, model: CostModel, per_iops: float, noise_ratio: float
+) -> Mix:
+    """Return the mean of a drive's flows, in which what is older counts for less.
+
+    It begins anew with an interval that is unlike the mean so far, which is a shift.
+    """
+    now = Mix(did.read, did.write)
+    if mix is None:
+        return now
+    so_far = (mix.read.bps + mix.write.bps) / mix_cost(model, mix)
+    if abs(per_iops / so_far - 1) > _deadband(noise_ratio):
+        return now
+    keep = 0.5 ** (did.elapsed_s / MIX_HALF_LIFE_S)
+
+    def mean(old: Flow, new: Flow) -> Flow:
+        return Flow(
+            keep * old.raw_iops + (1 - keep) * new.raw_iops,
+            keep * old.bps + (1 - keep) * new.bps,
+        )
+
+    return Mix(mean(mix.read, did.read), mean(mix.write, did.write))
+
+
+def _credit_grew(known: DriveState, policy: DrivePolicy) -> bool:
+    """Whether limits of a drive that does little should carry more credit than they do."""
+    if not known.credit.open or known.rate is None or policy.limit is None:
+        return False
+    return known.rate < 0.5 * policy.limit and known.credit.seconds >= 1.5 * known.granted_s
+
+
+def _with_burst(base: ThrottleLimits, policy: DrivePolicy, credit_s: float) -> ThrottleLimits:
+    """Return limits that let a drive burst for as long as its credit lasts, and no longer.
+
+    QEMU's bucket of max * length fills at max - average while a drive bursts.
+    """
+    if not credit_s or policy.burst is None or policy.limit is None:
+        return base
+    ratio = policy.burst / policy.limit
+    length = int(credit_s * (ratio - 1) / ratio)
+    if length < 2:  # QEMU doesn't hold a burst of 1 s to its rate
+        return base
+    bursts: dict[str, int] = {}
+    for name in AVERAGES:
+        average = getattr(base, name)
+        if average is not None:
+            bursts[f"{name}_max"] = max(average, round(average * ratio))
+            bursts[f"{name}_max_length"] = length
+    return replace(base, **bursts)

@@ -1,0 +1,249 @@
+"""The agent: joins the edges to the core, one tick after another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from iokeel.api import serve
+from iokeel.config import Config
+from iokeel.controller import (
+    LOOK_AGAIN_S,
+    DriveSeen,
+    Observation,
+    SetLimits,
+    State,
+    decide,
+    static_limits,
+)
+from iokeel.errors import DriveGone, IokeelError, LimitsRejected
+from iokeel.metrics import Metrics
+from iokeel.source import Source, VmInfo
+from iokeel.store import Store
+from iokeel.workload import Counters, DriveId
+
+log = logging.getLogger(__name__)
+
+_SET_TIMEOUT_S = 5.0
+# Limits that QEMU refused once it will refuse again: don't ask every second.
+_REJECTED_RETRY_S = 30.0
+_SAVE_INTERVAL_S = 5.0
+
+
+@dataclass
+class Agent:
+    """The running agent: what the sources showed, what the controller knows, what went wrong."""
+
+    config: Config
+    sources: list[Source]
+    store: Store
+    metrics: Metrics
+    state: State = field(default_factory=State)
+    drive_errors: Counter[DriveId] = field(default_factory=Counter)
+    last_error: dict[DriveId, str] = field(default_factory=dict)
+    _pending: set[DriveId] = field(default_factory=set)
+    _failed: dict[DriveId, float] = field(default_factory=dict)
+    _changed: set[str] = field(default_factory=set)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def vms(self) -> dict[str, VmInfo]:
+        """Return all running VMs by name; of two with one name, libvirt's."""
+        found: dict[str, VmInfo] = {}
+        for source in reversed(self.sources):
+            found.update(source.vms())
+        return found
+
+    def errors(self) -> Counter[str]:
+        """Return what went wrong at the agent's edges, by kind."""
+        total: Counter[str] = Counter(self.metrics.errors)
+        for source in self.sources:
+            total.update(source.errors)
+        return total
+
+    async def run(self) -> None:
+        """Serve until cancelled, then put every drive back to its policy's static limit."""
+        self.state = State(self.config.model, self.store.load())
+        for source in self.sources:
+            source.on_change = self._on_change
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(serve(self, self.config))
+            followers = [asyncio.create_task(source.run()) for source in self.sources]
+            watcher = asyncio.create_task(self._look_at_changes())
+            try:
+                await self._tick_forever([*followers, watcher])
+            finally:
+                watcher.cancel()
+                await self._stop()
+                for task in followers:
+                    task.cancel()
+                await asyncio.gather(watcher, *followers, return_exceptions=True)
+
+    async def look(self, domains: Collection[str] | None) -> None:
+        """Sample all VMs' drives, or some domains' only, decide, and send what was decided."""
+        async with self._looking:
+            counters = await self._sample(domains)
+            now_ns = time.monotonic_ns()
+            seen = Observation(dict(self._seen(domains, counters)), partial=domains is not None)
+            known = self.state.drives
+            self.state, orders = decide(self.state, seen, now_ns)
+            if any(order.drive not in known or known[order.drive].sent is None for order in orders):
+                await self._save()  # before the first order: what was found has to be known again
+            for order in orders:
+                self._send(order)
+        if self.state.look_again:
+            self._spawn(self._look_again({drive.domain for drive in self.state.look_again}))
+
+    # The loop
+
+    async def _tick_forever(self, helpers: list[asyncio.Task[None]]) -> None:
+        tick_s = self.config.agent.tick_seconds
+        due = time.monotonic()
+        saved = due
+        while True:
+            for task in helpers:
+                if task.done():
+                    task.result()  # a helper never ends by itself: raise what ended it
+            started, cpu = time.monotonic(), time.process_time()
+            await self.look(None)
+            ended = time.monotonic()
+            self.metrics.tick(ended - started, time.process_time() - cpu)
+            if ended - saved >= _SAVE_INTERVAL_S:
+                await self._save()
+                saved = ended
+            due = max(due + tick_s, ended)
+            await asyncio.sleep(due - ended)
+
+    async def _look_at_changes(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            changed, self._changed = self._changed, set()
+            await self.look(changed)
+
+    async def _look_again(self, domains: set[str]) -> None:
+        await asyncio.sleep(LOOK_AGAIN_S)
+        await self.look(domains)
+
+    def _on_change(self, domain: str) -> None:
+        self._changed.add(domain)
+        self._wake.set()
+
+    # Observing
+
+    async def _sample(self, domains: Collection[str] | None) -> dict[DriveId, Counters]:
+        timeout_s = 0.8 * self.config.agent.tick_seconds
+        found: dict[DriveId, Counters] = {}
+        for part in await asyncio.gather(*(s.sample(domains, timeout_s) for s in self.sources)):
+            found.update(part)
+        return found
+
+    def _seen(
+        self, domains: Collection[str] | None, counters: Mapping[DriveId, Counters]
+    ) -> Iterable[tuple[DriveId, DriveSeen]]:
+        now = time.monotonic()
+        for name, vm in self.vms().items():
+            if domains is not None and name not in domains:
+                continue
+            for target, info in vm.drives.items():
+                drive = DriveId(name, target)
+                if drive in self._pending:  # an order is on its way: what holds is not known
+                    in_force, failed = None, False
+                else:
+                    in_force = info.in_force
+                    failed = self._failed.get(drive, float("inf")) <= now
+                    if drive in self._failed and not failed:
+                        in_force = None
+                policy = vm.policy.for_drive(target) if vm.policy else None
+                yield drive, DriveSeen(policy, counters.get(drive), in_force, failed)
+
+    # Enforcing
+
+    def _send(self, order: SetLimits) -> None:
+        self._pending.add(order.drive)
+        self._spawn(self._carry_out(order))
+
+    async def _carry_out(self, order: SetLimits) -> None:
+        try:
+            await self._set(order)
+        except DriveGone as error:
+            log.info("%s", error)
+        except IokeelError as error:
+            rejected = isinstance(error, LimitsRejected)
+            retry_s = _REJECTED_RETRY_S if rejected else self.config.agent.tick_seconds
+            self._failed[order.drive] = time.monotonic() + retry_s
+            self.drive_errors[order.drive] += 1
+            self.metrics.errors["rejected" if rejected else "set"] += 1
+            if self.last_error.get(order.drive) != str(error):
+                log.error("%s", error)
+            self.last_error[order.drive] = str(error)
+        else:
+            self._failed.pop(order.drive, None)
+            self.last_error.pop(order.drive, None)
+            log.info("%s: limits set, for %s", order.drive, order.reason.value)
+        finally:
+            self._pending.discard(order.drive)
+
+    async def _set(self, order: SetLimits) -> None:
+        for source in self.sources:
+            if order.drive.domain in source.vms():
+                await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S)
+                return
+        raise DriveGone(str(order.drive), "its guest is no longer there")
+
+    async def _stop(self) -> None:
+        """Leave every drive at its policy's static limit, and remember what was done."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        async with self._looking:
+            orders = static_limits(self.state)
+            await asyncio.gather(*(self._carry_out(order) for order in orders))
+            await self._save(orders)
+        log.info("stopped: %d drives are at their policies' static limits", len(orders))
+
+    async def _save(self, orders: Iterable[SetLimits] = ()) -> None:
+        override = {order.drive: order.limits for order in orders}
+        try:
+            await asyncio.to_thread(self.store.save, self.state, override)
+        except IokeelError as error:
+            if not self.metrics.errors["store"]:
+                log.error("%s", error)
+            self.metrics.errors["store"] += 1
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def run_agent(config: Config) -> None:
+    """Run an agent until SIGTERM or SIGINT, which stop it cleanly.
+
+    Raises IokeelError where it can't start: another agent runs, or its folders can't be used.
+    """
+    loop = asyncio.get_running_loop()
+    store = Store(config.agent.state_dir)
+    with store.lock():
+        sources: list[Source] = []
+        if config.libvirt.enabled:
+            from iokeel.libvirt_source import LibvirtSource
+
+            sources.append(LibvirtSource(config.libvirt.uri, config.classes))
+        if config.vms:
+            from iokeel.qmp_source import QmpSource
+
+            sources.append(QmpSource(config.vms))
+        agent = Agent(config, sources, store, Metrics())
+        agent.metrics.watch(agent)
+        task = asyncio.create_task(agent.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

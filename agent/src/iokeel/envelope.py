@@ -1,0 +1,328 @@
+"""Limits for stock QEMU that hold a drive to a normalized rate under a cost curve.
+
+Stock QEMU knows two linear prices: a byte costs one (bps) and a request costs one, or
+size / iops_size where it is larger (iops). A cost curve lies between them, so two bounds
+together hold a drive to a rate of `limit` normalized I/O operations a second:
+
+- **bps**, tight. Of the measured mix, with b bytes a second at a cost of k a second, exactly
+  B = limit * b / k bytes a second cost `limit`. Bytes add up whatever the sizes are, so B is
+  exact for a mix of which only the mean size is known.
+- **iops**, loose. Smaller requests cost more a byte, so B alone would let a shift to small
+  requests through at up to 1.7 times the limit (the published curve, 1 MiB to 4 KiB). S
+  requests a second bound that: whatever mix comes, it costs at most (1 + OVERSHOOT_RATIO) *
+  limit until the next retune, as long as the measured mix itself fits in S.
+
+How S is found: the dearest traffic within both bounds is a linear program, and its dual gives
+for every price of a byte p >= 0 the bound
+
+    cost <= p * B + S * g(p),     g(p) = max over sizes x of (cost(x) - p * x) / units(x)
+
+with units(x) = max(1, x / iops_size). So S = max over p of ((1 + r) * limit - p * B) / g(p) is
+the largest S that keeps the promise. iops_size is chosen among candidates so that the worst
+size is served best. Without a mix there is no B (p = 0), and what remains is the envelope: the
+iops_size and S whose worst error over all sizes is least.
+
+Reads and writes under one budget share bps_total and, where they cost the same, iops_total;
+where their curves differ each has its own iops bound, and the sum over both takes S * g's
+place. Two budgets are two such problems with one iops_size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+
+from iokeel.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
+from iokeel.limits import ThrottleLimits
+from iokeel.workload import Flow
+
+# How far above its limit a drive may be between a shift and the next retune, or for good where the
+# agent dies. QEMU hands out a tenth of a second more at each limits change, and the two together
+# have to stay well below 1.25.
+OVERSHOOT_RATIO = 0.08
+# The iops bound keeps at least this distance from the measured mix, so that bps alone decides.
+_CLEARANCE_RATIO = 1.05
+# What a direction that was idle may do at once, in requests, as a share of the budget.
+_IDLE_SHARE = 0.02
+# How finely iops_size is searched, in steps to a doubling, and how many prices of a byte are
+# tried for S. Finer ones change what is served by less than 1 % (docs/control-law.md).
+_STEPS_WITH_MIX = 1
+_STEPS_WITHOUT_MIX = 16
+_BYTE_PRICES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What a drive's requests look like: reads and writes, as rates in any common unit."""
+
+    read: Flow
+    write: Flow
+
+
+NO_MIX = Mix(Flow(0, 0), Flow(0, 0))
+
+
+def flow_cost(curve: CostCurve, flow: Flow) -> float:
+    """Return what a flow costs, in normalized I/O operations a second (0 for none)."""
+    if flow.raw_iops <= 0:
+        return 0.0
+    return flow.raw_iops * curve.mean_cost(flow.bps / flow.raw_iops)
+
+
+def mix_cost(model: CostModel, mix: Mix) -> float:
+    """Return what a mix costs, in normalized I/O operations a second."""
+    return flow_cost(model.read, mix.read) + flow_cost(model.write, mix.write)
+
+
+def limits_for(
+    model: CostModel,
+    limit: float,
+    mix: Mix | None = None,
+    *,
+    separate: bool = False,
+    overshoot_ratio: float | None = None,
+) -> ThrottleLimits:
+    """Return the stock limits that hold a drive to a normalized rate.
+
+    limit: normalized I/O operations a second, > 0; with `separate`, for reads and for writes
+    each. mix: what the drive does, None where that is not known: then no size is served more
+    than overshoot_ratio over its limit, and the worst is served as well as one iops_size can.
+    """
+    most_ratio = 1 + (OVERSHOOT_RATIO if overshoot_ratio is None else overshoot_ratio)
+    if mix is None:
+        return _envelope(model, limit, separate, most_ratio)
+    budgets = _budgets(model, limit, mix, separate, most_ratio)
+    return _best(model, budgets, _STEPS_WITH_MIX)
+
+
+def held_rate(model: CostModel, limits: ThrottleLimits, mix: Mix) -> float | None:
+    """Return the normalized rate at which limits hold a mix whose demand has no end.
+
+    None where nothing in the limits bounds the mix. The least that the iops bounds may let
+    through is assumed where sizes vary, as `limits_for` does.
+    """
+    factors: list[float] = []
+    both = Flow(mix.read.raw_iops + mix.write.raw_iops, mix.read.bps + mix.write.bps)
+    for name, flow in (("total", both), ("read", mix.read), ("write", mix.write)):
+        if flow.raw_iops <= 0:
+            continue
+        bps, iops = getattr(limits, f"bps_{name}"), getattr(limits, f"iops_{name}")
+        if bps:
+            factors.append(bps / flow.bps)
+        if iops:
+            factors.append(iops / _units(_parts(mix, name), limits.iops_size))
+    return min(factors) * mix_cost(model, mix) if factors else None
+
+
+def error_ratio(model: CostModel, limits: ThrottleLimits, limit: float, size_bytes: int) -> float:
+    """Return what limits let through of reads all of one size, as a ratio of their limit."""
+    passed = [limits.iops_total / _units_of(size_bytes, limits.iops_size)] if limits.iops_total else []
+    if limits.bps_total:
+        passed.append(limits.bps_total / size_bytes)
+    return min(passed, default=inf) * model.read.cost(size_bytes) / limit
+
+
+@lru_cache(maxsize=1024)
+def _envelope(
+    model: CostModel, limit: float, separate: bool, most_ratio: float
+) -> ThrottleLimits:
+    budgets = _budgets(model, limit, NO_MIX, separate, most_ratio)
+    return _best(model, budgets, _STEPS_WITHOUT_MIX)
+
+
+def _best(
+    model: CostModel, budgets: Sequence[_Budget], steps_to_a_doubling: int
+) -> ThrottleLimits:
+    best = max(
+        _iops_sizes(model, steps_to_a_doubling),
+        key=lambda iops_size: min(budget.worst_service(iops_size) for budget in budgets),
+    )
+    values: dict[str, int] = {} if best is None else {"iops_size": best}
+    for budget in budgets:
+        values |= budget.values(best)
+    return ThrottleLimits(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """One iops bound of a budget: the curve that prices its requests, and the mix's flows."""
+
+    field: str
+    curve: CostCurve
+    flows: tuple[Flow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """One limit and the bounds that together hold it.
+
+    most: what the dearest traffic may cost until the next retune. bps: the tight bound in bytes a second, 0 where no mix is known. scale: what brings the mix
+    up to the limit. flat: whether all requests cost the same, so that iops is the tight bound.
+    """
+
+    limit: float
+    most: float
+    field: str
+    bps: float
+    bounds: tuple[_Bound, ...]
+    scale: float
+    flat: bool = False
+
+    def values(self, iops_size: int | None) -> dict[str, int]:
+        """Return the budget's fields of ThrottleLimits."""
+        values = {
+            bound.field: max(1, round(units))
+            for bound, units in zip(self.bounds, self.iops(iops_size), strict=True)
+        }
+        if self.bps:
+            values[self.field] = max(1, round(self.bps))
+        return values
+
+    def iops(self, iops_size: int | None) -> list[float]:
+        """Return each bound's S: what the mix needs, and the largest headroom on top."""
+        if self.flat:
+            return [self.limit / self.bounds[0].curve.points[0][1]]
+        clearance = self.scale * _CLEARANCE_RATIO
+        needs = [clearance * _units(bound.flows, iops_size) for bound in self.bounds]
+        headroom = max(
+            (self.most - price * self.bps - _dot(needs, gains)) / sum(gains)
+            for price, gains in self._prices(iops_size)
+        )
+        floor = _IDLE_SHARE * self.limit
+        return [
+            min(need + max(headroom, 0.0 if need else floor), self.most / bound.curve.points[0][1])
+            for need, bound in zip(needs, self.bounds, strict=True)
+        ]
+
+    def worst_service(self, iops_size: int | None) -> float:
+        """Return the least that requests all of one size get, as a ratio of the limit.
+
+        Where some traffic could cost more than `most`, it is negative, by as much as that.
+        """
+        iops = self.iops(iops_size)
+        needs = (self.scale * _units(bound.flows, iops_size) for bound in self.bounds)
+        if any(units < 0.999 * need for units, need in zip(iops, needs, strict=True)):
+            return -inf
+        dearest = min(
+            price * self.bps + _dot(iops, gains) for price, gains in self._prices(iops_size)
+        )
+        excess = (dearest - self.most) / self.limit
+        if excess > 1e-6:
+            return -excess
+        return min(
+            min(units / charge, self.bps / size if self.bps else inf) * cost / self.limit
+            for bound, units in zip(self.bounds, iops, strict=True)
+            for size, cost, charge in _sizes(bound.curve, iops_size)
+        )
+
+    def _prices(self, iops_size: int | None) -> Sequence[tuple[float, tuple[float, ...]]]:
+        table = _gains(tuple(bound.curve for bound in self.bounds), iops_size)
+        return table if self.bps else table[:1]
+
+
+def _budgets(
+    model: CostModel, limit: float, mix: Mix, separate: bool, most_ratio: float
+) -> tuple[_Budget, ...]:
+    read = _Bound("iops_read", model.read, (mix.read,))
+    write = _Bound("iops_write", model.write, (mix.write,))
+    if separate:
+        return (
+            _budget(limit, most_ratio, "bps_read", (read,)),
+            _budget(limit, most_ratio, "bps_write", (write,)),
+        )
+    if model.same:
+        bounds: tuple[_Bound, ...] = (_Bound("iops_total", model.read, (mix.read, mix.write)),)
+    elif mix == NO_MIX:
+        bounds = (_Bound("iops_total", _dearer(model), ()),)
+    else:
+        bounds = (read, write)
+    return (_budget(limit, most_ratio, "bps_total", bounds),)
+
+
+def _budget(
+    limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, ...]
+) -> _Budget:
+    most = most_ratio * limit
+    cost = sum(flow_cost(bound.curve, flow) for bound in bounds for flow in bound.flows)
+    if cost <= 0:
+        return _Budget(limit, most, field, 0.0, bounds, 0.0)
+    scale = limit / cost
+    bps = scale * sum(flow.bps for bound in bounds for flow in bound.flows)
+    size, least = bounds[0].curve.points[0]
+    if len(bounds) == 1 and bps * least < size * limit:
+        return _Budget(limit, most, field, size * limit / least, bounds, scale, flat=True)
+    return _Budget(limit, most, field, bps, bounds, scale)
+
+
+def _parts(mix: Mix, name: str) -> tuple[Flow, ...]:
+    return {"total": (mix.read, mix.write), "read": (mix.read,), "write": (mix.write,)}[name]
+
+
+def _units_of(size_bytes: float, iops_size: int | None) -> float:
+    return max(1.0, size_bytes / iops_size) if iops_size else 1.0
+
+
+def _units(flows: Iterable[Flow], iops_size: int | None) -> float:
+    """Return what the iops bounds charge flows a second, at most.
+
+    Requests of different sizes with the same mean are charged more than requests that are all
+    of that mean, for a small one is charged 1 however small it is: at most 1 more.
+    """
+    total = 0.0
+    for flow in flows:
+        if flow.raw_iops > 0:
+            mean = flow.bps / flow.raw_iops
+            if iops_size is None or is_uniform(mean):
+                units = _units_of(mean, iops_size)
+            else:
+                units = 1 + mean / iops_size
+            total += flow.raw_iops * units
+    return total
+
+
+def _dot(a: Iterable[float], b: Iterable[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _sizes(curve: CostCurve, iops_size: int | None) -> tuple[tuple[int, float, float], ...]:
+    """Return (size, cost, units charged) where the worst case of a curve can lie."""
+    sizes = {size for size, _ in curve.points} | {SMALLEST_REQUEST_BYTES << i for i in range(10)}
+    if iops_size:
+        sizes.add(iops_size)
+    return tuple((s, curve.cost(s), _units_of(s, iops_size)) for s in sorted(sizes))
+
+
+@lru_cache(maxsize=64)
+def _iops_sizes(model: CostModel, to_a_doubling: int) -> tuple[int | None, ...]:
+    """Candidates for iops_size: none, and a geometric grid over the curves' range."""
+    sizes = [size for curve in (model.read, model.write) for size, _ in curve.points]
+    low, high = min(4096, *sizes), max(4096, *sizes)
+    steps = math.ceil(math.log2(high / low) * to_a_doubling)
+    return (None, *(round(low * 2 ** (i / to_a_doubling)) for i in range(steps + 1)))
+
+
+@lru_cache(maxsize=64)
+def _dearer(model: CostModel) -> CostCurve:
+    """Return a curve that is nowhere below either of a model's."""
+    sizes = sorted({size for curve in (model.read, model.write) for size, _ in curve.points})
+    return CostCurve(tuple((s, max(model.read.cost(s), model.write.cost(s))) for s in sizes))
+
+
+@lru_cache(maxsize=4096)
+def _gains(
+    curves: tuple[CostCurve, ...], iops_size: int | None
+) -> tuple[tuple[float, tuple[float, ...]], ...]:
+    """Return (p, g(p) of each curve) for prices of a byte from 0 to the dearest there is."""
+    tables = [_sizes(curve, iops_size) for curve in curves]
+    by_byte = [cost / size for table in tables for size, cost, _ in table]
+    cheapest, dearest = 0.9 * min(by_byte), max(by_byte)
+    step = (dearest / cheapest) ** (1 / (_BYTE_PRICES - 1))
+    prices = [0.0, *(cheapest * step**i for i in range(_BYTE_PRICES))]
+    return tuple(
+        (p, tuple(max(1e-9, *((c - p * s) / units for s, c, units in t)) for t in tables))
+        for p in prices
+    )

@@ -1,0 +1,121 @@
+"""Why a drive's limits are what they are: the last decision, step by step, in words."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from iokeel.controller import DriveState, full_bounds
+from iokeel.envelope import OVERSHOOT_RATIO
+from iokeel.limits import ThrottleLimits
+from iokeel.source import VmInfo
+from iokeel.units import duration, iops, percent, rate, size
+from iokeel.workload import NS_PER_S, DriveId, Flow
+
+
+def explain(drive: DriveId, vm: VmInfo, agent: Any) -> list[str]:
+    """Return the steps of the last decision on a drive, a sentence each, inputs first.
+
+    agent: the running iokeel.daemon.Agent.
+    """
+    known: DriveState = agent.state.drives.get(drive, DriveState())
+    lines = [*_policy(known, vm), *_rates(known)]
+    if known.policy is not None and known.policy.limit is not None:
+        lines += [*_credit(known), *_limits(known)]
+    lines.append(f"Last look: {known.verdict.value}.")
+    if drive in agent.last_error:
+        lines.append(f"Error: {agent.last_error[drive]}.")
+    return lines
+
+
+def _policy(known: DriveState, vm: VmInfo) -> list[str]:
+    lines = []
+    if vm.policy_error is not None:
+        lines.append(f"The domain's policy has an error: {vm.policy_error}.")
+    policy = known.policy
+    if policy is None:
+        return [*lines, "The drive has no policy."]
+    promise = "no limit" if policy.limit is None else f"a limit of {iops(policy.limit)}"
+    if policy.burst is not None:
+        promise += f", a burst of {iops(policy.burst)} for up to {policy.burst_seconds} s"
+    if policy.reservation:
+        promise += f", and a reservation of {iops(policy.reservation)} (not guaranteed: the"
+        promise += " capacity of its storage is not known)"
+    if policy.separate_budgets:
+        promise += "; reads and writes have a budget of their own each"
+    return [*lines, f"The policy gives {promise}."]
+
+
+def _rates(known: DriveState) -> list[str]:
+    did = known.rates
+    if did is None or known.rate is None:
+        return ["What it did in the last interval is not known (yet)."]
+    if did.idle:
+        return [f"In the last {did.elapsed_s:.1f} s it did nothing."]
+    parts = [
+        f"{rate(flow.raw_iops)} {what} of {size(flow.bps / flow.raw_iops)} on average"
+        for what, flow in (("reads/s", did.read), ("writes/s", did.write))
+        if flow.raw_iops
+    ]
+    return [
+        f"In the last {did.elapsed_s:.1f} s it did {' and '.join(parts)},"
+        f" which costs {iops(known.rate)}."
+    ]
+
+
+def _credit(known: DriveState) -> list[str]:
+    policy = known.policy
+    assert policy is not None and policy.limit is not None
+    lines = []
+    if policy.burst is not None and policy.burst > policy.limit:
+        state = "open" if known.credit.open else "closed"
+        lines.append(f"It has {known.credit.seconds:.0f} s of burst credit; the burst is {state}.")
+    assert known.allowed is not None
+    used = f", of which it used {percent(known.rate / known.allowed)}" if known.rate else ""
+    lines.append(f"So it may do {iops(known.allowed)} now{used}.")
+    return lines
+
+
+def _limits(known: DriveState) -> list[str]:
+    if known.sent is None or known.base is None:
+        return ["No limits have been set yet."]
+    if known.priced_for is None:
+        lines = [
+            "Its mix of sizes is not known, so iops-size approximates the cost curve:"
+            f" {_words(known.sent)}. No size gets more than {percent(OVERSHOOT_RATIO)} too much."
+        ]
+    else:
+        mix = known.priced_for
+        flows = [
+            f"{share} {size(flow.bps / flow.raw_iops)} {what}"
+            for what, flow, share in (
+                ("reads", mix.read, _share(mix.read, mix.write)),
+                ("writes", mix.write, _share(mix.write, mix.read)),
+            )
+            if flow.raw_iops
+        ]
+        lines = [f"For a mix of {' and '.join(flows)} that makes {_words(known.sent)}."]
+    since = duration((time.monotonic_ns() - known.sent_ns) / NS_PER_S) if known.sent_ns else None
+    if known.reason is not None:
+        when = f" {since} ago" if since else ""
+        lines.append(f"These were set{when} because {known.reason.value}.")
+    if known.error_ratio is not None:
+        lines.append(
+            f"Under them, what it does now would be held {abs(known.error_ratio):.1%}"
+            f" {'above' if known.error_ratio > 0 else 'below'} its limit."
+        )
+    full = full_bounds(known)
+    lines.append(f"What binds now: {', '.join(full) if full else 'nothing'}.")
+    return lines
+
+
+def _share(flow: Flow, other: Flow) -> str:
+    return percent(flow.raw_iops / (flow.raw_iops + other.raw_iops))
+
+
+def _words(limits: ThrottleLimits) -> str:
+    return ", ".join(
+        f"{name} {rate(value, 'B/s') if name.startswith('bps') and 'length' not in name else value}"
+        for name, value in limits.items()
+        if value
+    )

@@ -1,0 +1,465 @@
+"""VMs that libvirt runs: discovery, events, counters, and limits through its own API.
+
+libvirt's calls block, so they run in threads, each awaited with a timeout. One that hangs (a QEMU
+that doesn't answer its monitor holds libvirt's job on that domain) is left behind in its thread;
+statistics ask with NOWAIT, which passes over a domain whose job is held, and on a connection of
+their own, which is made anew after a timeout, since libvirtd serves no more than
+max_client_requests (5) calls of a connection at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import libvirt
+
+from iokeel.backoff import delays
+from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected, PolicyError
+from iokeel.limits import FIELDS, ThrottleLimits
+from iokeel.metadata import DomainXml, missing_targets, parse_domain, parse_policy
+from iokeel.policy import DomainPolicy, DrivePolicy
+from iokeel.source import DriveInfo, VmInfo
+from iokeel.workload import Counters, DriveId
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# Some change without an event (a disk's source after a block job, say): look again this often.
+RESYNC_S = 60.0
+_CALL_TIMEOUT_S = 10.0
+_KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 5, 3
+_STATS_FLAGS = (
+    libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
+    | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_PAUSED
+    | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+)
+_GONE = {libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_INVALID_ARG}
+
+
+def _libvirt_name(field: str) -> str:
+    """Return libvirt's name of a ThrottleLimits field: bps_read_max is read_bytes_sec_max."""
+    if field == "iops_size":
+        return "size_iops_sec"
+    unit, direction, *rest = field.split("_")
+    kind = "bytes" if unit == "bps" else "iops"
+    return "_".join([direction, kind, "sec", *rest])
+
+
+_NAMES = {_libvirt_name(field): field for field in FIELDS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Domain:
+    handle: Any
+    xml: DomainXml
+    info: VmInfo
+
+
+class LibvirtSource:
+    """The VMs of one libvirt connection. Implements iokeel.source.Source."""
+
+    def __init__(self, uri: str, classes: Mapping[str, DrivePolicy]) -> None:
+        self.errors: Counter[str] = Counter()
+        self.reconnects = 0
+        self.connected = False
+        self.on_change: Callable[[str], None] = lambda _: None
+        self._uri = uri
+        self._classes = classes
+        self._domains: dict[str, _Domain] = {}
+        self._connection: Any = None
+        self._statistics: Any = None
+        self._lost = asyncio.Event()
+        self._threads = ThreadPoolExecutor(64, thread_name_prefix="libvirt")
+        self._stale: asyncio.Queue[str | None] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Connect, keep connected and follow what VMs there are, until cancelled."""
+        _start_event_loop()
+        waits = delays()
+        told = ""
+        while True:
+            try:
+                await self._connect()
+            except IokeelError as error:
+                self.errors["connect"] += 1
+                if str(error) != told:
+                    log.error("%s", error)
+                    told = str(error)
+                await asyncio.sleep(next(waits))
+                continue
+            log.info("connected to %s: %d running domains", self._uri, len(self._domains))
+            waits, told = delays(), ""
+            try:
+                await self._follow()
+            finally:
+                self._disconnect()
+            log.warning("lost the connection to %s; limits hold, connecting again", self._uri)
+            self.reconnects += 1
+
+    def vms(self) -> Mapping[str, VmInfo]:
+        """Return the running domains by name, as last seen. Does no I/O."""
+        return {name: domain.info for name, domain in self._domains.items()}
+
+    async def sample(
+        self, domains: Collection[str] | None, timeout_s: float
+    ) -> Mapping[DriveId, Counters]:
+        """Read all drives' counters in one call, or those of some domains."""
+        if not self._domains or self._connection is None:
+            return {}
+        handles = [self._domains[d].handle for d in domains or () if d in self._domains]
+        if domains is not None and not handles:
+            return {}
+        try:
+            at_ns, statistics = await self._call(self._read, handles, timeout_s=timeout_s)
+        except ConnectionLost as error:
+            self._statistics = None
+            self.errors["timeout" if "in time" in error.what else "sample"] += 1
+            log.warning("%s", error)
+            return {}
+        return {
+            DriveId(name, target): counters
+            for name, values in statistics
+            for target, counters in _counters(values, at_ns)
+        }
+
+    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
+        """Put limits in force through blkdeviotune, or the drive's own throttle group."""
+        domain = self._domains.get(drive.domain)
+        disk = domain and next((d for d in domain.xml.disks if d.target == drive.target), None)
+        if domain is None or disk is None:
+            raise DriveGone(str(drive), "is no longer there")
+        values = _to_libvirt(limits)
+        if disk.throttle_groups:
+            group = _own_group(domain.xml, drive)
+            await self._call(
+                lambda: domain.handle.setThrottleGroup(
+                    group, values, libvirt.VIR_DOMAIN_AFFECT_LIVE
+                ),
+                timeout_s=timeout_s,
+                where=f"{drive}: throttle group {group}",
+            )
+        else:
+            await self._call(
+                lambda: domain.handle.setBlockIoTune(
+                    drive.target, values, libvirt.VIR_DOMAIN_AFFECT_LIVE
+                ),
+                timeout_s=timeout_s,
+                where=str(drive),
+            )
+        self._note_in_force(drive, limits)
+
+    # Connection and events
+
+    async def _connect(self) -> None:
+        self._lost.clear()
+        self._connection = await self._call(self._open, timeout_s=_CALL_TIMEOUT_S)
+        self._statistics = self._connection
+        for name in list(self._domains):
+            self._domains.pop(name)
+            self.on_change(name)
+        await self._resync()
+        self.connected = True
+
+    def _open(self) -> Any:
+        try:
+            connection = libvirt.open(self._uri)
+        except libvirt.libvirtError as error:
+            raise ConnectionLost(
+                self._uri,
+                str(error.get_error_message()),
+                "see that libvirtd runs and that the agent's user may use its socket",
+            ) from None
+        connection.setKeepAlive(_KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT)
+        return connection
+
+    def _subscribe(self) -> None:
+        def post(what: Callable[..., None], *args: object) -> None:
+            self._loop.call_soon_threadsafe(what, *args)
+
+        def changed(_connection: Any, domain: Any, *_details: Any) -> None:
+            post(self._stale.put_nowait, domain.name())
+
+        def tuned(_connection: Any, domain: Any, values: Mapping[str, Any], _opaque: Any) -> None:
+            post(self._tuned, domain.name(), dict(values))
+
+        connection = self._connection
+        connection.registerCloseCallback(lambda *_: post(self._lost.set), None)
+        for event in (
+            libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE,
+            libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE,
+            libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
+            libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
+            libvirt.VIR_DOMAIN_EVENT_ID_BLOCK_JOB_2,
+        ):
+            connection.domainEventRegisterAny(None, event, changed, None)
+        connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, tuned, None)
+
+    async def _follow(self) -> None:
+        """Refresh what events name, and everything once in a while, until the connection ends."""
+        lost = asyncio.ensure_future(self._lost.wait())
+        try:
+            while not lost.done():
+                stale = asyncio.ensure_future(self._stale.get())
+                await asyncio.wait(
+                    {stale, lost}, timeout=RESYNC_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                try:
+                    if stale.done():
+                        await self._refresh(stale.result())
+                    elif not lost.done():
+                        await self._resync()
+                except ConnectionLost as error:
+                    self.errors["refresh"] += 1
+                    log.warning("%s", error)
+                    if not await self._alive():
+                        return
+                finally:
+                    stale.cancel()
+        finally:
+            lost.cancel()
+
+    async def _alive(self) -> bool:
+        try:
+            return bool(await self._call(self._connection.isAlive, timeout_s=_CALL_TIMEOUT_S))
+        except ConnectionLost:
+            return False
+
+    def _disconnect(self) -> None:
+        connection, self._connection, self._statistics = self._connection, None, None
+        self.connected = False
+        # Closing may wait for a call that hangs: let it do so on its own.
+        threading.Thread(target=_close, args=(connection,), daemon=True).start()
+
+    # Domains
+
+    async def _resync(self) -> None:
+        running = {
+            handle.name(): handle
+            for handle in await self._call(
+                lambda: self._connection.listAllDomains(
+                    libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
+                ),
+                timeout_s=_CALL_TIMEOUT_S,
+            )
+        }
+        for name in self._domains.keys() - running.keys():
+            self._forget(name)
+        await asyncio.gather(*(self._refresh(name, handle) for name, handle in running.items()))
+
+    async def _refresh(self, name: str | None, handle: Any = None) -> None:
+        assert name is not None
+        try:
+            handle, text, tunes = await self._call(
+                self._describe, name, handle, timeout_s=_CALL_TIMEOUT_S, where=name
+            )
+        except DriveGone:
+            self._forget(name)
+            return
+        xml = parse_domain(text)
+        before = self._domains.get(name)
+        policy, error = self._policy(xml, text, before)
+        drives = {
+            disk.target: DriveInfo(disk.target, disk.source, tunes.get(disk.target))
+            for disk in xml.disks
+        }
+        info = VmInfo(name, drives, policy, error)
+        if before is None or before.info != info:
+            self._domains[name] = _Domain(handle, xml, info)
+            self.on_change(name)
+
+    def _policy(
+        self, xml: DomainXml, text: str, before: _Domain | None
+    ) -> tuple[DomainPolicy | None, IokeelError | None]:
+        """Return a domain's policy, or its last good one with what is wrong with the new one."""
+        last = before.info if before else None
+        try:
+            policy = parse_policy(text, self._classes, f"domain {xml.name}")
+        except PolicyError as error:
+            if last is None or str(last.policy_error) != str(error):
+                self.errors["policy"] += 1
+                log.error("%s; the last good policy stays", error)
+            return (last.policy if last else None), error
+        missing = missing_targets(policy, [disk.target for disk in xml.disks]) if policy else ()
+        if not missing:
+            return policy, None
+        error = PolicyError(
+            f"domain {xml.name}",
+            f"the policy names {', '.join(missing)}, which the domain has not",
+            "correct the target or plug the drive in; the other drives are served",
+        )
+        if last is None or str(last.policy_error) != str(error):
+            self.errors["policy"] += 1
+            log.error("%s", error)
+        return policy, error
+
+    def _describe(self, name: str, handle: Any) -> tuple[Any, str, dict[str, ThrottleLimits]]:
+        handle = handle or self._connection.lookupByName(name)
+        if not handle.isActive():
+            raise DriveGone(name, "does not run")
+        text = handle.XMLDesc(0)
+        xml = parse_domain(text)
+        tunes = {}
+        for disk in xml.disks:
+            if disk.throttle_groups:
+                tunes[disk.target] = xml.throttle_groups[disk.throttle_groups[0]]
+            else:
+                tunes[disk.target] = _from_libvirt(
+                    handle.blockIoTune(disk.target, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+                )
+        return handle, text, tunes
+
+    def _forget(self, name: str) -> None:
+        if self._domains.pop(name, None) is not None:
+            self.on_change(name)
+
+    def _tuned(self, name: str, values: Mapping[str, Any]) -> None:
+        """Take over what a TUNABLE event says of a disk's limits, ours or somebody else's."""
+        target = values.get("blkdeviotune.disk")
+        domain = self._domains.get(name)
+        if domain is None or target is None:
+            return
+        limits = _from_libvirt({k.removeprefix("blkdeviotune."): v for k, v in values.items()})
+        drive = domain.info.drives.get(str(target))
+        if drive is not None and drive.in_force != limits:
+            self._note_in_force(DriveId(name, str(target)), limits)
+            self.on_change(name)
+
+    def _note_in_force(self, drive: DriveId, limits: ThrottleLimits) -> None:
+        domain = self._domains.get(drive.domain)
+        if domain is None or drive.target not in domain.info.drives:
+            return
+        known = domain.info.drives[drive.target]
+        drives = {**domain.info.drives, drive.target: replace(known, in_force=limits)}
+        self._domains[drive.domain] = replace(domain, info=replace(domain.info, drives=drives))
+
+    # Calls
+
+    def _read(self, handles: list[Any]) -> tuple[int, list[tuple[str, Mapping[str, Any]]]]:
+        connection = self._statistics
+        if connection is None:
+            connection = self._statistics = self._open()
+        kind = libvirt.VIR_DOMAIN_STATS_BLOCK
+        if handles:
+            found = connection.domainListGetStats(handles, kind, _STATS_FLAGS)
+        else:
+            found = connection.getAllDomainStats(kind, _STATS_FLAGS)
+        return time.monotonic_ns(), [(handle.name(), values) for handle, values in found]
+
+    async def _call(
+        self, function: Callable[..., T], *args: Any, timeout_s: float, where: str | None = None
+    ) -> T:
+        """Run a call of libvirt's in a thread, with its errors in our words."""
+        where = where or self._uri
+        call = self._loop.run_in_executor(self._threads, function, *args)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(call)
+        except TimeoutError:
+            call.add_done_callback(_drop)
+            raise ConnectionLost(
+                where, f"no answer in time ({timeout_s:g} s)", "is its QEMU or libvirtd stuck?"
+            ) from None
+        except libvirt.libvirtError as error:
+            raise _translated(error, where) from None
+
+
+def _translated(error: Any, where: str) -> IokeelError:
+    message = str(error.get_error_message() or error)
+    code = error.get_error_code()
+    if code in _GONE:
+        return DriveGone(where, message)
+    if code in (libvirt.VIR_ERR_RPC, libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR):
+        return ConnectionLost(where, message, "trying again")
+    return LimitsRejected(where, message, "the limits that held still hold")
+
+
+def _counters(values: Mapping[str, Any], at_ns: int) -> list[tuple[str, Counters]]:
+    """Return the counters of each of a domain's disks by target."""
+    found = []
+    for i in range(values.get("block.count", 0)):
+        at = f"block.{i}."
+        if at + "rd.reqs" not in values:  # a domain that was busy shows no counters
+            continue
+        found.append(
+            (
+                values[at + "name"],
+                Counters(
+                    at_ns,
+                    values[at + "rd.reqs"],
+                    values[at + "rd.bytes"],
+                    values[at + "wr.reqs"],
+                    values[at + "wr.bytes"],
+                    values.get(at + "rd.times", 0),
+                    values.get(at + "wr.times", 0),
+                ),
+            )
+        )
+    return found
+
+
+def _own_group(xml: DomainXml, drive: DriveId) -> str:
+    """Return the throttle group that throttles this drive and no other."""
+    for disk in xml.disks:
+        if disk.target == drive.target:
+            groups = disk.throttle_groups
+    others = {g for d in xml.disks if d.target != drive.target for g in d.throttle_groups}
+    for group in groups:
+        if group not in others:
+            return group
+    raise LimitsRejected(
+        str(drive),
+        f"its throttle groups ({', '.join(groups)}) throttle other drives too",
+        "give it a throttlefilter with a group of its own",
+    )
+
+
+def _to_libvirt(limits: ThrottleLimits) -> dict[str, int]:
+    """Return every value, 0 for none, but no length for a burst that is not there."""
+    return {
+        name: getattr(limits, field) or 0
+        for name, field in _NAMES.items()
+        if not field.endswith("_length") or getattr(limits, field)
+    }
+
+
+def _from_libvirt(values: Mapping[str, Any]) -> ThrottleLimits:
+    return ThrottleLimits.of({_NAMES[k]: int(v) for k, v in values.items() if k in _NAMES})
+
+
+def _drop(call: asyncio.Future[Any]) -> None:
+    if not call.cancelled():
+        call.exception()
+
+
+def _close(connection: Any) -> None:
+    try:
+        connection.close()
+    except libvirt.libvirtError as error:
+        log.debug("closing a lost connection: %s", error)
+
+
+_event_loop_started = threading.Event()
+
+
+def _start_event_loop() -> None:
+    """Run libvirt's own event loop in a thread, once in a process."""
+    if _event_loop_started.is_set():
+        return
+    _event_loop_started.set()
+    libvirt.registerErrorHandler(lambda *_: None, None)
+    libvirt.virEventRegisterDefaultImpl()
+
+    def run() -> None:
+        while True:
+            libvirt.virEventRunDefaultImpl()
+
+    threading.Thread(target=run, name="libvirt-events", daemon=True).start()

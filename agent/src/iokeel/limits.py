@@ -1,0 +1,65 @@
+"""Throttle limits in QEMU's words, with None for what is not limited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleLimits:
+    """The limits of one QEMU throttle group, as in QAPI's ThrottleLimits.
+
+    bps_* are bytes a second, iops_* requests a second (or iops_size-byte units, where a request
+    is larger than that), *_max the burst rates and *_max_length their lengths in seconds. None
+    means that nothing is limited, or for a length QEMU's own default.
+    """
+
+    bps_total: int | None = None
+    bps_read: int | None = None
+    bps_write: int | None = None
+    iops_total: int | None = None
+    iops_read: int | None = None
+    iops_write: int | None = None
+    bps_total_max: int | None = None
+    bps_read_max: int | None = None
+    bps_write_max: int | None = None
+    iops_total_max: int | None = None
+    iops_read_max: int | None = None
+    iops_write_max: int | None = None
+    bps_total_max_length: int | None = None
+    bps_read_max_length: int | None = None
+    bps_write_max_length: int | None = None
+    iops_total_max_length: int | None = None
+    iops_read_max_length: int | None = None
+    iops_write_max_length: int | None = None
+    iops_size: int | None = None
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether nothing at all is limited."""
+        return not any(getattr(self, name) for name in AVERAGES)
+
+    @classmethod
+    def of(cls, values: Mapping[str, int | None]) -> ThrottleLimits:
+        """Return limits as QEMU and libvirt report them, in the one form that compares equal.
+
+        0 means none there, a burst's length is 1 unless another was asked for and 0 or absent
+        where there is no burst, and iops_size says nothing where no iops is limited.
+        """
+        known = {name: value for name in FIELDS if (value := values.get(name))}
+        for name in AVERAGES:
+            if f"{name}_max" not in known or known.get(f"{name}_max_length") == 1:
+                known.pop(f"{name}_max_length", None)
+        if not any(name.startswith("iops") and name in known for name in AVERAGES):
+            known.pop("iops_size", None)
+        return cls(**known)
+
+    def items(self) -> list[tuple[str, int | None]]:
+        """Return every field's name and value, in QAPI's order."""
+        return [(name, getattr(self, name)) for name in FIELDS]
+
+
+FIELDS = tuple(field.name for field in fields(ThrottleLimits))
+AVERAGES = FIELDS[:6]
+UNLIMITED = ThrottleLimits()

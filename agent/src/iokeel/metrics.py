@@ -1,0 +1,142 @@
+"""The agent's figures in Prometheus' text format, made when they are asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from iokeel.report import DriveReport, vm_reports
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LABELS = ["domain", "target_device"]
+_TICK_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Metrics:
+    """The registry behind /metrics, and the agent's own counters."""
+
+    def __init__(self) -> None:
+        self.errors: Counter[str] = Counter()
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        self._ticks = Histogram(
+            "iokeel_agent_tick_seconds",
+            "Time from the start of a tick to its last order sent.",
+            buckets=_TICK_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._tick_cpu = Histogram(
+            "iokeel_agent_tick_cpu_seconds",
+            "CPU time of the agent's process in a tick.",
+            buckets=_TICK_BUCKETS_S,
+            registry=self._registry,
+        )
+
+    def watch(self, agent: Any) -> None:
+        """Show an agent's drives (an iokeel.daemon.Agent) in what `text` returns."""
+        self._registry.register(_Drives(agent))
+
+    def tick(self, elapsed_s: float, cpu_s: float) -> None:
+        """Count one tick."""
+        self._ticks.observe(elapsed_s)
+        self._tick_cpu.observe(cpu_s)
+
+    def text(self) -> bytes:
+        """Return all metrics in the text format of CONTENT_TYPE."""
+        return generate_latest(self._registry)
+
+
+# Name, help, whether a counter, and the value in a drive's report (None: no sample).
+_PER_DRIVE = (
+    ("normalized_iops", "Normalized I/O operations a second.", False, "normalized_iops"),
+    ("limit_iops", "The policy's limit, normalized.", False, "limit_iops"),
+    ("allowed_iops", "What the drive may do now, normalized.", False, "allowed_iops"),
+    ("credit_seconds", "Burst credit left.", False, "credit_s"),
+    ("throttled_seconds", "Time in which a limit was used up.", True, "throttled_s"),
+    ("retunes", "Changes of limits after the first.", True, "retunes"),
+    ("limits_overwritten", "Times somebody else's limits were put back.", True, "overwritten"),
+    ("errors", "Orders that failed.", True, "errors"),
+)
+_PER_DIRECTION = (
+    ("raw_iops", "Requests a second.", "raw_{}_iops"),
+    ("bytes_per_second", "Bytes a second.", "{}_bps"),
+    ("request_size_bytes", "Mean request size.", "mean_{}_bytes"),
+    ("latency_seconds", "Mean latency, the throttle's wait included.", "{}_latency_s"),
+)
+
+
+class _Drives:
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+
+    def collect(self) -> Iterator[Metric]:
+        vms = vm_reports(self._agent)
+        drives = [drive for vm in vms for drive in vm.drives]
+        yield from _agent_metrics(self._agent, len(vms), len(drives))
+        yield _gauge(
+            "domain_policy_valid",
+            "Whether a domain's policy is valid; where it is not, the last good one holds.",
+            ["domain"],
+            (((vm.domain,), float(vm.policy_error is None)) for vm in vms),
+        )
+        for name, text, counter, key in _PER_DRIVE:
+            kind = CounterMetricFamily if counter else GaugeMetricFamily
+            family = kind(f"iokeel_drive_{name}", text, labels=_LABELS)
+            _add(family, ((_labels(d), getattr(d, key)) for d in drives))
+            yield family
+        for name, text, key in _PER_DIRECTION:
+            yield _gauge(
+                f"drive_{name}",
+                text,
+                [*_LABELS, "direction"],
+                (
+                    ((*_labels(d), direction), getattr(d, key.format(direction)))
+                    for d in drives
+                    for direction in ("read", "write")
+                ),
+            )
+
+
+def _agent_metrics(agent: Any, vms: int, drives: int) -> Iterator[Metric]:
+    yield GaugeMetricFamily("iokeel_agent_domains", "Running domains known.", value=vms)
+    yield GaugeMetricFamily("iokeel_agent_drives", "Drives known.", value=drives)
+    yield CounterMetricFamily(
+        "iokeel_agent_reconnects",
+        "Connections to libvirtd or a QMP socket made again.",
+        value=sum(source.reconnects for source in agent.sources),
+    )
+    errors = CounterMetricFamily("iokeel_agent_errors", "Errors by kind.", labels=["kind"])
+    _add(errors, (((kind,), count) for kind, count in sorted(agent.errors().items())))
+    yield errors
+
+
+def _labels(drive: DriveReport) -> tuple[str, str]:
+    return drive.domain, drive.target
+
+
+def _gauge(
+    name: str,
+    text: str,
+    labels: list[str],
+    samples: Iterable[tuple[tuple[str, ...], float | None]],
+) -> Metric:
+    family = GaugeMetricFamily(f"iokeel_{name}", text, labels=labels)
+    _add(family, samples)
+    return family
+
+
+def _add(family: Any, samples: Iterable[tuple[tuple[str, ...], float | None]]) -> None:
+    for labels, value in samples:
+        if value is not None:
+            family.add_metric(labels, value)

@@ -1,0 +1,134 @@
+"""What a drive and a tenant are promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from iokeel.errors import PolicyError
+
+# No device comes near these; a figure beyond them is a slip of the pen.
+MOST_IOPS = 100_000_000
+MOST_WEIGHT = 10_000
+MOST_BURST_SECONDS = 3_600
+MOST_LATENCY_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class DrivePolicy:
+    """What one drive is promised.
+
+    Rates are normalized I/O operations a second. reservation: what it is owed when it asks.
+    limit: what it may do (None: no limit). burst: what it may do while it has credit (None:
+    the limit). burst_seconds: the most credit it can save, in seconds. weight: its part of what
+    reservations leave. latency_target_ms: the mean latency above which it suffers (None: none).
+    separate_budgets: whether reads and writes have a budget of `limit` each.
+    """
+
+    reservation: int = 0
+    limit: int | None = None
+    burst: int | None = None
+    burst_seconds: int = 60
+    weight: int = 100
+    latency_target_ms: float | None = None
+    separate_budgets: bool = False
+
+    @property
+    def ceiling(self) -> int | None:
+        """The most a drive may ever do: its burst, or its limit where it has none."""
+        return self.burst if self.burst is not None else self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPolicy:
+    """What a tenant is promised over all its drives on this host, in a drive policy's units."""
+
+    reservation: int = 0
+    limit: int | None = None
+    weight: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DomainPolicy:
+    """A domain's policy: its tenant, and what its drives are promised.
+
+    drives: by target, those that the policy names. default: for every other drive, one that is
+    plugged in later too; None where those have no policy and are left alone.
+    """
+
+    drives: Mapping[str, DrivePolicy]
+    default: DrivePolicy | None = None
+    tenant: str | None = None
+
+    def for_drive(self, target: str) -> DrivePolicy | None:
+        """Return a drive's policy, or None where it has none."""
+        return self.drives.get(target, self.default)
+
+
+# Classes that are always there; configuration may add to them and override them.
+BUILTIN_CLASSES: Mapping[str, DrivePolicy] = {
+    "bronze": DrivePolicy(limit=1_000, burst=2_000, weight=50),
+    "silver": DrivePolicy(limit=4_000, burst=8_000, weight=100),
+    "gold": DrivePolicy(reservation=1_000, limit=10_000, burst=20_000, weight=200),
+}
+
+_BOUNDS = {
+    "reservation": (0, MOST_IOPS),
+    "limit": (1, MOST_IOPS),
+    "burst": (1, MOST_IOPS),
+    "burst_seconds": (0, MOST_BURST_SECONDS),
+    "weight": (1, MOST_WEIGHT),
+    "latency_target_ms": (0.001, MOST_LATENCY_MS),
+}
+
+
+def checked(policy: DrivePolicy | TenantPolicy, where: str) -> None:
+    """Raise PolicyError where a policy's figures make no sense, alone or together.
+
+    where: what to call the policy in the error, such as "domain db1, drive vda".
+    """
+    for field in fields(policy):
+        value = getattr(policy, field.name)
+        low, high = _BOUNDS.get(field.name, (None, None))
+        if low is not None and high is not None and value is not None and not low <= value <= high:
+            raise PolicyError(where, f"{_xml(field.name)} is {value}", f"give {low} to {high}")
+    if policy.limit is not None and policy.limit < policy.reservation:
+        raise PolicyError(
+            where,
+            f"limit {policy.limit} is below reservation {policy.reservation}",
+            "raise the limit or lower the reservation",
+        )
+    if isinstance(policy, TenantPolicy) or policy.burst is None:
+        return
+    if policy.limit is None:
+        raise PolicyError(where, f"burst {policy.burst} without a limit", "give a limit")
+    if policy.burst < policy.limit:
+        raise PolicyError(
+            where,
+            f"burst {policy.burst} is below limit {policy.limit}",
+            "raise the burst or leave it out",
+        )
+
+
+def override(base: DrivePolicy, given: Mapping[str, object], where: str) -> DrivePolicy:
+    """Return a class's policy with a drive's own attributes put over it, checked.
+
+    given: fields of DrivePolicy by name, already of the right types. A limit above the class's
+    burst takes that burst with it unless the drive has a burst of its own.
+    """
+    policy = replace(base, **given)  # type: ignore[arg-type]
+    if (
+        "burst" not in given
+        and policy.burst is not None
+        and policy.limit is not None
+        and policy.burst < policy.limit
+    ):
+        policy = replace(policy, burst=policy.limit)
+    if "reservation" not in given and policy.limit is not None:
+        policy = replace(policy, reservation=min(policy.reservation, policy.limit))
+    checked(policy, where)
+    return policy
+
+
+def _xml(field: str) -> str:
+    return field.replace("_", "-")

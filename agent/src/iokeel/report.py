@@ -1,0 +1,106 @@
+"""What the agent shows of its drives: one record each, as the API sends it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from iokeel.controller import DriveState, full_bounds
+from iokeel.workload import DriveId, Flow
+
+
+class DriveReport(BaseModel):
+    """One drive. Rates are of the last interval; None where they are not known.
+
+    normalized_iops against allowed_iops (its burst while that is open, else its limit);
+    latencies in seconds, the throttle's wait included; limits_in_force in QEMU's words.
+    """
+
+    domain: str
+    target: str
+    tenant: str | None
+    mode: str | None
+    normalized_iops: float | None
+    limit_iops: int | None
+    allowed_iops: int | None
+    reservation_iops: int
+    raw_read_iops: float | None
+    raw_write_iops: float | None
+    read_bps: float | None
+    write_bps: float | None
+    mean_read_bytes: float | None
+    mean_write_bytes: float | None
+    read_latency_s: float | None
+    write_latency_s: float | None
+    credit_s: float
+    burst_open: bool
+    binding: list[str]
+    throttled_s: float
+    retunes: int
+    overwritten: int
+    errors: int
+    error: str | None
+    verdict: str
+    limits_in_force: dict[str, int]
+
+
+class VmReport(BaseModel):
+    """One VM: its drives, and what is wrong with its policy, if anything is."""
+
+    domain: str
+    tenant: str | None
+    policy_error: str | None
+    drives: list[DriveReport]
+
+
+def vm_reports(agent: Any) -> list[VmReport]:
+    """Return all VMs' reports, by name. agent: the running iokeel.daemon.Agent."""
+    reports = []
+    for name, vm in sorted(agent.vms().items()):
+        tenant = vm.policy.tenant if vm.policy else None
+        drives = [
+            drive_report(DriveId(name, target), agent, tenant) for target in sorted(vm.drives)
+        ]
+        error = str(vm.policy_error) if vm.policy_error else None
+        reports.append(VmReport(domain=name, tenant=tenant, policy_error=error, drives=drives))
+    return reports
+
+
+def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
+    """Return one drive's report."""
+    known: DriveState = agent.state.drives.get(drive, DriveState())
+    did = known.rates
+    policy = known.policy
+
+    def size(flow: Flow | None) -> float | None:
+        return flow.mean_size_bytes if flow else None
+
+    return DriveReport(
+        domain=drive.domain,
+        target=drive.target,
+        tenant=tenant,
+        mode="retune" if policy and policy.limit else None,
+        normalized_iops=known.rate,
+        limit_iops=policy.limit if policy else None,
+        allowed_iops=known.allowed,
+        reservation_iops=policy.reservation if policy else 0,
+        raw_read_iops=did.read.raw_iops if did else None,
+        raw_write_iops=did.write.raw_iops if did else None,
+        read_bps=did.read.bps if did else None,
+        write_bps=did.write.bps if did else None,
+        mean_read_bytes=size(did.read if did else None),
+        mean_write_bytes=size(did.write if did else None),
+        read_latency_s=did.read_latency_s if did else None,
+        write_latency_s=did.write_latency_s if did else None,
+        credit_s=known.credit.seconds,
+        burst_open=known.credit.open,
+        binding=full_bounds(known),
+        throttled_s=known.throttled_s,
+        retunes=known.retunes,
+        overwritten=known.overwritten,
+        errors=agent.drive_errors[drive],
+        error=agent.last_error.get(drive),
+        verdict=known.verdict.value,
+        limits_in_force={k: v for k, v in known.sent.items() if v} if known.sent else {},
+    )

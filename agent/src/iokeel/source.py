@@ -1,0 +1,69 @@
+"""What a way to reach VMs (libvirt, or QMP sockets) offers to the agent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from iokeel.errors import IokeelError
+from iokeel.limits import ThrottleLimits
+from iokeel.policy import DomainPolicy
+from iokeel.workload import Counters, DriveId
+
+
+@dataclass(frozen=True, slots=True)
+class DriveInfo:
+    """A drive of a running VM.
+
+    path: the file, device or URL behind it; None where it is not known. in_force: its limits as
+    last read from QEMU or libvirt, or as last set; None where they can't be read.
+    """
+
+    target: str
+    path: str | None = None
+    in_force: ThrottleLimits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VmInfo:
+    """A running VM, its drives by target, and the last good policy with what is wrong since."""
+
+    name: str
+    drives: Mapping[str, DriveInfo]
+    policy: DomainPolicy | None = None
+    policy_error: IokeelError | None = None
+
+
+class Source(Protocol):
+    """A way to reach VMs. Every method but `run` returns within its timeout."""
+
+    #: What went wrong, by kind ("timeout", "protocol", "rejected", "permission", ...).
+    errors: Counter[str]
+    #: How often the connection (to libvirtd, or to any QMP socket) was made again.
+    reconnects: int
+    #: Called with a VM's name, in the event loop, when it appeared, went, changed its drives or
+    #: its policy, or when its limits were changed by somebody else.
+    on_change: Callable[[str], None]
+
+    async def run(self) -> None:
+        """Connect, keep connected and follow what VMs there are, until cancelled."""
+
+    def vms(self) -> Mapping[str, VmInfo]:
+        """Return the running VMs by name, as last seen. Does no I/O."""
+
+    async def sample(
+        self, domains: Collection[str] | None, timeout_s: float
+    ) -> Mapping[DriveId, Counters]:
+        """Read the counters of all VMs' drives, or of some domains' only.
+
+        Returns what has arrived when the timeout ends; a VM that hangs is left out, and never
+        delays the others.
+        """
+
+    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
+        """Put limits in force, every field of them, 0 where nothing is limited.
+
+        Raises DriveGone, LimitsRejected or ConnectionLost; limits that held still hold then.
+        """

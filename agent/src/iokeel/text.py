@@ -1,0 +1,26 @@
+"""Words from outside: shown safely in one line, and the known word that was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_MOST_SHOWN = 60
+
+
+def shown(value: object) -> str:
+    """Return a value from outside, quoted for one line of text: printable ASCII, and short."""
+    try:
+        text = ascii(value)
+    except (ValueError, RecursionError):  # an int of thousands of digits; lists in lists in lists
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 4]}...{text[-1]}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the mend for an unknown word: the nearest known one, or else all of them."""
+    names = {name.lower(): name for name in sorted(known)}
+    near = get_close_matches(word[:100].lower(), names, n=1)
+    if near:
+        return f"did you mean '{names[near[0]]}'?"
+    return f"known: {', '.join(names.values()) or 'none'}"

@@ -1,0 +1,82 @@
+"""QEMU's throttle, simulated: leaky buckets as util/throttle.c of QEMU 10.0 computes them.
+
+A bucket leaks at its average rate. A request passes while the level is within the bucket, and
+adds its units; what it adds too much is debt. Without a burst the bucket holds a tenth of a
+second of its average; with one, max * length, and a second level bounds the rate to max. Setting
+limits empties all buckets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
+
+
+@dataclass
+class _Bucket:
+    avg: float
+    max: float
+    length: int
+    level: float = 0.0
+    burst_level: float = 0.0
+
+    def leak(self, elapsed_s: float) -> None:
+        self.level = max(0.0, self.level - self.avg * elapsed_s)
+        if self.length > 1:
+            self.burst_level = max(0.0, self.burst_level - self.max * elapsed_s)
+
+    def wait_s(self) -> float:
+        size = self.max * self.length if self.max else self.avg / 10
+        if self.level > size:
+            return (self.level - size) / self.avg
+        if self.length > 1 and self.burst_level > self.max / 10:
+            return (self.burst_level - self.max / 10) / self.max
+        return 0.0
+
+    def account(self, units: float) -> None:
+        self.level += units
+        if self.length > 1:
+            self.burst_level += units
+
+
+class Throttle:
+    """One throttle group. Its clock is in seconds, and is the caller's."""
+
+    def __init__(self) -> None:
+        self.limits = UNLIMITED
+        self._buckets: dict[str, _Bucket] = {}
+        self._leaked_s = 0.0
+
+    def set(self, limits: ThrottleLimits, now_s: float) -> None:
+        """Put limits in force, as qom-set and block_set_io_throttle do."""
+        self.limits = limits
+        self._leaked_s = now_s
+        self._buckets = {
+            name: _Bucket(
+                getattr(limits, name),
+                getattr(limits, f"{name}_max") or 0,
+                getattr(limits, f"{name}_max_length") or 1,
+            )
+            for name in AVERAGES
+            if getattr(limits, name)
+        }
+
+    def wait_s(self, write: bool, now_s: float) -> float:
+        """Return how long the next request has to wait before it may pass; 0 where it may."""
+        elapsed_s, self._leaked_s = now_s - self._leaked_s, now_s
+        for bucket in self._buckets.values():
+            bucket.leak(elapsed_s)
+        return max((bucket.wait_s() for bucket in self._of(write)), default=0.0)
+
+    def account(self, write: bool, size_bytes: int) -> None:
+        """Charge a request that passes."""
+        size = self.limits.iops_size
+        operations = max(1.0, size_bytes / size) if size else 1.0
+        for name, bucket in self._buckets.items():
+            if not name.endswith("read" if write else "write"):
+                bucket.account(size_bytes if name.startswith("bps") else operations)
+
+    def _of(self, write: bool) -> list[_Bucket]:
+        other = "read" if write else "write"
+        return [bucket for name, bucket in self._buckets.items() if not name.endswith(other)]
