@@ -22,7 +22,7 @@ nothing. So
   two such gifts;
 - once the mix is steady, its estimate gets better with each look (a mean that decays with
   MIX_HALF_LIFE_S, and begins anew at a shift), and a correction is worth a gift only beyond
-  DRIFT_RATIO and half the noise, and once in DRIFT_INTERVAL_S;
+  DRIFT_RATIO and the noise, and once in DRIFT_INTERVAL_S;
 - a drive that has been idle for IDLE_S goes back to limits for no mix in particular, so that
   whatever it does next is served alike. That is free: its bucket is empty anyway.
 
@@ -41,12 +41,13 @@ How the constants were chosen, and what each costs, is measured in docs/control-
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from iokeel.credit import Credit
-from iokeel.curve import DEFAULT_MODEL, CostModel
+from iokeel.curve import DEFAULT_MODEL, CostModel, is_uniform
 from iokeel.envelope import Mix, held_rate, limits_for, mix_cost
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
@@ -65,6 +66,7 @@ IDLE_S = 10.0
 # is no noise.
 _NOISE_GAIN = 0.2
 _NOISE_CLIP = 3.0
+_SEEN_SIZES = 4
 # A bound that is used to this much is what holds the drive.
 _FULL_RATIO = 0.95
 _NONE = Flow(0.0, 0.0)
@@ -249,29 +251,24 @@ def _look(
     policy = seen.policy
     if policy is None or policy.limit is None:
         return _release(known, seen.in_force)
-    reason: Reason | None = None
-    verdict, mix, suspect, error = _judge(known, model, policy, now_ns)
-    base, granted_s = known.base, known.granted_s
-    if base is None or policy != before.policy:
-        reason, mix = Reason.POLICY, known.priced_for
-    elif verdict is Verdict.RETUNED:
-        reason = Reason.DRIFT if mix is known.mix else Reason.SHIFT
-    elif verdict is Verdict.IDLE and mix is None and known.priced_for is not None:
-        reason = Reason.IDLE
+    verdict, reason, suspect, error = _judge(known, model, policy, now_ns)
+    mix = known.priced_for
+    if known.base is None or policy != before.policy:
+        reason = Reason.POLICY
+    elif reason is not None:
+        mix = None if reason is Reason.IDLE else known.mix
     elif known.credit.open != before.credit.open:
         reason = Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
-        mix = known.priced_for
     elif _credit_grew(known, policy):
-        reason, mix = Reason.CREDIT_GREW, known.priced_for
+        reason = Reason.CREDIT_GREW
     elif seen.failed:
-        reason, mix = Reason.RETRY, known.priced_for
+        reason = Reason.RETRY
     elif seen.in_force is not None and seen.in_force != known.sent:
-        reason, mix = Reason.OVERWRITTEN, known.priced_for
-    else:
-        mix = known.priced_for
+        reason = Reason.OVERWRITTEN
     known = replace(known, verdict=verdict, suspect=suspect, error_ratio=error)
     if reason is None:
         return known, None
+    base = known.base
     if base is None or mix is not known.priced_for or policy != before.policy:
         base = limits_for(model, policy.limit, mix, separate=policy.separate_budgets)
     granted_s = known.credit.seconds if known.credit.open else 0.0
@@ -287,7 +284,6 @@ def _look(
         found=seen.in_force if before.sent is None else known.found,
         base=base,
         priced_for=mix,
-        mix=mix if reason is Reason.SHIFT else known.mix,
         granted_s=granted_s,
         sent=limits,
         sent_ns=now_ns,
@@ -341,6 +337,11 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         return replace(
             before, policy=policy, counters=counters, rates=None, rate=None, active_ns=None
         )
+    did = replace(
+        did,
+        read=_with_seen(did.read, before.mix and before.mix.read),
+        write=_with_seen(did.write, before.mix and before.mix.write),
+    )
     rate = mix_cost(model, Mix(did.read, did.write))
     idle = did.idle
     mix, noise = before.mix, before.noise_ratio
@@ -369,31 +370,31 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
 
 def _judge(
     known: DriveState, model: CostModel, policy: DrivePolicy, now_ns: int
-) -> tuple[Verdict, Mix | None, int, float | None]:
-    """Say whether limits fit what a drive does: (verdict, mix to price for, streak, e)."""
+) -> tuple[Verdict, Reason | None, int, float | None]:
+    """Say whether limits fit what a drive does: (verdict, reason to price anew, suspect, e)."""
     did, base = known.rates, known.base
-    if did is None or known.rate is None or base is None or policy.limit is None:
-        return Verdict.UNKNOWN, known.priced_for, 0, None
-    if did.idle:
+    if did is None or base is None:
+        return Verdict.UNKNOWN, None, 0, None
+    if did.idle or known.mix is None:
         long = now_ns - (known.idle_ns or now_ns) >= IDLE_S * NS_PER_S
-        return Verdict.IDLE, None if long else known.priced_for, 0, None
-    now = Mix(did.read, did.write)
+        stale = long and known.priced_for is not None
+        return Verdict.IDLE, Reason.IDLE if stale else None, 0, None
+    assert policy.limit is not None
     headroom = policy.burst / policy.limit if known.credit.open and policy.burst else 1.0
-    error = _error(model, base, policy, now, headroom)
+    error = _error(model, base, policy, Mix(did.read, did.write), headroom)
     if error is None:
-        return Verdict.UNBOUND, known.priced_for, 0, None
-    settled = _since(known.sent_ns, now_ns) and _since(known.active_ns or now_ns, now_ns)
+        return Verdict.UNBOUND, None, 0, None
     if abs(error) > _deadband(known.noise_ratio):
+        settled = _since(known.sent_ns, now_ns) and _since(known.active_ns or now_ns, now_ns)
         way = 1 if error > 0 else -1
         if known.suspect == way and settled:
-            return Verdict.RETUNED, now, 0, error
-        verdict = Verdict.SUSPECT if settled else Verdict.WAITING
-        return verdict, known.priced_for, way, error
-    if known.mix is not None and now_ns - known.sent_ns >= DRIFT_INTERVAL_S * NS_PER_S:
+            return Verdict.RETUNED, Reason.SHIFT, 0, error
+        return Verdict.SUSPECT if settled else Verdict.WAITING, None, way, error
+    if now_ns - known.sent_ns >= DRIFT_INTERVAL_S * NS_PER_S:
         drift = _error(model, base, policy, known.mix, headroom)
-        if drift is not None and abs(drift) > max(DRIFT_RATIO, 0.5 * known.noise_ratio):
-            return Verdict.RETUNED, known.mix, 0, drift
-    return Verdict.PRICED, known.priced_for, 0, error
+        if drift is not None and abs(drift) > max(DRIFT_RATIO, known.noise_ratio):
+            return Verdict.RETUNED, Reason.DRIFT, 0, drift
+    return Verdict.PRICED, None, 0, error
 
 
 def _error(
@@ -409,7 +410,7 @@ def _error(
         held, rate = held_rate(model, base, part), mix_cost(model, part) / headroom
         if held is not None and rate > BINDING_RATIO * held:
             # held_rate assumes the worst of an iops bound; what got through is known to pass.
-            errors.append(max(held, min(rate, policy.limit)) / policy.limit - 1)
+            errors.append(max(held, rate) / policy.limit - 1)
     return max(errors, key=abs, default=None)
 
 
@@ -428,6 +429,21 @@ def _noise(before: DriveState, per_iops: float) -> float:
     change = abs(per_iops / before.bytes_per_iops - 1)
     most = max(DEADBAND_RATIO, _NOISE_CLIP * before.noise_ratio)
     return before.noise_ratio + _NOISE_GAIN * (min(change, most) - before.noise_ratio)
+
+
+def _with_seen(flow: Flow, before: Flow | None) -> Flow:
+    """Return a flow with the sizes that its requests had when they were all alike, newest first.
+
+    Workloads mostly shift by a stream that joins or ends, so that a mix is likely made of what
+    was there alone before.
+    """
+    seen = before.seen_bytes if before else ()
+    mean = flow.mean_size_bytes
+    if mean is not None and is_uniform(mean):
+        size = float(2 ** round(math.log2(mean)))
+        if not seen or seen[0] != size:
+            seen = (size, *(other for other in seen if other != size))[:_SEEN_SIZES]
+    return Flow(flow.raw_iops, flow.bps, seen)
 
 
 def _smoothed(
@@ -449,6 +465,7 @@ def _smoothed(
         return Flow(
             keep * old.raw_iops + (1 - keep) * new.raw_iops,
             keep * old.bps + (1 - keep) * new.bps,
+            new.seen_bytes,
         )
 
     return Mix(mean(mix.read, did.read), mean(mix.write, did.write))

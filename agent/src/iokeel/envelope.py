@@ -45,7 +45,7 @@ from iokeel.workload import Flow
 OVERSHOOT_RATIO = 0.08
 # The iops bound keeps at least this distance from the measured mix, so that bps alone decides.
 _CLEARANCE_RATIO = 1.05
-# What a direction that was idle may do at once, in requests, as a share of the budget.
+# What a direction that was idle may do at once in any case, as a share of the budget.
 _IDLE_SHARE = 0.02
 # How finely iops_size is searched, in steps to a doubling, and how many prices of a byte are
 # tried for S. Finer ones change what is served by less than 1 % (docs/control-law.md).
@@ -69,7 +69,7 @@ def flow_cost(curve: CostCurve, flow: Flow) -> float:
     """Return what a flow costs, in normalized I/O operations a second (0 for none)."""
     if flow.raw_iops <= 0:
         return 0.0
-    return flow.raw_iops * curve.mean_cost(flow.bps / flow.raw_iops)
+    return flow.raw_iops * curve.mean_cost(flow.bps / flow.raw_iops, flow.seen_bytes)
 
 
 def mix_cost(model: CostModel, mix: Mix) -> float:
@@ -191,9 +191,13 @@ class _Budget:
             (self.most - price * self.bps - _dot(needs, gains)) / sum(gains)
             for price, gains in self._prices(iops_size)
         )
-        floor = _IDLE_SHARE * self.limit
         return [
-            min(need + max(headroom, 0.0 if need else floor), self.most / bound.curve.points[0][1])
+            min(
+                need or _IDLE_SHARE * self.limit / bound.curve.cost(iops_size or 1),
+                self.most / bound.curve.points[0][1],
+            )
+            if headroom <= 0
+            else min(need + headroom, self.most / bound.curve.points[0][1])
             for need, bound in zip(needs, self.bounds, strict=True)
         ]
 
@@ -252,7 +256,8 @@ def _budget(
     scale = limit / cost
     bps = scale * sum(flow.bps for bound in bounds for flow in bound.flows)
     size, least = bounds[0].curve.points[0]
-    if len(bounds) == 1 and bps * least < size * limit:
+    requests = scale * sum(flow.raw_iops for bound in bounds for flow in bound.flows)
+    if len(bounds) == 1 and bps < size * requests:
         return _Budget(limit, most, field, size * limit / least, bounds, scale, flat=True)
     return _Budget(limit, most, field, bps, bounds, scale)
 

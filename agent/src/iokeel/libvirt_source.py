@@ -163,6 +163,7 @@ class LibvirtSource:
         self._lost.clear()
         self._connection = await self._call(self._open, timeout_s=_CALL_TIMEOUT_S)
         self._statistics = self._connection
+        await self._call(self._subscribe, timeout_s=_CALL_TIMEOUT_S)
         for name in list(self._domains):
             self._domains.pop(name)
             self.on_change(name)

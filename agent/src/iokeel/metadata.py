@@ -167,9 +167,8 @@ def _parsed(xml: str | bytes, where: str) -> etree._Element:
     except etree.XMLSyntaxError as error:
         # "Opening and ending tag mismatch: drive line 2 and policy, line 3, column 10 (<string>..."
         said = re.sub(r", line \d+, column \d+.*", "", str(error.msg), flags=re.DOTALL)
-        line = f", line {error.lineno}" if error.lineno else ""
         raise PolicyError(
-            where + line,
+            f"{where}, line {error.lineno or 1}",
             f"not well-formed XML, {shown(said)[1:-1]}",
             "`xmllint --noout` shows the place",
         ) from None

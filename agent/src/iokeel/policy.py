@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from iokeel.errors import PolicyError
@@ -82,16 +82,27 @@ _BOUNDS = {
 }
 
 
-def checked(policy: DrivePolicy | TenantPolicy, where: str) -> None:
+def _xml(field: str) -> str:
+    return field.replace("_", "-")
+
+
+def checked(
+    policy: DrivePolicy | TenantPolicy, where: str, spelt: Callable[[str], str] = _xml
+) -> None:
     """Raise PolicyError where a policy's figures make no sense, alone or together.
 
-    where: what to call the policy in the error, such as "domain db1, drive vda".
+    where: what to call the policy in the error, such as "domain db1, drive vda". spelt: how a
+    field is written there, as an XML attribute unless something else is said.
     """
     for field in fields(policy):
         value = getattr(policy, field.name)
         low, high = _BOUNDS.get(field.name, (None, None))
         if low is not None and high is not None and value is not None and not low <= value <= high:
-            raise PolicyError(where, f"{_xml(field.name)} is {value}", f"give {low} to {high}")
+            # Elsewhere 0 means unlimited; here that is to say nothing.
+            or_not = ", or leave it out" if field.default is None else ""
+            raise PolicyError(
+                where, f"{spelt(field.name)} is {value}", f"give {low} to {high}{or_not}"
+            )
     if policy.limit is not None and policy.limit < policy.reservation:
         raise PolicyError(
             where,
@@ -110,7 +121,12 @@ def checked(policy: DrivePolicy | TenantPolicy, where: str) -> None:
         )
 
 
-def override(base: DrivePolicy, given: Mapping[str, object], where: str) -> DrivePolicy:
+def override(
+    base: DrivePolicy,
+    given: Mapping[str, object],
+    where: str,
+    spelt: Callable[[str], str] = _xml,
+) -> DrivePolicy:
     """Return a class's policy with a drive's own attributes put over it, checked.
 
     given: fields of DrivePolicy by name, already of the right types. A limit above the class's
@@ -126,9 +142,5 @@ def override(base: DrivePolicy, given: Mapping[str, object], where: str) -> Driv
         policy = replace(policy, burst=policy.limit)
     if "reservation" not in given and policy.limit is not None:
         policy = replace(policy, reservation=min(policy.reservation, policy.limit))
-    checked(policy, where)
+    checked(policy, where, spelt)
     return policy
-
-
-def _xml(field: str) -> str:
-    return field.replace("_", "-")

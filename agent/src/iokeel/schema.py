@@ -121,9 +121,14 @@ def _explain_element(policy: etree._Element, element: etree._Element, line: str)
         raise PolicyError(
             line, f"element {shown(name)} is not known", did_you_mean(name, ["drive"])
         )
-    prefix = f"{policy.prefix}:" if policy.prefix else ""
-    place = f"namespace {shown(namespace)}" if namespace else "no namespace"
-    raise PolicyError(line, f"<drive> is in {place}", f"write <{shown(prefix)[1:-1]}drive>")
+    if namespace:
+        what = f"<drive> is in namespace {shown(namespace)}"
+        raise PolicyError(line, what, "put it into that of its <policy>")
+    if policy.prefix is None:
+        mend = "write <drive> without xmlns=''"
+    else:
+        mend = f"write <{shown(policy.prefix)[1:-1]}:drive>"
+    raise PolicyError(line, "<drive> is in no namespace", mend)
 
 
 def _explain_attributes(element: etree._Element, known: Mapping[str, Kind], where: str) -> None:

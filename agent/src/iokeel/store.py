@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,7 @@ def _values(drive: DriveId, known: DriveState, sent: ThrottleLimits | None) -> d
         "credit_open": known.credit.open,
         "granted_seconds": known.granted_s,
         "priced_for": known.priced_for
-        and [
-            known.priced_for.read.raw_iops,
-            known.priced_for.read.bps,
-            known.priced_for.write.raw_iops,
-            known.priced_for.write.bps,
-        ],
+        and [astuple(known.priced_for.read), astuple(known.priced_for.write)],
     }
 
 
@@ -124,5 +120,5 @@ def _state(saved: Mapping[str, Any]) -> DriveState:
         found=saved["found"] and ThrottleLimits(**saved["found"]),
         credit=Credit(float(saved["credit_seconds"]), bool(saved["credit_open"])),
         granted_s=float(saved["granted_seconds"]),
-        priced_for=mix and Mix(Flow(mix[0], mix[1]), Flow(mix[2], mix[3])),
+        priced_for=mix and Mix(Flow(*mix[0]), Flow(*mix[1])),
     )

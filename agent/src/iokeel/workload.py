@@ -37,10 +37,14 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Requests of one direction: how many a second and how many bytes a second."""
+    """Requests of one direction: how many a second and how many bytes a second.
+
+    seen_bytes: sizes that requests of this drive and direction are known to have.
+    """
 
     raw_iops: float
     bps: float
+    seen_bytes: tuple[float, ...] = ()
 
     @property
     def mean_size_bytes(self) -> float | None:

@@ -1,0 +1,338 @@
+"""Which way of asking many QEMUs for their counters costs least?
+
+Each variant asks every socket for query-blockstats once a second, as the agent does, and turns
+the replies into iokeel's Counters. The sockets are synthetic_hypervisor's, with replies of the
+length that QEMU 7.2 sends. What is measured is this process's own CPU time (user and system,
+time.process_time) over a tick, at one tick a second so that caches are as cold as the agent finds
+them. us = 1e6 * CPU seconds of the tick / (sockets * drives). The median over the ticks counts.
+
+    python3 benchmarks/qmp_path.py --vms 100 --ticks 20
+
+writes benchmarks/results/qmp-path.json and prints it as a table. It needs qemu.qmp, orjson and
+msgspec; the agent needs only what the choice fell on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from iokeel.workload import Counters
+
+HERE = Path(__file__).parent
+QUERY = b'{"execute":"query-blockstats","id":1}\n'
+Decode = Callable[[bytes], list[Counters]]
+Tick = Callable[[], Awaitable[int]]
+
+
+def _plain(loads: Callable[[bytes], Any]) -> Decode:
+    def decode(line: bytes) -> list[Counters]:
+        return _from_dicts(loads(line)["return"])
+
+    return decode
+
+
+def _from_dicts(drives: list[dict[str, Any]]) -> list[Counters]:
+    now_ns = time.monotonic_ns()
+    return [
+        Counters(
+            now_ns, s["rd_operations"], s["rd_bytes"], s["wr_operations"], s["wr_bytes"],
+            s["rd_total_time_ns"], s["wr_total_time_ns"],
+        )
+        for drive in drives
+        for s in (drive["stats"],)
+    ]  # fmt: skip
+
+
+class Stats(msgspec.Struct, gc=False):
+    """Of a drive's counters, those that the agent uses."""
+
+    rd_operations: int
+    rd_bytes: int
+    wr_operations: int
+    wr_bytes: int
+    rd_total_time_ns: int
+    wr_total_time_ns: int
+
+
+class BlockStats(msgspec.Struct, gc=False):
+    """An element of query-blockstats."""
+
+    stats: Stats
+    qdev: str = ""
+
+
+class Reply(msgspec.Struct, gc=False):
+    """A reply to query-blockstats, or an event."""
+
+    answer: list[BlockStats] = msgspec.field(name="return", default=[])
+    id: int | None = None
+    event: str = ""
+
+
+def _typed() -> Decode:
+    decoder = msgspec.json.Decoder(Reply)
+
+    def decode(line: bytes) -> list[Counters]:
+        now_ns = time.monotonic_ns()
+        return [
+            Counters(
+                now_ns, s.rd_operations, s.rd_bytes, s.wr_operations, s.wr_bytes,
+                s.rd_total_time_ns, s.wr_total_time_ns,
+            )
+            for drive in decoder.decode(line).answer
+            for s in (drive.stats,)
+        ]  # fmt: skip
+
+    return decode
+
+
+def _decoder(name: str) -> Decode:
+    if name == "json":
+        return _plain(json.loads)
+    if name == "orjson":
+        import orjson
+
+        return _plain(orjson.loads)
+    return _typed()
+
+
+class Round:
+    """What a tick waits for: so many lines, each decoded as it comes."""
+
+    def __init__(self, decode: Decode) -> None:
+        self.decode = decode
+        self.outstanding = 0
+        self.drives = 0
+        self.done: asyncio.Future[None] | None = None
+
+    def line(self, line: bytes) -> None:
+        """Take one reply; events are skipped."""
+        if b'"event"' in line[:80]:
+            return
+        self.drives += len(self.decode(line))
+        self.outstanding -= 1
+        if not self.outstanding and self.done is not None:
+            self.done.set_result(None)
+
+
+class Lean(asyncio.Protocol):
+    """Lines over an asyncio transport."""
+
+    def __init__(self, round_: Round) -> None:
+        self.round = round_
+        self.buffer = b""
+        self.transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self.buffer = (self.buffer + data).split(b"\n")
+        for line in lines:
+            self.round.line(line)
+
+
+class Buffered(asyncio.BufferedProtocol):
+    """Lines over an asyncio transport that reads into one buffer, shared by all connections."""
+
+    shared = bytearray(1 << 18)
+
+    def __init__(self, round_: Round) -> None:
+        self.round = round_
+        self.buffer = b""
+        self.transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.shared
+
+    def buffer_updated(self, nbytes: int) -> None:
+        *lines, self.buffer = (self.buffer + self.shared[:nbytes]).split(b"\n")
+        for line in lines:
+            self.round.line(line)
+
+
+async def qemu_qmp(paths: list[str], _: Decode) -> Tick:
+    """The library: a QMPClient a socket, one execute() each, gathered."""
+    from qemu.qmp import QMPClient
+
+    clients = [QMPClient(path) for path in paths]
+    for client in clients:
+        await client.connect(client.name)
+
+    async def tick() -> int:
+        replies = await asyncio.gather(*(c.execute("query-blockstats") for c in clients))
+        return sum(len(_from_dicts(reply)) for reply in replies)  # type: ignore[arg-type]
+
+    return tick
+
+
+def transports(protocol: type[Lean | Buffered]) -> Callable[[list[str], Decode], Awaitable[Tick]]:
+    """asyncio transports with a protocol of our own; one Future for all replies."""
+
+    async def connect(paths: list[str], decode: Decode) -> Tick:
+        loop = asyncio.get_running_loop()
+        setup, round_ = Round(lambda _: []), Round(decode)
+        connections = []
+        for path in paths:
+            _, connection = await loop.create_unix_connection(lambda: protocol(setup), path)
+            setup.outstanding, setup.done = 2, loop.create_future()
+            connection.transport.write(b'{"execute":"qmp_capabilities"}\n')
+            await setup.done
+            connection.round = round_
+            connections.append(connection)
+
+        async def tick() -> int:
+            round_.outstanding, round_.drives = len(connections), 0
+            round_.done = loop.create_future()
+            for connection in connections:
+                connection.transport.write(QUERY)
+            await round_.done
+            return round_.drives
+
+        return tick
+
+    return connect
+
+
+async def one_epoll(paths: list[str], decode: Decode) -> Tick:
+    """Plain sockets under an epoll of our own, which is one file to asyncio's loop."""
+    loop = asyncio.get_running_loop()
+    poll, round_ = select.epoll(), Round(decode)
+    sockets: dict[int, socket.socket] = {}
+    buffers: dict[int, bytes] = {}
+    for path in paths:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(path)
+        sock.recv(65536)
+        sock.sendall(b'{"execute":"qmp_capabilities"}\n')
+        sock.recv(65536)
+        sock.setblocking(False)
+        poll.register(sock.fileno(), select.EPOLLIN)
+        sockets[sock.fileno()], buffers[sock.fileno()] = sock, b""
+
+    def readable() -> None:
+        for fd, _ in poll.poll(0):
+            data = sockets[fd].recv(65536)
+            *lines, buffers[fd] = (buffers[fd] + data).split(b"\n")
+            for line in lines:
+                round_.line(line)
+
+    loop.add_reader(poll.fileno(), readable)
+
+    async def tick() -> int:
+        round_.outstanding, round_.drives = len(sockets), 0
+        round_.done = loop.create_future()
+        for sock in sockets.values():
+            sock.send(QUERY)
+        await round_.done
+        return round_.drives
+
+    return tick
+
+
+VARIANTS: dict[str, tuple[Callable[[list[str], Decode], Awaitable[Tick]], str]] = {
+    "qemu.qmp": (qemu_qmp, "json"),
+    "asyncio.Protocol + json": (transports(Lean), "json"),
+    "asyncio.Protocol + orjson": (transports(Lean), "orjson"),
+    "asyncio.Protocol + msgspec": (transports(Lean), "msgspec"),
+    "asyncio.BufferedProtocol + msgspec": (transports(Buffered), "msgspec"),
+    "one epoll + json": (one_epoll, "json"),
+    "one epoll + msgspec": (one_epoll, "msgspec"),
+}
+
+
+async def measure(variant: str, directory: Path, ticks: int, tick_s: float) -> dict[str, Any]:
+    """Return the CPU of each tick of one variant, in us per drive."""
+    connect, decoder = VARIANTS[variant]
+    tick = await connect(sorted(map(str, directory.glob("*.qmp"))), _decoder(decoder))
+    costs = []
+    for number in range(ticks + 3):
+        await asyncio.sleep(tick_s)
+        before = time.process_time_ns()
+        drives = await tick()
+        if number >= 3:
+            costs.append((time.process_time_ns() - before) / drives / 1000)
+    rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "variant": variant,
+        "cpu_us_per_drive_and_tick": round(statistics.median(costs), 1),
+        "lowest": round(min(costs), 1),
+        "highest": round(max(costs), 1),
+        "rss_mib": round(rss / 2**20, 1),
+    }
+
+
+def main() -> None:
+    """Measure all variants, each in a process of its own against the same sockets."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--vms", type=int, default=100)
+    parser.add_argument("--drives", type=int, default=1)
+    parser.add_argument("--ticks", type=int, default=20)
+    parser.add_argument("--tick-seconds", type=float, default=1.0)
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "qmp-path.json")
+    options = parser.parse_args()
+    if options.only:
+        found = measure(options.only, options.directory, options.ticks, options.tick_seconds)
+        print(json.dumps(asyncio.run(found)))
+        return
+    results = []
+    with tempfile.TemporaryDirectory() as directory:
+        hypervisor = subprocess.Popen(
+            [sys.executable, HERE / "synthetic_hypervisor.py", directory]
+            + [f"--vms={options.vms}", f"--drives={options.drives}", "--events=0"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert hypervisor.stdout is not None
+        hypervisor.stdout.readline()
+        try:
+            for variant in VARIANTS:
+                run = subprocess.run(
+                    [sys.executable, __file__, f"--only={variant}", f"--directory={directory}"]
+                    + [f"--ticks={options.ticks}", f"--tick-seconds={options.tick_seconds}"],
+                    stdout=subprocess.PIPE, check=True,
+                )  # fmt: skip
+                results.append(json.loads(run.stdout))
+                print("{cpu_us_per_drive_and_tick:8} us  {variant}".format(**results[-1]))
+        finally:
+            hypervisor.terminate()
+            hypervisor.wait()
+    cpus = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
+    scenario = {
+        "question": " ".join((__doc__ or "").split("\n")[0].split()),
+        "sockets": options.vms,
+        "drives_a_socket": options.drives,
+        "ticks": options.ticks,
+        "tick_s": options.tick_seconds,
+        "cpu": cpus[0].partition(": ")[2] if cpus else platform.processor(),
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in ("qemu.qmp", "orjson", "msgspec")},
+    }
+    options.output.write_text(json.dumps({"scenario": scenario, "results": results}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
