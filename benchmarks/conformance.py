@@ -23,10 +23,10 @@ class Completions:
     cost: Floats
 
     @classmethod
-    def parse(cls, log: bytes, start_epoch_s: float, model: CostModel = DEFAULT_MODEL) -> Completions:
+    def parse(cls, log: bytes, model: CostModel = DEFAULT_MODEL) -> Completions:
         """Read fio's log: "milliseconds, value, direction (1 writes), size, offset" a line.
 
-        start_epoch_s: what counts as 0, on the clock that the log was written by.
+        The first completion counts as 0 s.
         """
         table = np.loadtxt(log.decode().splitlines(), delimiter=",", usecols=(0, 2, 3), ndmin=2)
         writes = table[:, 1] == 1
@@ -35,7 +35,12 @@ class Completions:
         writes_cost = np.array([model.write.cost(size) for size in sizes])[index]
         order = np.argsort(table[:, 0], kind="stable")
         cost = np.where(writes, writes_cost, reads_cost)
-        return cls(table[order, 0] / 1000 - start_epoch_s, cost[order])
+        return cls(table[order, 0] / 1000 - cls.begun_s(log), cost[order])
+
+    @staticmethod
+    def begun_s(log: bytes) -> float:
+        """Return when the first request of a log ended, on the clock that it was written by."""
+        return float(log[: log.index(b",")]) / 1000
 
     def rate(self, start_s: float, end_s: float) -> float:
         """Return normalized I/O operations a second in [start, end)."""

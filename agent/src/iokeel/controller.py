@@ -8,19 +8,23 @@ Here's how it works. `decide` looks at every drive once a tick. For each with a 
         end (envelope.held_rate)
     e   the pricing error, P / L - 1
 
-A drive is *mispriced* where |e| is beyond DEADBAND_RATIO, and beyond what a mix of few and
-different requests varies by from look to look anyway (NOISE_FACTOR times the mean change of its
-bytes per normalized operation), and the limits matter to it, which is where R > BINDING_RATIO * P. Limits are then made anew for the mix (envelope.limits_for), but not at
+A drive is *mispriced* where e is beyond a deadband, and the limits matter to it, which is where
+R > BINDING_RATIO * P. Limits are then made anew for the mix (envelope.limits_for), but not at
 once, for two reasons. The interval in which a shift falls shows a blend of two workloads, and
 each change of limits empties QEMU's buckets and so hands out a tenth of a second of L for
 nothing. So
 
 - a drive has to be mispriced the same way in two looks in a row, and the second one is what
-  counts: all of it lies after the shift. `State.look_again` asks for that look LOOK_AGAIN_S after the first;
+  counts: all of it lies after the shift. `State.look_again` asks for that look LOOK_AGAIN_S after
+  the first;
+- the deadband is SHIFT_RATIO while the mean request size has just changed by more than
+  SIZE_RATIO and then stayed for a look, since a gift right after a shift does no harm. Later it is
+  DEADBAND_RATIO, and more where a mix of few and different requests varies from look to look
+  anyway (NOISE_FACTOR times its mean change);
 - between two changes there is MIN_INTERVAL_S at least, and between the moment a drive wakes up
   (with an empty bucket, so the same tenth of a second) and the first change too: no second holds
   two such gifts;
-- once the mix is steady, its estimate gets better with each look (a mean that decays with
+- while the mix is steady, its estimate gets better with each look (a mean that decays with
   MIX_HALF_LIFE_S, and begins anew at a shift), and a correction is worth a gift only beyond
   DRIFT_RATIO and the noise, and once in DRIFT_INTERVAL_S;
 - a drive that has been idle for IDLE_S goes back to limits for no mix in particular, so that
@@ -53,14 +57,16 @@ from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
 from iokeel.workload import NS_PER_S, Counters, DriveId, Flow, Rates, rates
 
-DEADBAND_RATIO = 0.015
-BINDING_RATIO = 0.6
+SHIFT_RATIO = 0.007
+SIZE_RATIO = 0.1
+DEADBAND_RATIO = 0.025
 NOISE_FACTOR = 2.0
+DRIFT_RATIO = 0.015
+DRIFT_INTERVAL_S = 30.0
 LOOK_AGAIN_S = 0.4
 MIN_INTERVAL_S = 1.0
 MIX_HALF_LIFE_S = 4.0
-DRIFT_RATIO = 0.01
-DRIFT_INTERVAL_S = 10.0
+BINDING_RATIO = 0.6
 IDLE_S = 10.0
 # How fast the noise estimate follows, and how much larger than it one change may count: a shift
 # is no noise.
@@ -134,12 +140,26 @@ class SetLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Noise:
+    """A figure as last seen, and by how much of itself it changes from look to look."""
+
+    value: float | None = None
+    ratio: float = 0.0
+
+    def after(self, value: float) -> Noise:
+        """Return the noise after one more look. A jump counts, but not in full."""
+        if self.value is None:
+            return Noise(value, self.ratio)
+        change = min(abs(value / self.value - 1), max(DEADBAND_RATIO, _NOISE_CLIP * self.ratio))
+        return Noise(value, self.ratio + _NOISE_GAIN * (change - self.ratio))
+
+
+@dataclass(frozen=True, slots=True)
 class DriveState:
     """What the controller knows of a drive.
 
-    rate: R of the last interval. mix: the mean of the intervals since the last shift.
-    bytes_per_iops, noise_ratio: of the last interval with requests, and by how much it changes
-    from one to the next. base: the limits that hold it to its policy's limit for
+    rate: R of the last interval. mix: the mean of the `looks` intervals since the last shift.
+    size, price: the mean request size, and the bytes that a normalized operation moves. base: the limits that hold it to its policy's limit for
     `priced_for`, the burst not included. sent: what was last ordered. found: what was in force
     before the first order. error_ratio: e. throttled_s: seconds in which a bound was full.
     """
@@ -151,8 +171,9 @@ class DriveState:
     credit: Credit = Credit()
     granted_s: float = 0.0
     mix: Mix | None = None
-    bytes_per_iops: float | None = None
-    noise_ratio: float = 0.0
+    looks: int = 0
+    size: Noise = Noise()
+    price: Noise = Noise()
     priced_for: Mix | None = None
     base: ThrottleLimits | None = None
     sent: ThrottleLimits | None = None
@@ -343,27 +364,35 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         write=_with_seen(did.write, before.mix and before.mix.write),
     )
     rate = mix_cost(model, Mix(did.read, did.write))
-    idle = did.idle
-    mix, noise = before.mix, before.noise_ratio
-    per_iops = before.bytes_per_iops
-    if not idle:
-        per_iops = (did.read.bps + did.write.bps) / rate
-        noise = _noise(before, per_iops)
-        mix = _smoothed(mix, did, model, per_iops, noise)
+    if did.idle:
+        return replace(
+            before,
+            policy=policy,
+            counters=counters,
+            rates=did,
+            rate=rate,
+            credit=_credit(before, policy, rate, did),
+            active_ns=None,
+            idle_ns=before.idle_ns or before.counters.at_ns,
+        )
+    bps = did.read.bps + did.write.bps
+    size = before.size.after(bps / (did.read.raw_iops + did.write.raw_iops))
+    shifted = _has_shifted(before, size)
     known = replace(
         before,
         policy=policy,
         counters=counters,
         rates=did,
         rate=rate,
-        credit=before.credit.after(policy, rate, did.elapsed_s) if policy else Credit(),
-        mix=mix,
-        bytes_per_iops=per_iops,
-        noise_ratio=noise,
-        active_ns=None if idle else before.active_ns or before.counters.at_ns,
-        idle_ns=(before.idle_ns or before.counters.at_ns) if idle else None,
+        credit=_credit(before, policy, rate, did),
+        mix=_mean(None if shifted else before.mix, did),
+        looks=1 if shifted else before.looks + 1,
+        size=size,
+        price=before.price.after(bps / rate),
+        active_ns=before.active_ns or before.counters.at_ns,
+        idle_ns=None,
     )
-    if not idle and full_bounds(known):
+    if full_bounds(known):
         return replace(known, throttled_s=known.throttled_s + did.elapsed_s)
     return known
 
@@ -384,15 +413,18 @@ def _judge(
     error = _error(model, base, policy, Mix(did.read, did.write), headroom)
     if error is None:
         return Verdict.UNBOUND, None, 0, None
-    if abs(error) > _deadband(known.noise_ratio):
+    least = SHIFT_RATIO if known.looks <= 2 else DEADBAND_RATIO
+    deadband = max(least, NOISE_FACTOR * known.price.ratio)
+    if abs(error) > deadband:
         settled = _since(known.sent_ns, now_ns) and _since(known.active_ns or now_ns, now_ns)
         way = 1 if error > 0 else -1
-        if known.suspect == way and settled:
+        again = known.suspect == way and (known.looks > 1 or abs(error) > DEADBAND_RATIO)
+        if again and settled:
             return Verdict.RETUNED, Reason.SHIFT, 0, error
         return Verdict.SUSPECT if settled else Verdict.WAITING, None, way, error
     if now_ns - known.sent_ns >= DRIFT_INTERVAL_S * NS_PER_S:
         drift = _error(model, base, policy, known.mix, headroom)
-        if drift is not None and abs(drift) > max(DRIFT_RATIO, known.noise_ratio):
+        if drift is not None and abs(drift) > max(DRIFT_RATIO, known.price.ratio):
             return Verdict.RETUNED, Reason.DRIFT, 0, drift
     return Verdict.PRICED, None, 0, error
 
@@ -418,17 +450,19 @@ def _since(start_ns: int, now_ns: int) -> bool:
     return now_ns - start_ns >= MIN_INTERVAL_S * NS_PER_S
 
 
-def _deadband(noise_ratio: float) -> float:
-    return max(DEADBAND_RATIO, NOISE_FACTOR * noise_ratio)
+def _credit(before: DriveState, policy: DrivePolicy | None, rate: float, did: Rates) -> Credit:
+    return before.credit.after(policy, rate, did.elapsed_s) if policy else Credit()
 
 
-def _noise(before: DriveState, per_iops: float) -> float:
-    """Return by how much a drive's bytes per normalized operation change from look to look."""
-    if before.bytes_per_iops is None:
-        return before.noise_ratio
-    change = abs(per_iops / before.bytes_per_iops - 1)
-    most = max(DEADBAND_RATIO, _NOISE_CLIP * before.noise_ratio)
-    return before.noise_ratio + _NOISE_GAIN * (min(change, most) - before.noise_ratio)
+def _has_shifted(before: DriveState, size: Noise) -> bool:
+    """Whether an interval's requests are of other sizes than those of the mix so far."""
+    if before.mix is None or size.value is None:
+        return True
+    read, write = before.mix.read, before.mix.write
+    so_far = (read.bps + write.bps) / (read.raw_iops + write.raw_iops)
+    if is_uniform(size.value) != is_uniform(so_far):
+        return True
+    return abs(size.value / so_far - 1) > max(SIZE_RATIO, NOISE_FACTOR * size.ratio)
 
 
 def _with_seen(flow: Flow, before: Flow | None) -> Flow:
@@ -446,19 +480,10 @@ def _with_seen(flow: Flow, before: Flow | None) -> Flow:
     return Flow(flow.raw_iops, flow.bps, seen)
 
 
-def _smoothed(
-    mix: Mix | None, did: Rates, model: CostModel, per_iops: float, noise_ratio: float
-) -> Mix:
-    """Return the mean of a drive's flows, in which what is older counts for less.
-
-    It begins anew with an interval that is unlike the mean so far, which is a shift.
-    """
-    now = Mix(did.read, did.write)
+def _mean(mix: Mix | None, did: Rates) -> Mix:
+    """Return the mean of a drive's flows, in which what is older counts for less."""
     if mix is None:
-        return now
-    so_far = (mix.read.bps + mix.write.bps) / mix_cost(model, mix)
-    if abs(per_iops / so_far - 1) > _deadband(noise_ratio):
-        return now
+        return Mix(did.read, did.write)
     keep = 0.5 ** (did.elapsed_s / MIX_HALF_LIFE_S)
 
     def mean(old: Flow, new: Flow) -> Flow:

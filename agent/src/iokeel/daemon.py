@@ -69,6 +69,11 @@ class Agent:
             total.update(source.errors)
         return total
 
+    def announced(self, domain: str) -> None:
+        """Look at a domain at once, of which a hook says that it comes or goes."""
+        for source in self.sources:
+            source.announce(domain)
+
     async def run(self) -> None:
         """Serve until cancelled, then put every drive back to its policy's static limit."""
         self.state = State(self.config.model, self.store.load())

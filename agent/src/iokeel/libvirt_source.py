@@ -105,6 +105,10 @@ class LibvirtSource:
             log.warning("lost the connection to %s; limits hold, connecting again", self._uri)
             self.reconnects += 1
 
+    def announce(self, domain: str) -> None:
+        """Read a domain again."""
+        self._stale.put_nowait(domain)
+
     def vms(self) -> Mapping[str, VmInfo]:
         """Return the running domains by name, as last seen. Does no I/O."""
         return {name: domain.info for name, domain in self._domains.items()}

@@ -50,6 +50,9 @@ class Source(Protocol):
     async def run(self) -> None:
         """Connect, keep connected and follow what VMs there are, until cancelled."""
 
+    def announce(self, domain: str) -> None:
+        """Look at a domain again soon: somebody says that it comes, goes or changes."""
+
     def vms(self) -> Mapping[str, VmInfo]:
         """Return the running VMs by name, as last seen. Does no I/O."""
 

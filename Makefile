@@ -1,0 +1,45 @@
+# iokeel: make help
+PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo /usr/bin/python3 || echo python3)
+BIN := .venv/bin
+RUN := PYTHONPATH=benchmarks $(BIN)/python
+
+.PHONY: help setup packages demo test check bench bench-agent bench-retune clean
+.DELETE_ON_ERROR:
+
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: packages .venv/ready ## Install what is missing, and the command into .venv
+
+packages:
+	@agent/packages
+
+.venv/ready: agent/requirements.lock agent/pyproject.toml | packages
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --require-hashes -r agent/requirements.lock
+	$(BIN)/pip install --quiet --no-deps --editable agent
+	@touch $@
+
+demo: setup ## Watch iokeel hold three real guests to their policies
+	$(RUN) benchmarks/demo.py
+
+test: setup ## Run all tests: units, edges, real libvirt and QEMU
+	cd agent && ../$(BIN)/python -m pytest tests ../benchmarks/lab/tests
+
+check: setup ## Check style and types
+	$(BIN)/ruff check agent benchmarks libvirt-hooks
+	$(BIN)/ruff format --check agent benchmarks libvirt-hooks
+	cd agent && ../$(BIN)/mypy src tests
+	cd benchmarks && ../$(BIN)/mypy --config-file ../agent/pyproject.toml *.py lab sim
+	shellcheck agent/packages .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- benchmarks qemu-patches)
+
+bench: bench-retune bench-agent ## Run all benchmarks
+
+bench-agent: setup ## Measure what the agent costs for 10 to 5,000 drives
+	$(RUN) benchmarks/agent_cost.py
+
+bench-retune: setup ## Measure what each constant of the retune law costs and gains
+	$(RUN) benchmarks/retune_constants.py
+
+clean: ## Remove what was built here; the cache folder stays
+	rm -rf .venv build

@@ -1,0 +1,560 @@
+"""The libvirt hook, run as libvirt runs it: against an agent that is good, slow, absent, a liar."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import socketserver
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from iokeel.errors import PolicyError
+from iokeel.metadata import parse_policy
+from iokeel.policy import BUILTIN_CLASSES
+
+HOOK = Path(__file__).parents[3] / "libvirt-hooks" / "qemu.d" / "50-iokeel"
+OTHERS = ["start", "started", "stopped", "release", "reconnect"]
+POLICY = '<policy xmlns="urn:iokeel:policy:1" class="gold"/>'
+GOOD = f"<domain><name>db1</name><metadata>{POLICY}</metadata></domain>".encode()
+BAD = GOOD.replace(b"class=", b"clas=")
+WRONG = "domain db1, line 1: attribute 'clas' is not known; did you mean 'class'?"
+REFUSED = f"iokeel: guest db1 refused: {WRONG} ([hook] strict in "
+# More than the hook's own deadline of a second, for a machine that is busy.
+DEADLINE_S = 3.0
+
+pytestmark = pytest.mark.skipif(
+    not os.access("/usr/bin/python3", os.X_OK), reason="/usr/bin/python3 is not there"
+)
+
+
+@dataclass
+class Host:
+    """A hypervisor's folders, as the hook sees them."""
+
+    folder: Path
+    strict: bool = False
+    told: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def served(self) -> Path:
+        return self.folder / "agent.sock"
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "agent.toml"
+
+    def configure(self, *, strict: bool) -> None:
+        self.config.write_text(
+            f'[agent]\nsocket = "{self.served}"\n[hook]\nstrict = {str(strict).lower()}\n'
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "IOKEEL_CONFIG": str(self.config)}
+
+    def hook(
+        self, operation: str, xml: bytes | IO[bytes] = GOOD, **more: Any
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Call the hook as libvirt does; it says nothing on stdout, and is done in time."""
+        given: dict[str, Any] = {"input": xml} if isinstance(xml, bytes) else {"stdin": xml}
+        done = subprocess.run(
+            [HOOK, "db1", operation, "begin", "-"],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=more.pop("stderr", subprocess.PIPE),
+            timeout=30,
+            check=False,
+            **given,
+            **more,
+        )
+        assert done.stdout == b""
+        return done
+
+    def install_check(self, script: str) -> None:
+        """Put a command `iokeel` on PATH that does this."""
+        command = self.folder / "bin" / "iokeel"
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(f"#!/bin/sh\n{script}\n")
+        command.chmod(0o755)
+
+    @contextlib.contextmanager
+    def agent(self, answer: Callable[[dict[str, Any]], Any] | None = None) -> Iterator[None]:
+        """Serve the agent's API; `answer` makes the answer of a message."""
+        told = self.told
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                length = int(self.headers["Content-Length"])
+                message = json.loads(self.rfile.read(length))
+                assert self.path == "/v1/hook"
+                told.append(message)
+                body = json.dumps((answer or judge)(message)).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Server(socketserver.ThreadingUnixStreamServer):
+            daemon_threads = True
+
+            def get_request(self) -> tuple[socket.socket, Any]:
+                request, _ = super().get_request()
+                return request, ("local", 0)  # a unix socket's client has no name
+
+        with Server(str(self.served), Handler) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+            thread.start()
+            try:
+                yield
+            finally:
+                server.shutdown()
+                thread.join()
+                self.served.unlink()
+
+    @contextlib.contextmanager
+    def liar(self, talk: Callable[[socket.socket], None]) -> Iterator[None]:
+        """Serve the socket with something that is no agent."""
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(self.served))
+            listening.listen()
+
+            def serve() -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        connected, _ = listening.accept()
+                        with connected, contextlib.suppress(OSError):
+                            talk(connected)
+
+            thread = threading.Thread(target=serve, daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                listening.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+        self.served.unlink()
+
+
+def judge(message: dict[str, Any]) -> dict[str, Any]:
+    """Answer as the agent does."""
+    if "xml" in message:
+        try:
+            parse_policy(message["xml"], BUILTIN_CLASSES, f"domain {message['domain']}")
+        except PolicyError as error:
+            return {"ok": False, "error": str(error)}
+    return {"ok": True}
+
+
+@pytest.fixture(params=[False, True], ids=["lenient", "strict"])
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
+    host = Host(tmp_path, request.param)
+    host.configure(strict=host.strict)
+    return host
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Host:
+    host = Host(tmp_path, True)
+    host.configure(strict=True)
+    return host
+
+
+def silent(talk: socket.socket) -> None:
+    """Read and never answer, until the hook is gone."""
+    while talk.recv(65536):
+        pass
+
+
+def trickle(talk: socket.socket) -> None:
+    """Answer a byte at a time, each within the timeout of a read."""
+    talk.recv(65536)
+    for byte in b"HTTP/1.1 200 OK\r\nX: " + b"x" * 1000:
+        talk.sendall(bytes([byte]))
+        time.sleep(0.2)
+
+
+def says(answer: bytes) -> Callable[[socket.socket], None]:
+    def talk(connected: socket.socket) -> None:
+        connected.recv(65536)
+        connected.sendall(answer)
+
+    return talk
+
+
+def http(body: bytes, status: str = "200 OK") -> bytes:
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
+
+
+LIES: dict[str, Callable[[socket.socket], None]] = {
+    "silent": silent,
+    "trickle": trickle,
+    "closes": lambda talk: None,
+    "closes in mid-reply": says(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"ok": fal'),
+    "no HTTP": says(b"\x00\xff\x00 hello\r\n\r\n"),
+    "endless header": says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 1_000_000),
+    "endless headers": says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000),
+    "endless body": says(http(b'{"ok": false, "error": "' + b"x" * 1_000_000)),
+    "error": says(http(b'{"ok": false, "error": "x"}', "500 Internal Server Error")),
+    "not found": says(http(b'{"error": "x"}', "404 Not Found")),
+    "HTML": says(http(b"<html>ok</html>")),
+    "no JSON object": says(http(b'["ok"]')),
+    "ok is a text": says(http(b'{"ok": "false", "error": "x"}')),
+    "no error": says(http(b'{"ok": false}')),
+    "error is no text": says(http(b'{"ok": false, "error": {"a": 1}}')),
+    "deep": says(http(b"[" * 50_000)),
+    "not UTF-8": says(http(b'{"ok": \xff}')),
+}
+
+
+# With an agent that answers
+
+
+def test_the_agent_is_told_of_a_guest_and_of_its_policy(host: Host) -> None:
+    with host.agent():
+        done = host.hook("prepare")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert host.told == [{"domain": "db1", "operation": "prepare", "xml": GOOD.decode()}]
+
+
+@pytest.mark.parametrize("operation", OTHERS)
+def test_the_agent_is_told_of_guests_that_come_and_go(host: Host, operation: str) -> None:
+    with host.agent(lambda _: {"ok": False, "error": "no"}):
+        done = host.hook(operation, BAD)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert host.told == [{"domain": "db1", "operation": operation}]
+
+
+def test_a_malformed_policy_refuses_a_guest_only_when_that_is_asked_for(host: Host) -> None:
+    with host.agent():
+        done = host.hook("prepare", BAD)
+    if host.strict:
+        assert done.returncode == 1
+        assert done.stderr.decode() == f"{REFUSED}{host.config})\n"
+    else:
+        assert done.returncode == 0
+        assert (
+            done.stderr.decode()
+            == f"iokeel: guest db1 starts with a policy that can't be used: {WRONG}\n"
+        )
+
+
+def test_what_the_agent_says_is_shown_in_one_short_line(strict: Host) -> None:
+    with strict.agent(lambda _: {"ok": False, "error": "a\nb\x1b[31m\u202e" + "x" * 10_000}):
+        done = strict.hook("prepare", BAD)
+    assert done.returncode == 1
+    text = done.stderr.decode()
+    assert text.startswith("iokeel: guest db1 refused: a b [31m xxx")
+    assert text.count("\n") == 1
+    assert len(text) < 600
+
+
+def test_a_domain_of_a_megabyte_is_sent_whole(host: Host) -> None:
+    xml = GOOD.replace(b"<name>", b"<!--" + b"x" * (1 << 20) + b"--><name>")
+    with host.agent():
+        done = host.hook("prepare", xml)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert host.told[0]["xml"] == xml.decode()
+
+
+def test_names_and_xml_that_are_not_utf_8_are_told_as_they_can_be(host: Host) -> None:
+    with host.agent(lambda _: {"ok": True}):
+        done = subprocess.run(
+            [HOOK, b"d\xffb", "prepare", "begin", "-"],
+            env=host.environment,
+            input=b"<a>\xff</a>",
+            capture_output=True,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert host.told == [{"domain": "d\ufffdb", "operation": "prepare", "xml": "<a>\ufffd</a>"}]
+
+
+# Without one
+
+
+@pytest.mark.parametrize("operation", OTHERS)
+def test_an_absent_agent_is_no_news_when_guests_come_and_go(host: Host, operation: str) -> None:
+    done = host.hook(operation)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_guest_starts_with_a_warning_when_there_is_no_agent(host: Host, stale: bool) -> None:
+    if stale:
+        with socket.socket(socket.AF_UNIX) as nobody:
+            nobody.bind(str(host.served))
+    done = host.hook("prepare", GOOD.replace(b"iokeel", b"other"))
+    reason = "Connection refused" if stale else "No such file or directory"
+    assert done.returncode == 0
+    assert done.stderr.decode() == (
+        f"iokeel: guest db1: {host.served}: no answer from the agent: {reason}; "
+        "it looks after the guest once it runs\n"
+    )
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("operation", ["prepare", "reconnect"])
+def test_a_liar_stops_no_guest_and_holds_none_up(strict: Host, lie: str, operation: str) -> None:
+    started = time.monotonic()
+    with strict.liar(LIES[lie]):
+        done = strict.hook(operation)
+        took_s = time.monotonic() - started
+    assert done.returncode == 0
+    assert took_s < DEADLINE_S
+    assert str(strict.served) in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
+
+
+@pytest.mark.parametrize("operation", OTHERS)
+def test_a_hanging_agent_holds_a_guest_up_for_a_second(strict: Host, operation: str) -> None:
+    started = time.monotonic()
+    with strict.liar(silent):
+        done = strict.hook(operation)
+        took_s = time.monotonic() - started
+    assert done.returncode == 0
+    assert 0.9 < took_s < DEADLINE_S
+    assert done.stderr.decode() == (
+        f"iokeel: {operation} of guest db1: {strict.served}: no answer from the agent in 1 s\n"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_socket_that_another_user_serves_is_not_believed(strict: Host) -> None:
+    server = subprocess.Popen(
+        [
+            "/usr/bin/python3",
+            "-c",
+            "import os, socket, sys, time; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]);"
+            "os.setuid(65534); s.listen(); print(flush=True); time.sleep(60)",
+            strict.served,
+        ],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert server.stdout is not None
+        server.stdout.readline()
+        done = strict.hook("prepare", BAD)
+    finally:
+        server.kill()
+        server.communicate()
+    assert done.returncode == 0
+    assert "served by user 65534, who is not root: not asked" in done.stderr.decode()
+
+
+# Strict, without an agent: the command decides
+
+
+def test_the_command_decides_in_the_agents_place(strict: Host) -> None:
+    strict.install_check(
+        f'echo "$@" > {strict.folder}/called; cat > {strict.folder}/given\n'
+        f'echo "iokeel: {WRONG}" >&2; exit 1'
+    )
+    done = strict.hook("prepare", BAD)
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines()[-1] == f"{REFUSED}{strict.config})"
+    assert (strict.folder / "called").read_text() == f"policy check --config {strict.config} -\n"
+    assert (strict.folder / "given").read_bytes() == BAD
+
+
+@pytest.mark.parametrize(
+    ("script", "warning"),
+    [
+        ("exit 0", None),
+        ("echo 'iokeel: agent.toml: bad' >&2; exit 2", "failed (2): iokeel: agent.toml: bad"),
+        ("echo 'ImportError: no module' >&2; exit 1", "failed (1): ImportError: no module"),
+        ("exit 1", "failed (1)"),
+        ("kill -9 $$", "failed (-9)"),
+        ("exec sleep 60", "timed out after 5.0 seconds"),
+        (None, "the command iokeel is not on PATH, so the policy is not checked"),
+    ],
+)
+def test_a_guest_starts_unless_the_command_finds_its_policy_malformed(
+    strict: Host, script: str | None, warning: str | None
+) -> None:
+    if script is not None:
+        strict.install_check(script)
+    started = time.monotonic()
+    done = strict.hook("prepare", BAD)
+    assert done.returncode == 0
+    assert time.monotonic() - started < 5 + DEADLINE_S
+    lines = done.stderr.decode().splitlines()
+    assert "no answer from the agent" in lines[0]
+    assert (warning or "") in "".join(lines[1:])
+    assert len(lines) == 1 + (warning is not None)
+
+
+def test_the_command_is_not_asked_without_need(tmp_path: Path) -> None:
+    for strict, xml in ((False, BAD), (True, BAD.replace(b"iokeel", b"other"))):
+        host = Host(tmp_path)
+        host.configure(strict=strict)
+        host.install_check(f"touch {tmp_path}/called; exit 1")
+        assert host.hook("prepare", xml).returncode == 0
+    assert not (tmp_path / "called").exists()
+
+
+# Whatever else may be broken
+
+CONFIGS = {
+    "no TOML": b"[agent",
+    "no UTF-8": b"\xff",
+    "wrong types": b"[agent]\nsocket = 5\n[hook]\nstrict = 'yes'",
+    "no tables": b"agent = 5",
+    "deep": b"x = " + b"[" * 50_000,
+    "long": b"x = " + b"9" * 50_000,
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("operation", ["prepare", *OTHERS])
+def test_a_broken_configuration_is_not_strict(tmp_path: Path, config: str, operation: str) -> None:
+    host = Host(tmp_path)
+    host.config.write_bytes(CONFIGS[config])
+    done = host.hook(operation, BAD)
+    assert done.returncode == 0
+    if operation == "prepare":
+        warning = f"iokeel: {host.config}: can't be used, so strict is off: "
+        assert done.stderr.decode().startswith(warning)
+
+
+@pytest.mark.parametrize("operation", ["prepare", "reconnect"])
+def test_a_configuration_that_is_not_there_or_no_file_is_not_strict(
+    tmp_path: Path, operation: str
+) -> None:
+    host = Host(tmp_path)
+    assert host.hook(operation, BAD).returncode == 0
+    host.config.mkdir()
+    assert host.hook(operation, BAD).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["db1"],
+        ["db1", "migrate", "begin", "-"],
+        ["db1", "restore", "begin", "-"],
+        ["db1", "attach", "begin", "-"],
+        ["db1", "prepared", "begin", "-"],
+        ["", "", "", ""],
+    ],
+)
+def test_an_operation_that_means_nothing_to_the_agent_is_not_told(
+    strict: Host, arguments: list[str]
+) -> None:
+    started = time.monotonic()
+    with strict.liar(silent):
+        done = subprocess.run(
+            [HOOK, *arguments], env=strict.environment, input=BAD, capture_output=True, check=False
+        )
+        took_s = time.monotonic() - started
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert took_s < 0.9
+
+
+@pytest.mark.parametrize("operation", ["prepare", *OTHERS])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "</dev/null"])
+def test_closed_files_are_no_failure(strict: Host, operation: str, closed: str) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" db1 {operation} begin - {closed}', HOOK],
+        env=strict.environment,
+        input=GOOD,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_a_refusal_that_nobody_hears_is_one(strict: Host) -> None:
+    with strict.agent():
+        for closed in ("2>&-", ">&- 2>&-", "2>/dev/full"):
+            done = subprocess.run(
+                ["/bin/sh", "-c", f'exec "$0" db1 prepare begin - {closed}', HOOK],
+                env=strict.environment,
+                input=BAD,
+                check=False,
+            )
+            assert done.returncode == 1
+
+
+@pytest.mark.parametrize("operation", ["prepare", "reconnect"])
+def test_a_pipe_that_nobody_reads_is_no_failure(strict: Host, operation: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        with strict.liar(says(b"lie")):
+            done = strict.hook(operation, stderr=writing)
+    finally:
+        os.close(writing)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("operation", ["prepare", "reconnect"])
+def test_stdin_that_never_ends_holds_nothing_up(strict: Host, operation: str) -> None:
+    reading, writing = os.pipe()
+    started = time.monotonic()
+    try:
+        with os.fdopen(reading, "rb") as stdin:
+            done = strict.hook(operation, stdin)
+    finally:
+        os.close(writing)
+    assert done.returncode == 0
+    assert time.monotonic() - started < DEADLINE_S
+
+
+@pytest.mark.parametrize("operation", ["prepare", *OTHERS])
+@pytest.mark.parametrize(
+    "modules", ["tomllib", "http.client", "json", "socket", "signal", "tomllib json socket syslog"]
+)
+def test_missing_modules_are_no_failure(strict: Host, operation: str, modules: str) -> None:
+    program = (
+        "import runpy, sys\n"
+        f"sys.modules.update(dict.fromkeys({modules.split()!r}))\n"
+        f"sys.argv = ['50-iokeel', 'db1', {operation!r}, 'begin', '-']\n"
+        f"runpy.run_path({str(HOOK)!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        ["/usr/bin/python3", "-IS", "-c", program],
+        env=strict.environment,
+        input=BAD,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"Traceback" not in done.stderr
+
+
+def test_it_never_calls_libvirt_and_needs_nothing_installed() -> None:
+    text = HOOK.read_text()
+    assert text.startswith("#!/usr/bin/python3 -IS\n")
+    imported = {line.split()[1] for line in text.splitlines() if line.strip().startswith("import ")}
+    assert "libvirt" not in imported
+    assert "virsh" not in text
+    assert os.access(HOOK, os.X_OK)
+
+
+def test_it_is_quick(host: Host) -> None:
+    took_s = []
+    with host.agent(lambda _: {"ok": True}):
+        for _ in range(15):
+            started = time.monotonic()
+            host.hook("prepare")
+            took_s.append(time.monotonic() - started)
+    assert min(took_s) < 0.06

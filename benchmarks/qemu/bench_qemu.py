@@ -1,0 +1,510 @@
+#!/usr/bin/env python3
+"""Measure the QEMU patch series: exactness, shifts, retunes, weights, overhead.
+
+A storage daemon exports throttled null devices over NBD on a unix socket, and
+fio loads them. What fio logs, one line a request, is priced here from the
+table in reference form; nothing is computed by the code under test.
+
+    bench_qemu.py --patched DIR --stock DIR [--out FILE] [--quick] [NAME...]
+
+DIR has a qemu-storage-daemon each (qemu-patches/build prints it). The result
+is one JSON file; `--table FILE` prints it as the tables of the README.
+
+Terms, the same in every figure:
+- cost: sum over requests of their price by the curve, 4 KiB read = 1.
+- rate in a window: the cost passed in it over its length. The cost of a
+  request is spread evenly over the time until the next one passes, since that
+  is what the next one waits for. Windows are the full seconds after the first.
+"""
+
+import argparse
+import bisect
+import contextlib
+import json
+import os
+import platform
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+KIB = 1024
+# The published curve: reference size in KiB, cost in 4 KiB reads.
+CURVE = [
+    (4 * KIB, 1.0),
+    (8 * KIB, 1.6),
+    (16 * KIB, 2.7),
+    (32 * KIB, 5.0),
+    (64 * KIB, 10.0),
+    (128 * KIB, 19.5),
+    (256 * KIB, 39.0),
+    (512 * KIB, 76.0),
+    (1024 * KIB, 150.0),
+]
+# Curves of no device, one a direction, with points off the powers of two.
+OWN_READ = [(1000, 0.7), (5000, 0.9), (50000, 7.25), (300000, 31.0), (2000000, 400.0)]
+OWN_WRITE = [(512, 2.0), (65536, 11.0), (1048576, 333.3)]
+FREE = [(1, 1.0)]
+DISK_BYTES = 8 << 30
+
+
+def price(curve, size):
+    """Return the cost of a request of size bytes by a list of (size, cost)."""
+    sizes = [point[0] for point in curve]
+    if size <= sizes[0] or len(curve) == 1:
+        return curve[0][1]
+    i = min(bisect.bisect_right(sizes, size) - 1, len(curve) - 2)
+    (s0, c0), (s1, c1) = curve[i], curve[i + 1]
+    return (c0 * (s1 - size) + c1 * (size - s0)) / (s1 - s0)
+
+
+class Qmp:
+    """A QMP connection that is just enough to set and read things."""
+
+    def __init__(self, path):
+        self.sock = socket.socket(socket.AF_UNIX)
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                self.sock.connect(path)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        self.file = self.sock.makefile("rwb")
+        json.loads(self.file.readline())
+        self("qmp_capabilities")
+
+    def __call__(self, command, **arguments):
+        names = {key.replace("_", "-"): value for key, value in arguments.items()}
+        request = {"execute": command, "arguments": names}
+        self.file.write(json.dumps(request).encode() + b"\n")
+        self.file.flush()
+        while True:
+            reply = json.loads(self.file.readline())
+            if "error" in reply:
+                raise RuntimeError(f"{command}: {reply['error']['desc']}")
+            if "return" in reply:
+                return reply["return"]
+
+
+def points(curve):
+    return [{"size": size, "cost": cost} for size, cost in curve]
+
+
+class Daemon:
+    """A qemu-storage-daemon with one throttle group and its exports."""
+
+    def __init__(self, binary, folder, limits, weights=(None,)):
+        self.folder = folder
+        qmp = f"{folder}/qmp.sock"
+        self.nbd = f"{folder}/nbd.sock"
+        self.limits = limits
+        group = {"qom-type": "throttle-group", "id": "group", "limits": limits}
+        argv = [binary, "--chardev", f"socket,id=mon,path={qmp},server=on,wait=off"]
+        argv += ["--monitor", "chardev=mon", "--object", json.dumps(group)]
+        argv += ["--nbd-server", f"addr.type=unix,addr.path={self.nbd},max-connections=0"]
+        for i, weight in enumerate(weights):
+            null = {"driver": "null-co", "node-name": f"null{i}", "size": DISK_BYTES}
+            node = {
+                "driver": "throttle",
+                "node-name": f"t{i}",
+                "throttle-group": "group",
+                "file": f"null{i}",
+            }
+            if weight is not None:
+                node["weight"] = weight
+            export = {"type": "nbd", "id": f"e{i}", "node-name": f"t{i}", "writable": True}
+            argv += ["--blockdev", json.dumps(null), "--blockdev", json.dumps(node)]
+            argv += ["--export", json.dumps(export)]
+        self.process = subprocess.Popen(argv)
+        self.qmp = Qmp(qmp)
+
+    def uri(self, i=0):
+        return f"nbd+unix:///t{i}?socket={self.nbd}"
+
+    def stats(self):
+        [group] = self.qmp("query-throttle-groups")
+        return group
+
+    def set_limits(self, limits):
+        self.qmp("qom-set", path="/objects/group", property="limits", value=limits)
+
+    def close(self):
+        self.qmp("quit")
+        self.process.wait(20)
+
+
+@contextlib.contextmanager
+def daemon(binary, limits, weights=(None,)):
+    folder = tempfile.mkdtemp(prefix="iokeel-bench-")
+    instance = Daemon(binary, folder, limits, weights)
+    try:
+        yield instance
+    finally:
+        instance.close()
+        shutil.rmtree(folder)
+
+
+class Request:
+    __slots__ = ("job", "ms", "size", "write")
+
+    def __init__(self, job, ms, size, write):
+        self.job, self.ms, self.size, self.write = job, ms, size, write
+
+
+def start_fio(folder, jobs, log=True):
+    """Start fio with a list of {option: value}, one for each job."""
+    lines = ["[global]", "ioengine=nbd", "norandommap=1", "randrepeat=0"]
+    lines += ["group_reporting=0", "disable_slat=1", "log_max_value=0"]
+    for i, job in enumerate(jobs):
+        lines.append(f"[job{i}]")
+        if log:
+            # Every request with its size, in milliseconds of the wall clock: by
+            # default each job counts from its own start.
+            lines += [f"write_lat_log={folder}/job{i}", "log_avg_msec=0", "disable_clat=1"]
+            lines.append("log_unix_epoch=1")
+        lines += [f"{key}={value}" for key, value in job.items()]
+    Path(f"{folder}/job.fio").write_text("\n".join(lines) + "\n")
+    return subprocess.Popen(
+        ["fio", "--output-format=json", f"--output={folder}/fio.json", f"{folder}/job.fio"],
+        cwd=folder,
+    )
+
+
+def finish_fio(process, folder, count, log=True):
+    """Return fio's JSON and every request that it logged, by completion."""
+    if process.wait() != 0:
+        raise RuntimeError("fio failed")
+    report = json.loads(Path(f"{folder}/fio.json").read_text())
+    requests = []
+    for i in range(count if log else 0):
+        for path in sorted(Path(folder).glob(f"job{i}_lat.*.log")):
+            for line in path.read_text().splitlines():
+                ms, _, direction, size = line.split(",")[:4]
+                requests.append(Request(i, int(ms), int(size), direction.strip() == "1"))
+    requests.sort(key=lambda request: request.ms)
+    if requests:
+        # The first requests wait for nothing: they mark the start.
+        start = requests[0].ms
+        for request in requests:
+            request.ms -= start
+    return report, requests
+
+
+def run_fio(target, jobs, log=True):
+    process = start_fio(target.folder, jobs, log)
+    return finish_fio(process, target.folder, len(jobs), log)
+
+
+def rates(requests, cost_of, seconds, first=1):
+    """Return the rate in each full second from `first` on, as defined above."""
+    times, sums, total = [], [], 0.0
+    for request in requests:
+        times.append(request.ms / 1000)
+        sums.append(total)
+        total += cost_of(request)
+
+    def passed(at):
+        i = bisect.bisect_right(times, at)
+        if i == 0:
+            return 0.0
+        if i == len(times):
+            return total
+        t0, t1 = times[i - 1], times[i]
+        return sums[i - 1] + (sums[i] - sums[i - 1]) * (at - t0) / (t1 - t0)
+
+    return [passed(t + 1) - passed(t) for t in range(first, seconds)]
+
+
+def limits_of(limit, read=CURVE, write=CURVE):
+    return {"iops-total": limit, "cost-read": points(read), "cost-write": points(write)}
+
+
+def coster(read=CURVE, write=CURVE):
+    memo = {}
+
+    def cost(request):
+        key = (request.size, request.write)
+        if key not in memo:
+            memo[key] = price(write if request.write else read, request.size)
+        return memo[key]
+
+    return cost
+
+
+def job(target, seconds, rw, depth=32, i=0, **more):
+    base = {"uri": target.uri(i), "rw": rw, "iodepth": depth, "time_based": 1}
+    base |= {"runtime": seconds, "size": DISK_BYTES}
+    return base | more
+
+
+def exactness(ctx):
+    """Is every request charged what the curve says, and the limit held?"""
+    seconds = 4 if ctx.quick else 8
+    workloads = {}
+    for size, _ in CURVE:
+        workloads[f"{size // KIB}K reads"] = ({"rw": "randread", "bs": size}, CURVE, CURVE)
+    workloads["8K + 64K"] = ({"rw": "randread", "bssplit": "8k/50:64k/50"}, CURVE, CURVE)
+    workloads["4K reads, 1M writes"] = (
+        {"rw": "randrw", "bssplit": "4k/100,1m/100"},
+        CURVE,
+        CURVE,
+    )
+    # The random sizes need an offset that fits them: any multiple of 512.
+    workloads["512 B to 2 MiB"] = (
+        {"rw": "randrw", "bsrange": "512-2m", "blockalign": 512},
+        CURVE,
+        CURVE,
+    )
+    workloads["own curves"] = (
+        {"rw": "randrw", "bsrange": "512-2m", "blockalign": 512},
+        OWN_READ,
+        OWN_WRITE,
+    )
+    rows = []
+    for limit in (1000, 10000, 50000):
+        for name, (options, read, write) in workloads.items():
+            with daemon(ctx.patched, limits_of(limit, read, write)) as target:
+                options = dict(options)
+                rw = options.pop("rw")
+                _, requests = run_fio(target, [job(target, seconds, rw, **options)])
+                group = target.stats()
+            cost = coster(read, write)
+            expected = sum(cost(request) for request in requests)
+            charged = group["read"]["cost"] + group["write"]["cost"]
+            counted = group["read"]["requests"] + group["write"]["requests"]
+            per_second = rates(requests, cost, seconds)
+            rows.append(
+                {
+                    "limit": limit,
+                    "workload": name,
+                    "requests": len(requests),
+                    "requests_counted": counted,
+                    "cost_expected": expected,
+                    "cost_charged": charged,
+                    "cost_error": charged / expected - 1,
+                    "rate_min": min(per_second) / limit,
+                    "rate_max": max(per_second) / limit,
+                }
+            )
+            ctx.say(rows[-1])
+    return rows
+
+
+def shift(ctx):
+    """What passes when a guest goes from 4K to 1M in mid-run?"""
+    limit, half = 2000, 5
+    rows = []
+    for which in ("stock", "patched"):
+        limits = limits_of(limit) if which == "patched" else {"iops-total": limit}
+        with daemon(getattr(ctx, which), limits) as target:
+            jobs = [
+                job(target, half, "randread", bs="4k"),
+                job(target, half, "randread", bs="1m", startdelay=half),
+            ]
+            _, requests = run_fio(target, jobs)
+        per_second = rates(requests, coster(), 2 * half)
+        rows.append(
+            {
+                "qemu": which,
+                "limit": limit,
+                "seconds": [rate / limit for rate in per_second],
+                "worst": max(per_second) / limit,
+            }
+        )
+        ctx.say(rows[-1])
+    return rows
+
+
+def retune(ctx):
+    """What passes in 10 s when limits are rewritten 10 times a second?"""
+    seconds, rows = 10, []
+    cases = [("same 2000", [2000], "4k"), ("1000 and 3000 in turn", [1000, 3000], "4k")]
+    cases.append(("same 2000", [2000], "1m"))
+    for which in ("stock", "patched"):
+        for name, values, size in cases:
+            limits = limits_of(values[0]) if which == "patched" else {"iops-total": values[0]}
+            if which == "stock" and size == "1m":
+                continue
+            with daemon(getattr(ctx, which), limits) as target:
+                jobs = [job(target, seconds, "randread", bs=size)]
+                process = start_fio(target.folder, jobs)
+                start, sets = time.monotonic(), 0
+                while process.poll() is None:
+                    sets += 1
+                    limits["iops-total"] = values[sets % len(values)]
+                    target.set_limits(limits)
+                    time.sleep(max(0, start + sets / 10 - time.monotonic()))
+                _, requests = finish_fio(process, target.folder, 1)
+            passed = sum(coster()(request) for request in requests if request.ms < seconds * 1000)
+            mean = statistics.mean(values)
+            rows.append(
+                {
+                    "qemu": which,
+                    "limits": name,
+                    "bs": size,
+                    "sets": sets,
+                    "passed": passed,
+                    "ratio": passed / (mean * seconds),
+                }
+            )
+            ctx.say(rows[-1])
+    return rows
+
+
+def weights(ctx):
+    """Do four backlogged members share by weight, whatever their requests?"""
+    seconds = 6 if ctx.quick else 15
+    wanted = [1000, 800, 600, 400]
+    mixes = {
+        "4K 16K 64K 256K reads": [
+            ("randread", "4k"), ("randread", "16k"), ("randread", "64k"), ("randread", "256k"),
+        ],
+        "256K 64K 16K 4K reads": [
+            ("randread", "256k"), ("randread", "64k"), ("randread", "16k"), ("randread", "4k"),
+        ],
+        "4K reads, 1M writes, 64K reads, 8K writes": [
+            ("randread", "4k"), ("randwrite", "1m"), ("randread", "64k"), ("randwrite", "8k"),
+        ],
+    }
+    rows = []
+    for which in ("stock", "patched"):
+        for name, mix in mixes.items():
+            limit = 5000
+            if which == "patched":
+                limits, member_weights = limits_of(limit), wanted
+            else:
+                limits, member_weights = {"iops-total": 2000}, [None] * 4
+            with daemon(getattr(ctx, which), limits, member_weights) as target:
+                jobs = [
+                    job(target, seconds, rw, i=i, bs=bs) for i, (rw, bs) in enumerate(mix)
+                ]
+                _, requests = run_fio(target, jobs)
+            cost, sums = coster(), [0.0] * 4
+            for request in requests:
+                # Only while all four are at it.
+                if 1000 <= request.ms < (seconds - 1) * 1000:
+                    sums[request.job] += cost(request)
+            shares = [value / sum(sums) for value in sums]
+            errors = [
+                share / (weight / sum(wanted)) - 1
+                for share, weight in zip(shares, wanted, strict=True)
+            ]
+            rows.append({"qemu": which, "mix": name, "shares": shares, "errors": errors})
+            ctx.say(rows[-1])
+    return rows
+
+
+def overhead(ctx):
+    """What does the series cost when nothing ever waits?"""
+    rounds, seconds = (3, 3) if ctx.quick else (8, 5)
+    kinds = {
+        "stock": (ctx.stock, {"iops-total": 10**9}),
+        "patched": (ctx.patched, {"iops-total": 10**9}),
+        "patched, curve": (ctx.patched, limits_of(10**9)),
+    }
+    rows = []
+    for depth in (1, 32):
+        iops = {kind: [] for kind in kinds}
+        for turn in range(rounds):
+            order = list(kinds)
+            order = order[turn % 3 :] + order[: turn % 3]
+            for kind in order:
+                binary, limits = kinds[kind]
+                with daemon(binary, limits) as target:
+                    jobs = [job(target, seconds, "randread", depth=depth, bs="4k")]
+                    report, _ = run_fio(target, jobs, log=False)
+                iops[kind].append(report["jobs"][0]["read"]["iops"])
+        base = statistics.median(iops["stock"])
+        for kind, values in iops.items():
+            pairs = [a / b for a, b in zip(values, iops["stock"], strict=True)]
+            rows.append(
+                {
+                    "depth": depth,
+                    "qemu": kind,
+                    "iops": values,
+                    "median": statistics.median(values),
+                    "ratio": statistics.median(values) / base,
+                    "pair_ratios": pairs,
+                    "pair_median": statistics.median(pairs),
+                }
+            )
+            ctx.say({key: value for key, value in rows[-1].items() if key != "iops"})
+    return rows
+
+
+def accounting(ctx):
+    """How long does the accounting of one request take?"""
+    test = Path(ctx.patched).parent / "test-throttle"
+    output = subprocess.run(
+        [str(test), "-m", "perf", "-p", "/throttle/perf", "--tap"],
+        check=True, capture_output=True, text=True,
+    ).stdout
+    rows = []
+    for line in output.splitlines():
+        if "ns per request" in line:
+            name, _, value = line.lstrip("# ").rpartition(": ")
+            rows.append({"case": name, "ns": float(value.split()[0])})
+            ctx.say(rows[-1])
+    return rows
+
+
+BENCHMARKS = {
+    f.__name__: f for f in (exactness, shift, retune, weights, overhead, accounting)
+}
+
+
+class Context:
+    def __init__(self, patched, stock, quick):
+        self.patched = os.path.join(patched, "qemu-storage-daemon")
+        self.stock = os.path.join(stock, "qemu-storage-daemon")
+        self.quick = quick
+
+    def say(self, row):
+        print(json.dumps(row), file=sys.stderr, flush=True)
+
+
+def version(binary):
+    return subprocess.run([binary, "--version"], capture_output=True, text=True).stdout.split("\n")[0]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--patched", help="folder of the patched binaries")
+    parser.add_argument("--stock", help="folder of the stock binaries")
+    parser.add_argument("--out", default="-", help="JSON result (default: stdout)")
+    parser.add_argument("--quick", action="store_true", help="shorter runs")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; default all")
+    args = parser.parse_args()
+    unknown = set(args.names) - set(BENCHMARKS)
+    if unknown or not args.patched or not args.stock:
+        parser.error(f"unknown: {', '.join(unknown)}" if unknown else "need --patched and --stock")
+    ctx = Context(args.patched, args.stock, args.quick)
+    result = {
+        "scenario": "qemu-patches",
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": {"cpus": os.cpu_count(), "machine": platform.machine()},
+        "kernel": platform.release(),
+        "qemu": {"stock": version(ctx.stock), "patched": version(ctx.patched)},
+        "fio": version("fio"),
+        "load_before": os.getloadavg(),
+        "results": {},
+    }
+    for name in args.names or BENCHMARKS:
+        result["results"][name] = BENCHMARKS[name](ctx)
+    text = json.dumps(result, indent=1) + "\n"
+    if args.out == "-":
+        sys.stdout.write(text)
+    else:
+        Path(args.out).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
