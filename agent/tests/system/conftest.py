@@ -1,0 +1,53 @@
+"""Hosts and guests for the system tests: real libvirtd, real QEMU, real fio."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab.domain import DiskSpec, make_disk
+from lab.host import PROJECT, Host
+from lab.needs import missing
+from lab.vm import Vm
+
+from tests.system.rig import Agent, policy
+
+if lacking := missing():
+    pytest.skip(f"system tests need {lacking}", allow_module_level=True)
+
+
+@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    """A host with libvirtd: this machine's own, and Debian 13's."""
+    if request.param == "bookworm":
+        made = Host.bookworm(hooks=PROJECT / "libvirt-hooks")
+    else:
+        requirements = PROJECT / "agent/requirements.lock"
+        made = Host.trixie(hooks=PROJECT / "libvirt-hooks", requirements=requirements)
+    with made:
+        made.start_libvirtd()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def disk(host: Host) -> Path:
+    """An image that is not empty."""
+    return make_disk(host.dir / "disk.raw", 64)
+
+
+@pytest.fixture(scope="module")
+def guest(host: Host, disk: Path) -> Iterator[Vm]:
+    """A running guest with a policy on its one drive."""
+    drives = [DiskSpec("vda", disk)]
+    with Vm.boot(host, "db1", drives, policy=policy('target="vda" limit="2000"')) as vm:
+        yield vm
+
+
+@pytest.fixture
+def agent(host: Host) -> Iterator[Agent]:
+    """A running agent; what it logged is shown where the test fails."""
+    running = Agent(host).start()
+    yield running
+    if running.process is not None and running.process.poll() is None:
+        running.kill()
+    print(running.log.read_text())
+    running.log.unlink()

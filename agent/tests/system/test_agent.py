@@ -1,0 +1,214 @@
+"""The agent against real libvirt: this machine's 9.0 with QEMU 7.2, and 11.3 with QEMU 10.0."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from iokeel.curve import DEFAULT_MODEL
+from iokeel.envelope import limits_for
+from lab.domain import DiskSpec, make_disk
+from lab.host import Host
+from lab.vm import Vm
+
+from tests.system.rig import Agent, blkdeviotune, eventually, policy, set_metadata
+
+pytestmark = pytest.mark.timeout(600)  # the first run makes a Debian 13
+
+
+def envelope(limit: int) -> dict[str, int]:
+    """What virsh shall show of a drive that has done nothing yet."""
+    limits = limits_for(DEFAULT_MODEL, limit)
+    assert limits.iops_total is not None
+    assert limits.iops_size is not None
+    return {"total_iops_sec": limits.iops_total, "size_iops_sec": limits.iops_size}
+
+
+def limited(host: Host, limit: int, domain: str = "db1", target: str = "vda") -> bool:
+    return envelope(limit).items() <= blkdeviotune(host, domain, target).items()
+
+
+def test_a_defined_policy_is_in_force_and_virsh_shows_it(guest: Vm, agent: Agent) -> None:
+    set_metadata(agent.host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+    eventually(lambda: limited(agent.host, 2000))
+    assert agent.drive("db1")["limit_iops"] == 2000
+    assert "a limit of 2000 iops" in agent.why("db1")
+
+
+def test_a_policy_changed_live_is_in_force_at_once(guest: Vm, agent: Agent) -> None:
+    host = agent.host
+    for limit in (700, 1200):
+        set_metadata(host, "db1", f'<policy><drive target="vda" limit="{limit}"/></policy>')
+        eventually(lambda limit=limit: limited(host, limit), 5)  # type: ignore[misc]
+
+
+def test_a_bad_policy_changes_nothing_and_is_told(guest: Vm, agent: Agent) -> None:
+    host = agent.host
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="900"/></policy>')
+    eventually(lambda: limited(host, 900))
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="-5"/></policy>')
+    key = 'iokeel_domain_policy_valid{domain="db1"}'
+    eventually(lambda: agent.metrics()[key] == 0)
+    assert limited(host, 900)
+    assert agent.says("limit")
+    assert "limit" in agent.stats("db1")[0]["policy_error"]
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+    eventually(lambda: agent.metrics()[key] == 1)
+    eventually(lambda: limited(host, 2000))
+
+
+def test_limits_changed_by_hand_are_put_back_and_counted(guest: Vm, agent: Agent) -> None:
+    host = agent.host
+    eventually(lambda: limited(host, 2000))
+    host.virsh("blkdeviotune", "db1", "vda", "--total-iops-sec", "55", "--live")
+    eventually(lambda: agent.drive("db1")["overwritten"] == 1)
+    eventually(lambda: limited(host, 2000))
+
+
+def test_a_removed_policy_takes_its_limits_with_it(guest: Vm, agent: Agent) -> None:
+    host = agent.host
+    eventually(lambda: limited(host, 2000))
+    host.virsh("metadata", "db1", "--uri", "urn:iokeel:policy:1", "--remove", "--live", "--config")
+    eventually(lambda: blkdeviotune(host, "db1") == {})
+    host.virsh("blkdeviotune", "db1", "vda", "--total-iops-sec", "77", "--live")
+    eventually(lambda: agent.drive("db1")["verdict"].startswith("it has no policy"))
+    assert blkdeviotune(host, "db1")["total_iops_sec"] == 77
+    host.virsh("blkdeviotune", "db1", "vda", "--total-iops-sec", "0", "--live")
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+    eventually(lambda: limited(host, 2000))
+
+
+def test_a_class_covers_a_disk_that_is_plugged_in(guest: Vm, agent: Agent) -> None:
+    host = agent.host
+    set_metadata(host, "db1", '<policy class="bronze"><drive target="vda" limit="2000"/></policy>')
+    guest.attach(DiskSpec("vdb", make_disk(host.dir / "second.raw", 8)))
+    eventually(lambda: limited(host, 1000, target="vdb"), 5)
+    guest.detach("vdb")
+    eventually(lambda: [d["target"] for d in agent.stats("db1")[0]["drives"]] == ["vda"])
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+
+
+def test_a_restarted_guest_is_limited_again(guest: Vm, agent: Agent) -> None:
+    eventually(lambda: limited(agent.host, 2000))
+    guest.destroy()
+    eventually(lambda: agent.stats() == [])
+    guest.start()
+    eventually(lambda: limited(agent.host, 2000), 5)
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_libvirtd_restarts_and_limits_hold(guest: Vm, agent: Agent, how: str) -> None:
+    host = agent.host
+    eventually(lambda: limited(host, 2000))
+    if how == "kill":
+        host.kill_libvirtd()
+        host.start_libvirtd()
+    else:
+        host.restart_libvirtd()
+    eventually(lambda: agent.metrics()["iokeel_agent_reconnects_total"] >= 1, 40)
+    assert limited(host, 2000)
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="1500"/></policy>')
+    eventually(lambda: limited(host, 1500))
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+    eventually(lambda: limited(host, 2000))
+
+
+def test_a_killed_agent_finds_its_own_limits_again(guest: Vm, agent: Agent) -> None:
+    host = agent.host
+    eventually(lambda: limited(host, 2000))
+    agent.kill()
+    assert limited(host, 2000)
+    agent.log.write_text("")
+    agent.start()
+    eventually(lambda: agent.drive("db1")["limits_in_force"])
+    assert not agent.says("limits set")
+    # That they were its own it knows from before: without a policy it takes them away.
+    host.virsh("metadata", "db1", "--uri", "urn:iokeel:policy:1", "--remove", "--live")
+    eventually(lambda: blkdeviotune(host, "db1") == {})
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+    eventually(lambda: limited(host, 2000))
+
+
+def test_a_stopped_agent_leaves_static_limits(guest: Vm, agent: Agent) -> None:
+    eventually(lambda: limited(agent.host, 2000))
+    assert agent.stop() == 0
+    static = limits_for(DEFAULT_MODEL, 2000, overshoot_ratio=0.0)
+    assert blkdeviotune(agent.host, "db1")["total_iops_sec"] == static.iops_total
+    assert not agent.socket.exists()
+
+
+def test_a_second_agent_is_refused(guest: Vm, agent: Agent) -> None:
+    host = agent.host
+    command = [*host.iokeel, "agent", "--config", agent.config]
+    second = host.run(command, check=False)
+    assert second.returncode == 2
+    assert "another agent" in second.stderr
+    assert len(second.stderr.splitlines()) == 1
+    assert agent.stats()
+
+
+def test_a_full_disk_stops_nothing(guest: Vm, host: Host, tmp_path: Path) -> None:
+    state = host.dir / "full"
+    state.mkdir(exist_ok=True)
+    host.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", state])
+    host.run(["sh", "-c", f"head -c 8192 /dev/zero > {state}/filler || true"])
+    agent = Agent(host, state=state).start()
+    try:
+        set_metadata(host, "db1", '<policy><drive target="vda" limit="1100"/></policy>')
+        eventually(lambda: limited(host, 1100))
+        key = 'iokeel_agent_errors_total{kind="store"}'
+        eventually(lambda: agent.metrics().get(key, 0) > 0)
+        assert agent.says("free some space")
+    finally:
+        agent.stop()
+        agent.log.unlink()
+        set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+
+
+def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: Agent, disk: Path) -> None:
+    host = agent.host
+    other = make_disk(host.dir / "other.raw", 8)
+    with Vm.boot(host, "web1", [DiskSpec("vda", other)], policy=policy(class_="bronze")) as web:
+        eventually(lambda: limited(host, 1000, "web1"))
+        pid = (host.dir / "run/libvirt/qemu/db1.pid").read_text().strip()
+        host.run(["kill", "-STOP", pid])
+        try:
+            eventually(lambda: agent.metrics()['iokeel_agent_errors_total{kind="timeout"}'] >= 1)
+            set_metadata(host, "web1", '<policy><drive target="vda" limit="650"/></policy>')
+            eventually(lambda: limited(host, 650, "web1"), 10)
+            web.exec("dd if=/dev/vda of=/dev/null bs=64k count=20 iflag=direct")
+            eventually(lambda: agent.drive("web1")["raw_read_iops"], 10)
+        finally:
+            host.run(["kill", "-CONT", pid])
+        eventually(lambda: agent.drive("db1")["normalized_iops"] is not None)
+        assert limited(host, 2000)
+
+
+def test_fio_is_held_to_the_policy(guest: Vm, agent: Agent) -> None:
+    """Counts by fio's own log: never a quarter over in any second, and not held far below."""
+    from conformance import Completions
+
+    eventually(lambda: limited(agent.host, 2000))
+    common = "--filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8 --rw=randread"
+    for size in ("8k", "64k"):
+        guest.exec(
+            f"fio --name=a --bs={size} --time_based --runtime=8 {common} --norandommap"
+            " --write_iops_log=/tmp/a --log_unix_epoch=1 --output=/dev/null",
+            timeout=90,
+        )
+        done = Completions.parse(guest.read("/tmp/a_iops.1.log"))
+        assert done.worst_window(0, 8) <= 1.25 * 2000
+        assert done.rate(3, 8) <= 1.05 * 2000
+        # However slow the machine that emulates the guest: the agent held nothing back.
+        assert done.rate(3, 8) >= 0.5 * 2000
+
+
+def test_a_hook_tells_the_agent_at_once(guest: Vm, agent: Agent) -> None:
+    hook = subprocess.run(
+        [Path(__file__).parents[3] / "libvirt-hooks/qemu.d/50-iokeel", "db1", "started", "begin"],
+        env={"IOKEEL_CONFIG": str(agent.config), "PATH": "/usr/bin:/bin"},
+        input=b"",
+        timeout=10,
+        check=False,
+    )
+    assert hook.returncode == 0
+    assert limited(agent.host, 2000)
