@@ -331,7 +331,9 @@ def main() -> None:
         "python": platform.python_version(),
         "libraries": {name: version(name) for name in ("qemu.qmp", "orjson", "msgspec")},
     }
-    options.output.write_text(json.dumps({"scenario": scenario, "results": results}, indent=2) + "\n")
+    options.output.write_text(
+        json.dumps({"scenario": scenario, "results": results}, indent=2) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from sim.drive import Phase, Run, Stream, run
 
 RESULT = Path(__file__).parent / "results/retune-constants.json"
 KIB = 1024
-LIMIT = 2_000
-PHASE_S = 10.0
+LIMIT = 10_000
+PHASE_S = 6.0
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 1024 * KIB]
 MIXES = {
     "8K + 64K": Stream(((8 * KIB, 0.5), (64 * KIB, 0.5))),
@@ -40,9 +40,12 @@ MIXES = {
 }
 SWEEPS: dict[str, tuple[object, Sequence[float]]] = {
     "OVERSHOOT_RATIO": (envelope, (0.0, 0.04, 0.08, 0.12, 0.16)),
-    "DEADBAND_RATIO": (controller, (0.005, 0.01, 0.015, 0.02, 0.03, 0.05)),
-    "DRIFT_RATIO": (controller, (0.0, 0.005, 0.01, 0.02, 0.05)),
-    "DRIFT_INTERVAL_S": (controller, (2.0, 5.0, 10.0, 30.0)),
+    "SHIFT_RATIO": (controller, (0.0, 0.007, 0.015, 0.03)),
+    "SIZE_RATIO": (controller, (0.02, 0.05, 0.1, 0.2)),
+    "DEADBAND_RATIO": (controller, (0.005, 0.015, 0.025, 0.05)),
+    "NOISE_FACTOR": (controller, (0.0, 1.0, 2.0, 4.0)),
+    "DRIFT_RATIO": (controller, (0.0, 0.005, 0.015, 0.05)),
+    "DRIFT_INTERVAL_S": (controller, (5.0, 10.0, 30.0, 100.0)),
     "LOOK_AGAIN_S": (controller, (0.1, 0.2, 0.4, 0.8)),
     "MIN_INTERVAL_S": (controller, (0.0, 0.5, 1.0, 2.0)),
     "MIX_HALF_LIFE_S": (controller, (1.0, 2.0, 4.0, 8.0)),
@@ -57,7 +60,7 @@ def shifts() -> dict[str, float]:
         offset = 0.05 + 0.1 * (i % 10)
         did = run(phases, DrivePolicy(limit=LIMIT), tick_offset_s=offset, seed=i)
         recovery.append(recovered_s(did, PHASE_S, 2 * PHASE_S))
-        worst.append(did.worst_window(3.0, 2 * PHASE_S) / LIMIT)
+        worst.append(did.worst_window(2.5, 2 * PHASE_S) / LIMIT)
         served.append(did.rate(PHASE_S, PHASE_S + 2) / LIMIT)
     return {
         "recovery_worst_s": max(recovery),
@@ -68,7 +71,7 @@ def shifts() -> dict[str, float]:
     }
 
 
-def steady(limits: Sequence[int] = (100, 500, 2_000), seconds: float = 60.0) -> dict[str, float]:
+def steady(limits: Sequence[int] = (500, 2_000), seconds: float = 60.0) -> dict[str, float]:
     """Run steady mixes, at limits that give few and many requests a second."""
     errors, changes = [], 0
     for seed, (limit, mix) in enumerate((limit, mix) for limit in limits for mix in MIXES.values()):

@@ -346,7 +346,9 @@ def main() -> None:
             sys.exit(f"process {process.pid} does not listen after 60 s")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(
-        json.dumps({"vms": options.vms, "drives": options.drives, "pids": [p.pid for p, _ in workers]}),
+        json.dumps(
+            {"vms": options.vms, "drives": options.drives, "pids": [p.pid for p, _ in workers]}
+        ),
         flush=True,
     )
     while sys.stdin.buffer.read(4096):

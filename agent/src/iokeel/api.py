@@ -23,7 +23,7 @@ from iokeel.workload import DriveId
 
 log = logging.getLogger(__name__)
 _SOCKET_MODE = 0o660
-_AGENT = web.AppKey("agent", Any)
+_AGENT: web.AppKey[Any] = web.AppKey("agent")
 
 
 class HookMessage(BaseModel):

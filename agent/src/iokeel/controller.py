@@ -360,8 +360,8 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         )
     did = replace(
         did,
-        read=_with_seen(did.read, before.mix and before.mix.read),
-        write=_with_seen(did.write, before.mix and before.mix.write),
+        read=_with_seen(did.read, before.mix.read if before.mix else None),
+        write=_with_seen(did.write, before.mix.write if before.mix else None),
     )
     rate = mix_cost(model, Mix(did.read, did.write))
     if did.idle:

@@ -138,7 +138,8 @@ class LibvirtSource:
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force through blkdeviotune, or the drive's own throttle group."""
         domain = self._domains.get(drive.domain)
-        disk = domain and next((d for d in domain.xml.disks if d.target == drive.target), None)
+        disks = domain.xml.disks if domain else ()
+        disk = next((d for d in disks if d.target == drive.target), None)
         if domain is None or disk is None:
             raise DriveGone(str(drive), "is no longer there")
         values = _to_libvirt(limits)
@@ -288,11 +289,9 @@ class LibvirtSource:
         last = before.info if before else None
         try:
             policy = parse_policy(text, self._classes, f"domain {xml.name}")
-        except PolicyError as error:
-            if last is None or str(last.policy_error) != str(error):
-                self.errors["policy"] += 1
-                log.error("%s; the last good policy stays", error)
-            return (last.policy if last else None), error
+        except PolicyError as bad:
+            self._complain(bad, last, "; the last good policy stays")
+            return (last.policy if last else None), bad
         missing = missing_targets(policy, [disk.target for disk in xml.disks]) if policy else ()
         if not missing:
             return policy, None
@@ -301,10 +300,14 @@ class LibvirtSource:
             f"the policy names {', '.join(missing)}, which the domain has not",
             "correct the target or plug the drive in; the other drives are served",
         )
+        self._complain(error, last)
+        return policy, error
+
+    def _complain(self, error: PolicyError, last: VmInfo | None, more: str = "") -> None:
+        """Count and log what is wrong with a policy, once and not at each reading."""
         if last is None or str(last.policy_error) != str(error):
             self.errors["policy"] += 1
-            log.error("%s", error)
-        return policy, error
+            log.error("%s%s", error, more)
 
     def _describe(self, name: str, handle: Any) -> tuple[Any, str, dict[str, ThrottleLimits]]:
         handle = handle or self._connection.lookupByName(name)

@@ -85,7 +85,7 @@ def decoder(answer: type[T]) -> Decoder[T]:
     return msgspec.json.Decoder(Reply[answer])  # type: ignore[valid-type]
 
 
-ANYTHING: Decoder[Any] = decoder(Any)  # type: ignore[arg-type]
+ANYTHING: Decoder[Any] = decoder(Any)
 
 
 class _Request:
@@ -254,7 +254,10 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
 
     on_event: called with each event's name. Raises MonitorLost or CommandFailed, within 10 s.
     """
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    except OSError as error:  # too many open files
+        raise _refused(path, error) from None
     try:
         # asyncio takes EAGAIN for a connection under way, which it never is on a unix socket.
         sock.connect(str(path))
@@ -268,9 +271,9 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
             await connection._greeted
         await connection.execute("qmp_capabilities", {}, ANYTHING, _GREETING_TIMEOUT_S)
     except TimeoutError:
-        error = _silent(path, sock)
+        silent = _silent(path, sock)
         connection.close()
-        raise error from None
+        raise silent from None
     except BaseException:
         connection.close()
         raise
@@ -296,7 +299,7 @@ def _one_line(text: str) -> str:
 def _refused(path: Path, error: OSError) -> MonitorLost:
     where = str(path)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        mend = "start the VM with -qmp unix:PATH,server=on,wait=off, or correct the path"
+        mend = f"start the VM with -qmp unix:{path},server=on,wait=off, or correct the path"
         return MonitorLost("missing", where, "no such socket", mend)
     if error.errno == errno.ECONNREFUSED:
         if path.is_socket():
@@ -305,10 +308,12 @@ def _refused(path: Path, error: OSError) -> MonitorLost:
         return MonitorLost("stale", where, "not a socket", "correct the path")
     if error.errno in (errno.EACCES, errno.EPERM):
         user = _user(os.geteuid())
-        mend = f"run the agent as that user or as root, or let {user} use it (setfacl -m u:{user}:rw)"
+        mend = f"run the agent as root, or let {user} use it (setfacl -m u:{user}:rw)"
         return MonitorLost("permission", where, f"permission denied: {_owner(path)}", mend)
     if error.errno == errno.EAGAIN:
         return MonitorLost("busy", where, "other clients wait for this monitor already", _OWN)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return MonitorLost("connect", where, "too many open files", "raise LimitNOFILE")
     return MonitorLost("connect", where, error.strerror or str(error), "correct the path")
 
 

@@ -110,7 +110,9 @@ def _values(drive: DriveId, known: DriveState, sent: ThrottleLimits | None) -> d
 
 
 def _set(limits: ThrottleLimits | None) -> dict[str, int] | None:
-    return limits and {name: value for name, value in limits.items() if value is not None}
+    if limits is None:
+        return None
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def _state(saved: Mapping[str, Any]) -> DriveState:

@@ -9,6 +9,7 @@ import resource
 import socket
 import socketserver
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from typing import IO, Any
 
 import pytest
 
+import iokeel
 from iokeel.errors import PolicyError
 from iokeel.metadata import parse_policy
 from iokeel.policy import BUILTIN_CLASSES
@@ -227,6 +229,10 @@ LIES: dict[str, Callable[[socket.socket], None]] = {
     "HTML": says(http(b"<html>ok</html>")),
     "no JSON object": says(http(b'["ok"]')),
     "ok is a text": says(http(b'{"ok": "false", "error": "x"}')),
+    "ok is 0": says(http(b'{"ok": 0, "error": "x"}')),
+    "ok is null": says(http(b'{"ok": null, "error": "x"}')),
+    "no ok": says(http(b'{"error": "x"}')),
+    "nothing": says(http(b"{}")),
     "no error": says(http(b'{"ok": false}')),
     "error is no text": says(http(b'{"ok": false, "error": {"a": 1}}')),
     "deep": says(http(b"[" * 50_000)),
@@ -381,7 +387,43 @@ def test_the_command_decides_in_the_agents_place(strict: Host) -> None:
     assert done.returncode == 1
     assert done.stderr.decode().splitlines()[-1] == f"{REFUSED}{strict.config})"
     assert (strict.folder / "called").read_text() == f"policy check --config {strict.config} -\n"
-    assert (strict.folder / "given").read_bytes() == BAD
+    given = (strict.folder / "given").read_bytes()
+    assert given == b"<metadata>" + POLICY.replace("class=", "clas=").encode() + b"</metadata>"
+
+
+@pytest.mark.parametrize(
+    ("policy", "refused"),
+    [
+        ('class="gold"/>', None),
+        ('class="gold">\n<drive target="plugged-in-later"/></policy>', None),
+        ('class="golden"/>', "line 3: class 'golden' is not known; give one that is: bronze, "),
+        (
+            '\n><drive target="vda" limt="5"/></policy>',
+            "line 4: attribute 'limt' is not known; did ",
+        ),
+    ],
+)
+def test_the_command_and_the_agent_judge_alike(
+    strict: Host, policy: str, refused: str | None
+) -> None:
+    pytest.importorskip("typer", reason="the command needs typer")
+    xml = (
+        f'<domain><name>db1</name>\n\n<metadata><policy xmlns="urn:iokeel:policy:1" {policy}'
+        '</metadata><devices><disk><target dev="vda"/></disk></devices></domain>'
+    ).encode()
+    strict.install_check(
+        f'PYTHONPATH="{Path(iokeel.__file__).parents[1]}" exec {sys.executable} -m iokeel.cli "$@"'
+    )
+    with strict.agent():
+        of_agent = strict.answered("prepare", xml)
+    of_command = strict.hook("prepare", xml)
+    for _ in range(TRIES):  # a machine that is busy for the 5 s that the command has
+        if b"timed out" in of_command.stderr:
+            of_command = strict.hook("prepare", xml)
+    for done in (of_agent, of_command):
+        assert done.returncode == (refused is not None), done.stderr
+        if refused is not None:
+            assert refused in done.stderr.decode().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -495,7 +537,12 @@ def test_closed_files_are_no_failure(strict: Host, operation: str, closed: str) 
 def test_a_refusal_that_nobody_hears_is_one(strict: Host) -> None:
     with strict.agent():
         for closed in ("2>&-", ">&- 2>&-", "2>/dev/full"):
-            command = ["/bin/sh", "-c", f'exec "$0" db1 prepare begin - {closed}', HOOK]
+            command: list[str | Path] = [
+                "/bin/sh",
+                "-c",
+                f'exec "$0" db1 prepare begin - {closed}',
+                HOOK,
+            ]
             assert 1 in (
                 subprocess.run(command, env=strict.environment, input=BAD, check=False).returncode
                 for _ in range(TRIES)

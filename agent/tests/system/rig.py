@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -92,9 +93,12 @@ class Agent:
 
     def metrics(self) -> dict[str, float]:
         """Return /metrics by sample, labels in the order in which they are sent."""
-        text = self.host.run(
-            ["curl", "--silent", "--fail", "--unix-socket", self.socket, "http://agent/metrics"]
-        ).stdout
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.socket))
+            connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: agent\r\n\r\n")
+            with connection.makefile(newline="") as answer:
+                head, _, text = answer.read().partition("\r\n\r\n")
+        assert " 200 " in head.splitlines()[0]
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         return {key: float(value) for key, _, value in (line.rpartition(" ") for line in lines)}
 

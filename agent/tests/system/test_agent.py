@@ -170,7 +170,7 @@ def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: Agent, disk: Path)
     with Vm.boot(host, "web1", [DiskSpec("vda", other)], policy=policy(class_="bronze")) as web:
         eventually(lambda: limited(host, 1000, "web1"))
         pid = (host.dir / "run/libvirt/qemu/db1.pid").read_text().strip()
-        host.run(["kill", "-STOP", pid])
+        host.run(["sh", "-c", f"kill -STOP {pid}"])
         try:
             eventually(lambda: agent.metrics()['iokeel_agent_errors_total{kind="timeout"}'] >= 1)
             set_metadata(host, "web1", '<policy><drive target="vda" limit="650"/></policy>')
@@ -178,7 +178,7 @@ def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: Agent, disk: Path)
             web.exec("dd if=/dev/vda of=/dev/null bs=64k count=20 iflag=direct")
             eventually(lambda: agent.drive("web1")["raw_read_iops"], 10)
         finally:
-            host.run(["kill", "-CONT", pid])
+            host.run(["sh", "-c", f"kill -CONT {pid}"])
         eventually(lambda: agent.drive("db1")["normalized_iops"] is not None)
         assert limited(host, 2000)
 

@@ -1,0 +1,142 @@
+"""A QMP server on a real unix socket, as good or as bad as a test wants it to be.
+
+It keeps counters and limits as QEMU does, in QEMU's words, and records what it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+GREETING = b'{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}}}}\r\n'
+
+
+def qdev(target: str) -> str:
+    """Return what QEMU calls a virtio-blk device."""
+    return f"/machine/peripheral/{target}/virtio-backend"
+
+
+class QmpServer:
+    """One VM's monitor.
+
+    drives: by target, what query-block says of a drive. counters: by target, what
+    query-blockstats does. objects: by name, the limits of throttle-group objects. answers: by
+    command, what to send in place of the right reply; None sends nothing. asked: the requests so
+    far. pieces: how many bytes are sent at a time.
+    """
+
+    def __init__(self, path: Path, targets: Iterable[str] = ("vda",)) -> None:
+        self.path = path
+        self.greeting = GREETING
+        self.drives: dict[str, dict[str, Any]] = {}
+        self.counters: dict[str, dict[str, Any]] = {}
+        self.objects: dict[str, dict[str, int]] = {}
+        self.answers: dict[str, Callable[[dict[str, Any]], bytes | None]] = {}
+        self.asked: list[dict[str, Any]] = []
+        self.connections = 0
+        self.pieces = 1 << 20
+        self._writers: list[asyncio.StreamWriter] = []
+        self._server: asyncio.AbstractServer | None = None
+        for target in targets:
+            self.plug(target)
+
+    def plug(self, target: str, file: str = "/images/a.raw", **limits: Any) -> None:
+        """Add a drive; QEMU sends no event for that."""
+        inserted: dict[str, Any] = {"node-name": f"{target}-node", "drv": "raw", "file": file}
+        inserted |= dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops", "iops_rd", "iops_wr"), 0)
+        self.drives[target] = {
+            "device": "",
+            "qdev": qdev(target),
+            "type": "unknown",
+            "inserted": inserted | limits,
+        }
+        names = ("operations", "bytes", "total_time_ns")
+        self.counters[target] = {f"{way}_{name}": 0 for way in ("rd", "wr") for name in names}
+
+    async def start(self) -> QmpServer:
+        """Listen."""
+        self._server = await asyncio.start_unix_server(self._serve, self.path)
+        return self
+
+    async def stop(self) -> None:
+        """End as a killed QEMU does: connections break, and the socket's file stays."""
+        if self._server is not None:
+            self._server.close()
+        self.drop()
+        await asyncio.sleep(0)
+
+    def drop(self, last_words: bytes = b"") -> None:
+        """Break all connections, in the middle of something perhaps."""
+        for writer in self._writers:
+            writer.write(last_words)
+            writer.close()
+        self._writers.clear()
+
+    def send(self, data: bytes) -> None:
+        """Send bytes to every client."""
+        for writer in self._writers:
+            for start in range(0, len(data), self.pieces):
+                writer.write(data[start : start + self.pieces])
+
+    def event(self, name: str) -> None:
+        """Send an event."""
+        self.send(json.dumps({"event": name, "data": {}, "timestamp": {}}).encode() + b"\r\n")
+
+    def commands(self) -> list[str]:
+        """Return the names of the commands so far."""
+        return [request["execute"] for request in self.asked]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        self.connections += 1
+        writer.write(self.greeting)
+        while line := await reader.readline():
+            request = json.loads(line)
+            self.asked.append(request)
+            answer = self.answers.get(request["execute"], self.reply)(request)
+            if answer is not None:
+                self.send(answer)
+
+    def reply(self, request: dict[str, Any]) -> bytes:
+        """Return the right reply to a request."""
+        arguments = request.get("arguments", {})
+        match request["execute"]:
+            case "qmp_capabilities":
+                return answer(request, {})
+            case "query-block":
+                return answer(request, list(self.drives.values()))
+            case "query-blockstats":
+                return answer(request, [self._blockstats(target) for target in self.drives])
+            case "block_set_io_throttle":
+                named = [d for d in self.drives.values() if d["qdev"] == arguments["id"]]
+                if not named:
+                    return error(request, "DeviceNotFound", f"Device '{arguments['id']}' not found")
+                named[0]["inserted"] |= {k: v for k, v in arguments.items() if k != "id"}
+                return answer(request, {})
+            case "qom-get" | "qom-set" as command:
+                name = arguments["path"].removeprefix("/objects/")
+                if name not in self.objects:
+                    return error(request, "DeviceNotFound", f"Device '{name}' not found")
+                if command == "qom-get":
+                    return answer(request, self.objects[name])
+                self.objects[name] |= arguments["value"]
+                return answer(request, {})
+        return error(request, "CommandNotFound", "The command has not been found")
+
+    def _blockstats(self, target: str) -> dict[str, Any]:
+        drive, stats = self.drives[target], self.counters[target] | {"timed_stats": []}
+        return {"device": drive["device"], "qdev": drive["qdev"], "stats": stats}
+
+
+def answer(request: dict[str, Any], value: Any) -> bytes:
+    """Return a reply."""
+    return json.dumps({"return": value, "id": request["id"]}).encode() + b"\r\n"
+
+
+def error(request: dict[str, Any], kind: str, text: str) -> bytes:
+    """Return an error reply."""
+    reply = {"id": request["id"], "error": {"class": kind, "desc": text}}
+    return json.dumps(reply).encode() + b"\r\n"
