@@ -150,9 +150,11 @@ def hypervisor(folder: Path, scenario: Scenario) -> Iterator[None]:
     """Serve a scenario's VMs while the context lasts."""
     vms = scenario.vms + scenario.hung
     process = subprocess.Popen(
-        [sys.executable, HERE / "synthetic_hypervisor.py", folder / "vms"]
-        + [f"--vms={vms}", f"--drives={scenario.drives}", f"--hung={scenario.hung}"]
-        + [f"--processes={1 if vms < 500 else 2}"],
+        [
+            *(sys.executable, str(HERE / "synthetic_hypervisor.py"), str(folder / "vms")),
+            *(f"--vms={vms}", f"--drives={scenario.drives}", f"--hung={scenario.hung}"),
+            f"--processes={1 if vms < 500 else 2}",
+        ],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None

@@ -4,9 +4,10 @@ Each variant asks every socket for query-blockstats once a second, as the agent 
 the replies into iokeel's Counters. The sockets are synthetic_hypervisor's, with replies of the
 length that QEMU 7.2 sends. What is measured is this process's own CPU time (user and system,
 time.process_time) over a tick, at one tick a second so that caches are as cold as the agent finds
-them. us = 1e6 * CPU seconds of the tick / (sockets * drives). The median over the ticks counts.
+them. us = 1e6 * CPU seconds of the tick / (sockets * drives). The median over the ticks counts;
+variants take turns, so that what else the machine does meets all of them alike.
 
-    python3 benchmarks/qmp_path.py --vms 100 --ticks 20
+    python3 benchmarks/qmp_path.py --vms 100
 
 writes benchmarks/results/qmp-path.json and prints it as a table. It needs qemu.qmp, orjson and
 msgspec; the agent needs only what the choice fell on.
@@ -27,12 +28,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import msgspec
-
 from iokeel.workload import Counters
 
 HERE = Path(__file__).parent
@@ -107,9 +108,7 @@ def _decoder(name: str) -> Decode:
     if name == "json":
         return _plain(json.loads)
     if name == "orjson":
-        import orjson
-
-        return _plain(orjson.loads)
+        return _plain(import_module("orjson").loads)
     return _typed()
 
 
@@ -173,15 +172,13 @@ class Buffered(asyncio.BufferedProtocol):
 
 async def qemu_qmp(paths: list[str], _: Decode) -> Tick:
     """The library: a QMPClient a socket, one execute() each, gathered."""
-    from qemu.qmp import QMPClient
-
-    clients = [QMPClient(path) for path in paths]
-    for client in clients:
-        await client.connect(client.name)
+    clients = [import_module("qemu.qmp").QMPClient(path) for path in paths]
+    for client, path in zip(clients, paths, strict=True):
+        await client.connect(path)
 
     async def tick() -> int:
         replies = await asyncio.gather(*(c.execute("query-blockstats") for c in clients))
-        return sum(len(_from_dicts(reply)) for reply in replies)  # type: ignore[arg-type]
+        return sum(len(_from_dicts(reply)) for reply in replies)
 
     return tick
 
@@ -255,13 +252,14 @@ VARIANTS: dict[str, tuple[Callable[[list[str], Decode], Awaitable[Tick]], str]] 
     "asyncio.Protocol + json": (transports(Lean), "json"),
     "asyncio.Protocol + orjson": (transports(Lean), "orjson"),
     "asyncio.Protocol + msgspec": (transports(Lean), "msgspec"),
+    "asyncio.BufferedProtocol + json": (transports(Buffered), "json"),
     "asyncio.BufferedProtocol + msgspec": (transports(Buffered), "msgspec"),
     "one epoll + json": (one_epoll, "json"),
     "one epoll + msgspec": (one_epoll, "msgspec"),
 }
 
 
-async def measure(variant: str, directory: Path, ticks: int, tick_s: float) -> dict[str, Any]:
+async def measure(variant: str, directory: Path, ticks: int, tick_s: float) -> list[float]:
     """Return the CPU of each tick of one variant, in us per drive."""
     connect, decoder = VARIANTS[variant]
     tick = await connect(sorted(map(str, directory.glob("*.qmp"))), _decoder(decoder))
@@ -272,14 +270,7 @@ async def measure(variant: str, directory: Path, ticks: int, tick_s: float) -> d
         drives = await tick()
         if number >= 3:
             costs.append((time.process_time_ns() - before) / drives / 1000)
-    rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return {
-        "variant": variant,
-        "cpu_us_per_drive_and_tick": round(statistics.median(costs), 1),
-        "lowest": round(min(costs), 1),
-        "highest": round(max(costs), 1),
-        "rss_mib": round(rss / 2**20, 1),
-    }
+    return costs
 
 
 def main() -> None:
@@ -287,43 +278,58 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--vms", type=int, default=100)
     parser.add_argument("--drives", type=int, default=1)
-    parser.add_argument("--ticks", type=int, default=20)
+    parser.add_argument("--ticks", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3, help="turns of all variants")
     parser.add_argument("--tick-seconds", type=float, default=1.0)
     parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, default=HERE / "results" / "qmp-path.json")
     options = parser.parse_args()
     if options.only:
-        found = measure(options.only, options.directory, options.ticks, options.tick_seconds)
-        print(json.dumps(asyncio.run(found)))
+        run = measure(options.only, options.directory, options.ticks, options.tick_seconds)
+        print(json.dumps(asyncio.run(run)))
         return
-    results = []
+    found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     with tempfile.TemporaryDirectory() as directory:
         hypervisor = subprocess.Popen(
-            [sys.executable, HERE / "synthetic_hypervisor.py", directory]
-            + [f"--vms={options.vms}", f"--drives={options.drives}", "--events=0"],
+            [
+                *(sys.executable, str(HERE / "synthetic_hypervisor.py"), directory),
+                *(f"--vms={options.vms}", f"--drives={options.drives}", "--events=0"),
+            ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         assert hypervisor.stdout is not None
         hypervisor.stdout.readline()
         try:
-            for variant in VARIANTS:
-                run = subprocess.run(
-                    [sys.executable, __file__, f"--only={variant}", f"--directory={directory}"]
-                    + [f"--ticks={options.ticks}", f"--tick-seconds={options.tick_seconds}"],
-                    stdout=subprocess.PIPE, check=True,
-                )  # fmt: skip
-                results.append(json.loads(run.stdout))
-                print("{cpu_us_per_drive_and_tick:8} us  {variant}".format(**results[-1]))
+            for _ in range(options.rounds):
+                for variant in VARIANTS:
+                    command = [
+                        *(sys.executable, __file__, f"--only={variant}"),
+                        *(f"--directory={directory}", f"--ticks={options.ticks}"),
+                        f"--tick-seconds={options.tick_seconds}",
+                    ]
+                    run = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+                    found[variant] += json.loads(run.stdout)
         finally:
             hypervisor.terminate()
             hypervisor.wait()
+    results = [
+        {
+            "variant": variant,
+            "cpu_us_per_drive_and_tick": round(statistics.median(costs), 1),
+            "quartiles": [round(cost, 1) for cost in statistics.quantiles(costs)[::2]],
+            "lowest": round(min(costs), 1),
+        }
+        for variant, costs in found.items()
+    ]
+    for result in results:
+        print("{cpu_us_per_drive_and_tick:8} us  (lowest {lowest:6})  {variant}".format(**result))
     cpus = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
     scenario = {
         "question": " ".join((__doc__ or "").split("\n")[0].split()),
         "sockets": options.vms,
         "drives_a_socket": options.drives,
-        "ticks": options.ticks,
+        "ticks": options.ticks * options.rounds,
         "tick_s": options.tick_seconds,
         "cpu": cpus[0].partition(": ")[2] if cpus else platform.processor(),
         "cpus": os.cpu_count(),

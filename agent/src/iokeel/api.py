@@ -23,6 +23,8 @@ from iokeel.workload import DriveId
 
 log = logging.getLogger(__name__)
 _SOCKET_MODE = 0o660
+# The largest domain XML that the hook may send.
+_MOST_BYTES = 16 << 20
 _AGENT: web.AppKey[Any] = web.AppKey("agent")
 
 
@@ -38,7 +40,7 @@ class HookMessage(BaseModel):
 async def serve(agent: Any, config: Config) -> AsyncIterator[None]:
     """Serve an agent's API while the context lasts. Raises ConfigError where it can't."""
     path = Path(config.agent.socket)
-    app = web.Application()
+    app = web.Application(client_max_size=_MOST_BYTES)
     app[_AGENT] = agent
     app.router.add_get("/v1/vms", _vms)
     app.router.add_get("/v1/why", _why)

@@ -431,12 +431,8 @@ def _own_group(xml: DomainXml, drive: DriveId) -> str:
 
 
 def _to_libvirt(limits: ThrottleLimits) -> dict[str, int]:
-    """Return every value, 0 for none, but no length for a burst that is not there."""
-    return {
-        name: getattr(limits, field) or 0
-        for name, field in _NAMES.items()
-        if not field.endswith("_length") or getattr(limits, field)
-    }
+    """Return every value, 0 for none: libvirt keeps what it is not given."""
+    return {name: getattr(limits, field) or 0 for name, field in _NAMES.items()}
 
 
 def _from_libvirt(values: Mapping[str, Any]) -> ThrottleLimits:

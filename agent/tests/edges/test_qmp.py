@@ -296,6 +296,16 @@ async def test_a_change_of_what_is_wrong_is_told_too(
     assert ["no such" in lines(caplog)[0], "nobody" in lines(caplog)[1]] == [True, True]
 
 
+async def test_a_vm_that_is_announced_is_connected_to_at_once(folder: Path) -> None:
+    server = QmpServer(folder / "db1.qmp")
+    async with running(vm(server.path)) as source:
+        await until(lambda: source.errors["missing"] == 4)  # the next try is 2 s away or more
+        await server.start()
+        source.announce("db1")
+        source.announce("nobody")
+        await until(source.vms, 1.0)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("closed", ["socket", "folder"])
 def test_a_socket_of_another_user_says_whose_it_is_and_what_to_do(

@@ -87,6 +87,21 @@ def test_a_class_covers_a_disk_that_is_plugged_in(guest: Vm, agent: Agent) -> No
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
 
 
+def test_a_burst_opens_with_credit_and_goes_with_the_policy(guest: Vm, agent: Agent) -> None:
+    host = agent.host
+    burst = '<policy><drive target="vda" limit="1000" burst="3000" burst-seconds="9"/></policy>'
+    set_metadata(host, "db1", burst)
+    eventually(lambda: blkdeviotune(host, "db1").get("total_iops_sec_max_length", 0) >= 2, 20)
+    shown = blkdeviotune(host, "db1")
+    assert shown["total_iops_sec_max"] == pytest.approx(3 * shown["total_iops_sec"], rel=0.01)
+    # QEMU ends the burst by itself: max * length units fill at max - average.
+    rise = shown["total_iops_sec_max"] - shown["total_iops_sec"]
+    assert shown["total_iops_sec_max"] * shown["total_iops_sec_max_length"] <= 9.01 * rise
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+    eventually(lambda: limited(host, 2000))
+    assert "total_iops_sec_max" not in blkdeviotune(host, "db1")
+
+
 def test_a_restarted_guest_is_limited_again(guest: Vm, agent: Agent) -> None:
     eventually(lambda: limited(agent.host, 2000))
     guest.destroy()
