@@ -271,7 +271,7 @@ def _look(
     known = _count(before, seen, model)
     policy = seen.policy
     if policy is None or policy.limit is None:
-        return _release(known, seen.in_force)
+        return _release(known, seen)
     verdict, reason, suspect, error = _judge(known, model, policy, now_ns)
     mix = known.priced_for
     if known.base is None or policy != before.policy:
@@ -315,9 +315,7 @@ def _look(
     ), limits
 
 
-def _release(
-    known: DriveState, in_force: ThrottleLimits | None
-) -> tuple[DriveState, ThrottleLimits | None]:
+def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLimits | None]:
     """Give a drive whose policy or limit is gone what it had before."""
     verdict = Verdict.NO_POLICY if known.policy is None else Verdict.NO_LIMIT
     bare = DriveState(
@@ -334,11 +332,12 @@ def _release(
     if known.sent is None:
         return bare, None
     back = known.found or UNLIMITED
-    if known.reason is Reason.RELEASED and in_force in (None, back):
-        return bare, None
-    if in_force is not None and in_force != known.sent:  # by now somebody else's limits
-        return bare, None
-    return replace(bare, sent=back, found=back, reason=Reason.RELEASED), back
+    released = replace(bare, sent=back, found=back, reason=Reason.RELEASED)
+    if known.reason is Reason.RELEASED and not seen.failed:
+        return (released if seen.in_force is None else bare), None
+    if known.reason is not Reason.RELEASED and seen.in_force not in (None, known.sent):
+        return bare, None  # by now they are somebody else's limits
+    return released, back
 
 
 def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:

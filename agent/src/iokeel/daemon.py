@@ -9,7 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from iokeel.api import serve
@@ -17,6 +17,7 @@ from iokeel.config import Config
 from iokeel.controller import (
     LOOK_AGAIN_S,
     DriveSeen,
+    DriveState,
     Observation,
     SetLimits,
     State,
@@ -98,10 +99,9 @@ class Agent:
             counters = await self._sample(domains)
             now_ns = time.monotonic_ns()
             seen = Observation(dict(self._seen(domains, counters)), partial=domains is not None)
-            known = self.state.drives
             self.state, orders = decide(self.state, seen, now_ns)
-            if any(order.drive not in known or known[order.drive].sent is None for order in orders):
-                await self._save()  # before the first order: what was found has to be known again
+            if orders:  # written before it is done: after a crash it has to be known again
+                await self._save({order.drive: self.state.drives[order.drive] for order in orders})
             for order in orders:
                 self._send(order)
         if self.state.look_again:
@@ -122,7 +122,7 @@ class Agent:
             ended = time.monotonic()
             self.metrics.tick(ended - started, time.process_time() - cpu)
             if ended - saved >= _SAVE_INTERVAL_S:
-                await self._save()
+                await self._save(self.state.drives, whole=True)
                 saved = ended
             due = max(due + tick_s, ended)
             await asyncio.sleep(due - ended)
@@ -210,13 +210,13 @@ class Agent:
         async with self._looking:
             orders = static_limits(self.state)
             await asyncio.gather(*(self._carry_out(order) for order in orders))
-            await self._save(orders)
+            left = {o.drive: replace(self.state.drives[o.drive], sent=o.limits) for o in orders}
+            await self._save({**self.state.drives, **left}, whole=True)
         log.info("stopped: %d drives are at their policies' static limits", len(orders))
 
-    async def _save(self, orders: Iterable[SetLimits] = ()) -> None:
-        override = {order.drive: order.limits for order in orders}
+    async def _save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         try:
-            await asyncio.to_thread(self.store.save, self.state, override)
+            await asyncio.to_thread(self.store.save, drives, whole=whole)
         except IokeelError as error:
             if not self.metrics.errors["store"]:
                 log.error("%s", error)

@@ -119,23 +119,21 @@ def held_rate(model: CostModel, limits: ThrottleLimits, mix: Mix) -> float | Non
 
 def error_ratio(model: CostModel, limits: ThrottleLimits, limit: float, size_bytes: int) -> float:
     """Return what limits let through of reads all of one size, as a ratio of their limit."""
-    passed = [limits.iops_total / _units_of(size_bytes, limits.iops_size)] if limits.iops_total else []
+    passed = (
+        [limits.iops_total / _units_of(size_bytes, limits.iops_size)] if limits.iops_total else []
+    )
     if limits.bps_total:
         passed.append(limits.bps_total / size_bytes)
     return min(passed, default=inf) * model.read.cost(size_bytes) / limit
 
 
 @lru_cache(maxsize=1024)
-def _envelope(
-    model: CostModel, limit: float, separate: bool, most_ratio: float
-) -> ThrottleLimits:
+def _envelope(model: CostModel, limit: float, separate: bool, most_ratio: float) -> ThrottleLimits:
     budgets = _budgets(model, limit, NO_MIX, separate, most_ratio)
     return _best(model, budgets, _STEPS_WITHOUT_MIX)
 
 
-def _best(
-    model: CostModel, budgets: Sequence[_Budget], steps_to_a_doubling: int
-) -> ThrottleLimits:
+def _best(model: CostModel, budgets: Sequence[_Budget], steps_to_a_doubling: int) -> ThrottleLimits:
     best = max(
         _iops_sizes(model, steps_to_a_doubling),
         key=lambda iops_size: min(budget.worst_service(iops_size) for budget in budgets),
@@ -246,9 +244,7 @@ def _budgets(
     return (_budget(limit, most_ratio, "bps_total", bounds),)
 
 
-def _budget(
-    limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, ...]
-) -> _Budget:
+def _budget(limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, ...]) -> _Budget:
     most = most_ratio * limit
     cost = sum(flow_cost(bound.curve, flow) for bound in bounds for flow in bound.flows)
     if cost <= 0:

@@ -1,10 +1,7 @@
 """VMs that libvirt runs: discovery, events, counters, and limits through its own API.
 
-libvirt's calls block, so they run in threads, each awaited with a timeout. One that hangs (a QEMU
-that doesn't answer its monitor holds libvirt's job on that domain) is left behind in its thread;
-statistics ask with NOWAIT, which passes over a domain whose job is held, and on a connection of
-their own, which is made anew after a timeout, since libvirtd serves no more than
-max_client_requests (5) calls of a connection at a time.
+Statistics of all domains come in one call, with NOWAIT: it passes over a domain whose job another
+call holds, as one does that hangs because its QEMU doesn't answer.
 """
 
 from __future__ import annotations
@@ -15,14 +12,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import libvirt
 
 from iokeel.backoff import delays
-from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected, PolicyError
+from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
+from iokeel.libvirt_calls import Calls, NoAnswer
 from iokeel.limits import FIELDS, ThrottleLimits
 from iokeel.metadata import DomainXml, missing_targets, parse_domain, parse_policy
 from iokeel.policy import DomainPolicy, DrivePolicy
@@ -30,7 +27,6 @@ from iokeel.source import DriveInfo, VmInfo
 from iokeel.workload import Counters, DriveId
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 # Some change without an event (a disk's source after a block job, say): look again this often.
 RESYNC_S = 60.0
@@ -41,7 +37,6 @@ _STATS_FLAGS = (
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_PAUSED
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 )
-_GONE = {libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_INVALID_ARG}
 
 
 def _libvirt_name(field: str) -> str:
@@ -58,7 +53,6 @@ _NAMES = {_libvirt_name(field): field for field in FIELDS}
 
 @dataclass(frozen=True, slots=True)
 class _Domain:
-    handle: Any
     xml: DomainXml
     info: VmInfo
 
@@ -69,16 +63,14 @@ class LibvirtSource:
     def __init__(self, uri: str, classes: Mapping[str, DrivePolicy]) -> None:
         self.errors: Counter[str] = Counter()
         self.reconnects = 0
-        self.connected = False
         self.on_change: Callable[[str], None] = lambda _: None
         self._uri = uri
         self._classes = classes
         self._domains: dict[str, _Domain] = {}
-        self._connection: Any = None
-        self._statistics: Any = None
+        self._events: Any = None
         self._lost = asyncio.Event()
-        self._threads = ThreadPoolExecutor(64, thread_name_prefix="libvirt")
-        self._stale: asyncio.Queue[str | None] = asyncio.Queue()
+        self._calls = Calls(uri)
+        self._stale: asyncio.Queue[str] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
@@ -117,16 +109,15 @@ class LibvirtSource:
         self, domains: Collection[str] | None, timeout_s: float
     ) -> Mapping[DriveId, Counters]:
         """Read all drives' counters in one call, or those of some domains."""
-        if not self._domains or self._connection is None:
-            return {}
-        handles = [self._domains[d].handle for d in domains or () if d in self._domains]
-        if domains is not None and not handles:
+        names = self._domains.keys() if domains is None else self._domains.keys() & set(domains)
+        if not names or self._events is None:
             return {}
         try:
-            at_ns, statistics = await self._call(self._read, handles, timeout_s=timeout_s)
-        except ConnectionLost as error:
-            self._statistics = None
-            self.errors["timeout" if "in time" in error.what else "sample"] += 1
+            at_ns, statistics = await self._calls.call(
+                lambda connection: _read(connection, None if domains is None else names), timeout_s
+            )
+        except IokeelError as error:
+            self.errors["timeout" if isinstance(error, NoAnswer) else "sample"] += 1
             log.warning("%s", error)
             return {}
         return {
@@ -143,51 +134,30 @@ class LibvirtSource:
         if domain is None or disk is None:
             raise DriveGone(str(drive), "is no longer there")
         values = _to_libvirt(limits)
-        if disk.throttle_groups:
-            group = _own_group(domain.xml, drive)
-            await self._call(
-                lambda: domain.handle.setThrottleGroup(
-                    group, values, libvirt.VIR_DOMAIN_AFFECT_LIVE
-                ),
-                timeout_s=timeout_s,
-                where=f"{drive}: throttle group {group}",
-            )
-        else:
-            await self._call(
-                lambda: domain.handle.setBlockIoTune(
-                    drive.target, values, libvirt.VIR_DOMAIN_AFFECT_LIVE
-                ),
-                timeout_s=timeout_s,
-                where=str(drive),
-            )
+        group = _own_group(domain.xml, drive) if disk.throttle_groups else None
+
+        def put(connection: Any) -> None:
+            handle = connection.lookupByName(drive.domain)
+            if group is not None:
+                handle.setThrottleGroup(group, values, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+            else:
+                handle.setBlockIoTune(drive.target, values, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+
+        await self._calls.call(put, timeout_s, str(drive))
         self._note_in_force(drive, limits)
 
     # Connection and events
 
     async def _connect(self) -> None:
         self._lost.clear()
-        self._connection = await self._call(self._open, timeout_s=_CALL_TIMEOUT_S)
-        self._statistics = self._connection
-        await self._call(self._subscribe, timeout_s=_CALL_TIMEOUT_S)
-        for name in list(self._domains):
-            self._domains.pop(name)
-            self.on_change(name)
+        self._events = await self._calls.call(lambda _: self._subscribe(), _CALL_TIMEOUT_S)
         await self._resync()
-        self.connected = True
 
-    def _open(self) -> Any:
-        try:
-            connection = libvirt.open(self._uri)
-        except libvirt.libvirtError as error:
-            raise ConnectionLost(
-                self._uri,
-                str(error.get_error_message()),
-                "see that libvirtd runs and that the agent's user may use its socket",
-            ) from None
+    def _subscribe(self) -> Any:
+        """Return a new connection that posts events, and nothing else."""
+        connection = self._calls.open()
         connection.setKeepAlive(_KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT)
-        return connection
 
-    def _subscribe(self) -> None:
         def post(what: Callable[..., None], *args: object) -> None:
             self._loop.call_soon_threadsafe(what, *args)
 
@@ -197,7 +167,6 @@ class LibvirtSource:
         def tuned(_connection: Any, domain: Any, values: Mapping[str, Any], _opaque: Any) -> None:
             post(self._tuned, domain.name(), dict(values))
 
-        connection = self._connection
         connection.registerCloseCallback(lambda *_: post(self._lost.set), None)
         for event in (
             libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE,
@@ -208,67 +177,65 @@ class LibvirtSource:
         ):
             connection.domainEventRegisterAny(None, event, changed, None)
         connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, tuned, None)
+        return connection
 
     async def _follow(self) -> None:
         """Refresh what events name, and everything once in a while, until the connection ends."""
         lost = asyncio.ensure_future(self._lost.wait())
+        resync = asyncio.create_task(self._resync_forever())
+        refreshes: set[asyncio.Task[None]] = set()
         try:
             while not lost.done():
                 stale = asyncio.ensure_future(self._stale.get())
-                await asyncio.wait(
-                    {stale, lost}, timeout=RESYNC_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                try:
-                    if stale.done():
-                        await self._refresh(stale.result())
-                    elif not lost.done():
-                        await self._resync()
-                except ConnectionLost as error:
-                    self.errors["refresh"] += 1
-                    log.warning("%s", error)
-                    if not await self._alive():
-                        return
-                finally:
-                    stale.cancel()
+                await asyncio.wait({stale, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if stale.done():  # a domain that hangs must not delay the next
+                    refresh = asyncio.create_task(self._refresh(stale.result()))
+                    refreshes.add(refresh)
+                    refresh.add_done_callback(refreshes.discard)
+                stale.cancel()
         finally:
-            lost.cancel()
+            for task in (lost, resync, *refreshes):
+                task.cancel()
 
-    async def _alive(self) -> bool:
-        try:
-            return bool(await self._call(self._connection.isAlive, timeout_s=_CALL_TIMEOUT_S))
-        except ConnectionLost:
-            return False
+    async def _resync_forever(self) -> None:
+        while True:
+            await asyncio.sleep(RESYNC_S)
+            try:
+                await self._resync()
+            except IokeelError as error:
+                self.errors["refresh"] += 1
+                log.warning("%s", error)
 
     def _disconnect(self) -> None:
-        connection, self._connection, self._statistics = self._connection, None, None
-        self.connected = False
-        # Closing may wait for a call that hangs: let it do so on its own.
-        threading.Thread(target=_close, args=(connection,), daemon=True).start()
+        events, self._events = self._events, None
+        self._calls.close()
+        # Closing may take as long as a keepalive.
+        threading.Thread(target=_close, args=(events,), daemon=True).start()
 
     # Domains
 
     async def _resync(self) -> None:
-        running = {
-            handle.name(): handle
-            for handle in await self._call(
-                lambda: self._connection.listAllDomains(
-                    libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
-                ),
-                timeout_s=_CALL_TIMEOUT_S,
-            )
-        }
-        for name in self._domains.keys() - running.keys():
+        flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
+        running = await self._calls.call(
+            lambda connection: {domain.name() for domain in connection.listAllDomains(flags)},
+            _CALL_TIMEOUT_S,
+        )
+        for name in self._domains.keys() - running:
             self._forget(name)
-        await asyncio.gather(*(self._refresh(name, handle) for name, handle in running.items()))
+        await asyncio.gather(*(self._refresh(name) for name in running))
 
-    async def _refresh(self, name: str | None, handle: Any = None) -> None:
-        assert name is not None
+    async def _refresh(self, name: str) -> None:
+        """Read a domain anew. One that can't be read now stays as it is."""
         try:
-            handle, text, tunes = await self._call(
-                self._describe, name, handle, timeout_s=_CALL_TIMEOUT_S, where=name
+            text, tunes = await self._calls.call(
+                lambda connection: _describe(connection, name), _CALL_TIMEOUT_S, name
             )
         except DriveGone:
             self._forget(name)
+            return
+        except IokeelError as error:
+            self.errors["refresh"] += 1
+            log.warning("%s", error)
             return
         xml = parse_domain(text)
         before = self._domains.get(name)
@@ -278,8 +245,8 @@ class LibvirtSource:
             for disk in xml.disks
         }
         info = VmInfo(name, drives, policy, error)
+        self._domains[name] = _Domain(xml, info)
         if before is None or before.info != info:
-            self._domains[name] = _Domain(handle, xml, info)
             self.on_change(name)
 
     def _policy(
@@ -295,35 +262,19 @@ class LibvirtSource:
         missing = missing_targets(policy, [disk.target for disk in xml.disks]) if policy else ()
         if not missing:
             return policy, None
-        error = PolicyError(
+        lacking = PolicyError(
             f"domain {xml.name}",
             f"the policy names {', '.join(missing)}, which the domain has not",
             "correct the target or plug the drive in; the other drives are served",
         )
-        self._complain(error, last)
-        return policy, error
+        self._complain(lacking, last)
+        return policy, lacking
 
     def _complain(self, error: PolicyError, last: VmInfo | None, more: str = "") -> None:
         """Count and log what is wrong with a policy, once and not at each reading."""
         if last is None or str(last.policy_error) != str(error):
             self.errors["policy"] += 1
             log.error("%s%s", error, more)
-
-    def _describe(self, name: str, handle: Any) -> tuple[Any, str, dict[str, ThrottleLimits]]:
-        handle = handle or self._connection.lookupByName(name)
-        if not handle.isActive():
-            raise DriveGone(name, "does not run")
-        text = handle.XMLDesc(0)
-        xml = parse_domain(text)
-        tunes = {}
-        for disk in xml.disks:
-            if disk.throttle_groups:
-                tunes[disk.target] = xml.throttle_groups[disk.throttle_groups[0]]
-            else:
-                tunes[disk.target] = _from_libvirt(
-                    handle.blockIoTune(disk.target, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-                )
-        return handle, text, tunes
 
     def _forget(self, name: str) -> None:
         if self._domains.pop(name, None) is not None:
@@ -349,45 +300,34 @@ class LibvirtSource:
         drives = {**domain.info.drives, drive.target: replace(known, in_force=limits)}
         self._domains[drive.domain] = replace(domain, info=replace(domain.info, drives=drives))
 
-    # Calls
 
-    def _read(self, handles: list[Any]) -> tuple[int, list[tuple[str, Mapping[str, Any]]]]:
-        connection = self._statistics
-        if connection is None:
-            connection = self._statistics = self._open()
-        kind = libvirt.VIR_DOMAIN_STATS_BLOCK
-        if handles:
-            found = connection.domainListGetStats(handles, kind, _STATS_FLAGS)
-        else:
-            found = connection.getAllDomainStats(kind, _STATS_FLAGS)
-        return time.monotonic_ns(), [(handle.name(), values) for handle, values in found]
-
-    async def _call(
-        self, function: Callable[..., T], *args: Any, timeout_s: float, where: str | None = None
-    ) -> T:
-        """Run a call of libvirt's in a thread, with its errors in our words."""
-        where = where or self._uri
-        call = self._loop.run_in_executor(self._threads, function, *args)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(call)
-        except TimeoutError:
-            call.add_done_callback(_drop)
-            raise ConnectionLost(
-                where, f"no answer in time ({timeout_s:g} s)", "is its QEMU or libvirtd stuck?"
-            ) from None
-        except libvirt.libvirtError as error:
-            raise _translated(error, where) from None
+def _read(
+    connection: Any, names: Collection[str] | None
+) -> tuple[int, list[tuple[str, Mapping[str, Any]]]]:
+    """Return when, and the block statistics of all running domains or of some, by name."""
+    kind = libvirt.VIR_DOMAIN_STATS_BLOCK
+    if names is None:
+        found = connection.getAllDomainStats(kind, _STATS_FLAGS)
+    else:
+        handles = [connection.lookupByName(name) for name in names]
+        found = connection.domainListGetStats(handles, kind, _STATS_FLAGS)
+    return time.monotonic_ns(), [(handle.name(), values) for handle, values in found]
 
 
-def _translated(error: Any, where: str) -> IokeelError:
-    message = str(error.get_error_message() or error)
-    code = error.get_error_code()
-    if code in _GONE:
-        return DriveGone(where, message)
-    if code in (libvirt.VIR_ERR_RPC, libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR):
-        return ConnectionLost(where, message, "trying again")
-    return LimitsRejected(where, message, "the limits that held still hold")
+def _describe(connection: Any, name: str) -> tuple[str, dict[str, ThrottleLimits]]:
+    """Return a running domain's XML, and the limits of its disks by target."""
+    handle = connection.lookupByName(name)
+    if not handle.isActive():
+        raise DriveGone(name, "does not run")
+    text = handle.XMLDesc(0)
+    xml = parse_domain(text)
+    live = libvirt.VIR_DOMAIN_AFFECT_LIVE
+    return text, {
+        disk.target: xml.throttle_groups[disk.throttle_groups[0]]
+        if disk.throttle_groups
+        else _from_libvirt(handle.blockIoTune(disk.target, live))
+        for disk in xml.disks
+    }
 
 
 def _counters(values: Mapping[str, Any], at_ns: int) -> list[tuple[str, Counters]]:
@@ -437,11 +377,6 @@ def _to_libvirt(limits: ThrottleLimits) -> dict[str, int]:
 
 def _from_libvirt(values: Mapping[str, Any]) -> ThrottleLimits:
     return ThrottleLimits.of({_NAMES[k]: int(v) for k, v in values.items() if k in _NAMES})
-
-
-def _drop(call: asyncio.Future[Any]) -> None:
-    if not call.cancelled():
-        call.exception()
 
 
 def _close(connection: Any) -> None:

@@ -6,13 +6,13 @@ import contextlib
 import fcntl
 import json
 import logging
-import os
+import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from iokeel.controller import DriveState, State
+from iokeel.controller import DriveState
 from iokeel.credit import Credit
 from iokeel.envelope import Mix
 from iokeel.errors import ConfigError, IokeelError
@@ -23,12 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class Store:
-    """The agent's state folder: `state.json`, and `lock` that one agent holds."""
+    """The agent's state folder: `state.db`, and `lock` that one agent holds."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = folder / "state.json"
-        self._saved = ""
+        self._file = folder / "state.db"
+        self._database: sqlite3.Connection | None = None
+        self._saved: dict[DriveId, str] = {}
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -53,60 +54,68 @@ class Store:
     def load(self) -> dict[DriveId, DriveState]:
         """Return what was saved; nothing, and a line in the log, where it can't be used."""
         try:
-            saved = json.loads(self._file.read_text())
-            return {DriveId(d["domain"], d["target"]): _state(d) for d in saved["drives"]}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            rows = self._open().execute("SELECT domain, target, state FROM drives").fetchall()
+            self._saved = {DriveId(domain, target): text for domain, target, text in rows}
+            return {drive: _state(json.loads(text)) for drive, text in self._saved.items()}
+        except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
             log.warning(
-                "%s: can't be used (%r); limits now in force count as set by hand",
+                "%s: can't be used (%s); limits now in force count as set by hand",
                 self._file,
                 error,
             )
             return {}
 
-    def save(self, state: State, override: Mapping[DriveId, ThrottleLimits]) -> None:
-        """Write the state, `override` in place of what was sent to those drives.
+    def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
+        """Write what changed of some drives, or with `whole` of all there are, in one step.
 
-        Written beside and renamed, so that a full disk or a crash leaves the last one whole.
-        Raises IokeelError.
+        Raises IokeelError; what was saved before is then still there.
         """
-        drives = [
-            _values(drive, known, override.get(drive, known.sent))
-            for drive, known in state.drives.items()
-            if known.sent is not None
-        ]
-        text = json.dumps({"drives": drives})
-        if text == self._saved:
+        new = {drive: _text(known) for drive, known in drives.items() if known.sent is not None}
+        changed = {drive: text for drive, text in new.items() if self._saved.get(drive) != text}
+        gone = self._saved.keys() - new.keys() if whole else set()
+        if not changed and not gone:
             return
-        beside = self._file.with_suffix(".new")
         try:
-            with beside.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.rename(self._file)
-        except OSError as error:
+            with self._open() as database:
+                database.executemany(
+                    "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
+                    [(*drive, text) for drive, text in changed.items()],
+                )
+                database.executemany("DELETE FROM drives WHERE domain = ? AND target = ?", [*gone])
+        except sqlite3.Error as error:
             raise IokeelError(
                 str(self._file),
-                f"can't be written: {error.strerror}",
+                f"can't be written: {error}",
                 "free some space; until then a restart forgets credit and what was set",
             ) from None
-        self._saved = text
+        self._saved |= changed
+        for drive in gone:
+            del self._saved[drive]
+
+    def _open(self) -> sqlite3.Connection:
+        if self._database is None:
+            # Its calls are made one after another, though not all in one thread.
+            database = sqlite3.connect(self._file, check_same_thread=False)
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS drives"
+                " (domain TEXT, target TEXT, state TEXT, PRIMARY KEY (domain, target))"
+            )
+            self._database = database
+        return self._database
 
 
-def _values(drive: DriveId, known: DriveState, sent: ThrottleLimits | None) -> dict[str, Any]:
-    return {
-        "domain": drive.domain,
-        "target": drive.target,
-        "sent": _set(sent),
-        "found": _set(known.found),
-        "credit_seconds": known.credit.seconds,
-        "credit_open": known.credit.open,
-        "granted_seconds": known.granted_s,
-        "priced_for": known.priced_for
-        and [astuple(known.priced_for.read), astuple(known.priced_for.write)],
-    }
+def _text(known: DriveState) -> str:
+    mix = known.priced_for
+    return json.dumps(
+        {
+            "sent": _set(known.sent),
+            "found": _set(known.found),
+            "credit_seconds": round(known.credit.seconds),
+            "credit_open": known.credit.open,
+            "granted_seconds": known.granted_s,
+            "priced_for": mix and [astuple(mix.read), astuple(mix.write)],
+        }
+    )
 
 
 def _set(limits: ThrottleLimits | None) -> dict[str, int] | None:

@@ -84,9 +84,7 @@ def curve(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _covered(
-    checked: DomainPolicy, targets: Sequence[str]
-) -> Iterator[tuple[str, DrivePolicy]]:
+def _covered(checked: DomainPolicy, targets: Sequence[str]) -> Iterator[tuple[str, DrivePolicy]]:
     for target in targets or sorted(checked.drives):
         drive = checked.for_drive(target)
         if drive is not None:

@@ -6,6 +6,7 @@ from itertools import permutations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from iokeel.controller import (
     IDLE_S,
     DriveSeen,

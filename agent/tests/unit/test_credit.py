@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from iokeel.credit import REOPEN_S, Credit
 from iokeel.policy import DrivePolicy
 

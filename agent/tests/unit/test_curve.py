@@ -6,6 +6,7 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from iokeel.curve import DEFAULT_CURVE, KIB, CostCurve, is_uniform
 from iokeel.errors import CurveError
 
@@ -26,9 +27,7 @@ PUBLISHED = """size_kib,cost
 @st.composite
 def curves(draw: st.DrawFn) -> CostCurve:
     steps = draw(st.lists(st.integers(1, 1 << 20), min_size=1, max_size=12))
-    rises = draw(
-        st.lists(st.floats(0, 100), min_size=len(steps), max_size=len(steps))
-    )
+    rises = draw(st.lists(st.floats(0, 100), min_size=len(steps), max_size=len(steps)))
     points, size, cost = [], 0, draw(st.floats(0.01, 10))
     for step, rise in zip(steps, rises, strict=True):
         size += step

@@ -5,6 +5,7 @@ from itertools import pairwise, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from iokeel.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB, CostCurve, CostModel
 from iokeel.envelope import OVERSHOOT_RATIO, Mix, limits_for
 from iokeel.limits import ThrottleLimits

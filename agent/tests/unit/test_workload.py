@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from iokeel.workload import Counters, rates
 
 START = Counters(1_000_000_000, 100, 409_600, 50, 819_200, 10_000_000, 20_000_000)
