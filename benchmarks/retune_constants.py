@@ -45,7 +45,7 @@ SWEEPS: dict[str, tuple[object, Sequence[float]]] = {
     "DEADBAND_RATIO": (controller, (0.005, 0.015, 0.025, 0.05)),
     "NOISE_FACTOR": (controller, (0.0, 1.0, 2.0, 4.0)),
     "DRIFT_RATIO": (controller, (0.0, 0.005, 0.015, 0.05)),
-    "DRIFT_INTERVAL_S": (controller, (5.0, 10.0, 30.0, 100.0)),
+    "DRIFT_COST_S": (controller, (0.1, 0.2, 0.45, 1.0, 2.0)),
     "LOOK_AGAIN_S": (controller, (0.1, 0.2, 0.4, 0.8)),
     "MIN_INTERVAL_S": (controller, (0.0, 0.5, 1.0, 2.0)),
     "MIX_HALF_LIFE_S": (controller, (1.0, 2.0, 4.0, 8.0)),

@@ -25,8 +25,8 @@ nothing. So
   (with an empty bucket, so the same tenth of a second) and the first change too: no second holds
   two such gifts;
 - while the mix is steady, its estimate gets better with each look (a mean that decays with
-  MIX_HALF_LIFE_S, and begins anew at a shift), and a correction is worth a gift only beyond
-  DRIFT_RATIO and the noise, and once in DRIFT_INTERVAL_S;
+  MIX_HALF_LIFE_S, and begins anew at a shift). A correction beyond DRIFT_RATIO is worth its gift
+  once the error times how long it has been in force comes to DRIFT_COST_S, ten gifts;
 - a drive that has been idle for IDLE_S goes back to limits for no mix in particular, so that
   whatever it does next is served alike. That is free: its bucket is empty anyway.
 
@@ -50,7 +50,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from iokeel.credit import Credit
+from iokeel.credit import NO_CREDIT, Credit
 from iokeel.curve import DEFAULT_MODEL, CostModel, is_uniform
 from iokeel.envelope import Mix, held_rate, limits_for, mix_cost
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
@@ -62,7 +62,7 @@ SIZE_RATIO = 0.1
 DEADBAND_RATIO = 0.025
 NOISE_FACTOR = 2.0
 DRIFT_RATIO = 0.015
-DRIFT_INTERVAL_S = 30.0
+DRIFT_COST_S = 1.0
 LOOK_AGAIN_S = 0.4
 MIN_INTERVAL_S = 1.0
 MIX_HALF_LIFE_S = 4.0
@@ -154,35 +154,41 @@ class Noise:
         return Noise(value, self.ratio + _NOISE_GAIN * (change - self.ratio))
 
 
+_NO_NOISE = Noise()
+
+
 @dataclass(frozen=True, slots=True)
 class DriveState:
     """What the controller knows of a drive.
 
     rate: R of the last interval. mix: the mean of the `looks` intervals since the last shift.
-    size, price: the mean request size, and the bytes that a normalized operation moves. base: the limits that hold it to its policy's limit for
-    `priced_for`, the burst not included. sent: what was last ordered. found: what was in force
-    before the first order. error_ratio: e. throttled_s: seconds in which a bound was full.
+    size, price: the mean request size, and the bytes that a normalized operation moves.
+    base: the limits that hold it to its policy's limit for `priced_for`, the burst not included.
+    sent, replaced: what was ordered last, and before that. found: what was in force before the
+    first order. suspect: the sign of e where it was beyond the deadband. error_ratio: e.
+    throttled_s: seconds in which a bound was full.
     """
 
     policy: DrivePolicy | None = None
     counters: Counters | None = None
     rates: Rates | None = None
     rate: float | None = None
-    credit: Credit = Credit()
+    credit: Credit = NO_CREDIT
     granted_s: float = 0.0
     mix: Mix | None = None
     looks: int = 0
-    size: Noise = Noise()
-    price: Noise = Noise()
+    size: Noise = _NO_NOISE
+    price: Noise = _NO_NOISE
     priced_for: Mix | None = None
     base: ThrottleLimits | None = None
     sent: ThrottleLimits | None = None
+    replaced: ThrottleLimits | None = None
     found: ThrottleLimits | None = None
     sent_ns: int = 0
     reason: Reason | None = None
     active_ns: int | None = None
     idle_ns: int | None = None
-    suspect: int = 0  # the sign of e where it was beyond the deadband
+    suspect: int = 0
     error_ratio: float | None = None
     verdict: Verdict = Verdict.UNKNOWN
     retunes: int = 0
@@ -307,6 +313,7 @@ def _look(
         priced_for=mix,
         granted_s=granted_s,
         sent=limits,
+        replaced=known.sent,
         sent_ns=now_ns,
         reason=reason,
         suspect=0,
@@ -332,11 +339,12 @@ def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLi
     if known.sent is None:
         return bare, None
     back = known.found or UNLIMITED
-    released = replace(bare, sent=back, found=back, reason=Reason.RELEASED)
+    released = replace(bare, sent=back, replaced=known.sent, found=back, reason=Reason.RELEASED)
     if known.reason is Reason.RELEASED and not seen.failed:
         return (released if seen.in_force is None else bare), None
-    if known.reason is not Reason.RELEASED and seen.in_force not in (None, known.sent):
-        return bare, None  # by now they are somebody else's limits
+    ours = (None, known.sent, known.replaced)  # a crash may have kept the last from being done
+    if known.reason is not Reason.RELEASED and seen.in_force not in ours:
+        return bare, None
     return released, back
 
 
@@ -401,7 +409,7 @@ def _judge(
 ) -> tuple[Verdict, Reason | None, int, float | None]:
     """Say whether limits fit what a drive does: (verdict, reason to price anew, suspect, e)."""
     did, base = known.rates, known.base
-    if did is None or base is None:
+    if did is None or known.rate is None or base is None:
         return Verdict.UNKNOWN, None, 0, None
     if did.idle or known.mix is None:
         long = now_ns - (known.idle_ns or now_ns) >= IDLE_S * NS_PER_S
@@ -421,9 +429,10 @@ def _judge(
         if again and settled:
             return Verdict.RETUNED, Reason.SHIFT, 0, error
         return Verdict.SUSPECT if settled else Verdict.WAITING, None, way, error
-    if now_ns - known.sent_ns >= DRIFT_INTERVAL_S * NS_PER_S:
-        drift = _error(model, base, policy, known.mix, headroom)
-        if drift is not None and abs(drift) > max(DRIFT_RATIO, known.price.ratio):
+    drift = _error(model, base, policy, _at_rate(model, known.mix, known.rate), headroom)
+    if drift is not None and abs(drift) > DRIFT_RATIO and _since(known.sent_ns, now_ns):
+        since_s = min(now_ns - known.sent_ns, now_ns - (known.active_ns or now_ns)) / NS_PER_S
+        if abs(drift) * since_s > DRIFT_COST_S:
             return Verdict.RETUNED, Reason.DRIFT, 0, drift
     return Verdict.PRICED, None, 0, error
 
@@ -445,12 +454,22 @@ def _error(
     return max(errors, key=abs, default=None)
 
 
+def _at_rate(model: CostModel, mix: Mix, rate: float) -> Mix:
+    """Return a mix of the same shape that costs `rate`."""
+    scale = rate / mix_cost(model, mix)
+
+    def scaled(flow: Flow) -> Flow:
+        return Flow(scale * flow.raw_iops, scale * flow.bps, flow.seen_bytes)
+
+    return Mix(scaled(mix.read), scaled(mix.write))
+
+
 def _since(start_ns: int, now_ns: int) -> bool:
     return now_ns - start_ns >= MIN_INTERVAL_S * NS_PER_S
 
 
 def _credit(before: DriveState, policy: DrivePolicy | None, rate: float, did: Rates) -> Credit:
-    return before.credit.after(policy, rate, did.elapsed_s) if policy else Credit()
+    return before.credit.after(policy, rate, did.elapsed_s) if policy else NO_CREDIT
 
 
 def _has_shifted(before: DriveState, size: Noise) -> bool:
@@ -459,7 +478,7 @@ def _has_shifted(before: DriveState, size: Noise) -> bool:
         return True
     read, write = before.mix.read, before.mix.write
     so_far = (read.bps + write.bps) / (read.raw_iops + write.raw_iops)
-    if is_uniform(size.value) != is_uniform(so_far):
+    if size.ratio < SIZE_RATIO and is_uniform(size.value) != is_uniform(so_far):
         return True
     return abs(size.value / so_far - 1) > max(SIZE_RATIO, NOISE_FACTOR * size.ratio)
 

@@ -28,7 +28,7 @@ class Credit:
         next interval could spend, so that credit is never overdrawn.
         """
         if policy.limit is None or policy.burst is None or policy.burst <= policy.limit:
-            return Credit()
+            return NO_CREDIT
         most = float(policy.burst_seconds)
         seconds = min(self.seconds, most)
         if rate is not None and rate < (1 - _BAND_RATIO) * policy.limit:
@@ -37,3 +37,6 @@ class Credit:
             seconds = max(seconds - elapsed_s, 0.0)
         threshold = elapsed_s if self.open else max(min(REOPEN_S, most), elapsed_s)
         return Credit(seconds, most > 0 and seconds >= threshold)
+
+
+NO_CREDIT = Credit()

@@ -117,16 +117,6 @@ def held_rate(model: CostModel, limits: ThrottleLimits, mix: Mix) -> float | Non
     return min(factors) * mix_cost(model, mix) if factors else None
 
 
-def error_ratio(model: CostModel, limits: ThrottleLimits, limit: float, size_bytes: int) -> float:
-    """Return what limits let through of reads all of one size, as a ratio of their limit."""
-    passed = (
-        [limits.iops_total / _units_of(size_bytes, limits.iops_size)] if limits.iops_total else []
-    )
-    if limits.bps_total:
-        passed.append(limits.bps_total / size_bytes)
-    return min(passed, default=inf) * model.read.cost(size_bytes) / limit
-
-
 @lru_cache(maxsize=1024)
 def _envelope(model: CostModel, limit: float, separate: bool, most_ratio: float) -> ThrottleLimits:
     budgets = _budgets(model, limit, NO_MIX, separate, most_ratio)
@@ -157,8 +147,9 @@ class _Bound:
 class _Budget:
     """One limit and the bounds that together hold it.
 
-    most: what the dearest traffic may cost until the next retune. bps: the tight bound in bytes a second, 0 where no mix is known. scale: what brings the mix
-    up to the limit. flat: whether all requests cost the same, so that iops is the tight bound.
+    most: what the dearest traffic may cost until the next retune. bps: the tight bound in bytes
+    a second, 0 where no mix is known. scale: what brings the mix up to the limit. flat: whether
+    all requests cost the same, so that iops is the tight bound.
     """
 
     limit: float

@@ -65,7 +65,8 @@ def _rates(known: DriveState) -> list[str]:
 
 def _credit(known: DriveState) -> list[str]:
     policy = known.policy
-    assert policy is not None and policy.limit is not None
+    assert policy is not None
+    assert policy.limit is not None
     lines = []
     if policy.burst is not None and policy.burst > policy.limit:
         state = "open" if known.credit.open else "closed"

@@ -1,11 +1,11 @@
 """A QMP connection over a unix socket, made for asking many QEMUs for little, often.
 
 qemu.qmp is the library for this, and what it does at each query (a message object, a queue and
-two tasks) costs ten times what the query is worth: 213 us of CPU for each drive and second with
-100 QEMUs, against 19 us for this file (benchmarks/results/qmp-path.json), of an agent that may
-use 100 us in all. So here is the part of QMP that the agent needs, and no more: a line of JSON a
-message, one command at a time, replies matched by their id, a callback for events. Replies are
-decoded straight into typed values with msgspec, which skips what is not asked for.
+two tasks) costs many times what the query is worth: with 100 QEMUs 220 us of CPU for each drive
+and second, against 31 us for all of QmpSource (benchmarks/results/qmp-path.json), of an agent
+that may use 100 us in all. So here is the part of QMP that the agent needs, and no more: a line
+of JSON a message, one command at a time, replies matched by their id, a callback for events.
+Replies are decoded straight into typed values with msgspec, which skips what is not asked for.
 
 One command at a time is no loss, since QEMU carries out one after the other anyway; and a QEMU
 that hangs is sent nothing more, so that what waits for it can still be withdrawn.

@@ -109,6 +109,7 @@ def _text(known: DriveState) -> str:
     return json.dumps(
         {
             "sent": _set(known.sent),
+            "replaced": _set(known.replaced),
             "found": _set(known.found),
             "credit_seconds": round(known.credit.seconds),
             "credit_open": known.credit.open,
@@ -124,11 +125,16 @@ def _set(limits: ThrottleLimits | None) -> dict[str, int] | None:
     return {name: value for name, value in limits.items() if value is not None}
 
 
+def _limits(saved: Mapping[str, int] | None) -> ThrottleLimits | None:
+    return None if saved is None else ThrottleLimits(**saved)
+
+
 def _state(saved: Mapping[str, Any]) -> DriveState:
     mix = saved["priced_for"]
     return DriveState(
         sent=ThrottleLimits(**saved["sent"]),
-        found=saved["found"] and ThrottleLimits(**saved["found"]),
+        replaced=_limits(saved["replaced"]),
+        found=_limits(saved["found"]),
         credit=Credit(float(saved["credit_seconds"]), bool(saved["credit_open"])),
         granted_s=float(saved["granted_seconds"]),
         priced_for=mix and Mix(Flow(*mix[0]), Flow(*mix[1])),
