@@ -36,6 +36,8 @@ _SET_TIMEOUT_S = 5.0
 # Limits that QEMU refused once it will refuse again: don't ask every second.
 _REJECTED_RETRY_S = 30.0
 _SAVE_INTERVAL_S = 5.0
+# How long a drive of before the start that isn't seen is remembered: its guest may be found yet.
+_FIND_AGAIN_S = 60.0
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Agent:
     state: State = field(default_factory=State)
     drive_errors: Counter[DriveId] = field(default_factory=Counter)
     last_error: dict[DriveId, str] = field(default_factory=dict)
+    _started: float = field(default_factory=time.monotonic)
     _pending: set[DriveId] = field(default_factory=set)
     _failed: dict[DriveId, float] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
@@ -98,7 +101,8 @@ class Agent:
         async with self._looking:
             counters = await self._sample(domains)
             now_ns = time.monotonic_ns()
-            seen = Observation(dict(self._seen(domains, counters)), partial=domains is not None)
+            partial = domains is not None or time.monotonic() < self._started + _FIND_AGAIN_S
+            seen = Observation(dict(self._seen(domains, counters)), partial=partial)
             self.state, orders = decide(self.state, seen, now_ns)
             if orders:  # written before it is done: after a crash it has to be known again
                 await self._save({order.drive: self.state.drives[order.drive] for order in orders})
