@@ -24,13 +24,17 @@ from statistics import mean
 
 import iokeel.controller as controller
 import iokeel.envelope as envelope
+from iokeel.curve import DEFAULT_MODEL
+from iokeel.envelope import Mix
 from iokeel.policy import DrivePolicy
+from iokeel.workload import Flow
 from sim.drive import Phase, Run, Stream, run
 
 RESULT = Path(__file__).parent / "results/retune-constants.json"
 KIB = 1024
 LIMIT = 10_000
 PHASE_S = 6.0
+ENVELOPE_SIZES = [4 * KIB, 8 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB]
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 1024 * KIB]
 MIXES = {
     "8K + 64K": Stream(((8 * KIB, 0.5), (64 * KIB, 0.5))),
@@ -71,10 +75,14 @@ def shifts() -> dict[str, float]:
     }
 
 
-def steady(limits: Sequence[int] = (500, 2_000), seconds: float = 60.0) -> dict[str, float]:
+def steady(
+    limits: Sequence[int] = (500, 2_000), seconds: float = 60.0
+) -> dict[str, float]:
     """Run steady mixes, at limits that give few and many requests a second."""
     errors, changes = [], 0
-    for seed, (limit, mix) in enumerate((limit, mix) for limit in limits for mix in MIXES.values()):
+    for seed, (limit, mix) in enumerate(
+        (limit, mix) for limit in limits for mix in MIXES.values()
+    ):
         did = run([Phase(seconds, (mix,))], DrivePolicy(limit=limit), seed=seed)
         errors.append(abs(did.rate(5, seconds) / limit - 1))
         changes += sum(at > 5 for at, _ in did.changes)
@@ -84,6 +92,22 @@ def steady(limits: Sequence[int] = (500, 2_000), seconds: float = 60.0) -> dict[
         "steady_error_mean_ratio": mean(errors),
         "retunes_an_hour": changes / hours,
     }
+
+
+def envelope_rows() -> list[list[float]]:
+    """Return, for limits made for no mix and for each size, what each size gets of its limit."""
+    rows = []
+    for made_for in (None, *ENVELOPE_SIZES):
+        mix = Mix(Flow(1.0, float(made_for)), Flow(0.0, 0.0)) if made_for else None
+        limits = envelope.limits_for(DEFAULT_MODEL, LIMIT, mix)
+        row = []
+        for size in ENVELOPE_SIZES:
+            units = max(1.0, size / limits.iops_size) if limits.iops_size else 1.0
+            passed = [limits.iops_total / units] if limits.iops_total else []
+            passed += [limits.bps_total / size] if limits.bps_total else []
+            row.append(round(min(passed) * DEFAULT_MODEL.read.cost(size) / LIMIT, 3))
+        rows.append(row)
+    return rows
 
 
 def recovered_s(did: Run, start: float, end: float, within: float = 0.05) -> float:
@@ -101,7 +125,14 @@ def main() -> int:
     parser.add_argument("--only", choices=SWEEPS, help="sweep this constant alone")
     only = parser.parse_args().only
     results = []
-    columns = f"{'constant':18} {'value':>6} {'recovery s':>11} {'worst':>6} {'served':>11}"
+    envelopes = envelope_rows()
+    for made_for, row in zip(["no mix", *ENVELOPE_SIZES], envelopes, strict=True):
+        print(
+            f"made for {made_for!s:>8}: " + " ".join(f"{ratio:5.2f}" for ratio in row)
+        )
+    columns = (
+        f"{'constant':18} {'value':>6} {'recovery s':>11} {'worst':>6} {'served':>11}"
+    )
     print(f"{columns} {'steady error':>13} {'retunes/h':>9}")
     for name, (module, values) in SWEEPS.items():
         if only not in (None, name):
@@ -122,7 +153,12 @@ def main() -> int:
             )
         setattr(module, name, chosen)
     if only is None:
-        RESULT.write_text(json.dumps({"limit": LIMIT, "rows": results}, indent=1) + "\n")
+        RESULT.write_text(
+            json.dumps(
+                {"limit": LIMIT, "envelope": envelopes, "rows": results}, indent=1
+            )
+            + "\n"
+        )
     return 0
 
 

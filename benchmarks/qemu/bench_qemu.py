@@ -5,10 +5,12 @@ A storage daemon exports throttled null devices over NBD on a unix socket, and
 fio loads them. What fio logs, one line a request, is priced here from the
 table in reference form; nothing is computed by the code under test.
 
-    bench_qemu.py --patched DIR --stock DIR [--out FILE] [--quick] [NAME...]
+    bench_qemu.py [--patched DIR] [--stock DIR] [--out FILE] [--quick] [NAME...]
+    bench_qemu.py --table FILE [--readme README]
 
-DIR has a qemu-storage-daemon each (qemu-patches/build prints it). The result
-is one JSON file; `--table FILE` prints it as the tables of the README.
+A DIR has a qemu-storage-daemon; by default it is what qemu-patches/build makes
+from Debian's source. The result is one JSON file; --table prints it as the
+tables of qemu-patches/README.md, or puts them there.
 
 Terms, the same in every figure:
 - cost: sum over requests of their price by the curve, 4 KiB read = 1.
@@ -49,7 +51,13 @@ CURVE = [
 # Curves of no device, one a direction, with points off the powers of two.
 OWN_READ = [(1000, 0.7), (5000, 0.9), (50000, 7.25), (300000, 31.0), (2000000, 400.0)]
 OWN_WRITE = [(512, 2.0), (65536, 11.0), (1048576, 333.3)]
-FREE = [(1, 1.0)]
+WEIGHTS = [1000, 800, 600, 400]
+# IOPS of four groups with these weights, as published for two kernel controllers.
+PUBLISHED_WEIGHTS = {
+    "tpps, run 1": [30220, 28261, 26333, 20152],
+    "tpps, run 2": [17292, 15221, 12080, 7995],
+    "cfq": [16478, 13015, 9300, 5806],
+}
 DISK_BYTES = 8 << 30
 
 
@@ -362,7 +370,7 @@ def retune(ctx):
 def weights(ctx):
     """Do four backlogged members share by weight, whatever their requests?"""
     seconds = 6 if ctx.quick else 15
-    wanted = [1000, 800, 600, 400]
+    wanted = WEIGHTS
     mixes = {
         "4K 16K 64K 256K reads": [
             ("randread", "4k"), ("randread", "16k"), ("randread", "64k"), ("randread", "256k"),
@@ -467,6 +475,146 @@ BENCHMARKS = {
 }
 
 
+def percent(ratio, digits=1):
+    return f"{ratio * 100:.{digits}f} %"
+
+
+def tables(result):
+    """Return the result as Markdown, one table a benchmark."""
+    results, out = result["results"], []
+
+    def table(title, header, rows):
+        out.append(f"**{title}**\n")
+        out.append("| " + " | ".join(header) + " |")
+        out.append("|" + "---|" * len(header))
+        out.extend("| " + " | ".join(row) + " |" for row in rows)
+        out.append("")
+
+    if rows := results.get("exactness"):
+        limits = sorted({row["limit"] for row in rows})
+        by = {}
+        for row in rows:
+            by.setdefault(row["workload"], {})[row["limit"]] = row
+        worst = max(abs(row["cost_error"]) for row in rows)
+        table(
+            "Exactness: slowest and fastest full second after the first, in % of the limit; "
+            f"cost charged differs from fio's log by {worst:.1e} at most",
+            ["workload, depth 32", *(f"{limit:,}" for limit in limits)],
+            [
+                [
+                    name,
+                    *(
+                        f"{percent(cells[limit]['rate_min'])} – {percent(cells[limit]['rate_max'])}"
+                        for limit in limits
+                    ),
+                ]
+                for name, cells in by.items()
+            ],
+        )
+    if rows := results.get("shift"):
+        table(
+            "Shift: 4K reads for 5 s, then 1M reads, limit 2000; rate in % of the limit",
+            ["QEMU", *(f"s {i}" for i in range(2, 2 + len(rows[0]["seconds"])))],
+            [[row["qemu"], *(f"{100 * x:.1f}" for x in row["seconds"])] for row in rows],
+        )
+    if rows := results.get("retune"):
+        table(
+            "Retune: limits rewritten ten times a second for 10 s",
+            ["QEMU", "limits", "reads of", "passed, of the mean limit"],
+            [[row["qemu"], row["limits"], row["bs"], percent(row["ratio"])] for row in rows],
+        )
+    if rows := results.get("weights"):
+        table(
+            "Weights: four backlogged members, their share of the cost",
+            ["QEMU", "members", "1st", "2nd", "3rd", "4th", "off by at most"],
+            [
+                [
+                    "by weight 1000, 800, 600, 400",
+                    "",
+                    *(percent(weight / sum(WEIGHTS)) for weight in WEIGHTS),
+                    "",
+                ],
+                *(
+                    [
+                        row["qemu"],
+                        row["mix"],
+                        *(percent(share) for share in row["shares"]),
+                        percent(max(abs(error) for error in row["errors"])),
+                    ]
+                    for row in rows
+                ),
+                *published_shares(),
+            ],
+        )
+    if rows := results.get("overhead"):
+        table(
+            "Overhead: 4K reads, limits so high that nothing waits; median of "
+            f"{len(rows[0]['iops'])} interleaved runs, IOPS, and the ratio to stock run by run",
+            ["depth", "QEMU", "IOPS", "range", "ratio, median", "ratio, range"],
+            [
+                [
+                    str(row["depth"]),
+                    row["qemu"],
+                    f"{row['median']:,.0f}",
+                    f"{min(row['iops']):,.0f} – {max(row['iops']):,.0f}",
+                    percent(row["pair_median"]),
+                    f"{percent(min(row['pair_ratios']))} – {percent(max(row['pair_ratios']))}",
+                ]
+                for row in rows
+            ],
+        )
+    if rows := results.get("accounting"):
+        table(
+            "The accounting call alone",
+            ["charge", "ns per request, median", "range"],
+            [
+                [
+                    row["case"].removeprefix("throttle_account, "),
+                    f"{row['median']:.1f}",
+                    f"{min(row['ns']):.1f} – {max(row['ns']):.1f}",
+                ]
+                for row in rows
+            ],
+        )
+    out.append(
+        f"{result['when'][:10]}, {result['host']['cpus']} cores, Linux {result['kernel']}, "
+        f"{result['qemu']['patched'].removeprefix('qemu-storage-daemon ')}, {result['fio']}; "
+        f"load before the run {result['load_before'][0]:.1f}."
+    )
+    return "\n".join(out) + "\n"
+
+
+def published_shares():
+    """Return the rows of published figures for the same weights."""
+    for name, iops in PUBLISHED_WEIGHTS.items():
+        shares = [value / sum(iops) for value in iops]
+        errors = [
+            share / (weight / sum(WEIGHTS)) - 1
+            for share, weight in zip(shares, WEIGHTS, strict=True)
+        ]
+        yield [
+            f"published: {name}",
+            "equal requests, depth 512, flash card",
+            *(percent(share) for share in shares),
+            percent(max(abs(error) for error in errors)),
+        ]
+
+
+def put_into(readme, text):
+    """Replace what is between the two marks in a file."""
+    begin, end = "<!-- figures -->\n", "<!-- /figures -->\n"
+    before, _, rest = Path(readme).read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    Path(readme).write_text(before + begin + text + end + after)
+
+
+def build(*options):
+    """Return the folder of binaries that qemu-patches/build makes."""
+    script = Path(__file__).resolve().parents[2] / "qemu-patches/build"
+    run = subprocess.run([script, *options], check=True, stdout=subprocess.PIPE, text=True)
+    return run.stdout.splitlines()[-1]
+
+
 class Context:
     def __init__(self, patched, stock, quick):
         self.patched = os.path.join(patched, "qemu-storage-daemon")
@@ -488,11 +636,19 @@ def main():
     parser.add_argument("--out", default="-", help="JSON result (default: stdout)")
     parser.add_argument("--quick", action="store_true", help="shorter runs")
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; default all")
+    parser.add_argument("--table", metavar="FILE", help="print a result as tables")
+    parser.add_argument("--readme", metavar="FILE", help="put the tables into this file")
     args = parser.parse_args()
-    unknown = set(args.names) - set(BENCHMARKS)
-    if unknown or not args.patched or not args.stock:
-        parser.error(f"unknown: {', '.join(unknown)}" if unknown else "need --patched and --stock")
-    ctx = Context(args.patched, args.stock, args.quick)
+    if args.table:
+        text = tables(json.loads(Path(args.table).read_text()))
+        if args.readme:
+            put_into(args.readme, text)
+        else:
+            sys.stdout.write(text)
+        return
+    if unknown := set(args.names) - set(BENCHMARKS):
+        parser.error(f"unknown: {', '.join(unknown)}")
+    ctx = Context(args.patched or build(), args.stock or build("--stock"), args.quick)
     result = {
         "scenario": "qemu-patches",
         "when": datetime.now(UTC).isoformat(timespec="seconds"),

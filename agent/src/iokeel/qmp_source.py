@@ -73,7 +73,6 @@ class QmpSource(Reports):
             await round_.done
         finally:
             deadline.cancel()
-            round_.end()
         if round_.outstanding:
             for monitor in monitors:
                 monitor.check_answered()

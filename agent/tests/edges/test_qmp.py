@@ -158,12 +158,13 @@ async def test_a_reply_that_comes_late_is_dropped_and_the_next_query_works(
 ) -> None:
     late: list[dict[str, Any]] = []
     server.answers["query-blockstats"] = lambda request: late.append(request)
-    assert await source.sample(None, 0.1) == {}
+    found = await source.sample(None, 0.1)
     await until(lambda: late)
     server.counters["vda"]["rd_operations"] = 7
     server.send(server.reply(late[0]))
     del server.answers["query-blockstats"]
     await asyncio.sleep(0.1)
+    assert found == {}
     server.counters["vda"]["rd_operations"] = 8
     assert (await source.sample(None, 1.0))[VDA].read_requests == 8
 
@@ -561,9 +562,16 @@ async def test_a_storm_of_events_costs_a_query_a_second(
     before = len(server.asked)
     for _ in range(100):
         server.event("BLOCK_JOB_COMPLETED")
-        server.event("BLOCK_IO_ERROR")
         await asyncio.sleep(0.01)
-    assert len(server.asked) - before <= 3
+    assert 1 <= len(server.asked) - before <= 3
+
+
+async def test_a_failing_disk_costs_no_query(source: QmpSource, server: QmpServer) -> None:
+    before = len(server.asked)
+    for _ in range(10):
+        server.event("BLOCK_IO_ERROR")
+    await asyncio.sleep(0.2)
+    assert len(server.asked) == before
 
 
 @pytest.mark.parametrize("filters", [False, True])
@@ -846,6 +854,11 @@ class Qemu:
             line = f'qemu-io -d {device} "{command}"'
             self.ask("human-monitor-command", **{"command-line": line})
 
+    def stop(self) -> None:
+        """Stop it as SIGSTOP does, which takes a moment."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)
+
     def end(self) -> None:
         """Kill it."""
         self._file.close()
@@ -931,6 +944,15 @@ class TestRealQemu:
             await until(second.vms)
             assert second.vms()["db1"].drives[target].in_force == limits
 
+    @pytest.mark.parametrize("target", ["vda", "vdb"])
+    async def test_a_size_without_an_iops_limit_is_left_out(
+        self, on_qemu: QmpSource, qemu: Qemu, target: str
+    ) -> None:
+        limits = ThrottleLimits(bps_total=5000, iops_size=4096)
+        await on_qemu.set_limits(DriveId("db1", target), limits, 2.0)
+        in_force = on_qemu.vms()["db1"].drives[target].in_force
+        assert in_force == ThrottleLimits(bps_total=5000)
+
     async def test_limits_that_qemu_refuses_leave_those_that_held(
         self, on_qemu: QmpSource, qemu: Qemu
     ) -> None:
@@ -983,7 +1005,7 @@ class TestRealQemu:
     async def test_a_stopped_qemu_is_waited_for_and_recovers(
         self, on_qemu: QmpSource, qemu: Qemu
     ) -> None:
-        qemu.process.send_signal(signal.SIGSTOP)
+        qemu.stop()
         assert await on_qemu.sample(None, 0.2) == {}
         assert await on_qemu.sample(None, 0.2) == {}
         qemu.process.send_signal(signal.SIGCONT)
@@ -1000,14 +1022,14 @@ class TestRealQemu:
         assert busy.value.kind == "busy"
 
     async def test_a_stopped_qemu_is_told_from_a_busy_monitor(self, qemu: Qemu) -> None:
-        qemu.process.send_signal(signal.SIGSTOP)
+        qemu.stop()
         pid = qemu.process.pid
         with pytest.raises(MonitorLost, match=f"from process {pid}; it is stopped") as stopped:
             await connect(qemu.socket, lambda _: None)
         assert stopped.value.kind == "timeout"
 
     async def test_where_many_wait_for_a_monitor_it_is_busy(self, qemu: Qemu) -> None:
-        qemu.process.send_signal(signal.SIGSTOP)
+        qemu.stop()
         waiting = []
         with contextlib.suppress(BlockingIOError):
             for _ in range(10):
