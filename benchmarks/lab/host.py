@@ -1,6 +1,7 @@
 """A hypervisor host: a Debian with QEMU and its own libvirtd, in a namespace of its own."""
 
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -62,7 +63,7 @@ class Host:
         self.uri = f"qemu+unix:///system?socket={self.dir}/run/libvirt/libvirt-sock"
         self._libvirtd: subprocess.Popen[bytes] | None = None
         self._configure(hooks)
-        caches = cache_dir() / f"libvirt-{suite}"  # QEMU's capabilities: 8 s the first time
+        caches = cache_dir() / f"libvirt-{suite}"  # QEMU's capabilities
         caches.mkdir(exist_ok=True)
         self.namespace = Namespace(self.dir, root, {
             Path("/tmp"): (Path("/tmp"), "rw"),
@@ -159,6 +160,11 @@ class Host:
         if self._libvirtd:
             self._libvirtd.kill()
             self._libvirtd.wait()
+
+    def signal_libvirtd(self, number: signal.Signals) -> None:
+        """Send libvirtd a signal, such as SIGSTOP to have it hang."""
+        if self._libvirtd:
+            self._libvirtd.send_signal(number)
 
     def restart_libvirtd(self) -> None:
         """End libvirtd in order and start it again. Guests run on."""

@@ -16,7 +16,8 @@ Terms, the same in every figure:
 - cost: sum over requests of their price by the curve, 4 KiB read = 1.
 - rate in a window: the cost passed in it over its length. The cost of a
   request is spread evenly over the time until the next one passes, since that
-  is what the next one waits for. Windows are the full seconds after the first.
+  is what the next one waits for. Windows are the full seconds after the first,
+up to a second before the end, when fio stops asking.
 """
 
 import argparse
@@ -143,6 +144,11 @@ class Daemon:
 
     def set_limits(self, limits):
         self.qmp("qom-set", path="/objects/group", property="limits", value=limits)
+
+    def cpu_seconds(self):
+        """Return the CPU time that the daemon has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self):
         self.qmp("quit")
@@ -282,7 +288,7 @@ def exactness(ctx):
             with daemon(ctx.patched, limits_of(limit, read, write)) as target:
                 options = dict(options)
                 rw = options.pop("rw")
-                _, requests = run_fio(target, [job(target, seconds, rw, **options)])
+                _, requests = run_fio(target, [job(target, seconds + 1, rw, **options)])
                 group = target.stats()
             cost = coster(read, write)
             expected = sum(cost(request) for request in requests)
@@ -315,7 +321,7 @@ def shift(ctx):
         with daemon(getattr(ctx, which), limits) as target:
             jobs = [
                 job(target, half, "randread", bs="4k"),
-                job(target, half, "randread", bs="1m", startdelay=half),
+                job(target, half + 1, "randread", bs="1m", startdelay=half),
             ]
             _, requests = run_fio(target, jobs)
         per_second = rates(requests, coster(), 2 * half)
@@ -412,7 +418,7 @@ def weights(ctx):
 
 def overhead(ctx):
     """What does the series cost when nothing ever waits?"""
-    rounds, seconds = (3, 3) if ctx.quick else (8, 5)
+    rounds, seconds = (3, 2) if ctx.quick else (24, 2)
     kinds = {
         "stock": (ctx.stock, {"iops-total": 10**9}),
         "patched": (ctx.patched, {"iops-total": 10**9}),
@@ -421,6 +427,7 @@ def overhead(ctx):
     rows = []
     for depth in (1, 32):
         iops = {kind: [] for kind in kinds}
+        cpu = {kind: [] for kind in kinds}
         for turn in range(rounds):
             order = list(kinds)
             order = order[turn % 3 :] + order[: turn % 3]
@@ -428,8 +435,12 @@ def overhead(ctx):
                 binary, limits = kinds[kind]
                 with daemon(binary, limits) as target:
                     jobs = [job(target, seconds, "randread", depth=depth, bs="4k")]
+                    before = target.cpu_seconds()
                     report, _ = run_fio(target, jobs, log=False)
-                iops[kind].append(report["jobs"][0]["read"]["iops"])
+                    used = target.cpu_seconds() - before
+                read = report["jobs"][0]["read"]
+                iops[kind].append(read["iops"])
+                cpu[kind].append(used / read["total_ios"] * 1e6)
         base = statistics.median(iops["stock"])
         for kind, values in iops.items():
             pairs = [a / b for a, b in zip(values, iops["stock"], strict=True)]
@@ -442,9 +453,11 @@ def overhead(ctx):
                     "ratio": statistics.median(values) / base,
                     "pair_ratios": pairs,
                     "pair_median": statistics.median(pairs),
+                    "cpu_us": cpu[kind],
+                    "cpu_us_median": statistics.median(cpu[kind]),
                 }
             )
-            ctx.say({key: value for key, value in rows[-1].items() if key != "iops"})
+            ctx.say({key: row for key, row in rows[-1].items() if not isinstance(row, list)})
     return rows
 
 
@@ -550,15 +563,15 @@ def tables(result):
         table(
             "Overhead: 4K reads, limits so high that nothing waits; median of "
             f"{len(rows[0]['iops'])} interleaved runs, IOPS, and the ratio to stock run by run",
-            ["depth", "QEMU", "IOPS", "range", "ratio, median", "ratio, range"],
+            ["depth", "QEMU", "IOPS", "ratio, median", "ratio, middle half", "daemon's CPU"],
             [
                 [
                     str(row["depth"]),
                     row["qemu"],
                     f"{row['median']:,.0f}",
-                    f"{min(row['iops']):,.0f} – {max(row['iops']):,.0f}",
                     percent(row["pair_median"]),
-                    f"{percent(min(row['pair_ratios']))} – {percent(max(row['pair_ratios']))}",
+                    " – ".join(percent(statistics.quantiles(row["pair_ratios"])[i]) for i in (0, 2)),
+                    f"{row['cpu_us_median']:.2f} µs per request",
                 ]
                 for row in rows
             ],

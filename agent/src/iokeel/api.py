@@ -39,55 +39,35 @@ class HookMessage(BaseModel):
 @contextlib.asynccontextmanager
 async def serve(agent: Any, config: Config) -> AsyncIterator[None]:
     """Serve an agent's API while the context lasts. Raises ConfigError where it can't."""
-    path = Path(config.agent.socket)
-    app = web.Application(client_max_size=_MOST_BYTES)
-    app[_AGENT] = agent
-    app.router.add_get("/v1/vms", _vms)
-    app.router.add_get("/v1/why", _why)
-    app.router.add_post("/v1/hook", _hook)
-    app.router.add_get("/metrics", _metrics)
-    runner = web.AppRunner(app, access_log=None)
-    public = web.Application()
-    public[_AGENT] = agent
-    public.router.add_get("/metrics", _metrics)
-    public_runner = web.AppRunner(public, access_log=None)
-    await runner.setup()
-    await public_runner.setup()
+    async with contextlib.AsyncExitStack() as stack:
+        runner = await _runner(stack, agent)
+        for route in (web.get("/v1/vms", _vms), web.get("/v1/why", _why)):
+            runner.app.router.add_routes([route])
+        runner.app.router.add_post("/v1/hook", _hook)
+        await _serve_socket(stack, runner, config.agent.socket)
+        if config.agent.metrics_address is not None:
+            await _serve_metrics(stack, agent, config.agent.metrics_address)
+        yield
+
+
+async def _serve_socket(
+    stack: contextlib.AsyncExitStack, runner: web.AppRunner, path: Path
+) -> None:
     try:
         _clear(path)
-        await web.UnixSite(runner, str(path)).start()
-        path.chmod(_SOCKET_MODE)
-        if config.agent.metrics_address is not None:
-            host, port = config.agent.metrics_address
-            await web.TCPSite(public_runner, host, port).start()
-        yield
+        umask = os.umask(0o777 & ~_SOCKET_MODE)
+        try:
+            await runner.setup()
+            await web.UnixSite(runner, str(path)).start()
+        finally:
+            os.umask(umask)
     except OSError as error:
         raise ConfigError(
-            str(error.filename or config.agent.metrics_address or path),
-            f"can't be served: {error.strerror}",
-            "see that the folder is the agent's and the port is free",
+            str(path),
+            f"can't be served: {os.strerror(error.errno) if error.errno else error}",
+            "set [agent] socket to a path in a folder of the agent's own",
         ) from None
-    finally:
-        await runner.cleanup()
-        await public_runner.cleanup()
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-
-
-def _clear(path: Path) -> None:
-    """Make way for the socket: remove one that nobody serves any more."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        return
-    if path.stat().st_uid != os.geteuid():
-        raise ConfigError(str(path), "belongs to another user", "remove it or set another socket")
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-    raise ConfigError(str(path), "another agent serves it", "stop that agent first")
+    stack.callback(path.unlink, missing_ok=True)
 
 
 async def _vms(request: web.Request) -> web.Response:
