@@ -6,7 +6,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator
+import stat
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,19 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from iokeel.config import Config
+from iokeel.config_tables import Address
 from iokeel.errors import ConfigError, PolicyError
 from iokeel.explain import explain
 from iokeel.metadata import parse_policy
 from iokeel.metrics import CONTENT_TYPE
 from iokeel.report import vm_reports
+from iokeel.text import shown
 from iokeel.workload import DriveId
 
 log = logging.getLogger(__name__)
 _SOCKET_MODE = 0o660
+# How long a stop waits for clients that are being answered.
+_SHUTDOWN_S = 2.0
 # The largest domain XML that the hook may send.
 _MOST_BYTES = 16 << 20
 _AGENT: web.AppKey[Any] = web.AppKey("agent")
@@ -39,35 +44,79 @@ class HookMessage(BaseModel):
 @contextlib.asynccontextmanager
 async def serve(agent: Any, config: Config) -> AsyncIterator[None]:
     """Serve an agent's API while the context lasts. Raises ConfigError where it can't."""
+    shown_to_all = [web.get("/metrics", _metrics)]
+    routes = [web.get("/v1/vms", _vms), web.get("/v1/why", _why), web.post("/v1/hook", _hook)]
     async with contextlib.AsyncExitStack() as stack:
-        runner = await _runner(stack, agent)
-        for route in (web.get("/v1/vms", _vms), web.get("/v1/why", _why)):
-            runner.app.router.add_routes([route])
-        runner.app.router.add_post("/v1/hook", _hook)
-        await _serve_socket(stack, runner, config.agent.socket)
+        runner = await _runner(stack, agent, [*routes, *shown_to_all])
+        await _on_socket(stack, runner, config.agent.socket)
         if config.agent.metrics_address is not None:
-            await _serve_metrics(stack, agent, config.agent.metrics_address)
+            runner = await _runner(stack, agent, shown_to_all)
+            await _on_port(runner, config.agent.metrics_address)
         yield
 
 
-async def _serve_socket(
-    stack: contextlib.AsyncExitStack, runner: web.AppRunner, path: Path
-) -> None:
+async def _runner(
+    stack: contextlib.AsyncExitStack, agent: Any, routes: Iterable[web.AbstractRouteDef]
+) -> web.AppRunner:
+    app = web.Application(client_max_size=_MOST_BYTES)
+    app[_AGENT] = agent
+    app.add_routes(routes)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    return runner
+
+
+async def _on_socket(stack: contextlib.AsyncExitStack, runner: web.AppRunner, path: Path) -> None:
     try:
         _clear(path)
         umask = os.umask(0o777 & ~_SOCKET_MODE)
         try:
-            await runner.setup()
             await web.UnixSite(runner, str(path)).start()
         finally:
             os.umask(umask)
     except OSError as error:
-        raise ConfigError(
-            str(path),
-            f"can't be served: {os.strerror(error.errno) if error.errno else error}",
-            "set [agent] socket to a path in a folder of the agent's own",
-        ) from None
+        what = f"can't be served, {_reason(error)}"
+        mend = "set [agent] socket to a path in a folder of the agent's own"
+        raise ConfigError(str(path), what, mend) from None
     stack.callback(path.unlink, missing_ok=True)
+
+
+async def _on_port(runner: web.AppRunner, address: Address) -> None:
+    try:
+        await web.TCPSite(runner, *address).start()
+    except OSError as error:
+        what = f"{address.host} port {address.port} can't be served, {_reason(error)}"
+        raise ConfigError("[agent] metrics_address", what, "give a port that is free") from None
+
+
+def _clear(path: Path) -> None:
+    """Make way for the socket: remove one that nobody serves any more, and nothing else."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        there = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(there.st_mode):
+        raise ConfigError(str(path), "is there and is no socket", "set another [agent] socket")
+    if there.st_uid != os.geteuid():
+        raise ConfigError(
+            str(path), "belongs to another user", "remove it or set another [agent] socket"
+        )
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except BlockingIOError:  # so many are waiting that no more are let in
+            pass
+    raise ConfigError(str(path), "another process serves it", "stop that agent first")
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 async def _vms(request: web.Request) -> web.Response:
@@ -96,8 +145,10 @@ async def _hook(request: web.Request) -> web.Response:
     try:
         message = HookMessage.model_validate_json(await request.read())
     except ValidationError as error:
-        return _error(400, f"not a hook's message: {error.errors()[0]['msg']}")
-    log.debug("hook: %s %s", message.domain, message.operation)
+        wrong = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in wrong["loc"]) or "the body"
+        return _error(400, f"not a hook's message: {where}: {wrong['msg']}")
+    log.debug("hook: %s of domain %s", shown(message.operation), shown(message.domain))
     if message.xml is not None:
         try:
             parse_policy(message.xml, agent.config.classes, f"domain {message.domain}")

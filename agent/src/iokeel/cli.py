@@ -5,23 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from iokeel import __version__, client, tables
 from iokeel.config import DEFAULT_CONFIG, load
 from iokeel.curve import KIB, CostCurve
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
 from iokeel.metadata import domain_targets, missing_targets, parse_policy
+from iokeel.policy import MOST_IOPS
+from iokeel.report import VmReport
+from iokeel.text import did_you_mean, shown
 from iokeel.units import parse_size
+
+NOT_SO, USAGE = 1, 2
+DEFAULT_SOCKET = Path("/run/iokeel/agent.sock")
+_SOCKET_VARIABLE = "IOKEEL_SOCKET"
+_TOP_INTERVAL_S = 1.0
+# Where no terminal says how wide it is: in a pipe nothing needs to be left out.
+_WIDE = 1000
 
 app = typer.Typer(
     help="Keep every guest's disk on an even keel.",
@@ -34,30 +48,68 @@ curve_app = typer.Typer(help="Show cost curves.", no_args_is_help=True)
 app.add_typer(policy_app, name="policy")
 app.add_typer(curve_app, name="curve")
 out = Console(highlight=False)
-
-NOT_SO, USAGE = 1, 2
-_TOP_INTERVAL_S = 1.0
+if not out.is_terminal and "COLUMNS" not in os.environ:
+    out.width = _WIDE
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help=f"Configuration (default {DEFAULT_CONFIG}).")
 ]
 SocketOption = Annotated[
     Path,
-    typer.Option("--socket", envvar="IOKEEL_SOCKET", help="The agent's socket."),
+    typer.Option("--socket", envvar=_SOCKET_VARIABLE, help="The agent's socket."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DEFAULT_SOCKET = Path("/run/iokeel/agent.sock")
 
 
 def main() -> None:
     """Run the command; errors are one line on stderr, and an exit status of 1 or 2."""
     try:
-        app()
+        status = app(standalone_mode=False)
+        sys.stdout.flush()
     except IokeelError as error:
-        print(f"iokeel: {error}", file=sys.stderr)
-        sys.exit(USAGE if isinstance(error, ConfigError) else NOT_SO)
-    except BrokenPipeError:
-        sys.exit(NOT_SO)
+        _complain(str(error))
+        status = USAGE if isinstance(error, ConfigError) else NOT_SO
+    except typer.TyperException as error:
+        status = _usage(error)
+    except typer.Abort:
+        status = NOT_SO
+    except BrokenPipeError:  # as in `iokeel stats | head`; the reader has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = NOT_SO
+    sys.exit(status)
+
+
+def _usage(error: typer.TyperException) -> int:
+    """Say what is wrong with the words of the command, and return the exit status."""
+    what = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    see = f"; see `{context.command_path} --help`" if context else ""
+    if what:  # without a word too few or too many there is only the help, printed already
+        _complain(f"{what}{see}")
+    return error.exit_code
+
+
+def _complain(text: str) -> None:
+    print(f"iokeel: {text}", file=sys.stderr)
+
+
+def _vm_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return what a VM's name may be completed to."""
+    return [r.domain for r in _known(context) if r.domain.startswith(incomplete)]
+
+
+def _drive_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return what a drive's name may be completed to."""
+    drives = [d for r in _known(context) for d in r.drives if d.domain == context.params.get("vm")]
+    return [drive.target for drive in drives if drive.target.startswith(incomplete)]
+
+
+def _known(context: typer.Context) -> list[VmReport]:
+    socket = context.params.get("socket") or os.environ.get(_SOCKET_VARIABLE) or DEFAULT_SOCKET
+    try:
+        return client.vms(Path(socket))
+    except IokeelError:
+        return []
 
 
 @app.callback(invoke_without_command=True)
@@ -83,37 +135,57 @@ def agent(config: ConfigOption = None) -> None:
 
 @app.command()
 def stats(
-    vm: Annotated[str | None, typer.Argument(help="Only this VM.")] = None,
+    vm: Annotated[
+        str | None, typer.Argument(help="Only this VM.", autocompletion=_vm_names)
+    ] = None,
     as_json: JsonOption = False,
     socket: SocketOption = DEFAULT_SOCKET,
 ) -> None:
-    """Show what each drive does against its limits, and each VM's sums."""
+    """Show what each drive does against its limits, and each VM's sums.
+
+    norm. iops: what it does, in 4 KiB reads a second; allowed: what it may do now; ms r / w: mean
+    latency, the throttle's wait included; credit: seconds of burst saved; bound by: the bounds
+    that it uses up.
+    """
     reports = client.vms(socket)
     if vm is not None:
+        names = [report.domain for report in reports]
         reports = [report for report in reports if report.domain == vm]
         if not reports:
-            raise IokeelError(vm, "no such running VM", "see `iokeel stats`")
+            raise IokeelError(shown(vm), "no such running VM", did_you_mean(vm, names))
     if as_json:
         print(json.dumps([report.model_dump() for report in reports], indent=2))
     else:
-        out.print(tables.drives(reports))
+        out.print(tables.DriveTable(reports))
         for line in tables.complaints(reports):
-            out.print(line, markup=False)
+            print(line)
 
 
 @app.command()
 def top(socket: SocketOption = DEFAULT_SOCKET) -> None:
     """Show the same as stats, live, until interrupted."""
-    with _interruptible(), Live(console=out, screen=out.is_terminal, auto_refresh=False) as live:
+    reports = client.vms(socket)
+    if not out.is_terminal:
+        raise IokeelError("top", "the output is no terminal", "use `iokeel stats`")
+    with _interruptible(), Live(console=out, screen=True, auto_refresh=False) as live:
+        complaint = ""
         while True:
-            live.update(tables.drives(client.vms(socket)), refresh=True)
+            lines = [complaint] if complaint else [*tables.complaints(reports)]
+            table = tables.DriveTable(reports)
+            live.update(Group(table, *(Text(line, "red") for line in lines)), refresh=True)
             time.sleep(_TOP_INTERVAL_S)
+            try:
+                reports, complaint = client.vms(socket), ""
+            except ConnectionLost as error:  # while an agent is restarted, say
+                complaint = str(error)
 
 
 @app.command()
 def why(
-    vm: str,
-    drive: Annotated[str | None, typer.Argument()] = None,
+    vm: Annotated[str, typer.Argument(help="The VM.", autocompletion=_vm_names)],
+    drive: Annotated[
+        str | None, typer.Argument(help="Only this drive.", autocompletion=_drive_names)
+    ] = None,
     as_json: JsonOption = False,
     socket: SocketOption = DEFAULT_SOCKET,
 ) -> None:
@@ -130,20 +202,22 @@ def why(
 
 @policy_app.command("check")
 def policy_check(
-    what: Annotated[str, typer.Argument(metavar="FILE|VM", help="A file, - or a running VM.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|VM", help="A file, - or a running VM.", autocompletion=_vm_names
+        ),
+    ],
     config: ConfigOption = None,
     as_json: JsonOption = False,
     socket: SocketOption = DEFAULT_SOCKET,
 ) -> None:
     """Check the policy in a file (domain XML, or the policy alone) or of a running VM."""
-    if what != "-" and not Path(what).exists():
+    text = sys.stdin.buffer.read() if what == "-" else _read(what)
+    if text is None:
         _check_running(what, socket, as_json)
         return
-    name = "standard input" if what == "-" else what
-    try:
-        text = sys.stdin.buffer.read() if what == "-" else Path(what).read_bytes()
-    except OSError as error:
-        raise ConfigError(name, error.strerror or str(error), "give a readable file") from None
+    name = "standard input" if what == "-" else shown(what)[1:-1]
     classes = load(config, default_missing=True).classes
     policy = parse_policy(text, classes, name)
     if policy is None:
@@ -162,26 +236,50 @@ def policy_check(
         out.print(tables.policy(policy, targets))
 
 
+def _read(file: str) -> bytes | None:
+    """Return a file's contents; None where there is none, and the word may be a VM's name."""
+    try:
+        return Path(file).read_bytes()
+    except FileNotFoundError:
+        if "/" not in file:
+            return None
+        raise ConfigError(shown(file)[1:-1], "no such file", "give a file, - or a VM") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        reason = getattr(error, "strerror", None) or str(error)
+        what = f"can't be read, {reason}"
+        raise ConfigError(shown(file)[1:-1], what, "give a readable file, - or a VM") from None
+
+
 def _check_running(vm: str, socket: Path, as_json: bool) -> None:
     try:
-        report = next((report for report in client.vms(socket) if report.domain == vm), None)
+        reports = client.vms(socket)
     except ConnectionLost as error:
-        raise IokeelError(vm, f"no such file, and {error}") from None
+        raise IokeelError(shown(vm), f"no such file, and {error}") from None
+    report = next((report for report in reports if report.domain == vm), None)
     if report is None:
-        raise IokeelError(vm, "no such file and no such running VM", "see `iokeel stats`")
+        names = [report.domain for report in reports]
+        what = "no such file and no such running VM"
+        raise IokeelError(shown(vm), what, did_you_mean(vm, names))
     if as_json:
         print(json.dumps({"domain": vm, "error": report.policy_error}))
     if report.policy_error is not None:
-        raise IokeelError(report.policy_error, "")
+        where, _, what = report.policy_error.partition(": ")
+        raise IokeelError(where, what)
     if not as_json:
         print(f"{vm}: its policy is valid")
 
 
 @curve_app.command("table")
 def curve_table(
-    least: Annotated[int | None, typer.Option("--min", min=1, help="Reservation.")] = None,
-    most: Annotated[int | None, typer.Option("--max", min=1, help="Limit.")] = None,
-    burst: Annotated[int | None, typer.Option(min=1, help="Burst.")] = None,
+    least: Annotated[
+        int | None, typer.Option("--min", min=1, max=MOST_IOPS, help="Reservation, normalized.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, max=MOST_IOPS, help="Limit, normalized.")
+    ] = None,
+    burst: Annotated[
+        int | None, typer.Option("--burst", min=1, max=MOST_IOPS, help="Burst, normalized.")
+    ] = None,
     sizes: Annotated[str | None, typer.Option(help="Such as 4k,8k,1m.")] = None,
     writes: Annotated[bool, typer.Option("--writes", help="The curve for writes.")] = False,
     config: ConfigOption = None,
@@ -191,8 +289,9 @@ def curve_table(
 
     Costs are in hundredths of a 4 KiB read.
     """
-    model = load(config, default_missing=True).model
+    _check_order({"--min": least, "--max": most, "--burst": burst})
     chosen = _sizes(sizes)
+    model = load(config, default_missing=True).model
     rows = [_row(model.write if writes else model.read, s, least, most, burst) for s in chosen]
     if as_json:
         print(json.dumps(rows, indent=2))
@@ -200,10 +299,22 @@ def curve_table(
         out.print(tables.curve(rows))
 
 
+def _check_order(rates: Mapping[str, int | None]) -> None:
+    """Raise ConfigError where one rate is below one that comes before it."""
+    given = [(option, rate) for option, rate in rates.items() if rate is not None]
+    for (lower, low), (upper, high) in pairwise(given):
+        if high < low:
+            what = f"{high} is below {lower} {low}"
+            raise ConfigError(upper, what, "give --min, --max and --burst in ascending order")
+
+
 def _sizes(text: str | None) -> list[int]:
     if text is None:
         return [*(kib * KIB for kib in range(4, 257)), 512 * KIB, 1024 * KIB]
-    sizes = [parse_size(part.strip()) for part in text.split(",")]
+    try:
+        sizes = [parse_size(part.strip()) for part in text.split(",")]
+    except ConfigError as error:
+        raise ConfigError(f"--sizes {error.where}", error.what, error.mend) from None
     if 0 in sizes:
         raise ConfigError("--sizes", "a request of 0 bytes has no cost", "give sizes above 0")
     return sizes
@@ -213,7 +324,11 @@ def _row(
     curve: CostCurve, size_bytes: int, least: int | None, most: int | None, burst: int | None
 ) -> dict[str, Any]:
     cost = curve.cost(size_bytes)
-    row: dict[str, Any] = {"size_bytes": size_bytes, "cost": round(100 * cost, 4)}
+    hundredths = round(100 * cost, 4)
+    row: dict[str, Any] = {
+        "size_bytes": size_bytes,
+        "cost": int(hundredths) if hundredths.is_integer() else hundredths,
+    }
     rates = {"min": least, "max": most, "burst": burst}
     row |= {f"{name}_iops": rate and round(rate / cost) for name, rate in rates.items()}
     row |= {f"{name}_bps": rate and round(rate / cost * size_bytes) for name, rate in rates.items()}
@@ -222,6 +337,8 @@ def _row(
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
+    """End quietly, and with the terminal as it was, at SIGINT and SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:

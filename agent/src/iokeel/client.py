@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import aiohttp
 from pydantic import TypeAdapter
@@ -14,44 +16,59 @@ from iokeel.report import VmReport
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _VMS = TypeAdapter(list[VmReport])
+_STEPS = TypeAdapter(dict[str, list[str]])
+_ERROR = TypeAdapter(dict[str, str])
+T = TypeVar("T")
 
 
 def vms(socket: Path) -> list[VmReport]:
-    """Return all VMs' reports. Raises ConnectionLost."""
-    return _VMS.validate_python(_get(socket, "/v1/vms", {}))
+    """Return all VMs' reports. Raises IokeelError, ConnectionLost."""
+    return _ask(socket, "/v1/vms", {}, _VMS)
 
 
 def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:
     """Return the steps of the last decision by drive. Raises IokeelError, ConnectionLost."""
-    query = {"domain": domain} | ({"target": target} if target else {})
-    return TypeAdapter(dict[str, list[str]]).validate_python(_get(socket, "/v1/why", query))
+    query = {"domain": domain} | ({"target": target} if target is not None else {})
+    return _ask(socket, "/v1/why", query, _STEPS)
 
 
-def _get(socket: Path, path: str, query: dict[str, str]) -> Any:
+def _ask(socket: Path, path: str, query: dict[str, str], kind: TypeAdapter[T]) -> T:
     try:
-        return asyncio.run(_request(socket, path, query))
-    except FileNotFoundError:
-        raise _lost(socket, "is not there", "start the agent (systemctl start iokeel)") from None
-    except PermissionError:
-        raise _lost(socket, "permission denied", "run as root or in the socket's group") from None
+        status, body = asyncio.run(_request(socket, path, query))
+        if status == HTTPStatus.OK:
+            return kind.validate_json(body)
+        where, _, what = _ERROR.validate_json(body)["error"].partition(": ")
     except (TimeoutError, aiohttp.ServerTimeoutError):
-        raise _lost(socket, "the agent doesn't answer", "see its log") from None
-    except (OSError, aiohttp.ClientError) as error:
-        text = getattr(error, "strerror", None) or str(error)
-        raise _lost(socket, text, "is the agent running?") from None
+        raise ConnectionLost(str(socket), "the agent doesn't answer", "see its log") from None
+    except aiohttp.ClientConnectorError as error:
+        raise ConnectionLost(str(socket), *_not_connected(error.os_error)) from None
+    except OSError as error:
+        raise ConnectionLost(str(socket), *_not_connected(error)) from None
+    except aiohttp.ServerDisconnectedError:
+        what = "the agent ended in the middle of its answer"
+        raise ConnectionLost(str(socket), what, "see its log") from None
+    except (aiohttp.ClientError, KeyError, ValueError):
+        what = "what answers is not this version's agent"
+        raise ConnectionLost(str(socket), what, "see the agent's log, and restart it") from None
+    raise IokeelError(where, what)
 
 
-async def _request(socket: Path, path: str, query: dict[str, str]) -> Any:
+def _not_connected(error: OSError) -> tuple[str, str]:
+    """Return why there is no connection, and the mend."""
+    match error.errno:
+        case errno.ENOENT:
+            return "is not there", "start the agent (systemctl start iokeel), or give --socket"
+        case errno.ECONNREFUSED:
+            return "nobody serves it", "start the agent (systemctl start iokeel)"
+        case errno.EACCES | errno.EPERM:
+            return "permission denied", "run as root or in the socket's group"
+    return error.strerror or str(error), "give the agent's socket by --socket"
+
+
+async def _request(socket: Path, path: str, query: dict[str, str]) -> tuple[int, bytes]:
     connector = aiohttp.UnixConnector(str(socket))
     async with (
         aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT) as session,
         session.get(f"http://agent{path}", params=query) as response,
     ):
-        answer = await response.json()
-        if response.status != 200:
-            raise IokeelError(*answer["error"].split(": ", 1))
-        return answer
-
-
-def _lost(socket: Path, what: str, mend: str) -> ConnectionLost:
-    return ConnectionLost(str(socket), what, mend)
+        return response.status, await response.read()

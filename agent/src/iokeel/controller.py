@@ -52,7 +52,7 @@ from enum import Enum
 
 from iokeel.credit import NO_CREDIT, Credit
 from iokeel.curve import DEFAULT_MODEL, CostModel, is_uniform
-from iokeel.envelope import Mix, held_rate, limits_for, mix_cost
+from iokeel.envelope import Mix, exact_limits, held_rate, limits_for, mix_cost
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
 from iokeel.workload import NS_PER_S, Counters, DriveId, Flow, Rates, rates
@@ -106,6 +106,7 @@ class Verdict(Enum):
     SUSPECT = "its limits don't fit what it does; a second look decides"
     WAITING = "its limits don't fit what it does, but the last change is too recent"
     RETUNED = "its limits didn't fit what it did, so they were set anew"
+    EXACT = "QEMU prices each of its requests by the cost curve itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +114,15 @@ class DriveSeen:
     """A drive at a tick.
 
     counters: None where it can't be read now. in_force: its limits, None where they are not
-    known. failed: whether the last order to this drive was not carried out.
+    known. failed: whether the last order to this drive was not carried out. exact: whether QEMU
+    charges by the cost curve itself.
     """
 
     policy: DrivePolicy | None
     counters: Counters | None
     in_force: ThrottleLimits | None
     failed: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +135,15 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class SetLimits:
-    """An order to the edges: put these limits in force on this drive."""
+    """An order to the edges: put these limits in force on this drive.
+
+    curve: what QEMU shall charge by; None: nothing, as stock QEMU does.
+    """
 
     drive: DriveId
     limits: ThrottleLimits
     reason: Reason
+    curve: CostModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +198,7 @@ class DriveState:
     suspect: int = 0
     error_ratio: float | None = None
     verdict: Verdict = Verdict.UNKNOWN
+    exact: bool = False
     retunes: int = 0
     overwritten: int = 0
     throttled_s: float = 0.0
@@ -226,7 +234,8 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         drives[drive] = after
         if order is not None:
             assert after.reason is not None
-            orders.append(SetLimits(drive, order, after.reason))
+            curve = state.model if after.exact and after.reason is not Reason.RELEASED else None
+            orders.append(SetLimits(drive, order, after.reason, curve))
         if after.verdict is Verdict.SUSPECT:
             again.append(drive)
     return State(state.model, drives, tuple(again)), orders
@@ -241,6 +250,10 @@ def static_limits(state: State) -> list[SetLimits]:
     for drive, known in state.drives.items():
         policy = known.policy
         if policy is None or policy.limit is None or known.sent is None:
+            continue
+        if known.exact:
+            limits = exact_limits(policy.limit, separate=policy.separate_budgets)
+            orders.append(SetLimits(drive, limits, Reason.STOPPING, state.model))
             continue
         limits = limits_for(
             state.model, policy.limit, separate=policy.separate_budgets, overshoot_ratio=0.0
@@ -260,7 +273,9 @@ def full_bounds(known: DriveState) -> list[str]:
         requests = reads * seen.read.raw_iops + writes * seen.write.raw_iops
         for name, used in (("bps", bps), ("iops", requests)):
             bound = getattr(limits, f"{name}_{suffix}")
-            if bound and name == "iops" and limits.iops_size:
+            if name == "iops" and known.exact:
+                used = known.rate or 0.0
+            elif bound and name == "iops" and limits.iops_size:
                 used = max(used, bps / limits.iops_size)
             if bound and used >= _FULL_RATIO * bound:
                 full.append(f"{name}_{suffix}")
@@ -278,9 +293,11 @@ def _look(
     policy = seen.policy
     if policy is None or policy.limit is None:
         return _release(known, seen)
-    verdict, reason, suspect, error = _judge(known, model, policy, now_ns)
-    mix = known.priced_for
-    if known.base is None or policy != before.policy:
+    verdict, reason, suspect, error = Verdict.EXACT, None, 0, None
+    if not seen.exact:
+        verdict, reason, suspect, error = _judge(known, model, policy, now_ns)
+    mix = None if seen.exact else known.priced_for
+    if known.base is None or policy != before.policy or seen.exact != before.exact:
         reason = Reason.POLICY
     elif reason is not None:
         mix = None if reason is Reason.IDLE else known.mix
@@ -292,11 +309,13 @@ def _look(
         reason = Reason.RETRY
     elif seen.in_force is not None and seen.in_force != known.sent:
         reason = Reason.OVERWRITTEN
-    known = replace(known, verdict=verdict, suspect=suspect, error_ratio=error)
+    known = replace(known, verdict=verdict, suspect=suspect, error_ratio=error, exact=seen.exact)
     if reason is None:
         return known, None
     base = known.base
-    if base is None or mix is not known.priced_for or policy != before.policy:
+    if seen.exact:
+        base = exact_limits(policy.limit, separate=policy.separate_budgets)
+    elif base is None or mix is not known.priced_for or reason is Reason.POLICY:
         base = limits_for(model, policy.limit, mix, separate=policy.separate_budgets)
     granted_s = known.credit.seconds if known.credit.open else 0.0
     limits = _with_burst(base, policy, granted_s)
@@ -335,6 +354,7 @@ def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLi
         retunes=known.retunes,
         overwritten=known.overwritten,
         throttled_s=known.throttled_s,
+        exact=seen.exact,
     )
     if known.sent is None:
         return bare, None

@@ -172,7 +172,7 @@ class Agent:
                     if drive in self._failed and not failed:
                         in_force = None
                 policy = vm.policy.for_drive(target) if vm.policy else None
-                yield drive, DriveSeen(policy, counters.get(drive), in_force, failed)
+                yield drive, DriveSeen(policy, counters.get(drive), in_force, failed, info.exact)
 
     # Enforcing
 
@@ -204,7 +204,7 @@ class Agent:
     async def _set(self, order: SetLimits) -> None:
         for source in self.sources:
             if order.drive.domain in source.vms():
-                await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S)
+                await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S, order.curve)
                 return
         raise DriveGone(str(order.drive), "its guest is no longer there")
 

@@ -98,6 +98,14 @@ def limits_for(
     return _best(model, budgets, _STEPS_WITH_MIX)
 
 
+def exact_limits(limit: float, *, separate: bool = False) -> ThrottleLimits:
+    """Return the limits that hold a drive where QEMU itself charges by the cost curve."""
+    iops = max(1, round(limit))
+    if separate:
+        return ThrottleLimits(iops_read=iops, iops_write=iops)
+    return ThrottleLimits(iops_total=iops)
+
+
 def held_rate(model: CostModel, limits: ThrottleLimits, mix: Mix) -> float | None:
     """Return the normalized rate at which limits hold a mix whose demand has no end.
 

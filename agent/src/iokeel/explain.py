@@ -80,7 +80,9 @@ def _credit(known: DriveState) -> list[str]:
 def _limits(known: DriveState) -> list[str]:
     if known.sent is None or known.base is None:
         return ["No limits have been set yet."]
-    if known.priced_for is None:
+    if known.exact:
+        lines = [f"QEMU charges by the cost curve itself, so its limits are {_words(known.sent)}."]
+    elif known.priced_for is None:
         lines = [
             "Its mix of sizes is not known, so iops-size approximates the cost curve:"
             f" {_words(known.sent)}. No size gets more than {percent(OVERSHOOT_RATIO)} too much."

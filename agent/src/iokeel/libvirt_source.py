@@ -7,7 +7,9 @@ call holds, as one does that hangs because its QEMU doesn't answer.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -16,13 +18,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import libvirt
+import libvirt_qemu
 
 from iokeel.backoff import delays
+from iokeel.curve import CostModel
+from iokeel.emulator import has_cost_curve
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
 from iokeel.libvirt_calls import Calls, NoAnswer
 from iokeel.limits import FIELDS, ThrottleLimits
 from iokeel.metadata import DomainXml, missing_targets, parse_domain, parse_policy
 from iokeel.policy import DomainPolicy, DrivePolicy
+from iokeel.qmp_drives import QmpDrive, setting
 from iokeel.source import DriveInfo, VmInfo
 from iokeel.workload import Counters, DriveId
 
@@ -70,6 +76,7 @@ class LibvirtSource:
         self._events: Any = None
         self._lost = asyncio.Event()
         self._calls = Calls(uri)
+        self._curves: dict[tuple[str, int, int], asyncio.Future[bool]] = {}
         self._stale: asyncio.Queue[str] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
@@ -126,8 +133,18 @@ class LibvirtSource:
             for target, counters in _counters(values, at_ns)
         }
 
-    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
-        """Put limits in force through blkdeviotune, or the drive's own throttle group."""
+    async def set_limits(
+        self,
+        drive: DriveId,
+        limits: ThrottleLimits,
+        timeout_s: float,
+        curve: CostModel | None = None,
+    ) -> None:
+        """Put limits in force through blkdeviotune, or the drive's own throttle group.
+
+        A curve goes to QEMU's monitor after them, since libvirt doesn't know it; libvirt's own
+        view of the limits stays true.
+        """
         domain = self._domains.get(drive.domain)
         disks = domain.xml.disks if domain else ()
         disk = next((d for d in disks if d.target == drive.target), None)
@@ -142,6 +159,8 @@ class LibvirtSource:
                 handle.setThrottleGroup(group, values, libvirt.VIR_DOMAIN_AFFECT_LIVE)
             else:
                 handle.setBlockIoTune(drive.target, values, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+            if curve is not None:
+                _set_curve(handle, drive, limits, curve, group)
 
         await self._calls.call(put, timeout_s, str(drive))
         self._note_in_force(drive, limits)
@@ -238,16 +257,28 @@ class LibvirtSource:
             log.warning("%s", error)
             return
         xml = parse_domain(text)
+        exact = xml.emulator is not None and await self._is_exact(xml.emulator)
         before = self._domains.get(name)
         policy, error = self._policy(xml, text, before)
         drives = {
-            disk.target: DriveInfo(disk.target, disk.source, tunes.get(disk.target))
+            disk.target: DriveInfo(disk.target, disk.source, tunes.get(disk.target), exact)
             for disk in xml.disks
         }
         info = VmInfo(name, drives, policy, error)
         self._domains[name] = _Domain(xml, info)
         if before is None or before.info != info:
             self.on_change(name)
+
+    async def _is_exact(self, emulator: str) -> bool:
+        """Whether a QEMU binary has cost curves; asked once for each version of it."""
+        try:
+            status = os.stat(emulator)
+        except OSError:
+            return False
+        key = (emulator, status.st_mtime_ns, status.st_size)
+        if key not in self._curves:
+            self._curves[key] = asyncio.ensure_future(has_cost_curve(emulator))
+        return await self._curves[key]
 
     def _policy(
         self, xml: DomainXml, text: str, before: _Domain | None
@@ -352,6 +383,29 @@ def _counters(values: Mapping[str, Any], at_ns: int) -> list[tuple[str, Counters
             )
         )
     return found
+
+
+def _set_curve(
+    handle: Any, drive: DriveId, limits: ThrottleLimits, curve: CostModel, group: str | None
+) -> None:
+    """Set a drive's curve with its limits, in one command of QEMU's own."""
+    tune = handle.blockIoTune(drive.target, libvirt.VIR_DOMAIN_AFFECT_LIVE) if not group else {}
+    throttled = QmpDrive(
+        target=drive.target,
+        qdev=tune.get("group_name", ""),  # libvirt's default is the device's QOM path
+        device="",
+        path=None,
+        throttle_group=f"throttle-{group}" if group else None,
+        shares=(),
+        in_force=limits,
+    )
+    name, arguments = setting(throttled, limits, curve)
+    command = json.dumps({"execute": name, "arguments": arguments})
+    answer = json.loads(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
+    if "error" in answer:
+        raise LimitsRejected(
+            str(drive), f"QEMU took no cost curve: {answer['error']['desc']}", "trying again later"
+        )
 
 
 def _own_group(xml: DomainXml, drive: DriveId) -> str:

@@ -68,6 +68,7 @@ class DomainXml:
     disks: tuple[Disk, ...]
     policy_xml: str | None = None
     throttle_groups: Mapping[str, ThrottleLimits] = field(default_factory=dict)
+    emulator: str | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -121,6 +122,7 @@ def parse_domain(xml: str | bytes) -> DomainXml:
         tuple(_disks(root)),
         _policy_xml(root),
         dict(_throttle_groups(root)),
+        root.findtext("devices/emulator"),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from iokeel.curve import CostModel
 from iokeel.limits import AVERAGES, FIELDS, ThrottleLimits
 
 _PERIPHERAL = "/machine/peripheral/"
@@ -107,16 +108,21 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
     return found
 
 
-def setting(drive: QmpDrive, limits: ThrottleLimits) -> tuple[str, dict[str, Any]]:
-    """Return the command, and its arguments, that puts every field of limits in force."""
+def setting(
+    drive: QmpDrive, limits: ThrottleLimits, curve: CostModel | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Return the command, and its arguments, that puts every field of limits in force.
+
+    curve: what QEMU shall charge by, for one that can.
+    """
     if drive.throttle_group is not None:
         return "qom-set", {
             "path": f"/objects/{drive.throttle_group}",
             "property": "limits",
-            "value": _values(limits, _OBJECT_NAMES),
+            "value": _values(limits, _OBJECT_NAMES) | _curve_values(curve),
         }
     who = {"id": drive.qdev} if drive.qdev else {"device": drive.device}
-    return "block_set_io_throttle", who | _values(limits, _BLOCK_NAMES)
+    return "block_set_io_throttle", who | _values(limits, _BLOCK_NAMES) | _curve_values(curve)
 
 
 def object_limits(values: Mapping[str, Any]) -> ThrottleLimits:
@@ -133,7 +139,7 @@ _BLOCK_NAMES = {field: _block_name(field) for field in FIELDS}
 _OBJECT_NAMES = {field: field.replace("_", "-") for field in FIELDS}
 
 
-def _values(limits: ThrottleLimits, names: Mapping[str, str]) -> dict[str, int]:
+def _values(limits: ThrottleLimits, names: Mapping[str, str]) -> dict[str, Any]:
     """Return all fields, 0 for none; a burst's length is 1 then, for QEMU refuses 0."""
     values = {name: getattr(limits, field) or 0 for field, name in names.items()}
     for field in AVERAGES:
@@ -142,6 +148,15 @@ def _values(limits: ThrottleLimits, names: Mapping[str, str]) -> dict[str, int]:
     if not any(getattr(limits, field) for field in AVERAGES if field.startswith("iops")):
         values[names["iops_size"]] = 0  # refused without an iops limit
     return values
+
+
+def _curve_values(curve: CostModel | None) -> dict[str, list[dict[str, float]]]:
+    if curve is None:
+        return {}
+    return {
+        f"cost-{name}": [{"size": size, "cost": cost} for size, cost in part.points]
+        for name, part in (("read", curve.read), ("write", curve.write))
+    }
 
 
 def _limits(values: Mapping[str, Any], names: Mapping[str, str]) -> ThrottleLimits:

@@ -80,7 +80,7 @@ def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
         domain=drive.domain,
         target=drive.target,
         tenant=tenant,
-        mode="retune" if policy and policy.limit else None,
+        mode=("exact" if known.exact else "retune") if policy and policy.limit else None,
         normalized_iops=known.rate,
         limit_iops=policy.limit if policy else None,
         allowed_iops=known.allowed,

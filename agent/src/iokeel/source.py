@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from iokeel.curve import CostModel
 from iokeel.errors import IokeelError
 from iokeel.limits import ThrottleLimits
 from iokeel.policy import DomainPolicy
@@ -18,12 +19,14 @@ class DriveInfo:
     """A drive of a running VM.
 
     path: the file, device or URL behind it; None where it is not known. in_force: its limits as
-    last read from QEMU or libvirt, or as last set; None where they can't be read.
+    last read from QEMU or libvirt, or as last set; None where they can't be read. exact: whether
+    its QEMU can charge by a cost curve.
     """
 
     target: str
     path: str | None = None
     in_force: ThrottleLimits | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,16 @@ class Source(Protocol):
         delays the others.
         """
 
-    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
+    async def set_limits(
+        self,
+        drive: DriveId,
+        limits: ThrottleLimits,
+        timeout_s: float,
+        curve: CostModel | None = None,
+    ) -> None:
         """Put limits in force, every field of them, 0 where nothing is limited.
+
+        curve: what QEMU shall charge by; only for drives that are `exact`.
 
         Raises DriveGone, LimitsRejected or ConnectionLost; limits that held still hold then.
         """

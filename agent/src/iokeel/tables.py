@@ -6,39 +6,91 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from iokeel.policy import DomainPolicy, DrivePolicy
 from iokeel.report import DriveReport, VmReport
-from iokeel.units import duration, percent, rate, size
+from iokeel.units import percent, rate, size
 
 _NONE = "-"
+_COLUMNS = (
+    "VM",
+    "drive",
+    "norm. iops",
+    "allowed",
+    "used",
+    "reads/s",
+    "writes/s",
+    "ms r / w",
+    "credit",
+    "bound by",
+)
+_UNBOUNDED = 10_000
+_LEFT = ("VM", "drive", "bound by")
+# What to try, one after another, until the table is narrow enough: the space between columns,
+# the columns left out, and how long a name may be.
+_LAYOUTS = (
+    (2, frozenset[str](), 60),
+    (1, frozenset[str](), 60),
+    (1, frozenset({"used"}), 60),
+    (1, frozenset({"used"}), 16),
+    (1, frozenset({"used", "credit"}), 16),
+    (1, frozenset({"used", "credit", "ms r / w"}), 16),
+    (1, frozenset({"used", "credit", "ms r / w"}), 10),
+    (1, frozenset({"used", "credit", "ms r / w", "reads/s", "writes/s"}), 10),
+)
 
 
-def drives(reports: Sequence[VmReport]) -> Table:
-    """Return a row for each drive, and one for the sums of each VM that has several."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("VM")
-    table.add_column("drive")
-    for heading in ("norm. iops", "allowed", "used", "reads", "writes", "latency r/w", "credit"):
-        table.add_column(heading, justify="right")
-    table.add_column("binds now")
-    for report in reports:
-        for i, drive in enumerate(report.drives):
-            table.add_row(report.domain if i == 0 else "", drive.target, *_cells(drive))
-        if len(report.drives) > 1:
-            table.add_row("", "sum", *_sums(report.drives), style="dim")
-    if not reports:
-        table.add_row("no running VMs")
-    return table
+class DriveTable:
+    """A row for each drive, and one for the sums of each VM that has several.
+
+    What there is no room for is left out, so that no cell is broken: the least telling columns
+    first, and then the ends of long names.
+    """
+
+    def __init__(self, reports: Sequence[VmReport]) -> None:
+        self._reports = reports
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table for a console's width."""
+        if not self._reports:
+            yield Text("no running VMs")
+            return
+        for gap, left_out, longest in _LAYOUTS:
+            table = self._table(gap, left_out, longest)
+            needed = console.measure(table, options=options.update(width=_UNBOUNDED))
+            if needed.maximum <= options.max_width:
+                break
+        yield table
+
+    def _table(self, gap: int, left_out: frozenset[str], longest: int) -> Table:
+        columns = [column for column in _COLUMNS if column not in left_out]
+        table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
+        for heading in columns:
+            justify: JustifyMethod = "left" if heading in _LEFT else "right"
+            table.add_column(heading, justify=justify, no_wrap=True)
+        for report in self._reports:
+            name = _cut(report.domain, longest)
+            for i, drive in enumerate(report.drives):
+                cells = _cells(drive) | {"VM": "" if i else name}
+                cells["drive"] = _cut(drive.target, longest)
+                table.add_row(*(cells[column] for column in columns))
+            if not report.drives:
+                cells = dict.fromkeys(columns, "") | {"VM": name, "drive": "none"}
+                table.add_row(*(cells[column] for column in columns))
+            if len(report.drives) > 1:
+                cells = dict.fromkeys(columns, "") | _sums(report.drives) | {"drive": "sum"}
+                table.add_row(*(cells[column] for column in columns), style="dim")
+        return table
 
 
 def complaints(reports: Sequence[VmReport]) -> Iterator[str]:
     """Yield what is wrong, a line each."""
     for report in reports:
         if report.policy_error is not None:
-            yield f"policy: {report.policy_error}"
+            yield f"policy error: {report.policy_error}"
         for drive in report.drives:
             if drive.error is not None:
                 yield f"error: {drive.error}"
@@ -46,16 +98,14 @@ def complaints(reports: Sequence[VmReport]) -> Iterator[str]:
 
 def policy(checked: DomainPolicy, targets: Sequence[str]) -> Table:
     """Return what a policy promises each drive it covers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("drive", "reservation", "limit", "burst", "credit", "weight", "latency target"):
-        table.add_column(heading, justify="left" if heading == "drive" else "right")
+    table = _plain("drive", "reservation", "limit", "burst", "credit", "weight", "latency target")
     for target, drive in _covered(checked, targets):
         table.add_row(
             target,
             _rate(drive.reservation),
             _rate(drive.limit),
             _rate(drive.burst),
-            f"{drive.burst_seconds} s",
+            f"{drive.burst_seconds} s" if drive.burst is not None else _NONE,
             str(drive.weight),
             _NONE if drive.latency_target_ms is None else f"{drive.latency_target_ms:g} ms",
         )
@@ -70,10 +120,8 @@ def policy_values(checked: DomainPolicy, targets: Sequence[str]) -> dict[str, An
 
 def curve(rows: Sequence[dict[str, Any]]) -> Table:
     """Return a cost table's rows, rates that were not asked for left out."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     names = [name for name in ("min", "max", "burst") if rows[0][f"{name}_iops"] is not None]
-    for heading in ("size", "cost", *names, *(f"{name} throughput" for name in names)):
-        table.add_column(heading, justify="right")
+    table = _plain("size", "cost", *(f"{n} iops" for n in names), *(f"{n} rate" for n in names))
     for row in rows:
         table.add_row(
             size(row["size_bytes"]),
@@ -81,6 +129,14 @@ def curve(rows: Sequence[dict[str, Any]]) -> Table:
             *(f"{row[f'{name}_iops']}" for name in names),
             *(f"{size(row[f'{name}_bps'])}/s" for name in names),
         )
+    return table
+
+
+def _plain(*headings: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for heading in headings:
+        justify: JustifyMethod = "left" if heading in _LEFT else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
     return table
 
 
@@ -93,38 +149,41 @@ def _covered(checked: DomainPolicy, targets: Sequence[str]) -> Iterator[tuple[st
         yield "every other", checked.default
 
 
-def _cells(drive: DriveReport) -> list[str]:
-    used = None
+def _cells(drive: DriveReport) -> dict[str, str]:
+    used = _NONE
     if drive.normalized_iops is not None and drive.allowed_iops:
         used = percent(drive.normalized_iops / drive.allowed_iops)
-    return [
-        _rate(drive.normalized_iops),
-        _rate(drive.allowed_iops) + (" burst" if drive.burst_open else ""),
-        used or _NONE,
-        _flow(drive.raw_read_iops, drive.mean_read_bytes),
-        _flow(drive.raw_write_iops, drive.mean_write_bytes),
-        f"{_time(drive.read_latency_s)} / {_time(drive.write_latency_s)}",
-        f"{drive.credit_s:.0f} s" if drive.limit_iops else _NONE,
-        ", ".join(drive.binding) or ("policy error" if drive.error else _NONE),
-    ]
+    credit = _NONE
+    if drive.limit_iops and (drive.credit_s or drive.burst_open):
+        credit = f"{drive.credit_s:.0f} s"
+    latencies = (drive.read_latency_s, drive.write_latency_s)
+    return {
+        "norm. iops": _rate(drive.normalized_iops),
+        "allowed": _rate(drive.allowed_iops) + (" burst" if drive.burst_open else ""),
+        "used": used,
+        "reads/s": _flow(drive.raw_read_iops, drive.mean_read_bytes),
+        "writes/s": _flow(drive.raw_write_iops, drive.mean_write_bytes),
+        "ms r / w": " / ".join(_ms(s) for s in latencies) if any(latencies) else _NONE,
+        "credit": credit,
+        "bound by": "error" if drive.error else ", ".join(map(_short, drive.binding)) or _NONE,
+    }
 
 
-def _sums(reports: Sequence[DriveReport]) -> list[str]:
+def _sums(reports: Sequence[DriveReport]) -> dict[str, str]:
+    """Return the sums of what is known; of what is allowed only where every drive is limited."""
+
     def total(key: str) -> float | None:
-        values = [getattr(drive, key) for drive in reports]
-        return sum(v for v in values if v is not None) if any(values) else None
+        values = [value for drive in reports if (value := getattr(drive, key)) is not None]
+        return sum(values) if values else None
 
     reads, writes = total("raw_read_iops"), total("raw_write_iops")
-    return [
-        _rate(total("normalized_iops")),
-        _rate(total("allowed_iops")),
-        "",
-        _flow(reads, (total("read_bps") or 0) / reads if reads else None),
-        _flow(writes, (total("write_bps") or 0) / writes if writes else None),
-        "",
-        "",
-        "",
-    ]
+    limited = all(drive.allowed_iops is not None for drive in reports)
+    return {
+        "norm. iops": _rate(total("normalized_iops")),
+        "allowed": _rate(total("allowed_iops") if limited else None),
+        "reads/s": _flow(reads, (total("read_bps") or 0) / reads if reads else None),
+        "writes/s": _flow(writes, (total("write_bps") or 0) / writes if writes else None),
+    }
 
 
 def _rate(value: float | None) -> str:
@@ -132,8 +191,20 @@ def _rate(value: float | None) -> str:
 
 
 def _flow(iops: float | None, mean: float | None) -> str:
-    return f"{rate(iops)}/s x {size(mean)}" if iops and mean else _NONE
+    return f"{rate(iops)} x {size(mean).removesuffix('iB')}" if iops and mean else _NONE
 
 
-def _time(seconds: float | None) -> str:
-    return _NONE if seconds is None else duration(seconds)
+def _ms(seconds: float | None) -> str:
+    """Return a time in ms with two or three digits that count."""
+    if seconds is None:
+        return _NONE
+    ms = 1e3 * seconds
+    return f"{ms:.2f}" if ms < 1 else f"{ms:.1f}" if ms < 10 else f"{ms:.0f}"
+
+
+def _short(bound: str) -> str:
+    return bound.removesuffix("_total")
+
+
+def _cut(name: str, longest: int) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 3]}..."

@@ -190,6 +190,29 @@ async def test_a_drive_that_is_plugged_in_is_found_without_an_event(
     assert set(await source.sample(None, 1.0)) == {VDA, DriveId("db1", "vdb")}
 
 
+@pytest.mark.parametrize("plugged", [(), ("vdz",)], ids=["out", "swapped"])
+async def test_a_drive_that_went_is_noticed_without_an_event(
+    source: QmpSource, server: QmpServer, plugged: tuple[str, ...]
+) -> None:
+    del server.drives["vda"]
+    for target in plugged:
+        server.plug(target)
+    assert await source.sample(None, 1.0) == {}
+    await until(lambda: set(source.vms()["db1"].drives) == set(plugged))
+
+
+async def test_what_changed_while_a_vm_hung_is_found_when_it_answers_again(
+    source: QmpSource, server: QmpServer
+) -> None:
+    held: list[dict[str, Any]] = []
+    server.answers["query-blockstats"] = lambda request: held.append(request)
+    await source.sample(None, 0.1)
+    server.drives["vda"]["inserted"] |= {"iops": 12}
+    server.send(server.reply(held[0]))
+    limits = ThrottleLimits(iops_total=12)
+    await until(lambda: source.vms()["db1"].drives["vda"].in_force == limits)
+
+
 async def test_an_empty_cdrom_is_no_drive_and_not_asked_about_again(
     source: QmpSource, server: QmpServer
 ) -> None:
@@ -686,6 +709,8 @@ json_values = st.recursive(
 def test_whatever_a_drive_is_said_to_be_is_taken_without_a_failure(blocks: list[Block]) -> None:
     for target, drive in drives_of(blocks).items():
         assert drive.target == target
+        assert drive.path is None or isinstance(drive.path, str)
+        assert all(value is None or isinstance(value, int) for _, value in drive.in_force.items())
 
 
 # The protocol, a byte at a time
