@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=benchmarks $(BIN)/python
 
-.PHONY: help setup packages demo test check bench bench-agent bench-retune clean
+.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-retune bench-qemu clean
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -20,11 +20,15 @@ packages:
 	$(BIN)/pip install --quiet --no-deps --editable agent
 	@touch $@
 
-demo: setup ## Watch iokeel hold three real guests to their policies
+demo: setup ## Watch iokeel hold three real guests to their policies (MODE=exact: on the patched QEMU)
 	$(RUN) benchmarks/demo.py
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
-	cd agent && ../$(BIN)/python -m pytest tests ../benchmarks/lab/tests
+	cd agent && ../$(BIN)/python -m pytest tests/unit tests/edges tests/system ../benchmarks/lab/tests
+
+test-qemu: setup ## Build QEMU with the patches, and test it and the agent with it
+	qemu-patches/test
+	cd agent && ../$(BIN)/python -m pytest tests/exact
 
 check: setup ## Check style and types
 	$(BIN)/ruff check agent benchmarks libvirt-hooks

@@ -2,7 +2,8 @@
 
 Then the same guests and phases again under a static iops limit of the same figure. Everything it
 starts is its own (a libvirtd, guests, an agent), and ends with it, also when interrupted. Writes
-build/demo/results.json, shift.png and the guests' raw fio logs.
+build/demo/results.json, shift.png and the guests' raw fio logs. MODE=exact runs the guests on a QEMU
+with this project's patches.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from conformance import Completions, Conformance, phase_conformance
 from iokeel import client, tables
 from iokeel.errors import IokeelError
 from lab.domain import DiskSpec, make_disk
-from lab.host import PROJECT, Host
+from lab.host import Host
+from lab.qemu import patched
 from lab.vm import Vm
 
 HERE = Path(__file__).parent
@@ -61,9 +63,11 @@ def main() -> int:
     OUT.mkdir(parents=True)
     with ExitStack() as stack:
         out.print("[bold]iokeel demo[/]: a private libvirtd and three guests under emulation")
+        if exact:
+            out.print("  on a QEMU with the patches, built where it isn't yet (8 minutes)")
         host = stack.enter_context(Host.bookworm())
         host.start_libvirtd()
-        guests = _boot(host, scenario, stack, _emulator(host) if exact else None)
+        guests = _boot(host, scenario, stack, patched(host) if exact else None)
         held = Pass("iokeel")
         with _agent(host, held) as socket:
             _wait_for_limits(socket, guests)
@@ -85,18 +89,6 @@ def main() -> int:
 
 
 # Guests and agent
-
-
-def _emulator(host: Host) -> Path:
-    """Return a QEMU with this project's patches, built where it isn't yet."""
-    out.print("  a QEMU with the patches (built once, some 8 minutes)")
-    build = [str(PROJECT / "qemu-patches/build")]
-    folder = subprocess.run(build, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
-    wrapper = host.dir / "qemu"
-    words = f'exec {folder}/qemu-system-x86_64 -L /usr/share/qemu -L /usr/share/seabios "$@"'
-    wrapper.write_text(f"#!/bin/sh\n{words}\n")
-    wrapper.chmod(0o755)
-    return wrapper
 
 
 def _boot(
@@ -192,8 +184,8 @@ def _change_policy(vm: Vm, limit: int, tenant: str) -> None:
 
 
 def _static_limit(vm: Vm, limit: int, tenant: str = "") -> None:
-    names = ("total-bytes-sec", "total-iops-sec", "size-iops-sec")
-    values = dict.fromkeys(names, 0) | {"total-iops-sec": limit}
+    # An iops-size that no request reaches: each counts as one, and a cost curve goes.
+    values = {"total-bytes-sec": 0, "total-iops-sec": limit, "size-iops-sec": 1 << 30}
     options = [word for name, value in values.items() for word in (f"--{name}", str(value))]
     vm.host.virsh("blkdeviotune", vm.name, "vda", *options, "--live")
 

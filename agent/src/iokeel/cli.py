@@ -52,11 +52,12 @@ if not out.is_terminal and "COLUMNS" not in os.environ:
     out.width = _WIDE
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help=f"Configuration (default {DEFAULT_CONFIG}).")
+    Path | None,
+    typer.Option("--config", readable=False, help=f"Configuration (default {DEFAULT_CONFIG})."),
 ]
 SocketOption = Annotated[
     Path,
-    typer.Option("--socket", envvar=_SOCKET_VARIABLE, help="The agent's socket."),
+    typer.Option("--socket", envvar=_SOCKET_VARIABLE, readable=False, help="The agent's socket."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -35,10 +35,11 @@ _LAYOUTS = (
     (2, frozenset[str](), 60),
     (1, frozenset[str](), 60),
     (1, frozenset({"used"}), 60),
+    (1, frozenset({"used"}), 24),
     (1, frozenset({"used"}), 16),
     (1, frozenset({"used", "credit"}), 16),
-    (1, frozenset({"used", "credit", "ms r / w"}), 16),
-    (1, frozenset({"used", "credit", "ms r / w"}), 10),
+    (1, frozenset({"used", "credit"}), 12),
+    (1, frozenset({"used", "credit", "ms r / w"}), 12),
     (1, frozenset({"used", "credit", "ms r / w", "reads/s", "writes/s"}), 10),
 )
 
@@ -46,8 +47,8 @@ _LAYOUTS = (
 class DriveTable:
     """A row for each drive, and one for the sums of each VM that has several.
 
-    What there is no room for is left out, so that no cell is broken: the least telling columns
-    first, and then the ends of long names.
+    What there is no room for is left out, so that no cell is broken: the least telling columns,
+    and the middle of long names.
     """
 
     def __init__(self, reports: Sequence[VmReport]) -> None:
@@ -191,7 +192,9 @@ def _rate(value: float | None) -> str:
 
 
 def _flow(iops: float | None, mean: float | None) -> str:
-    return f"{rate(iops)} x {size(mean).removesuffix('iB')}" if iops and mean else _NONE
+    if not iops or not mean:
+        return _NONE
+    return f"{rate(iops)} x {size(mean).removesuffix('iB').replace(' ', '')}"
 
 
 def _ms(seconds: float | None) -> str:
@@ -207,4 +210,8 @@ def _short(bound: str) -> str:
 
 
 def _cut(name: str, longest: int) -> str:
-    return name if len(name) <= longest else f"{name[: longest - 3]}..."
+    """Return a name, its middle left out where it is too long: the ends tell names apart."""
+    if len(name) <= longest:
+        return name
+    head = (longest - 1) // 2
+    return f"{name[:head]}..{name[head + 2 - longest :]}"
