@@ -259,12 +259,12 @@ class LibvirtSource:
         xml = parse_domain(text)
         exact = xml.emulator is not None and await self._is_exact(xml.emulator)
         before = self._domains.get(name)
-        policy, error = self._policy(xml, text, before)
+        policy, bad_policy = self._policy(xml, text, before)
         drives = {
             disk.target: DriveInfo(disk.target, disk.source, tunes.get(disk.target), exact)
             for disk in xml.disks
         }
-        info = VmInfo(name, drives, policy, error)
+        info = VmInfo(name, drives, policy, bad_policy)
         self._domains[name] = _Domain(xml, info)
         if before is None or before.info != info:
             self.on_change(name)

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from iokeel.report import DriveReport, vm_reports
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-disable_created_metrics()  # they are not in the format that is served, and look like gauges there
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they are not in the format that is served, and look like gauges there
 _LABELS = ["domain", "target_device"]
 _TICK_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from iokeel.backoff import delays
 from iokeel.config import Vm
+from iokeel.curve import CostModel
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
 from iokeel.limits import ThrottleLimits
 from iokeel.qmp import ANYTHING, CommandFailed, MonitorLost, QmpConnection, Reply, connect, decoder
@@ -165,7 +166,13 @@ class Monitor:
 
     # Limits
 
-    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
+    async def set_limits(
+        self,
+        drive: DriveId,
+        limits: ThrottleLimits,
+        timeout_s: float,
+        curve: CostModel | None = None,
+    ) -> None:
         """Put limits in force on one drive."""
         known = self._drives.get(drive.target)
         if known is None:
@@ -174,7 +181,7 @@ class Monitor:
             raise LimitsRejected(str(drive), *_shared(known))
         if self._connection is None:
             raise MonitorLost("closed", str(drive), "QEMU can't be reached now", "see the log")
-        command, arguments = setting(known, limits)
+        command, arguments = setting(known, limits, curve)
         self._orders += 1
         try:
             await self._connection.execute(command, arguments, ANYTHING, timeout_s)
