@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import iokeel.controller as controller
 import iokeel.envelope as envelope
@@ -75,14 +76,10 @@ def shifts() -> dict[str, float]:
     }
 
 
-def steady(
-    limits: Sequence[int] = (500, 2_000), seconds: float = 60.0
-) -> dict[str, float]:
+def steady(limits: Sequence[int] = (500, 2_000), seconds: float = 60.0) -> dict[str, float]:
     """Run steady mixes, at limits that give few and many requests a second."""
     errors, changes = [], 0
-    for seed, (limit, mix) in enumerate(
-        (limit, mix) for limit in limits for mix in MIXES.values()
-    ):
+    for seed, (limit, mix) in enumerate((limit, mix) for limit in limits for mix in MIXES.values()):
         did = run([Phase(seconds, (mix,))], DrivePolicy(limit=limit), seed=seed)
         errors.append(abs(did.rate(5, seconds) / limit - 1))
         changes += sum(at > 5 for at, _ in did.changes)
@@ -126,13 +123,9 @@ def main() -> int:
     only = parser.parse_args().only
     results = []
     envelopes = envelope_rows()
-    for made_for, row in zip(["no mix", *ENVELOPE_SIZES], envelopes, strict=True):
-        print(
-            f"made for {made_for!s:>8}: " + " ".join(f"{ratio:5.2f}" for ratio in row)
-        )
-    columns = (
-        f"{'constant':18} {'value':>6} {'recovery s':>11} {'worst':>6} {'served':>11}"
-    )
+    for made_for, served in zip(["no mix", *ENVELOPE_SIZES], envelopes, strict=True):
+        print(f"made for {made_for!s:>8}: " + " ".join(f"{ratio:5.2f}" for ratio in served))
+    columns = f"{'constant':18} {'value':>6} {'recovery s':>11} {'worst':>6} {'served':>11}"
     print(f"{columns} {'steady error':>13} {'retunes/h':>9}")
     for name, (module, values) in SWEEPS.items():
         if only not in (None, name):
@@ -140,7 +133,7 @@ def main() -> int:
         chosen = getattr(module, name)
         for value in sorted({*values, chosen}):
             setattr(module, name, value)
-            row = {"constant": name, "value": value, "chosen": value == chosen}
+            row: dict[str, Any] = {"constant": name, "value": value, "chosen": value == chosen}
             row |= shifts() | steady()
             results.append(row)
             print(
@@ -154,10 +147,7 @@ def main() -> int:
         setattr(module, name, chosen)
     if only is None:
         RESULT.write_text(
-            json.dumps(
-                {"limit": LIMIT, "envelope": envelopes, "rows": results}, indent=1
-            )
-            + "\n"
+            json.dumps({"limit": LIMIT, "envelope": envelopes, "rows": results}, indent=1) + "\n"
         )
     return 0
 

@@ -27,7 +27,7 @@ from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
 from iokeel.metadata import domain_targets, missing_targets, parse_policy
 from iokeel.policy import MOST_IOPS
 from iokeel.report import VmReport
-from iokeel.text import did_you_mean, shown
+from iokeel.text import did_you_mean, shown, shown_path
 from iokeel.units import parse_size
 
 NOT_SO, USAGE = 1, 2
@@ -218,7 +218,7 @@ def policy_check(
     if text is None:
         _check_running(what, socket, as_json)
         return
-    name = "standard input" if what == "-" else shown(what)[1:-1]
+    name = "standard input" if what == "-" else shown_path(what)
     classes = load(config, default_missing=True).classes
     policy = parse_policy(text, classes, name)
     if policy is None:
@@ -244,11 +244,11 @@ def _read(file: str) -> bytes | None:
     except FileNotFoundError:
         if "/" not in file:
             return None
-        raise ConfigError(shown(file)[1:-1], "no such file", "give a file, - or a VM") from None
+        raise ConfigError(shown_path(file), "no such file", "give a file, - or a VM") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         reason = getattr(error, "strerror", None) or str(error)
         what = f"can't be read, {reason}"
-        raise ConfigError(shown(file)[1:-1], what, "give a readable file, - or a VM") from None
+        raise ConfigError(shown_path(file), what, "give a readable file, - or a VM") from None
 
 
 def _check_running(vm: str, socket: Path, as_json: bool) -> None:

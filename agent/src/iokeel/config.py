@@ -20,7 +20,7 @@ from iokeel.policy import (
     checked,
     override,
 )
-from iokeel.text import shown
+from iokeel.text import shown, shown_path
 
 DEFAULT_CONFIG = Path("/etc/iokeel/agent.toml")
 
@@ -92,7 +92,7 @@ def load(path: Path | None = None, *, default_missing: bool = False) -> Config:
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         reason = getattr(error, "strerror", None) or str(error)
         mend = "see that it is a file that the agent's user may read"
-        raise ConfigError(shown(str(file))[1:-1], f"can't be read, {reason}", mend) from None
+        raise ConfigError(shown_path(file), f"can't be read, {reason}", mend) from None
     return parse(data, str(file))
 
 

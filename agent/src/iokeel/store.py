@@ -7,7 +7,7 @@ import fcntl
 import json
 import logging
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -55,15 +55,33 @@ class Store:
         """Return what was saved; nothing, and a line in the log, where it can't be used."""
         try:
             rows = self._open().execute("SELECT domain, target, state FROM drives").fetchall()
-            self._saved = {DriveId(domain, target): text for domain, target, text in rows}
-            return {drive: _state(json.loads(text)) for drive, text in self._saved.items()}
-        except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
-            log.warning(
-                "%s: can't be used (%s); limits now in force count as set by hand",
-                self._file,
-                error,
-            )
+        except sqlite3.Error as error:
+            self._cant_use(str(error))
+            if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
+                self._set_aside()
             return {}
+        self._saved = {DriveId(domain, target): text for domain, target, text in rows}
+        known = {}
+        for drive, text in self._saved.items():
+            try:
+                known[drive] = _state(json.loads(text))
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+                self._cant_use(f"{drive}: {type(error).__name__}: {error}")
+        return known
+
+    def _cant_use(self, why: str) -> None:
+        log.warning(
+            "%s: can't be used (%s); limits now in force count as set by hand", self._file, why
+        )
+
+    def _set_aside(self) -> None:
+        """Rename a damaged database, so that a new one can be written."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        with contextlib.suppress(OSError):
+            self._file.rename(self._file.with_suffix(".damaged"))
+            self._file.with_name(f"{self._file.name}-journal").unlink(missing_ok=True)
 
     def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         """Write what changed of some drives, or with `whole` of all there are, in one step.
@@ -95,12 +113,11 @@ class Store:
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             # Its calls are made one after another, though not all in one thread.
-            database = sqlite3.connect(self._file, check_same_thread=False)
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS drives"
-                " (domain TEXT, target TEXT, state TEXT, PRIMARY KEY (domain, target))"
-            )
-            self._database = database
+            self._database = sqlite3.connect(self._file, check_same_thread=False)
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS drives"
+            " (domain TEXT, target TEXT, state TEXT, PRIMARY KEY (domain, target))"
+        )
         return self._database
 
 
@@ -126,16 +143,28 @@ def _set(limits: ThrottleLimits | None) -> dict[str, int] | None:
 
 
 def _limits(saved: Mapping[str, int] | None) -> ThrottleLimits | None:
-    return None if saved is None else ThrottleLimits(**saved)
+    return None if saved is None else _throttle(saved)
+
+
+def _throttle(saved: Mapping[str, int]) -> ThrottleLimits:
+    limits = ThrottleLimits(**saved)
+    if not all(isinstance(value, int) and value > 0 for value in saved.values()):
+        raise ValueError(f"limits {saved}")
+    return limits
+
+
+def _flow(saved: Sequence[Any]) -> Flow:
+    raw_iops, bps, seen_bytes = saved
+    return Flow(float(raw_iops), float(bps), tuple(seen_bytes))
 
 
 def _state(saved: Mapping[str, Any]) -> DriveState:
     mix = saved["priced_for"]
     return DriveState(
-        sent=ThrottleLimits(**saved["sent"]),
+        sent=_throttle(saved["sent"]),
         replaced=_limits(saved["replaced"]),
         found=_limits(saved["found"]),
         credit=Credit(float(saved["credit_seconds"]), bool(saved["credit_open"])),
         granted_s=float(saved["granted_seconds"]),
-        priced_for=mix and Mix(Flow(*mix[0]), Flow(*mix[1])),
+        priced_for=mix and Mix(_flow(mix[0]), _flow(mix[1])),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _MOST_SHOWN = 60
+_MOST_PATH = 4096
 
 
 def shown(value: object) -> str:
@@ -15,6 +16,15 @@ def shown(value: object) -> str:
     except (ValueError, RecursionError):  # an int of thousands of digits; lists in lists in lists
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 4]}...{text[-1]}"
+
+
+def shown_path(value: object) -> str:
+    """Return a path or name from outside for one line of text, in full if it can be shown at all.
+
+    A path is no use cut short.
+    """
+    text = str(value)
+    return text if text.isprintable() and len(text) <= _MOST_PATH else shown(text)[1:-1]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

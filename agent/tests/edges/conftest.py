@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.edges.running import QEMU, Agent, free_port, start_qemu
 
 VM = """

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
 from tests.edges.conftest import VM
 from tests.edges.running import NOBODY, Agent, Done, http, iokeel, start_qemu, wait_for
 

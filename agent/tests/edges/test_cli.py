@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.edges.running import IOKEEL, NOBODY, Agent, Done, iokeel, wait_for
 
 KIB = 1024
@@ -85,12 +87,8 @@ def test_the_table_is_for_people() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "sizes", ["0", "-1", "4x", "", "4k,,8k", "4k;8k", "4.5k", "\N{DIGIT ONE}k"]
-)
+@pytest.mark.parametrize("sizes", ["0", "-1", "4x", "", "4k,,8k", "4k;8k", "4.5k", "\u0661k"])
 def test_what_is_no_size_is_named(sizes: str) -> None:
-    if sizes == "1k":
-        pytest.skip("a size after all")
     assert refused(2, "curve", "table", f"--sizes={sizes}").startswith("--sizes")
 
 
@@ -236,16 +234,19 @@ def test_an_answer_that_is_none_is_one_line(short_folder: Path, answer: bytes, s
         server.listen()
 
         def serve() -> None:
-            client, _ = server.accept()
-            with client:
-                client.recv(4096)
-                client.sendall(answer)
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    with client:
+                        client.recv(4096)
+                        client.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
         try:
             assert said in refused(1, "stats", "--socket", path)
         finally:
+            server.shutdown(socket.SHUT_RDWR)
             thread.join()
             path.unlink()
 

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.edges.qmp_server import GREETING, QmpServer, error, qdev
 
 from iokeel.config import Vm
 from iokeel.errors import ConnectionLost, DriveGone, LimitsRejected
@@ -30,6 +29,7 @@ from iokeel.qmp import ANYTHING, MOST_REPLY_BYTES, MonitorLost, QmpConnection, c
 from iokeel.qmp_drives import Block, BlockStats, drives_of
 from iokeel.qmp_source import QmpSource
 from iokeel.workload import Counters, DriveId
+from tests.edges.qmp_server import GREETING, QmpServer, error, qdev
 
 GOLD = DrivePolicy(limit=1000)
 VDA = DriveId("db1", "vda")

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from conformance import Completions
 from iokeel.curve import DEFAULT_CURVE
 from lab.domain import DiskSpec, make_disk
 from lab.host import Host
 from lab.qemu import patched
 from lab.vm import Vm
-
 from tests.system.rig import Agent, blkdeviotune, eventually, policy, set_metadata
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
@@ -81,9 +81,7 @@ def test_a_curve_lost_to_a_change_by_hand_is_put_back(guest: Vm, agent: Agent) -
     eventually(lambda: exact(host, 2000))
 
 
-def test_a_shift_needs_no_retune_and_every_second_is_at_the_limit(
-    guest: Vm, agent: Agent
-) -> None:
+def test_a_shift_needs_no_retune_and_every_second_is_at_the_limit(guest: Vm, agent: Agent) -> None:
     eventually(lambda: exact(agent.host, 2000))
     common = "--filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw"
     logs = "--write_iops_log=/tmp/a --per_job_logs=0 --log_unix_epoch=1 --output=/dev/null"

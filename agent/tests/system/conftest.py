@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.rig import Agent, policy
 
 from lab.domain import DiskSpec, make_disk
 from lab.host import PROJECT, Host
 from lab.needs import missing
 from lab.vm import Vm
+from tests.system.rig import Agent, policy
 
 if lacking := missing():
     pytest.skip(f"system tests need {lacking}", allow_module_level=True)

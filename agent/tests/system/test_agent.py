@@ -4,13 +4,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.system.rig import Agent, blkdeviotune, eventually, policy, set_metadata
 
 from iokeel.curve import DEFAULT_MODEL
 from iokeel.envelope import limits_for
 from lab.domain import DiskSpec, make_disk
 from lab.host import Host
 from lab.vm import Vm
+from tests.system.rig import Agent, blkdeviotune, eventually, policy, set_metadata
 
 pytestmark = pytest.mark.timeout(600)  # the first run makes a Debian 13
 

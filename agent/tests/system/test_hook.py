@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from lab.domain import DiskSpec, domain_xml
 from lab.guest import image
 from lab.host import Host
 from lab.vm import Vm
-
 from tests.system.rig import Agent, policy
 
 pytestmark = pytest.mark.timeout(600)
@@ -41,9 +41,7 @@ def test_a_strict_hook_refuses_a_malformed_policy_and_says_why(
     assert not bad_guest.running()
 
 
-def test_another_hook_warns_and_the_guest_starts(
-    host: Host, agent: Agent, bad_guest: Vm
-) -> None:
+def test_another_hook_warns_and_the_guest_starts(host: Host, agent: Agent, bad_guest: Vm) -> None:
     configure(host, agent, strict=False)
     bad_guest.start()
     assert bad_guest.running()

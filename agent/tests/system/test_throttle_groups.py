@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.system.rig import Agent, eventually, policy, set_metadata
 
 from iokeel.curve import DEFAULT_MODEL
 from iokeel.envelope import limits_for
 from lab.domain import DiskSpec, make_disk
 from lab.host import PROJECT, Host
 from lab.vm import Vm
+from tests.system.rig import Agent, eventually, policy, set_metadata
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -1,0 +1,118 @@
+"""Why a drive's limits are what they are, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from iokeel.controller import DriveSeen, DriveState, Observation, State, decide
+from iokeel.errors import PolicyError
+from iokeel.explain import explain
+from iokeel.policy import DomainPolicy, DrivePolicy
+from iokeel.source import DriveInfo, VmInfo
+from iokeel.workload import NS_PER_S, Counters, DriveId
+
+VDA = DriveId("db1", "vda")
+POLICY = DrivePolicy(reservation=100, limit=1000)
+
+
+@dataclass
+class Running:
+    """What explain sees of an agent."""
+
+    state: State
+    last_error: dict[DriveId, str] = field(default_factory=dict)
+
+
+def after(
+    policy: DrivePolicy | None,
+    seconds: int = 8,
+    reads: tuple[int, int] = (0, 0),
+    writes: tuple[int, int] = (0, 0),
+) -> State:
+    """Return the state after a drive did (requests a second, of a size) for a while."""
+    state = State()
+    for second in range(1, seconds + 1):
+        counters = Counters(
+            second * NS_PER_S,
+            second * reads[0],
+            second * reads[0] * reads[1],
+            second * writes[0],
+            second * writes[0] * writes[1],
+            0,
+            0,
+        )
+        known = state.drives.get(VDA, DriveState())
+        seen = Observation({VDA: DriveSeen(policy, counters, known.sent)})
+        state, _ = decide(state, seen, second * NS_PER_S)
+    return state
+
+
+def lines(state: State, policy_error: PolicyError | None = None, error: str = "") -> list[str]:
+    vm = VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}), policy_error)
+    return explain(VDA, vm, Running(state, {VDA: error} if error else {}))
+
+
+def test_a_drive_that_was_never_seen_is_explained() -> None:
+    assert lines(State()) == [
+        "The drive has no policy.",
+        "What it did in the last interval is not known (yet).",
+        "Last look: its rates are not known yet.",
+    ]
+
+
+def test_a_drive_without_policy_is_left_alone() -> None:
+    said = lines(after(None, reads=(100, 4096)))
+    assert said[0] == "The drive has no policy."
+    assert said[1] == (
+        "In the last 1.0 s it did 100 reads/s of 4 KiB on average, which costs 100 iops."
+    )
+    assert said[-1] == "Last look: it has no policy, so it is left alone."
+
+
+def test_the_steps_go_from_promise_to_bound() -> None:
+    said = lines(after(POLICY, reads=(500, 8192), writes=(20, 65536)))
+    # 500 reads at 1.6 and 20 writes at 10 cost 800 + 200, by the published table
+    assert said[0] == (
+        "The policy gives a limit of 1000 iops, and a reservation of 100 iops "
+        "(not guaranteed: the capacity of its storage is not known)."
+    )
+    assert "500 reads/s of 8 KiB on average and 20 writes/s of 64 KiB on average" in said[1]
+    assert said[1].endswith("which costs 1000 iops.")
+    assert said[2] == "So it may do 1000 iops now, of which it used 100 %."
+    assert any(line.startswith("These were set ") for line in said)
+
+
+def test_an_idle_drive_does_nothing() -> None:
+    assert "In the last 1.0 s it did nothing." in lines(after(POLICY))
+
+
+def test_burst_and_credit_are_told() -> None:
+    policy = replace(POLICY, burst=3000, burst_seconds=30)
+    said = lines(after(policy, seconds=21))
+    assert "a burst of 3000 iops for up to 30 s" in said[0]
+    assert "It has 20 s of burst credit; the burst is open." in said
+    assert "So it may do 3000 iops now." in said
+
+
+def test_separate_budgets_are_told() -> None:
+    said = lines(after(replace(POLICY, separate_budgets=True)))
+    assert said[0].endswith("; reads and writes have a budget of their own each.")
+
+
+def test_a_policy_without_limit_promises_none() -> None:
+    said = lines(after(DrivePolicy()))
+    assert said[0] == "The policy gives no limit."
+    assert said[-1] == "Last look: its policy sets no limit."
+
+
+def test_errors_are_told() -> None:
+    wrong = PolicyError("domain db1, line 1", "limit is -5", "give 1 to 100000000")
+    said = lines(after(POLICY), wrong, "db1/vda: refused; see the log")
+    assert said[0] == f"The domain's policy has an error: {wrong}."
+    assert said[-1] == "Error: db1/vda: refused; see the log."
+
+
+def test_a_line_is_a_line() -> None:
+    for line in lines(after(POLICY, reads=(500, 8192))):
+        assert len(line.splitlines()) == 1
+        assert line.endswith(".")
