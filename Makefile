@@ -31,8 +31,8 @@ test-qemu: setup ## Build QEMU with the patches, and test it and the agent with 
 	cd agent && ../$(BIN)/python -m pytest tests/exact
 
 check: setup ## Check style and types
-	$(BIN)/ruff check --config agent/pyproject.toml agent benchmarks libvirt-hooks
-	$(BIN)/ruff format --check --config agent/pyproject.toml agent benchmarks libvirt-hooks
+	$(BIN)/ruff check --config agent/pyproject.toml agent benchmarks libvirt-hooks/qemu.d/50-iokeel
+	$(BIN)/ruff format --check --config agent/pyproject.toml agent benchmarks libvirt-hooks/qemu.d/50-iokeel
 	cd agent && ../$(BIN)/mypy src tests
 	cd benchmarks && ../$(BIN)/mypy --config-file ../agent/pyproject.toml *.py lab sim
 	shellcheck agent/packages .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- benchmarks qemu-patches)

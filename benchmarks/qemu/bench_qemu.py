@@ -379,13 +379,22 @@ def weights(ctx):
     wanted = WEIGHTS
     mixes = {
         "4K 16K 64K 256K reads": [
-            ("randread", "4k"), ("randread", "16k"), ("randread", "64k"), ("randread", "256k"),
+            ("randread", "4k"),
+            ("randread", "16k"),
+            ("randread", "64k"),
+            ("randread", "256k"),
         ],
         "256K 64K 16K 4K reads": [
-            ("randread", "256k"), ("randread", "64k"), ("randread", "16k"), ("randread", "4k"),
+            ("randread", "256k"),
+            ("randread", "64k"),
+            ("randread", "16k"),
+            ("randread", "4k"),
         ],
         "4K reads, 1M writes, 64K reads, 8K writes": [
-            ("randread", "4k"), ("randwrite", "1m"), ("randread", "64k"), ("randwrite", "8k"),
+            ("randread", "4k"),
+            ("randwrite", "1m"),
+            ("randread", "64k"),
+            ("randwrite", "8k"),
         ],
     }
     rows = []
@@ -397,9 +406,7 @@ def weights(ctx):
             else:
                 limits, member_weights = {"iops-total": 2000}, [None] * 4
             with daemon(getattr(ctx, which), limits, member_weights) as target:
-                jobs = [
-                    job(target, seconds, rw, i=i, bs=bs) for i, (rw, bs) in enumerate(mix)
-                ]
+                jobs = [job(target, seconds, rw, i=i, bs=bs) for i, (rw, bs) in enumerate(mix)]
                 _, requests = run_fio(target, jobs)
             cost, sums = coster(), [0.0] * 4
             for request in requests:
@@ -476,16 +483,16 @@ def accounting(ctx):
             if "ns per request" in line:
                 name, _, value = line.lstrip("# ").rpartition(": ")
                 runs.setdefault(name, []).append(float(value.split()[0]))
-    rows = [{"case": name, "ns": values, "median": statistics.median(values)}
-            for name, values in runs.items()]
+    rows = [
+        {"case": name, "ns": values, "median": statistics.median(values)}
+        for name, values in runs.items()
+    ]
     for row in rows:
         ctx.say(row)
     return rows
 
 
-BENCHMARKS = {
-    f.__name__: f for f in (exactness, shift, retune, weights, overhead, accounting)
-}
+BENCHMARKS = {f.__name__: f for f in (exactness, shift, retune, weights, overhead, accounting)}
 
 
 def percent(ratio, digits=1):
@@ -517,7 +524,7 @@ def tables(result):
                 [
                     name,
                     *(
-                        f"{percent(cells[limit]['rate_min'])} – {percent(cells[limit]['rate_max'])}"
+                        " to ".join(percent(cells[limit][key]) for key in ("rate_min", "rate_max"))
                         for limit in limits
                     ),
                 ]
@@ -570,7 +577,9 @@ def tables(result):
                     row["qemu"],
                     f"{row['median']:,.0f}",
                     percent(row["pair_median"]),
-                    " – ".join(percent(statistics.quantiles(row["pair_ratios"])[i]) for i in (0, 2)),
+                    " to ".join(
+                        percent(statistics.quantiles(row["pair_ratios"])[i]) for i in (0, 2)
+                    ),
                     f"{row['cpu_us_median']:.2f} µs per request",
                 ]
                 for row in rows
@@ -584,7 +593,7 @@ def tables(result):
                 [
                     row["case"].removeprefix("throttle_account, "),
                     f"{row['median']:.1f}",
-                    f"{min(row['ns']):.1f} – {max(row['ns']):.1f}",
+                    f"{min(row['ns']):.1f} to {max(row['ns']):.1f}",
                 ]
                 for row in rows
             ],
@@ -639,7 +648,8 @@ class Context:
 
 
 def version(binary):
-    return subprocess.run([binary, "--version"], capture_output=True, text=True).stdout.split("\n")[0]
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True).stdout
+    return said.split("\n")[0]
 
 
 def main():

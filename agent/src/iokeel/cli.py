@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -198,7 +199,17 @@ def why(
     for name, lines in explained.items():
         print(f"{vm}/{name}")
         for number, line in enumerate(lines, 1):
-            print(f"  {number}. {line}")
+            indent = f"  {number}. "
+            print(
+                textwrap.fill(
+                    line,
+                    out.width,
+                    initial_indent=indent,
+                    subsequent_indent=" " * len(indent),
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+            )
 
 
 @policy_app.command("check")

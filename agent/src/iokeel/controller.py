@@ -416,7 +416,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         looks=1 if shifted else before.looks + 1,
         size=size,
         price=before.price.after(bps / rate),
-        active_ns=before.active_ns or before.counters.at_ns,
+        active_ns=before.active_ns or counters.at_ns,  # it woke up some time before
         idle_ns=None,
     )
     if full_bounds(known):
@@ -485,7 +485,8 @@ def _at_rate(model: CostModel, mix: Mix, rate: float) -> Mix:
 
 
 def _since(start_ns: int, now_ns: int) -> bool:
-    return now_ns - start_ns >= MIN_INTERVAL_S * NS_PER_S
+    # Ticks may come a little early.
+    return now_ns - start_ns >= 0.95 * MIN_INTERVAL_S * NS_PER_S
 
 
 def _credit(before: DriveState, policy: DrivePolicy | None, rate: float, did: Rates) -> Credit:

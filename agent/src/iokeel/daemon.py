@@ -8,7 +8,7 @@ import logging
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -214,9 +214,13 @@ class Agent:
         async with self._looking:
             orders = static_limits(self.state)
             await asyncio.gather(*(self._carry_out(order) for order in orders))
-            left = {o.drive: replace(self.state.drives[o.drive], sent=o.limits) for o in orders}
+            left = {
+                order.drive: replace(self.state.drives[order.drive], sent=order.limits)
+                for order in orders
+                if order.drive not in self._failed
+            }
             await self._save({**self.state.drives, **left}, whole=True)
-        log.info("stopped: %d drives are at their policies' static limits", len(orders))
+        log.info("stopped: %d drives are at their policies' static limits", len(left))
 
     async def _save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         try:
@@ -226,10 +230,16 @@ class Agent:
                 log.error("%s", error)
             self.metrics.errors["store"] += 1
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.metrics.errors["internal"] += 1
+            log.error("internal error, please report it", exc_info=error)
 
 
 async def run_agent(config: Config) -> None:
@@ -252,7 +262,14 @@ async def run_agent(config: Config) -> None:
         agent = Agent(config, sources, store, Metrics())
         agent.metrics.watch(agent)
         task = asyncio.create_task(agent.run())
+
+        def stop() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):  # more of them don't cut it short
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
+            task.cancel()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, task.cancel)
+            loop.add_signal_handler(number, stop)
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -123,7 +123,7 @@ class Agent:
     def start(self) -> Agent:
         """Start it, and wait until it answers."""
         with (self.folder / "agent.log").open("ab") as log:
-            command = [IOKEEL, "agent", "--config", self.config]
+            command: list[str | Path] = [IOKEEL, "agent", "--config", self.config]
             self.process = subprocess.Popen(command, stderr=log)
         wait_for(self.answers, f"the agent answers\n{self.log()}")
         return self

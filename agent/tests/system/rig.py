@@ -77,7 +77,7 @@ class Agent:
 
     def stats(self, *words: str) -> Any:
         """Return what `iokeel stats --json` prints."""
-        options = ["--json", "--socket", self.socket, *words]
+        options = ["--json", "--socket", str(self.socket), *words]
         return json.loads(self.host.run([*self.host.iokeel, "stats", *options]).stdout)
 
     def drive(self, domain: str, target: str = "vda") -> dict[str, Any]:

@@ -153,7 +153,7 @@ def test_a_stopped_agent_leaves_static_limits(guest: Vm, agent: Agent) -> None:
 
 def test_a_second_agent_is_refused(guest: Vm, agent: Agent) -> None:
     host = agent.host
-    command = [*host.iokeel, "agent", "--config", agent.config]
+    command = [*host.iokeel, "agent", "--config", str(agent.config)]
     second = host.run(command, check=False)
     assert second.returncode == 2
     assert "another agent" in second.stderr

@@ -70,7 +70,7 @@ def seconds_off(did: Run, start: float, end: float, within: float = 0.05) -> lis
     return [i for i, rate in enumerate(rates) if abs(rate - 1) > within]
 
 
-@pytest.mark.parametrize(("before", "after"), permutations(SIZES[::2] + SIZES[-1:], 2))
+@pytest.mark.parametrize(("before", "after"), list(permutations(SIZES[::2] + SIZES[-1:], 2)))
 @pytest.mark.parametrize("offset", [0.05, 0.85])
 def test_every_shift_is_priced_again_within_three_seconds(
     before: int, after: int, offset: float

@@ -45,7 +45,7 @@ def passed(limits: ThrottleLimits, reads: dict[int, float], writes: dict[int, fl
         "bps_write": write_bytes,
     }
     return min(
-        getattr(limits, name) / amount
+        float(getattr(limits, name)) / amount
         for name, amount in used.items()
         if getattr(limits, name) and amount
     )
