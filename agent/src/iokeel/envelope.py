@@ -106,23 +106,25 @@ def exact_limits(limit: float, *, separate: bool = False) -> ThrottleLimits:
     return ThrottleLimits(iops_total=iops)
 
 
-def held_rate(model: CostModel, limits: ThrottleLimits, mix: Mix) -> float | None:
+def held_rate(limits: ThrottleLimits, mix: Mix, cost: float) -> float | None:
     """Return the normalized rate at which limits hold a mix whose demand has no end.
 
-    None where nothing in the limits bounds the mix. The least that the iops bounds may let
-    through is assumed where sizes vary, as `limits_for` does.
+    cost: what the mix costs a second. None where nothing in the limits bounds the mix. The least
+    that the iops bounds may let through is assumed where sizes vary, as `limits_for` does.
     """
+    read, write = mix.read, mix.write
     factors: list[float] = []
-    both = Flow(mix.read.raw_iops + mix.write.raw_iops, mix.read.bps + mix.write.bps)
-    for name, flow in (("total", both), ("read", mix.read), ("write", mix.write)):
-        if flow.raw_iops <= 0:
-            continue
-        bps, iops = getattr(limits, f"bps_{name}"), getattr(limits, f"iops_{name}")
-        if bps:
-            factors.append(bps / flow.bps)
-        if iops:
-            factors.append(iops / _units(_parts(mix, name), limits.iops_size))
-    return min(factors) * mix_cost(model, mix) if factors else None
+    for bps, iops, flows in (
+        (limits.bps_total, limits.iops_total, (read, write)),
+        (limits.bps_read, limits.iops_read, (read,)),
+        (limits.bps_write, limits.iops_write, (write,)),
+    ):
+        if (bps or iops) and any(flow.raw_iops > 0 for flow in flows):
+            if bps:
+                factors.append(bps / sum(flow.bps for flow in flows))
+            if iops:
+                factors.append(iops / _units(flows, limits.iops_size))
+    return min(factors) * cost if factors else None
 
 
 @lru_cache(maxsize=1024)
@@ -255,10 +257,6 @@ def _budget(limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, .
     if len(bounds) == 1 and bps < size * requests:
         return _Budget(limit, most, field, size * limit / least, bounds, scale, flat=True)
     return _Budget(limit, most, field, bps, bounds, scale)
-
-
-def _parts(mix: Mix, name: str) -> tuple[Flow, ...]:
-    return {"total": (mix.read, mix.write), "read": (mix.read,), "write": (mix.write,)}[name]
 
 
 def _units_of(size_bytes: float, iops_size: int | None) -> float:
