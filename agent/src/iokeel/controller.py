@@ -5,7 +5,7 @@ Here's how it works. `decide` looks at every drive once a tick. For each with a 
 
     R   the normalized rate of the interval just ended: what the requests cost a second
     P   the rate at which the limits in force would hold the interval's mix if its demand had no
-        end (envelope.held_rate)
+        end (envelope.held_rates)
     e   the pricing error, P / L - 1
 
 A drive is *mispriced* where e is beyond a deadband, and the limits matter to it, which is where
@@ -53,7 +53,7 @@ from typing import Any
 
 from iokeel.credit import NO_CREDIT, Credit
 from iokeel.curve import DEFAULT_MODEL, CostModel, is_uniform
-from iokeel.envelope import Mix, exact_limits, held_rate, limits_for, mix_cost
+from iokeel.envelope import Mix, exact_limits, held_rates, limits_for, mix_cost
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
 from iokeel.workload import NS_PER_S, Counters, DriveId, Flow, Rates, rates
@@ -500,10 +500,10 @@ def _error(
         parts = [(half, mix_cost(model, half)) for half in halves]
     errors = []
     for part, cost in parts:
-        held = held_rate(base, part, cost)
-        if held is not None and cost / headroom > BINDING_RATIO * held:
-            # held_rate assumes the worst of an iops bound; what got through is known to pass.
-            errors.append(max(held, cost / headroom) / policy.limit - 1)
+        held = held_rates(base, part, cost)
+        done = cost / headroom
+        if held is not None and done > BINDING_RATIO * held[0]:
+            errors.append(min(max(done, held[0]), held[1]) / policy.limit - 1)
     return max(errors, key=abs, default=None)
 
 

@@ -106,25 +106,31 @@ def exact_limits(limit: float, *, separate: bool = False) -> ThrottleLimits:
     return ThrottleLimits(iops_total=iops)
 
 
-def held_rate(limits: ThrottleLimits, mix: Mix, cost: float) -> float | None:
-    """Return the normalized rate at which limits hold a mix whose demand has no end.
+def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, float] | None:
+    """Return between which normalized rates limits hold a mix whose demand has no end.
 
-    cost: what the mix costs a second. None where nothing in the limits bounds the mix. The least
-    that the iops bounds may let through is assumed where sizes vary, as `limits_for` does.
+    cost: what the mix costs a second. None where nothing in the limits bounds the mix. The two
+    differ where an iops bound is what holds requests of which only the mean size is known.
     """
     read, write = mix.read, mix.write
-    factors: list[float] = []
+    least: list[float] = []
+    most: list[float] = []
     for bps, iops, flows in (
         (limits.bps_total, limits.iops_total, (read, write)),
         (limits.bps_read, limits.iops_read, (read,)),
         (limits.bps_write, limits.iops_write, (write,)),
     ):
-        if (bps or iops) and any(flow.raw_iops > 0 for flow in flows):
-            if bps:
-                factors.append(bps / sum(flow.bps for flow in flows))
-            if iops:
-                factors.append(iops / _units(flows, limits.iops_size))
-    return min(factors) * cost if factors else None
+        requests = sum(flow.raw_iops for flow in flows)
+        if not requests:
+            continue
+        sent = sum(flow.bps for flow in flows)
+        if bps:
+            least.append(bps / sent)
+            most.append(bps / sent)
+        if iops:
+            least.append(iops / _units(flows, limits.iops_size))
+            most.append(iops / max(requests, sent / limits.iops_size if limits.iops_size else 0))
+    return (min(least) * cost, min(most) * cost) if least else None
 
 
 @lru_cache(maxsize=1024)
