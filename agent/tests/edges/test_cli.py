@@ -328,7 +328,9 @@ def test_version() -> None:
 
 
 @pytest.fixture
-def bash_completion(tmp_path: Path) -> Path:
+def bash_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # typer would take the shell of the process that runs the tests, make's say.
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     script = tmp_path / "completion"
     script.write_text(iokeel("--show-completion", "bash").out)
     return script

@@ -74,7 +74,7 @@ def test_a_new_limit_keeps_the_curve(guest: Vm, agent: Agent) -> None:
 
 def test_a_curve_lost_to_a_change_by_hand_is_put_back(guest: Vm, agent: Agent) -> None:
     host = agent.host
-    eventually(lambda: exact(host, 2000))
+    eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(host, 2000))
     words = ["--total-iops-sec", "5000", "--size-iops-sec", "4096"]
     host.virsh("blkdeviotune", "db1", "vda", *words, "--live")
     eventually(lambda: agent.drive("db1")["overwritten"] == 1, 5)
@@ -99,6 +99,6 @@ def test_a_shift_needs_no_retune_and_every_second_is_at_the_limit(guest: Vm, age
 
 
 def test_a_stopped_agent_leaves_limit_and_curve(guest: Vm, agent: Agent) -> None:
-    eventually(lambda: exact(agent.host, 2000))
+    eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(agent.host, 2000))
     assert agent.stop() == 0
     assert exact(agent.host, 2000)
