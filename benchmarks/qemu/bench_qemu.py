@@ -184,6 +184,8 @@ def start_fio(folder, jobs, log=True):
             # default each job counts from its own start.
             lines += [f"write_lat_log={folder}/job{i}", "log_avg_msec=0", "disable_clat=1"]
             lines.append("log_unix_epoch=1")
+            # fio 3.33 drops what comes last if that is when its log has to grow.
+            lines.append("log_entries=1048576")
         lines += [f"{key}={value}" for key, value in job.items()]
     Path(f"{folder}/job.fio").write_text("\n".join(lines) + "\n")
     return subprocess.Popen(
@@ -204,6 +206,12 @@ def finish_fio(process, folder, count, log=True):
                 ms, _, direction, size = line.split(",")[:4]
                 requests.append(Request(i, int(ms), int(size), direction.strip() == "1"))
     requests.sort(key=lambda request: request.ms)
+    if log:
+        total = sum(
+            one[direction]["total_ios"] for one in report["jobs"] for direction in ("read", "write")
+        )
+        if total != len(requests):
+            raise RuntimeError(f"fio did {total} requests and logged {len(requests)}")
     if requests:
         # The first requests wait for nothing: they mark the start.
         start = requests[0].ms
