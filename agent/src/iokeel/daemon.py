@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import time
@@ -247,6 +248,7 @@ async def run_agent(config: Config) -> None:
 
     Raises IokeelError where it can't start: another agent runs, or its folders can't be used.
     """
+    gc.set_threshold(100_000, 20, 50)  # a tick makes many objects, and hardly any cycle
     loop = asyncio.get_running_loop()
     store = Store(config.agent.state_dir)
     with store.lock():
