@@ -265,7 +265,10 @@ _PARTS = (
     ("JSON of counters", r"iokeel/qmp\.py:_take$"),
     ("QMP, the rest", r"iokeel/qmp(_source|_drives)?\.py:"),
     ("decide: envelope", r"iokeel/(envelope|curve)\.py:"),
-    ("decide: the rest", r"iokeel/(controller|workload|credit|limits)\.py:"),
+    (
+        "decide: the rest",
+        r"iokeel/(controller|estimate|retune|state|share|storage|capacity|workload|credit|limits)\.py:",
+    ),
     ("daemon", r"iokeel/daemon\.py:"),
     ("saving state", r"iokeel/store\.py:"),
     ("logging", r"logging/"),

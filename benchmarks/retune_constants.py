@@ -23,8 +23,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import iokeel.controller as controller
 import iokeel.envelope as envelope
+import iokeel.estimate as estimate
+import iokeel.retune as retune
 from iokeel.curve import DEFAULT_MODEL
 from iokeel.envelope import Mix
 from iokeel.policy import DrivePolicy
@@ -45,15 +46,15 @@ MIXES = {
 }
 SWEEPS: dict[str, tuple[object, Sequence[float]]] = {
     "OVERSHOOT_RATIO": (envelope, (0.0, 0.04, 0.08, 0.12, 0.16)),
-    "SHIFT_RATIO": (controller, (0.0, 0.007, 0.015, 0.03)),
-    "SIZE_RATIO": (controller, (0.02, 0.05, 0.1, 0.2)),
-    "DEADBAND_RATIO": (controller, (0.005, 0.015, 0.025, 0.05)),
-    "NOISE_FACTOR": (controller, (0.0, 1.0, 2.0, 4.0)),
-    "DRIFT_RATIO": (controller, (0.0, 0.005, 0.015, 0.05)),
-    "DRIFT_COST_S": (controller, (0.1, 0.2, 0.45, 1.0, 2.0)),
-    "LOOK_AGAIN_S": (controller, (0.1, 0.2, 0.4, 0.8)),
-    "MIN_INTERVAL_S": (controller, (0.0, 0.5, 1.0, 2.0)),
-    "MIX_HALF_LIFE_S": (controller, (1.0, 2.0, 4.0, 8.0)),
+    "SHIFT_RATIO": (retune, (0.0, 0.007, 0.015, 0.03)),
+    "SIZE_RATIO": (estimate, (0.02, 0.05, 0.1, 0.2)),
+    "DEADBAND_RATIO": (estimate, (0.005, 0.015, 0.025, 0.05)),
+    "NOISE_FACTOR": (estimate, (0.0, 1.0, 2.0, 4.0)),
+    "DRIFT_RATIO": (retune, (0.0, 0.005, 0.015, 0.05)),
+    "DRIFT_COST_S": (retune, (0.1, 0.2, 0.45, 1.0, 2.0)),
+    "LOOK_AGAIN_S": (retune, (0.1, 0.2, 0.4, 0.8)),
+    "MIN_INTERVAL_S": (retune, (0.0, 0.5, 1.0, 2.0)),
+    "MIX_HALF_LIFE_S": (estimate, (1.0, 2.0, 4.0, 8.0)),
 }
 
 

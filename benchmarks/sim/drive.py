@@ -11,10 +11,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from iokeel import controller
-from iokeel.controller import DriveSeen, Observation, SetLimits, State, decide
+import iokeel.retune as retune
+from iokeel.controller import decide
 from iokeel.curve import DEFAULT_MODEL, CostModel
 from iokeel.policy import DrivePolicy
+from iokeel.state import DriveSeen, Observation, SetLimits, State
 from iokeel.workload import NS_PER_S, Counters, DriveId
 from sim.throttle import Throttle
 
@@ -108,7 +109,7 @@ def run(
         for order in orders:
             pending.append((at + delay_s, order))
         if state.look_again:
-            looks.append(at + controller.LOOK_AGAIN_S)
+            looks.append(at + retune.LOOK_AGAIN_S)
         if on_tick is not None:
             on_tick(state)
 

@@ -45,180 +45,30 @@ How the constants were chosen, and what each costs, is measured in docs/control-
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from enum import Enum
-from typing import Any
+from dataclasses import replace
 
 from iokeel.credit import NO_CREDIT, Credit
-from iokeel.curve import DEFAULT_MODEL, CostModel, is_uniform
-from iokeel.envelope import Mix, exact_limits, held_rates, limits_for, mix_cost
+from iokeel.curve import CostModel
+from iokeel.envelope import Mix, exact_limits, limits_for, mix_cost
+from iokeel.estimate import has_shifted, mean_mix, with_seen
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
-from iokeel.workload import NS_PER_S, Counters, DriveId, Flow, Rates, rates
+from iokeel.retune import judge
+from iokeel.state import (
+    NEW,
+    DriveSeen,
+    DriveState,
+    Observation,
+    Reason,
+    SetLimits,
+    State,
+    Verdict,
+    changed,
+)
+from iokeel.workload import DriveId, Rates, rates
 
-SHIFT_RATIO = 0.007
-SIZE_RATIO = 0.1
-DEADBAND_RATIO = 0.025
-NOISE_FACTOR = 2.0
-DRIFT_RATIO = 0.015
-DRIFT_COST_S = 1.0
-LOOK_AGAIN_S = 0.4
-MIN_INTERVAL_S = 1.0
-MIX_HALF_LIFE_S = 4.0
-BINDING_RATIO = 0.6
-IDLE_S = 10.0
-# How fast the noise estimate follows, and how much larger than it one change may count: a shift
-# is no noise.
-_NOISE_GAIN = 0.2
-_NOISE_CLIP = 3.0
-_SEEN_SIZES = 4
 # A bound that is used to this much is what holds the drive.
 _FULL_RATIO = 0.95
-_NONE = Flow(0.0, 0.0)
-
-
-class Reason(Enum):
-    """Why limits were set."""
-
-    POLICY = "the policy is new or has changed"
-    SHIFT = "the mix of request sizes has shifted"
-    DRIFT = "the mix is known better now"
-    IDLE = "the drive went idle, so its next mix is unknown"
-    BURST_OPENS = "it has saved credit, so it may burst"
-    BURST_CLOSES = "its burst credit is used up"
-    CREDIT_GREW = "it has saved more credit while it did little"
-    OVERWRITTEN = "somebody else had changed the limits"
-    RETRY = "the last change of limits had failed"
-    RELEASED = "it has no policy or no limit any more"
-    STOPPING = "the agent stops"
-
-
-class Verdict(Enum):
-    """What the last look at a drive found."""
-
-    NO_POLICY = "it has no policy, so it is left alone"
-    NO_LIMIT = "its policy sets no limit"
-    UNKNOWN = "its rates are not known yet"
-    IDLE = "it does nothing"
-    UNBOUND = "it does less than its limits allow, so their price doesn't matter"
-    PRICED = "its limits fit what it does"
-    SUSPECT = "its limits don't fit what it does; a second look decides"
-    WAITING = "its limits don't fit what it does, but the last change is too recent"
-    RETUNED = "its limits didn't fit what it did, so they were set anew"
-    EXACT = "QEMU prices each of its requests by the cost curve itself"
-
-
-@dataclass(frozen=True, slots=True)
-class DriveSeen:
-    """A drive at a tick.
-
-    counters: None where it can't be read now. in_force: its limits, None where they are not
-    known. failed: whether the last order to this drive was not carried out. exact: whether QEMU
-    charges by the cost curve itself.
-    """
-
-    policy: DrivePolicy | None
-    counters: Counters | None
-    in_force: ThrottleLimits | None
-    failed: bool = False
-    exact: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One snapshot. partial: other drives exist, and are not looked at this time."""
-
-    drives: Mapping[DriveId, DriveSeen]
-    partial: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SetLimits:
-    """An order to the edges: put these limits in force on this drive.
-
-    curve: what QEMU shall charge by; None: nothing, as stock QEMU does.
-    """
-
-    drive: DriveId
-    limits: ThrottleLimits
-    reason: Reason
-    curve: CostModel | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """A figure as last seen, and by how much of itself it changes from look to look."""
-
-    value: float | None = None
-    ratio: float = 0.0
-
-    def after(self, value: float) -> Noise:
-        """Return the noise after one more look. A jump counts, but not in full."""
-        if self.value is None:
-            return Noise(value, self.ratio)
-        change = min(abs(value / self.value - 1), max(DEADBAND_RATIO, _NOISE_CLIP * self.ratio))
-        return Noise(value, self.ratio + _NOISE_GAIN * (change - self.ratio))
-
-
-_NO_NOISE = Noise()
-
-
-@dataclass(frozen=True, slots=True)
-class DriveState:
-    """What the controller knows of a drive.
-
-    rate: R of the last interval. mix: the mean of the `looks` intervals since the last shift.
-    size, price: the mean request size, and the bytes that a normalized operation moves.
-    base: the limits that hold it to its policy's limit for `priced_for`, the burst not included.
-    sent, replaced: what was ordered last, and before that. found: what was in force before the
-    first order. suspect: the sign of e where it was beyond the deadband. error_ratio: e.
-    throttled_s: seconds in which a bound was full.
-    """
-
-    policy: DrivePolicy | None = None
-    counters: Counters | None = None
-    rates: Rates | None = None
-    rate: float | None = None
-    credit: Credit = NO_CREDIT
-    granted_s: float = 0.0
-    mix: Mix | None = None
-    looks: int = 0
-    size: Noise = _NO_NOISE
-    price: Noise = _NO_NOISE
-    priced_for: Mix | None = None
-    base: ThrottleLimits | None = None
-    sent: ThrottleLimits | None = None
-    replaced: ThrottleLimits | None = None
-    found: ThrottleLimits | None = None
-    sent_ns: int = 0
-    reason: Reason | None = None
-    active_ns: int | None = None
-    idle_ns: int | None = None
-    suspect: int = 0
-    error_ratio: float | None = None
-    verdict: Verdict = Verdict.UNKNOWN
-    exact: bool = False
-    retunes: int = 0
-    overwritten: int = 0
-    throttled_s: float = 0.0
-
-    @property
-    def allowed(self) -> int | None:
-        """What the drive may do now, normalized: its burst while that is open, else its limit."""
-        if self.policy is None:
-            return None
-        return self.policy.burst if self.credit.open else self.policy.limit
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The controller's memory. look_again: drives that want a look LOOK_AGAIN_S from now."""
-
-    model: CostModel = DEFAULT_MODEL
-    drives: Mapping[DriveId, DriveState] = field(default_factory=dict)
-    look_again: tuple[DriveId, ...] = ()
 
 
 def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[SetLimits]]:
@@ -231,7 +81,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     orders: list[SetLimits] = []
     again: list[DriveId] = []
     for drive, now in seen.drives.items():
-        after, order = _look(state.drives.get(drive, _NEW), now, state.model, now_ns)
+        after, order = _look(state.drives.get(drive, NEW), now, state.model, now_ns)
         drives[drive] = after
         if order is not None:
             assert after.reason is not None
@@ -287,18 +137,6 @@ def full_bounds(known: DriveState) -> list[str]:
     return full
 
 
-_NEW = DriveState()
-_FIELDS = tuple(field.name for field in fields(DriveState))
-
-
-def _with(known: DriveState, **changes: Any) -> DriveState:
-    """Return a state with some fields changed, in a third of dataclasses.replace's time."""
-    new = object.__new__(DriveState)
-    for name in _FIELDS:
-        object.__setattr__(new, name, changes[name] if name in changes else getattr(known, name))
-    return new
-
-
 def _look(
     before: DriveState, seen: DriveSeen, model: CostModel, now_ns: int
 ) -> tuple[DriveState, ThrottleLimits | None]:
@@ -309,7 +147,7 @@ def _look(
         return _release(known, seen)
     verdict, reason, suspect, error = Verdict.EXACT, None, 0, None
     if not seen.exact:
-        verdict, reason, suspect, error = _judge(known, model, policy, now_ns)
+        verdict, reason, suspect, error = judge(known, model, policy, now_ns)
     mix = None if seen.exact else known.priced_for
     if known.base is None or policy != before.policy or seen.exact != before.exact:
         reason = Reason.POLICY
@@ -326,7 +164,7 @@ def _look(
     throttled_s = known.throttled_s
     if known.rates is not None and full_bounds(known):
         throttled_s += known.rates.elapsed_s
-    known = _with(
+    known = changed(
         known,
         verdict=verdict,
         suspect=suspect,
@@ -344,12 +182,12 @@ def _look(
     granted_s = known.credit.seconds if known.credit.open else 0.0
     limits = _with_burst(base, policy, granted_s)
     if limits == known.sent and reason not in (Reason.OVERWRITTEN, Reason.RETRY):
-        return _with(known, base=base, priced_for=mix, granted_s=granted_s), None
+        return changed(known, base=base, priced_for=mix, granted_s=granted_s), None
     if limits == seen.in_force:  # as after a restart of the agent: nothing to do, no gift
-        return _with(
+        return changed(
             known, base=base, priced_for=mix, granted_s=granted_s, sent=limits, reason=reason
         ), None
-    return _with(
+    return changed(
         known,
         found=seen.in_force if before.sent is None else known.found,
         base=base,
@@ -383,7 +221,7 @@ def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLi
     if known.sent is None:
         return bare, None
     back = known.found or UNLIMITED
-    released = _with(bare, sent=back, replaced=known.sent, found=back, reason=Reason.RELEASED)
+    released = changed(bare, sent=back, replaced=known.sent, found=back, reason=Reason.RELEASED)
     if known.reason is Reason.RELEASED and not seen.failed:
         return (released if seen.in_force is None else bare), None
     ours = (None, known.sent, known.replaced)  # a crash may have kept the last from being done
@@ -396,7 +234,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     """Return a drive's state with its rates, cost, credit and mix brought up to a reading."""
     policy, counters = seen.policy, seen.counters
     if counters is None or before.counters is None:
-        return _with(
+        return changed(
             before,
             policy=policy,
             counters=counters or before.counters,
@@ -406,17 +244,17 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         )
     did = rates(before.counters, counters)
     if did is None:
-        return _with(
+        return changed(
             before, policy=policy, counters=counters, rates=None, rate=None, active_ns=None
         )
     did = replace(
         did,
-        read=_with_seen(did.read, before.mix.read if before.mix else None),
-        write=_with_seen(did.write, before.mix.write if before.mix else None),
+        read=with_seen(did.read, before.mix.read if before.mix else None),
+        write=with_seen(did.write, before.mix.write if before.mix else None),
     )
     rate = mix_cost(model, Mix(did.read, did.write))
     if did.idle:
-        return _with(
+        return changed(
             before,
             policy=policy,
             counters=counters,
@@ -428,15 +266,15 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         )
     bps = did.read.bps + did.write.bps
     size = before.size.after(bps / (did.read.raw_iops + did.write.raw_iops))
-    shifted = _has_shifted(before, size)
-    return _with(
+    shifted = has_shifted(before.mix, size)
+    return changed(
         before,
         policy=policy,
         counters=counters,
         rates=did,
         rate=rate,
         credit=_credit(before, policy, rate, did),
-        mix=_mean(None if shifted else before.mix, did),
+        mix=mean_mix(None if shifted else before.mix, did),
         looks=1 if shifted else before.looks + 1,
         size=size,
         price=before.price.after(bps / rate),
@@ -445,127 +283,8 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     )
 
 
-def _judge(
-    known: DriveState, model: CostModel, policy: DrivePolicy, now_ns: int
-) -> tuple[Verdict, Reason | None, int, float | None]:
-    """Say whether limits fit what a drive does: (verdict, reason to price anew, suspect, e)."""
-    did, base = known.rates, known.base
-    if did is None or known.rate is None or base is None:
-        return Verdict.UNKNOWN, None, 0, None
-    if did.idle or known.mix is None:
-        long = now_ns - (known.idle_ns or now_ns) >= IDLE_S * NS_PER_S
-        stale = long and known.priced_for is not None
-        return Verdict.IDLE, Reason.IDLE if stale else None, 0, None
-    assert policy.limit is not None
-    headroom = policy.burst / policy.limit if known.credit.open and policy.burst else 1.0
-    error = _error(model, base, policy, Mix(did.read, did.write), known.rate, headroom)
-    if error is None:
-        return Verdict.UNBOUND, None, 0, None
-    least = SHIFT_RATIO if known.looks <= 2 else DEADBAND_RATIO
-    deadband = max(least, NOISE_FACTOR * known.price.ratio)
-    if abs(error) > deadband:
-        settled = _since(known.sent_ns, now_ns) and _since(known.active_ns or now_ns, now_ns)
-        way = 1 if error > 0 else -1
-        again = known.suspect == way and (known.looks > 1 or abs(error) > DEADBAND_RATIO)
-        if again and settled:
-            return Verdict.RETUNED, Reason.SHIFT, 0, error
-        return Verdict.SUSPECT if settled else Verdict.WAITING, None, way, error
-    drift: float | None = error
-    if known.price.ratio > 0.1 * DRIFT_RATIO:  # else the mean is like this interval
-        mix = _at_rate(model, known.mix, known.rate)
-        drift = _error(model, base, policy, mix, known.rate, headroom)
-    if drift is not None and abs(drift) > DRIFT_RATIO and _since(known.sent_ns, now_ns):
-        since_s = min(now_ns - known.sent_ns, now_ns - (known.active_ns or now_ns)) / NS_PER_S
-        if abs(drift) * since_s > DRIFT_COST_S:
-            return Verdict.RETUNED, Reason.DRIFT, 0, drift
-    return Verdict.PRICED, None, 0, error
-
-
-def _error(
-    model: CostModel,
-    base: ThrottleLimits,
-    policy: DrivePolicy,
-    mix: Mix,
-    rate: float,
-    headroom: float,
-) -> float | None:
-    """Return e, the worst of two budgets; None where the limits don't matter to the drive.
-
-    rate: what the mix costs a second.
-    """
-    assert policy.limit is not None
-    parts = [(mix, rate)]
-    if policy.separate_budgets:
-        halves = [Mix(mix.read, _NONE), Mix(_NONE, mix.write)]
-        parts = [(half, mix_cost(model, half)) for half in halves]
-    errors = []
-    for part, cost in parts:
-        held = held_rates(base, part, cost)
-        done = cost / headroom
-        if held is not None and done > BINDING_RATIO * held[0]:
-            errors.append(min(max(done, held[0]), held[1]) / policy.limit - 1)
-    return max(errors, key=abs, default=None)
-
-
-def _at_rate(model: CostModel, mix: Mix, rate: float) -> Mix:
-    """Return a mix of the same shape that costs `rate`."""
-    scale = rate / mix_cost(model, mix)
-
-    def scaled(flow: Flow) -> Flow:
-        return Flow(scale * flow.raw_iops, scale * flow.bps, flow.seen_bytes)
-
-    return Mix(scaled(mix.read), scaled(mix.write))
-
-
-def _since(start_ns: int, now_ns: int) -> bool:
-    # Ticks may come a little early.
-    return now_ns - start_ns >= 0.95 * MIN_INTERVAL_S * NS_PER_S
-
-
 def _credit(before: DriveState, policy: DrivePolicy | None, rate: float, did: Rates) -> Credit:
     return before.credit.after(policy, rate, did.elapsed_s) if policy else NO_CREDIT
-
-
-def _has_shifted(before: DriveState, size: Noise) -> bool:
-    """Whether an interval's requests are of other sizes than those of the mix so far."""
-    if before.mix is None or size.value is None:
-        return True
-    read, write = before.mix.read, before.mix.write
-    so_far = (read.bps + write.bps) / (read.raw_iops + write.raw_iops)
-    if size.ratio < SIZE_RATIO and is_uniform(size.value) != is_uniform(so_far):
-        return True
-    return abs(size.value / so_far - 1) > max(SIZE_RATIO, NOISE_FACTOR * size.ratio)
-
-
-def _with_seen(flow: Flow, before: Flow | None) -> Flow:
-    """Return a flow with the sizes that its requests had when they were all alike, newest first.
-
-    Workloads mostly shift by a stream that joins or ends, so that a mix is likely made of what
-    was there alone before.
-    """
-    seen = before.seen_bytes if before else ()
-    mean = flow.mean_size_bytes
-    if mean is not None and is_uniform(mean):
-        size = float(2 ** round(math.log2(mean)))
-        if not seen or seen[0] != size:
-            seen = (size, *(other for other in seen if other != size))[:_SEEN_SIZES]
-    return Flow(flow.raw_iops, flow.bps, seen)
-
-
-def _mean(mix: Mix | None, did: Rates) -> Mix:
-    """Return the mean of a drive's flows, in which what is older counts for less."""
-    if mix is None:
-        return Mix(did.read, did.write)
-    keep = 0.5 ** (did.elapsed_s / MIX_HALF_LIFE_S)
-
-    def mean(old: Flow, new: Flow) -> Flow:
-        return Flow(
-            keep * old.raw_iops + (1 - keep) * new.raw_iops,
-            keep * old.bps + (1 - keep) * new.bps,
-            new.seen_bytes,
-        )
-
-    return Mix(mean(mix.read, did.read), mean(mix.write, did.write))
 
 
 def _credit_grew(known: DriveState, policy: DrivePolicy) -> bool:

@@ -15,19 +15,12 @@ from typing import Any
 
 from iokeel.api import serve
 from iokeel.config import Config
-from iokeel.controller import (
-    LOOK_AGAIN_S,
-    DriveSeen,
-    DriveState,
-    Observation,
-    SetLimits,
-    State,
-    decide,
-    static_limits,
-)
+from iokeel.controller import decide, static_limits
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected
 from iokeel.metrics import Metrics
+from iokeel.retune import LOOK_AGAIN_S
 from iokeel.source import Source, VmInfo
+from iokeel.state import DriveSeen, DriveState, Observation, SetLimits, State
 from iokeel.store import Store
 from iokeel.workload import Counters, DriveId
 

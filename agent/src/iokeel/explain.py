@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from iokeel.controller import DriveState, full_bounds
+from iokeel.controller import full_bounds
 from iokeel.envelope import OVERSHOOT_RATIO
 from iokeel.limits import ThrottleLimits
 from iokeel.source import VmInfo
+from iokeel.state import DriveState
 from iokeel.units import duration, iops, percent, rate, size
 from iokeel.workload import NS_PER_S, DriveId, Flow
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from iokeel.controller import DriveState, full_bounds
+from iokeel.controller import full_bounds
+from iokeel.state import DriveState
 from iokeel.workload import DriveId, Flow
 
 

@@ -12,11 +12,11 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from iokeel.controller import DriveState
 from iokeel.credit import Credit
 from iokeel.envelope import Mix
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.limits import ThrottleLimits
+from iokeel.state import DriveState
 from iokeel.workload import DriveId, Flow
 
 log = logging.getLogger(__name__)

@@ -7,21 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.controller import (
-    IDLE_S,
-    DriveSeen,
-    DriveState,
-    Observation,
-    Reason,
-    SetLimits,
-    State,
-    Verdict,
-    decide,
-    static_limits,
-)
+from iokeel.controller import decide, static_limits
 from iokeel.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
 from iokeel.limits import UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
+from iokeel.retune import IDLE_S
+from iokeel.state import DriveSeen, DriveState, Observation, Reason, SetLimits, State, Verdict
 from iokeel.workload import NS_PER_S, Counters, DriveId
 from sim.drive import DRIVE, Phase, Run, Stream, run
 

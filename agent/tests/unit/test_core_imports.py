@@ -11,7 +11,10 @@ import pytest
 import iokeel
 
 FOLDER = Path(iokeel.__file__).parent
-CORE = ("errors", "limits", "curve", "policy", "workload", "envelope", "credit", "controller")
+CORE = (
+    *("errors", "limits", "curve", "policy", "workload", "envelope", "credit", "estimate"),
+    *("retune", "state", "storage", "controller"),
+)
 # What computes, and neither asks the machine for anything nor tells it anything.
 ALLOWED = {
     "__future__",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from iokeel.controller import DriveSeen, DriveState, Observation, State, decide
+from iokeel.controller import decide
 from iokeel.errors import PolicyError
 from iokeel.explain import explain
 from iokeel.policy import DomainPolicy, DrivePolicy
 from iokeel.source import DriveInfo, VmInfo
+from iokeel.state import DriveSeen, DriveState, Observation, State
 from iokeel.workload import NS_PER_S, Counters, DriveId
 
 VDA = DriveId("db1", "vda")

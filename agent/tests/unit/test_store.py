@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.controller import DriveState
 from iokeel.credit import Credit
 from iokeel.envelope import Mix
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.limits import FIELDS, ThrottleLimits
+from iokeel.state import DriveState
 from iokeel.store import Store
 from iokeel.workload import DriveId, Flow
 

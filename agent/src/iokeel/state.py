@@ -1,0 +1,152 @@
+"""What the controller sees, what it remembers of drives, and what it orders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from iokeel.credit import NO_CREDIT, Credit
+from iokeel.curve import DEFAULT_MODEL, CostModel
+from iokeel.envelope import Mix
+from iokeel.estimate import NO_NOISE, Noise
+from iokeel.limits import ThrottleLimits
+from iokeel.policy import DrivePolicy
+from iokeel.workload import Counters, DriveId, Rates
+
+
+class Reason(Enum):
+    """Why limits were set."""
+
+    POLICY = "the policy is new or has changed"
+    SHIFT = "the mix of request sizes has shifted"
+    DRIFT = "the mix is known better now"
+    IDLE = "the drive went idle, so its next mix is unknown"
+    BURST_OPENS = "it has saved credit, so it may burst"
+    BURST_CLOSES = "its burst credit is used up"
+    CREDIT_GREW = "it has saved more credit while it did little"
+    OVERWRITTEN = "somebody else had changed the limits"
+    RETRY = "the last change of limits had failed"
+    RELEASED = "it has no policy or no limit any more"
+    STOPPING = "the agent stops"
+
+
+class Verdict(Enum):
+    """What the last look at a drive found."""
+
+    NO_POLICY = "it has no policy, so it is left alone"
+    NO_LIMIT = "its policy sets no limit"
+    UNKNOWN = "its rates are not known yet"
+    IDLE = "it does nothing"
+    UNBOUND = "it does less than its limits allow, so their price doesn't matter"
+    PRICED = "its limits fit what it does"
+    SUSPECT = "its limits don't fit what it does; a second look decides"
+    WAITING = "its limits don't fit what it does, but the last change is too recent"
+    RETUNED = "its limits didn't fit what it did, so they were set anew"
+    EXACT = "QEMU prices each of its requests by the cost curve itself"
+
+
+@dataclass(frozen=True, slots=True)
+class DriveSeen:
+    """A drive at a tick.
+
+    counters: None where it can't be read now. in_force: its limits, None where they are not
+    known. failed: whether the last order to this drive was not carried out. exact: whether QEMU
+    charges by the cost curve itself.
+    """
+
+    policy: DrivePolicy | None
+    counters: Counters | None
+    in_force: ThrottleLimits | None
+    failed: bool = False
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One snapshot. partial: other drives exist, and are not looked at this time."""
+
+    drives: Mapping[DriveId, DriveSeen]
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimits:
+    """An order to the edges: put these limits in force on this drive.
+
+    curve: what QEMU shall charge by; None: nothing, as stock QEMU does.
+    """
+
+    drive: DriveId
+    limits: ThrottleLimits
+    reason: Reason
+    curve: CostModel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DriveState:
+    """What the controller knows of a drive.
+
+    rate: R of the last interval. mix: the mean of the `looks` intervals since the last shift.
+    size, price: the mean request size, and the bytes that a normalized operation moves.
+    base: the limits that hold it to its policy's limit for `priced_for`, the burst not included.
+    sent, replaced: what was ordered last, and before that. found: what was in force before the
+    first order. suspect: the sign of e where it was beyond the deadband. error_ratio: e.
+    throttled_s: seconds in which a bound was full.
+    """
+
+    policy: DrivePolicy | None = None
+    counters: Counters | None = None
+    rates: Rates | None = None
+    rate: float | None = None
+    credit: Credit = NO_CREDIT
+    granted_s: float = 0.0
+    mix: Mix | None = None
+    looks: int = 0
+    size: Noise = NO_NOISE
+    price: Noise = NO_NOISE
+    priced_for: Mix | None = None
+    base: ThrottleLimits | None = None
+    sent: ThrottleLimits | None = None
+    replaced: ThrottleLimits | None = None
+    found: ThrottleLimits | None = None
+    sent_ns: int = 0
+    reason: Reason | None = None
+    active_ns: int | None = None
+    idle_ns: int | None = None
+    suspect: int = 0
+    error_ratio: float | None = None
+    verdict: Verdict = Verdict.UNKNOWN
+    exact: bool = False
+    retunes: int = 0
+    overwritten: int = 0
+    throttled_s: float = 0.0
+
+    @property
+    def allowed(self) -> int | None:
+        """What the drive may do now, normalized: its burst while that is open, else its limit."""
+        if self.policy is None:
+            return None
+        return self.policy.burst if self.credit.open else self.policy.limit
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The controller's memory. look_again: drives that want a look LOOK_AGAIN_S from now."""
+
+    model: CostModel = DEFAULT_MODEL
+    drives: Mapping[DriveId, DriveState] = field(default_factory=dict)
+    look_again: tuple[DriveId, ...] = ()
+
+
+NEW = DriveState()
+_FIELDS = tuple(field.name for field in fields(DriveState))
+
+
+def changed(known: DriveState, **changes: Any) -> DriveState:
+    """Return a state with some fields changed, in a third of dataclasses.replace's time."""
+    new = object.__new__(DriveState)
+    for name in _FIELDS:
+        object.__setattr__(new, name, changes[name] if name in changes else getattr(known, name))
+    return new
