@@ -24,7 +24,7 @@ demo: setup ## Watch iokeel hold three real guests to their policies (MODE=exact
 	$(RUN) benchmarks/demo.py
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
-	cd agent && ../$(BIN)/python -m pytest tests/unit tests/edges tests/system ../benchmarks/lab/tests
+	cd agent && ../$(BIN)/python -m pytest tests/unit tests/edges tests/system ../benchmarks/lab/tests ../benchmarks/disksim/tests
 
 test-qemu: setup ## Build QEMU with the patches, and test it and the agent with it
 	qemu-patches/test
@@ -34,7 +34,7 @@ check: setup ## Check style and types
 	$(BIN)/ruff check --config agent/pyproject.toml agent benchmarks libvirt-hooks/qemu.d/50-iokeel
 	$(BIN)/ruff format --check --config agent/pyproject.toml agent benchmarks libvirt-hooks/qemu.d/50-iokeel
 	cd agent && ../$(BIN)/mypy src tests
-	cd benchmarks && ../$(BIN)/mypy --config-file ../agent/pyproject.toml *.py lab sim
+	cd benchmarks && ../$(BIN)/mypy --config-file ../agent/pyproject.toml *.py lab sim disksim/tests
 	shellcheck agent/packages .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- benchmarks qemu-patches)
 
 bench: bench-retune bench-agent ## Run all benchmarks

@@ -1,0 +1,270 @@
+/*
+ * Flash: units that work in parallel behind a controller, a link and a write buffer.
+ *
+ * Here's how it works. The controller takes commands one after the other, so long each. A
+ * read is split into pages; page p is on unit p mod units. A unit serves its pages in the
+ * order of their commands, one at a time, and each goes over the link when it has been read,
+ * the earliest first. The read is done latency_us after its last page.
+ *
+ * A write waits, in order, until the buffer has room for it (a large one until it is empty),
+ * passes the link, and is done. What is in the buffer is programmed program_bytes at a time,
+ * the units in turn; a unit with a program that waits holds up the turn. Less than that stays
+ * until more comes, or a flush. A unit reads first and programs when no read waits; while a
+ * write waits for room, or a flush for the medium, it does them in turn. Nothing interrupts a
+ * program. A flush is done when what was in the buffer before it is programmed; so is a write
+ * with FUA, counting itself.
+ */
+#include <stdlib.h>
+
+#include "sim.h"
+
+enum { EVENT_READY, EVENT_BUFFERED, EVENT_UNIT };
+
+#define NOTHING UINT64_MAX
+
+struct page {
+    struct request *request;
+    uint64_t bytes;
+    struct page *next;
+};
+
+/* Bytes of the buffer, counted from the first ever, that are programmed at once. */
+struct program {
+    uint64_t from, bytes; /* from NOTHING: there is none */
+};
+
+struct unit {
+    struct page *first, **last;
+    struct page *reading;
+    struct program waiting, active;
+    bool read_last;
+};
+
+struct flash {
+    const struct params *params;
+    unsigned units;
+    struct unit *unit;
+    int64_t controller_free;
+    int64_t link_free[2]; /* reads, writes; both the first one without duplex */
+    struct queue stalled, flushes; /* the second by their marks */
+    uint64_t buffered;             /* bytes that are reserved or there */
+    uint64_t put, taken;           /* bytes that ever came, and went to a unit's program */
+    unsigned turn;
+};
+
+void *flash_new(const struct params *params)
+{
+    struct flash *flash = must(calloc(1, sizeof *flash));
+
+    flash->params = params;
+    flash->units = (unsigned)params->units;
+    flash->unit = must(calloc(flash->units, sizeof *flash->unit));
+    for (unsigned i = 0; i < flash->units; i++) {
+        struct unit *unit = &flash->unit[i];
+        unit->last = &unit->first;
+        unit->waiting.from = unit->active.from = NOTHING;
+    }
+    queue_init(&flash->stalled);
+    queue_init(&flash->flushes);
+    return flash;
+}
+
+void flash_free(void *device)
+{
+    struct flash *flash = device;
+
+    for (unsigned i = 0; i < flash->units; i++) {
+        free(flash->unit[i].reading);
+        while (flash->unit[i].first) {
+            struct page *next = flash->unit[i].first->next;
+            free(flash->unit[i].first);
+            flash->unit[i].first = next;
+        }
+    }
+    free(flash->unit);
+    free(flash);
+}
+
+static int64_t ns(double us)
+{
+    return (int64_t)(us * 1000 + 0.5);
+}
+
+static int64_t over_link(struct sim *sim, bool write, uint64_t bytes)
+{
+    struct flash *flash = sim->device;
+    int64_t *link = &flash->link_free[write && flash->params->link_duplex];
+    int64_t begin = *link > sim->now ? *link : sim->now;
+
+    return *link = begin + transfer_ns(bytes, flash->params->link_mb_s);
+}
+
+static bool urgent(const struct flash *flash)
+{
+    return flash->stalled.first || flash->flushes.first;
+}
+
+/* Give an idle unit something to do, if there is anything. */
+static void kick(struct sim *sim, struct unit *unit)
+{
+    struct flash *flash = sim->device;
+    const struct params *params = flash->params;
+
+    if (unit->reading || unit->active.from != NOTHING)
+        return;
+    bool program = unit->waiting.from != NOTHING
+                   && (!unit->first || (urgent(flash) && unit->read_last));
+    if (program) {
+        unit->active = unit->waiting;
+        unit->waiting.from = NOTHING;
+        sim_schedule(sim, sim->now + ns(params->program_us), EVENT_UNIT, unit);
+    } else if (unit->first) {
+        unit->reading = unit->first;
+        unit->first = unit->reading->next;
+        if (!unit->first)
+            unit->last = &unit->first;
+        sim_schedule(sim, sim->now + ns(params->read_us), EVENT_UNIT, unit);
+    } else {
+        return;
+    }
+    unit->read_last = !program;
+}
+
+/* Hand what is in the buffer to the units, in turn, while the next one can take it. */
+static void program(struct sim *sim)
+{
+    struct flash *flash = sim->device;
+    uint64_t whole = (uint64_t)flash->params->program_bytes, wanted = 0;
+
+    /* The last flush in the queue is the one that wants most. */
+    for (const struct request *flush = flash->flushes.first; flush; flush = flush->next)
+        wanted = flush->mark;
+    /* A write may need the room of less than a page, when that is all there is. */
+    if (flash->stalled.first && flash->buffered == flash->put - flash->taken)
+        wanted = flash->put;
+    while (flash->put - flash->taken >= whole || flash->taken < wanted) {
+        struct unit *unit = &flash->unit[flash->turn];
+        if (unit->waiting.from != NOTHING)
+            break;
+        uint64_t bytes = flash->put - flash->taken;
+        bytes = bytes < whole ? bytes : whole;
+        unit->waiting = (struct program){ flash->taken, bytes };
+        flash->taken += bytes;
+        flash->turn = (flash->turn + 1) % flash->units;
+        kick(sim, unit);
+    }
+}
+
+static void admit(struct sim *sim)
+{
+    struct flash *flash = sim->device;
+    struct request *write;
+
+    while ((write = flash->stalled.first)
+           && (flash->buffered == 0 || (double)(flash->buffered + write->length)
+               <= flash->params->buffer_bytes)) {
+        queue_take(&flash->stalled);
+        flash->buffered += write->length;
+        sim_schedule(sim, over_link(sim, true, write->length), EVENT_BUFFERED, write);
+    }
+}
+
+static void finish_flushes(struct sim *sim)
+{
+    struct flash *flash = sim->device;
+    uint64_t least = flash->taken;
+
+    for (unsigned i = 0; i < flash->units; i++) {
+        const struct unit *unit = &flash->unit[i];
+        least = unit->waiting.from < least ? unit->waiting.from : least;
+        least = unit->active.from < least ? unit->active.from : least;
+    }
+    while (flash->flushes.first && flash->flushes.first->mark <= least)
+        sim_finish(sim, queue_take(&flash->flushes), sim->now + ns(flash->params->latency_us));
+}
+
+static void wait_for_medium(struct sim *sim, struct request *request)
+{
+    struct flash *flash = sim->device;
+
+    request->mark = flash->put;
+    queue_put(&flash->flushes, request);
+    finish_flushes(sim);
+}
+
+static void read_pages(struct sim *sim, struct request *request)
+{
+    struct flash *flash = sim->device;
+    uint64_t size = (uint64_t)flash->params->page_bytes;
+    uint64_t end = request->offset + request->length;
+
+    request->unit = (int)(request->offset / size % flash->units);
+    request->pages = (uint32_t)((end - 1) / size - request->offset / size + 1);
+    for (uint64_t at = request->offset; at < end;) {
+        uint64_t number = at / size, next = (number + 1) * size < end ? (number + 1) * size : end;
+        struct unit *unit = &flash->unit[number % flash->units];
+        struct page *page = must(malloc(sizeof *page));
+        *page = (struct page){ request, next - at, NULL };
+        *unit->last = page;
+        unit->last = &page->next;
+        kick(sim, unit);
+        at = next;
+    }
+}
+
+void flash_enter(struct sim *sim, struct request *request)
+{
+    struct flash *flash = sim->device;
+    const struct params *params = flash->params;
+    int64_t begin = flash->controller_free > sim->now ? flash->controller_free : sim->now;
+
+    request->start = begin;
+    flash->controller_free = begin + ns(request->op == OP_READ ? params->read_command_us
+                                        : params->write_command_us);
+    sim_schedule(sim, flash->controller_free, EVENT_READY, request);
+}
+
+static void unit_done(struct sim *sim, struct unit *unit)
+{
+    struct flash *flash = sim->device;
+
+    if (unit->reading) {
+        struct page *page = unit->reading;
+        struct request *request = page->request;
+        int64_t there = over_link(sim, false, page->bytes);
+        unit->reading = NULL;
+        free(page);
+        if (--request->pages == 0)
+            sim_finish(sim, request, there + ns(flash->params->latency_us));
+    } else {
+        flash->buffered -= unit->active.bytes;
+        unit->active.from = NOTHING;
+        finish_flushes(sim);
+        admit(sim);
+    }
+    kick(sim, unit);
+}
+
+void flash_event(struct sim *sim, int kind, void *what)
+{
+    struct flash *flash = sim->device;
+    struct request *request = what;
+
+    if (kind == EVENT_UNIT) {
+        unit_done(sim, what);
+    } else if (kind == EVENT_BUFFERED) {
+        flash->put += request->length;
+        if (request->fua)
+            wait_for_medium(sim, request);
+        else
+            sim_finish(sim, request, sim->now + ns(flash->params->latency_us));
+    } else if (request->op == OP_READ) {
+        read_pages(sim, request);
+    } else if (request->op == OP_WRITE) {
+        queue_put(&flash->stalled, request);
+        admit(sim);
+    } else {
+        wait_for_medium(sim, request);
+    }
+    program(sim);
+}

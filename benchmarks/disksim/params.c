@@ -1,0 +1,121 @@
+#include "params.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    size_t offset;
+    double least, greatest;
+    enum kind kind;
+} table[] = {
+#define X(name, least, greatest, kind) { #name, offsetof(struct params, name), least, greatest, kind },
+    PARAMS(X)
+#undef X
+};
+
+enum { COUNT = sizeof table / sizeof table[0] };
+
+static double *field(struct params *params, size_t i)
+{
+    return (double *)((char *)params + table[i].offset);
+}
+
+static const char *wrong(const char *format, ...)
+{
+    static char text[512];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+struct params params_none(void)
+{
+    struct params params = { .kind = KIND_NONE };
+
+    for (size_t i = 0; i < COUNT; i++)
+        *field(&params, i) = NAN;
+    return params;
+}
+
+const char *params_set(struct params *params, const char *name, const char *value)
+{
+    if (strcmp(name, "kind") == 0) {
+        params->kind = strcmp(value, "hdd") == 0 ? KIND_HDD
+                       : strcmp(value, "flash") == 0 ? KIND_FLASH : KIND_NONE;
+        return params->kind == KIND_NONE ? wrong("kind is hdd or flash, not %s", value) : NULL;
+    }
+    for (size_t i = 0; i < COUNT; i++) {
+        if (strcmp(name, table[i].name) != 0)
+            continue;
+        static const char suffixes[] = "KMGT";
+        char *end;
+        double number = strtod(value, &end);
+        const char *suffix = *end ? strchr(suffixes, *end) : NULL;
+        if (end != value && suffix) {
+            number = ldexp(number, 10 * (int)(suffix - suffixes + 1));
+            end++;
+        }
+        if (end == value || *end)
+            return wrong("%s is a number, perhaps with K, M, G or T, not %s", name, value);
+        if (!(number >= table[i].least && number <= table[i].greatest))
+            return wrong("%s is from %g to %g, not %s", name, table[i].least, table[i].greatest,
+                         value);
+        *field(params, i) = number;
+        return NULL;
+    }
+    return wrong("%s is not a parameter of a device", name);
+}
+
+const char *params_read(struct params *params, const char *path)
+{
+    char line[512], name[64], value[64];
+    const char *error = NULL;
+    FILE *file = fopen(path, "r");
+
+    if (!file)
+        return wrong("%s: %s", path, strerror(errno));
+    for (unsigned number = 1; !error && fgets(line, sizeof line, file); number++) {
+        char rest;
+        line[strcspn(line, "#\n")] = '\0';
+        if (line[strspn(line, " \t")] == '\0')
+            continue;
+        if (sscanf(line, " %63[a-z_] = %63[^ \t] %c", name, value, &rest) != 2) {
+            error = wrong("%s:%u: a line is `name = value`", path, number);
+        } else if ((error = params_set(params, name, value))) {
+            char why[512];
+            snprintf(why, sizeof why, "%s", error);
+            error = wrong("%s:%u: %s", path, number, why);
+        }
+    }
+    fclose(file);
+    return error;
+}
+
+const char *params_check(const struct params *params)
+{
+    struct params copy = *params;
+
+    if (params->kind == KIND_NONE)
+        return wrong("kind is missing: hdd or flash");
+    for (size_t i = 0; i < COUNT; i++) {
+        bool wanted = table[i].kind == KIND_NONE || table[i].kind == params->kind;
+        if (wanted == !!isnan(*field(&copy, i)))
+            return wrong("%s %s", table[i].name,
+                         wanted ? "is missing" : "is of another kind of device");
+    }
+    if (params->kind == KIND_HDD && params->seek_max_us < params->seek_min_us)
+        return wrong("seek_max_us is less than seek_min_us");
+    if (params->kind == KIND_HDD && params->rate_outer_mb_s <= params->rate_inner_mb_s)
+        return wrong("rate_outer_mb_s is not above rate_inner_mb_s");
+    if (params->kind == KIND_FLASH && params->buffer_bytes < params->program_bytes)
+        return wrong("buffer_bytes is less than program_bytes");
+    return NULL;
+}
