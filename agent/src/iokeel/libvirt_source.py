@@ -26,7 +26,7 @@ from iokeel.emulator import has_cost_curve
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
 from iokeel.libvirt_calls import Calls, NoAnswer
 from iokeel.limits import FIELDS, ThrottleLimits
-from iokeel.metadata import DomainXml, missing_targets, parse_domain, parse_policy
+from iokeel.metadata import DomainXml, missing_targets, parse_domain, parse_policy, pool_type
 from iokeel.policy import DomainPolicy, DrivePolicy
 from iokeel.qmp_drives import QmpDrive, setting
 from iokeel.source import DriveInfo, VmInfo
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 RESYNC_S = 60.0
 _CALL_TIMEOUT_S = 10.0
 _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 5, 3
+_VOLUME = "volume://"
 _STATS_FLAGS = (
     libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_PAUSED
@@ -246,7 +247,7 @@ class LibvirtSource:
     async def _refresh(self, name: str) -> None:
         """Read a domain anew. One that can't be read now stays as it is."""
         try:
-            text, tunes = await self._calls.call(
+            text, tunes, paths = await self._calls.call(
                 lambda connection: _describe(connection, name), _CALL_TIMEOUT_S, name
             )
         except DriveGone:
@@ -261,7 +262,7 @@ class LibvirtSource:
         before = self._domains.get(name)
         policy, bad_policy = self._policy(xml, text, before)
         drives = {
-            disk.target: DriveInfo(disk.target, disk.source, tunes.get(disk.target), exact)
+            disk.target: DriveInfo(disk.target, paths[disk.target], tunes.get(disk.target), exact)
             for disk in xml.disks
         }
         info = VmInfo(name, drives, policy, bad_policy)
@@ -345,20 +346,40 @@ def _read(
     return time.monotonic_ns(), [(handle.name(), values) for handle, values in found]
 
 
-def _describe(connection: Any, name: str) -> tuple[str, dict[str, ThrottleLimits]]:
-    """Return a running domain's XML, and the limits of its disks by target."""
+def _describe(
+    connection: Any, name: str
+) -> tuple[str, dict[str, ThrottleLimits], dict[str, str | None]]:
+    """Return a running domain's XML, and the limits and the paths of its disks by target."""
     handle = connection.lookupByName(name)
     if not handle.isActive():
         raise DriveGone(name, "does not run")
     text = handle.XMLDesc(0)
     xml = parse_domain(text)
     live = libvirt.VIR_DOMAIN_AFFECT_LIVE
-    return text, {
+    tunes = {
         disk.target: xml.throttle_groups[disk.throttle_groups[0]]
         if disk.throttle_groups
         else _from_libvirt(handle.blockIoTune(disk.target, live))
         for disk in xml.disks
     }
+    return text, tunes, {disk.target: _path(connection, disk.source) for disk in xml.disks}
+
+
+def _path(connection: Any, source: str | None) -> str | None:
+    """Return a disk's path or URL; of a storage pool's volume, that of what it is."""
+    if source is None or not source.startswith(_VOLUME):
+        return source
+    pool_name, _, volume = source.removeprefix(_VOLUME).partition("/")
+    try:
+        pool = connection.storagePoolLookupByName(pool_name)
+        path = str(pool.storageVolLookupByName(volume).path())
+        if path.startswith("/"):
+            return path
+        kind = pool_type(pool.XMLDesc(0))
+    except (libvirt.libvirtError, PolicyError) as error:
+        log.debug("%s: %s", source, error)  # the pool was stopped or is no longer there
+        return source
+    return f"rbd:{path}" if kind == "rbd" else source
 
 
 def _counters(values: Mapping[str, Any], at_ns: int) -> list[tuple[str, Counters]]:

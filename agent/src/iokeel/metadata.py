@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from urllib.parse import quote
 
 from lxml import etree
 
@@ -132,6 +133,14 @@ def domain_targets(xml: str | bytes) -> tuple[str, ...]:
     There are none in a bare policy. Raises PolicyError where it is not XML.
     """
     return tuple(disk.target for disk in _disks(_parsed(xml, "domain XML")))
+
+
+def pool_type(xml: str) -> str | None:
+    """Return the type of a storage pool by its XML: dir, rbd, logical, ...
+
+    Raises PolicyError where it is not XML.
+    """
+    return _parsed(xml, "pool XML").get("type")
 
 
 def missing_targets(policy: DomainPolicy, targets: Collection[str]) -> tuple[str, ...]:
@@ -289,16 +298,39 @@ def _source(source: etree._Element | None) -> str | None:
         if path:
             return path
     if source.get("protocol"):
-        host = source.find("host")
-        address = "" if host is None else host.get("name", "")
-        if ":" in address:
-            address = f"[{address}]"
-        if host is not None and host.get("port"):
-            address += f":{host.get('port')}"
-        return f"{source.get('protocol')}://{address}/{source.get('name', '').lstrip('/')}"
+        return _url(source)
     if source.get("pool") and source.get("volume"):
         return f"volume://{source.get('pool')}/{source.get('volume')}"
+    if source.get("type") == "unix" and source.get("path"):
+        return f"vhost-user+unix:///?socket={quote(source.get('path', ''))}"
+    address = source.find("address")
+    if source.get("type") == "pci" and address is not None:
+        return _nvme(address, source.get("namespace", "1"))
     return None
+
+
+def _url(source: etree._Element) -> str:
+    """Return the URL of a network source, by its first host."""
+    protocol, name = source.get("protocol", ""), source.get("name", "").lstrip("/")
+    host = source.find("host")
+    if host is not None and host.get("transport") == "unix":
+        return f"{protocol}+unix:///{name}?socket={quote(host.get('socket', ''))}"
+    address = "" if host is None else host.get("name", "")
+    if ":" in address:
+        address = f"[{address}]"
+    if host is not None and host.get("port"):
+        address += f":{host.get('port')}"
+    return f"{protocol}://{address}/{name}"
+
+
+def _nvme(address: etree._Element, namespace: str) -> str | None:
+    """Return the URL, as QEMU has it, of an NVMe disk by its PCI address."""
+    try:
+        parts = [int(address.get(name, ""), 16) for name in ("domain", "bus", "slot", "function")]
+    except ValueError:
+        return None
+    domain, bus, slot, function = parts
+    return f"nvme://{domain:04x}:{bus:02x}:{slot:02x}.{function:x}/{namespace}"
 
 
 def _throttle_groups(domain: etree._Element) -> Iterator[tuple[str, ThrottleLimits]]:

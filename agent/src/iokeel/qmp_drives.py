@@ -18,6 +18,7 @@ import msgspec
 
 from iokeel.curve import CostModel
 from iokeel.limits import AVERAGES, FIELDS, ThrottleLimits
+from iokeel.qmp_nodes import node_url
 
 _PERIPHERAL = "/machine/peripheral/"
 _ANONYMOUS = "/machine/peripheral-anon/"
@@ -54,7 +55,8 @@ class BlockStats(msgspec.Struct, gc=False):
 class QmpDrive:
     """A drive as it is reached by QMP.
 
-    qdev, device: what QEMU calls it; one may be empty. path: the file or URL behind it; None
+    qdev, device: what QEMU calls it; one may be empty. path: the file or URL behind it (of the
+    topmost image, where there are several); None
     where it has none. throttle_group: the throttle-group object that limits it; None where
     block_set_io_throttle does. shares: other drives that the same limits would hold, by target.
     """
@@ -196,8 +198,8 @@ def _down(node: Any) -> Iterator[Mapping[str, Any]]:
 def _path(inserted: Mapping[str, Any], chain: Sequence[Mapping[str, Any]]) -> str | None:
     name = _text(inserted, "file") or ""
     if name.startswith("json:"):
-        return _text(chain[-1], "filename") if chain else None
-    return name or None
+        return node_url(chain[-1]) if chain else None
+    return name.removeprefix("file:") or None
 
 
 def _text(values: Mapping[str, Any], name: str) -> str | None:

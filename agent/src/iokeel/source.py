@@ -18,7 +18,8 @@ from iokeel.workload import Counters, DriveId
 class DriveInfo:
     """A drive of a running VM.
 
-    path: the file, device or URL behind it; None where it is not known. in_force: its limits as
+    path: the file, device or URL behind it, of the topmost image where there are several (URLs as
+    iokeel.network_storage has them); None where it is not known. in_force: its limits as
     last read from QEMU or libvirt, or as last set; None where they can't be read. exact: whether
     its QEMU can charge by a cost curve.
     """

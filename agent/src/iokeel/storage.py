@@ -7,9 +7,24 @@ from dataclasses import dataclass
 from iokeel.curve import CostModel
 from iokeel.workload import NS_PER_S
 
+#: What people call it: sda, dm-3, nbd:unix:/run/x.sock, rbd:pool, or its name in configuration.
+StorageId = str
+
 # How far latency feedback may move a capacity away from what was configured or calibrated.
 LEAST_RATIO = 0.25
 MOST_RATIO = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Something that holds a drive's data, and that others may be on too.
+
+    name: as people call it: sda, dm-3, a mount point, rbd:pool. number: a block device's
+    MAJOR:MINOR; None for what is none.
+    """
+
+    name: StorageId
+    number: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -644,6 +644,22 @@ DOMAIN = f"""<domain type='kvm' id='3'>
       <source type='pci' managed='yes' namespace='1'/>
       <target dev='vde' bus='virtio'/>
     </disk>
+    <disk type='nvme' device='disk'>
+      <source type='pci' managed='yes' namespace='2'>
+        <address domain='0x0000' bus='0x44' slot='0x01' function='0x3'/>
+      </source>
+      <target dev='vdf' bus='virtio'/>
+    </disk>
+    <disk type='network' device='disk'>
+      <source protocol='nbd' name='exp'>
+        <host transport='unix' socket='/run/a b.sock'/>
+      </source>
+      <target dev='vdg' bus='virtio'/>
+    </disk>
+    <disk type='vhostuser' device='disk'>
+      <source type='unix' path='/run/spdk.sock'/>
+      <target dev='vdh' bus='virtio'/>
+    </disk>
     <disk type='file' device='cdrom'><target dev='hdc'/></disk>
     <disk type='file' device='floppy'><target dev='fda'/></disk>
   </devices>
@@ -660,12 +676,16 @@ def test_a_domain_is_read_in_one_pass() -> None:
         Disk("vdc", "rbd:///pool/image"),
         Disk("vdd", "volume://default/d.raw"),
         Disk("vde"),
+        Disk("vdf", "nvme://0000:44:01.3/2"),
+        Disk("vdg", "nbd+unix:///exp?socket=/run/a%20b.sock"),
+        Disk("vdh", "vhost-user+unix:///?socket=/run/spdk.sock"),
     )
     assert domain.throttle_groups == {
         "limit0": ThrottleLimits(iops_total=400, iops_total_max=800, iops_size=5856),
         "limit1": ThrottleLimits(bps_read=1_000_000),
     }
-    assert domain.targets == domain_targets(DOMAIN) == ("vda", "sda", "sdb", "vdc", "vdd", "vde")
+    targets = ("vda", "sda", "sdb", "vdc", "vdd", "vde", "vdf", "vdg", "vdh")
+    assert domain.targets == domain_targets(DOMAIN) == targets
 
 
 def test_a_domains_policy_keeps_its_lines_when_it_is_cut_out() -> None:

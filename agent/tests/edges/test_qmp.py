@@ -686,6 +686,66 @@ def test_a_file_name_that_qemu_cut_is_no_path_and_no_throttle_group() -> None:
     assert drive.in_force == ThrottleLimits(iops_total=4)
 
 
+@pytest.mark.parametrize(
+    ("file", "path"),
+    [
+        # As QEMU 7.2 answers query-block.
+        ("/images/top.qcow2", "/images/top.qcow2"),
+        ("nbd+unix:///exp?socket=/run/n.sock", "nbd+unix:///exp?socket=/run/n.sock"),
+        (
+            'json:{"throttle-group": "tg", "driver": "throttle", "file": {"server.path": '
+            '"/run/n.sock", "driver": "nbd", "export": "exp", "server.type": "unix"}}',
+            "nbd+unix:///exp?socket=/run/n.sock",
+        ),
+        (
+            'json:{"backing": {"driver": "raw", "file": {"driver": "file", "filename": '
+            '"/images/base.raw"}}, "driver": "qcow2", "file": {"driver": "file", "filename": '
+            '"/images/top.qcow2"}}',
+            "/images/top.qcow2",
+        ),
+        # As qapi/block-core.json has the options.
+        (
+            'json:{"driver": "nbd", "server": {"type": "inet", "host": "fd00::1", '
+            '"port": "10809"}}',
+            "nbd://[fd00::1]:10809/",
+        ),
+        (
+            'json:{"driver": "raw", "file": {"driver": "rbd", "pool": "vms", "image": "a", '
+            '"server": [{"host": "mon1", "port": "6789"}, {"host": "mon2", "port": "6789"}]}}',
+            "rbd://mon1:6789/vms/a",
+        ),
+        (
+            'json:{"driver": "iscsi", "portal": "filer:3260", "target": "iqn.x", "lun": 1, '
+            '"transport": "tcp"}',
+            "iscsi://filer:3260/iqn.x/1",
+        ),
+        (
+            'json:{"driver": "gluster", "volume": "vol", "path": "a.img", "server": '
+            '[{"type": "inet", "host": "filer", "port": "24007"}]}',
+            "gluster://filer:24007/vol/a.img",
+        ),
+        (
+            'json:{"driver": "nfs", "server": {"type": "inet", "host": "filer"}, "path": "/x/a"}',
+            "nfs://filer/x/a",
+        ),
+        (
+            'json:{"driver": "nvme", "device": "0000:44:01.3", "namespace": 1}',
+            "nvme://0000:44:01.3/1",
+        ),
+        (
+            'json:{"driver": "virtio-blk-vhost-user", "path": "/run/spdk.sock"}',
+            "vhost-user+unix:///?socket=/run/spdk.sock",
+        ),
+        ('json:{"driver": "host_device", "filename": "/dev/sdb"}', "/dev/sdb"),
+        ('json:{"driver": "null-co"}', None),
+        ("", None),
+    ],
+)
+def test_a_drive_tells_what_its_topmost_image_is_in(file: str, path: str | None) -> None:
+    (drive,) = drives_of([Block("", "vda", {"file": file})]).values()
+    assert drive.path == path
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
