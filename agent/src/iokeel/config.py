@@ -20,8 +20,10 @@ from iokeel.policy import (
     checked,
     override,
 )
+from iokeel.storage import StorageId, StoragePolicy
 from iokeel.text import shown, shown_path
 
+_PLACES = ("device", "path", "source", "drives")
 DEFAULT_CONFIG = Path("/etc/iokeel/agent.toml")
 
 
@@ -64,6 +66,30 @@ class Vm:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageConfig:
+    """[storage.NAME]: which storage it is, and what is said of it.
+
+    device: a block device. path: whatever that file or folder is on. source: a network storage
+    as iokeel calls it (rbd:pool). drives: patterns of VM/DRIVE (fnmatch). Where none is given,
+    it is the one that iokeel calls by that name by itself.
+    """
+
+    policy: StoragePolicy
+    device: Path | None = None
+    path: Path | None = None
+    source: StorageId | None = None
+    drives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupConfig:
+    """[cgroup]: whether VMs have a backstop below QEMU, and how far above their share it is."""
+
+    enabled: bool = True
+    margin: float = 1.25
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole configuration. classes holds the built-in ones too."""
 
@@ -74,6 +100,8 @@ class Config:
     classes: Mapping[str, DrivePolicy] = field(default_factory=lambda: BUILTIN_CLASSES)
     tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
     vms: tuple[Vm, ...] = ()
+    storages: Mapping[StorageId, StorageConfig] = field(default_factory=dict)
+    cgroup: CgroupConfig = CgroupConfig()
 
 
 def load(path: Path | None = None, *, default_missing: bool = False) -> Config:
@@ -112,6 +140,7 @@ def parse(data: bytes, file: str) -> Config:
         mend = "no number here is that long and no list that deep"
         raise ConfigError(file, "can't be read as TOML", mend) from None
     raw = validated(values, file)
+    model = _model(raw.curve, file)
     try:
         classes = {**BUILTIN_CLASSES, **dict(_classes(raw, file))}
         tenants = dict(_tenants(raw, file))
@@ -122,10 +151,12 @@ def parse(data: bytes, file: str) -> Config:
         AgentConfig(**_written(raw.agent)),
         LibvirtConfig(**_written(raw.libvirt)),
         HookConfig(**_written(raw.hook)),
-        _model(raw.curve, file),
+        model,
         classes,
         tenants,
         vms,
+        dict(_storages(raw, model, file)),
+        CgroupConfig(**_written(raw.cgroup)),
     )
 
 
@@ -177,6 +208,26 @@ def _tenants(raw: Root, file: str) -> Iterator[tuple[str, TenantPolicy]]:
         tenant = TenantPolicy(**_written(table))
         checked(tenant, f"{file}, [tenants.{name}]", str)
         yield name, tenant
+
+
+def _storages(raw: Root, model: CostModel, file: str) -> Iterator[tuple[StorageId, StorageConfig]]:
+    taken: dict[object, str] = {}
+    for name, table in raw.storage.items():
+        where = f"{file}, [storage.{name}]"
+        for key in ("device", "path", "source"):
+            value = getattr(table, key)
+            if value is not None and taken.setdefault(value, name) != name:
+                what = f"{shown(str(value))} is [storage.{taken[value]}]'s already"
+                raise ConfigError(f"{where} {key}", what, "give each storage its own")
+        policy = _written(table)
+        place = {key: policy.pop(key) for key in _PLACES if key in policy}
+        place["drives"] = tuple(place.get("drives", ()))
+        read, write = policy.pop("curve_read", None), policy.pop("curve_write", None)
+        if read is not None or write is not None:
+            reads = _cost_curve(read, model.read, f"{where} curve_read")
+            writes = _cost_curve(write, reads, f"{where} curve_write")
+            policy["model"] = CostModel(reads, writes)
+        yield name, StorageConfig(StoragePolicy(**policy), **place)
 
 
 def _vms(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Iterator[Vm]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from iokeel.errors import ConfigError
+from iokeel.policy import MOST_IOPS, MOST_LATENCY_MS
 from iokeel.schema import NAME
 from iokeel.text import did_you_mean, shown
 from iokeel.units import parse_size
@@ -24,6 +25,9 @@ _MOST_SOCKET_BYTES = 107
 # Larger than any request, and small enough for a curve's arithmetic to be exact.
 _MOST_SIZE_BYTES = 1 << 30
 _MOST_COST = 1e9
+_SOURCE = re.compile("[a-z][a-z0-9-]*:[!-~]+")
+# A name on either side, in which * ? and [...] may stand (fnmatch).
+_PATTERN = re.compile(r"[A-Za-z0-9_.*?!\[\]-]+/[A-Za-z0-9_.*?!\[\]-]+")
 
 
 class Address(NamedTuple):
@@ -92,6 +96,19 @@ def _name(text: str) -> str:
     return text
 
 
+def _source(text: str) -> str:
+    if not _SOURCE.fullmatch(text):
+        mend = "write it like rbd:pool, nbd:host:10809 or iscsi:host:3260/iqn.2001-01.com.example:t"
+        raise _Wrong(f"{shown(text)} is not a network storage", mend)
+    return text
+
+
+def _pattern(text: str) -> str:
+    if not _PATTERN.fullmatch(text):
+        raise _Wrong(f"{shown(text)} is not a drive", 'write VM/DRIVE, such as "web*/vdb"')
+    return text
+
+
 def _size(value: object) -> object:
     try:
         return parse_size(value) if isinstance(value, str) else value
@@ -112,6 +129,7 @@ _Name = Annotated[str, AfterValidator(_name)]
 _Socket = Annotated[str, AfterValidator(_socket)]
 _Size = Annotated[int, Field(gt=0, le=_MOST_SIZE_BYTES), BeforeValidator(_size)]
 _Cost = Annotated[float, Field(gt=0, le=_MOST_COST)]
+_Pattern = Annotated[str, AfterValidator(_pattern)]
 _Point = Annotated[tuple[_Size, _Cost], BeforeValidator(_point)]
 
 
@@ -177,6 +195,28 @@ class TenantTable(Table):
     weight: _Whole | None = None
 
 
+class StorageTable(Table):
+    """[storage.NAME]."""
+
+    device: Annotated[str, AfterValidator(_path)] | None = None
+    path: Annotated[str, AfterValidator(_path)] | None = None
+    source: Annotated[str, AfterValidator(_source)] | None = None
+    drives: list[_Pattern] | None = None
+    capacity: Annotated[int, Field(ge=1, le=MOST_IOPS)] | None = None
+    latency_target_ms: Annotated[float, Field(ge=0.001, le=MOST_LATENCY_MS)] | None = None
+    least_ratio: Annotated[float, Field(ge=0.01, le=1)] | None = None
+    most_ratio: Annotated[float, Field(ge=1, le=100)] | None = None
+    curve_read: list[_Point] | None = None
+    curve_write: list[_Point] | None = None
+
+
+class CgroupTable(Table):
+    """[cgroup]."""
+
+    enabled: bool | None = None
+    margin: Annotated[float, Field(ge=1, le=100)] | None = None
+
+
 class VmTable(Table):
     """[[vm]]."""
 
@@ -196,6 +236,8 @@ class Root(Table):
     curve: CurveTable = CurveTable()
     classes: dict[_Name, ClassTable] = {}
     tenants: dict[_Name, TenantTable] = {}
+    storage: dict[_Name, StorageTable] = {}
+    cgroup: CgroupTable = CgroupTable()
     vm: list[VmTable] = []
 
 
@@ -207,7 +249,10 @@ _TYPES = {
     "finite_number": ("not a number to reckon with", "write it like 2.5"),
     "float_type": ("not a number", "write it in digits, without quotes"),
     "int_type": ("not a whole number", "write it like 500, without quotes or fraction"),
-    "list_type": ("not a list", "write [[vm]] for each VM, and a curve as [[size, cost], ...]"),
+    "list_type": (
+        "not a list",
+        'write a curve as [[size, cost], ...], drives as ["VM/DRIVE", ...], and [[vm]] for each VM',
+    ),
     "model_type": ("not a table", "write it as a [table] of its own"),
     "string_type": ("not a text", "write it in quotes"),
 }
@@ -247,15 +292,16 @@ def _where(place: Sequence[int | str]) -> str:
             table = f"[[vm]] {number + 1}, [vm.drives.{_key(device)}]"
         case ["vm", int(number), *key]:
             table = f"[[vm]] {number + 1}"
-        case ["classes" | "tenants" as kind, str(name), *key] if key:
+        case ["classes" | "tenants" | "storage" as kind, str(name), *key] if key:
             table = f"[{kind}.{_key(name)}]"
         case [str(name), *key] if key:
             table = f"[{_key(name)}]"
         case [*key]:
             table = ""
-    point = next((f" point {part + 1}" for part in key if isinstance(part, int)), "")
     name = next((_key(part) for part in key if isinstance(part, str)), "")
-    return f"{table} {name}{point}".strip()
+    item = "drive" if name == "drives" else "point"
+    which = next((f" {item} {part + 1}" for part in key if isinstance(part, int)), "")
+    return f"{table} {name}{which}".strip()
 
 
 def _key(name: str) -> str:
@@ -276,6 +322,10 @@ def _known(table: Sequence[int | str]) -> list[str]:
             model = ClassTable
         case ["tenants", _]:
             model = TenantTable
+        case ["storage", _]:
+            model = StorageTable
+        case ["cgroup"]:
+            model = CgroupTable
         case ["agent"]:
             model = AgentTable
         case ["libvirt"]:

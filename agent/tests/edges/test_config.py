@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -14,11 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iokeel import config
-from iokeel.config import AgentConfig, Config, HookConfig, LibvirtConfig, Vm, load, parse
+from iokeel.config import (
+    AgentConfig,
+    CgroupConfig,
+    Config,
+    HookConfig,
+    LibvirtConfig,
+    StorageConfig,
+    Vm,
+    load,
+    parse,
+)
 from iokeel.config_tables import Address, validated
-from iokeel.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve
+from iokeel.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.errors import ConfigError
 from iokeel.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
+from iokeel.storage import StoragePolicy
 from iokeel.units import parse_size
 
 EVERYTHING = """
@@ -56,6 +68,23 @@ reservation = 1000
 limit = 9000
 weight = 300
 [tenants.other]
+
+[storage.fast]
+device = "/dev/nvme0n1"
+path = "/var/lib/libvirt/images"
+source = "rbd:pool"
+drives = ["db1/vda", "web*/vd[bc]"]
+capacity = 90000
+latency_target_ms = 2
+least_ratio = 0.5
+most_ratio = 2
+curve_read = [["4k", 1]]
+curve_write = [["4k", 3]]
+[storage.sda]
+
+[cgroup]
+enabled = false
+margin = 1.5
 
 [[vm]]
 name = "db1"
@@ -120,6 +149,18 @@ def test_every_key_is_read_into_the_cores_types() -> None:
         ),
         Vm("web1", Path("/run/web1.qmp"), DomainPolicy({"vda": DrivePolicy(limit=400)})),
     )
+    own = CostModel(CostCurve(((4096, 1.0),)), CostCurve(((4096, 3.0),)))
+    assert found.storages == {
+        "fast": StorageConfig(
+            StoragePolicy(90000, 2.0, 0.5, 2.0, own),
+            Path("/dev/nvme0n1"),
+            Path("/var/lib/libvirt/images"),
+            "rbd:pool",
+            ("db1/vda", "web*/vd[bc]"),
+        ),
+        "sda": StorageConfig(StoragePolicy()),
+    }
+    assert found.cgroup == CgroupConfig(False, 1.5)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[agent]\n[libvirt]\n[hook]\n[curve]\n"])
@@ -142,6 +183,19 @@ def test_writes_cost_what_reads_cost_unless_they_have_a_curve() -> None:
     assert read.write == CostCurve(((4096, 2.0), (8192, 3.0)))
     write = parse(b'[curve]\nwrite = [["4k", 2]]', "f").model
     assert (write.read, write.write) == (DEFAULT_CURVE, CostCurve(((4096, 2.0),)))
+
+
+def test_a_storages_curves_lack_what_the_agents_have() -> None:
+    agent = '[curve]\nread = [["4k", 2]]\nwrite = [["4k", 5]]\n'
+    two, three, five = (CostCurve(((4096, float(cost)),)) for cost in (2, 3, 5))
+    for written, expected in (
+        ("capacity = 1", None),
+        ('curve_read = [["4k", 3]]', CostModel(three, three)),  # as in [curve]
+        ('curve_write = [["4k", 3]]', CostModel(two, three)),
+        ('curve_read = [["4k", 3]]\ncurve_write = [["4k", 5]]', CostModel(three, five)),
+    ):
+        found = parse(f"{agent}[storage.a]\n{written}".encode(), "f")
+        assert found.storages["a"].policy.model == expected
 
 
 def test_a_configuration_does_not_change() -> None:
@@ -185,6 +239,14 @@ def test_what_is_not_a_size_is_refused(text: str) -> None:
         parse_size(text)
 
 
+def test_the_documented_example_is_a_configuration() -> None:
+    text = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
+    (example,) = re.findall("```toml\n(.*?)```", text, re.DOTALL)
+    found = parse(example.encode(), "agent.toml")
+    assert found.storages["fast"].policy.capacity == 90_000
+    assert found.vms[0].policy.drives["disk0"].limit == 2_000
+
+
 # Bad ones: what is said of each
 
 VM = '[[vm]]\nname = "a"\nsocket = "/a"\n'
@@ -217,7 +279,8 @@ MESSAGES = [
     ),
     (
         '["a b"]\nx = 1',
-        ", 'a b': not known; known: agent, classes, curve, hook, libvirt, tenants, vm",
+        ", 'a b': not known; known: agent, cgroup, classes, curve, hook, libvirt, storage, "
+        "tenants, vm",
     ),
     # Wrong types
     ("agent = 1", ", agent: 1 is not a table; write it as a [table] of its own"),
@@ -261,8 +324,8 @@ MESSAGES = [
     ("classes.gold = 5", ", [classes] gold: 5 is not a table; write it as a [table] of its own"),
     (
         "[vm]\nname = 'a'",
-        ", vm: {'name': 'a'} is not a list; write [[vm]] for each VM, and a curve as "
-        "[[size, cost], ...]",
+        ", vm: {'name': 'a'} is not a list; write a curve as [[size, cost], ...], "
+        'drives as ["VM/DRIVE", ...], and [[vm]] for each VM',
     ),
     ("vm = [5]", ", [[vm]] 1: 5 is not a table; write it as a [table] of its own"),
     (VM + "drives = 5", ", [[vm]] 1 drives: 5 is not a table; write it as a [table] of its own"),
@@ -347,6 +410,62 @@ MESSAGES = [
     ),
     ('[classes."a b"]', f", [classes] 'a b': 'a b' {NAME}"),
     ("[tenants.a]\nweight = 0", ", [tenants.a]: weight is 0; give 1 to 10000"),
+    # Storage and cgroups
+    (
+        "[storage.a]\ncapcity = 5",
+        ", [storage.a] capcity: not known; did you mean 'capacity'?",
+    ),
+    ("[cgroup]\nmargn = 5", ", [cgroup] margn: not known; did you mean 'margin'?"),
+    ("[storage.a]\ncapacity = 0", ", [storage.a] capacity: is 0; give at least 1"),
+    ("[storage.a]\ncapacity = -5", ", [storage.a] capacity: is -5; give at least 1"),
+    (
+        "[storage.a]\ncapacity = 1.5",
+        ", [storage.a] capacity: 1.5 is not a whole number; "
+        "write it like 500, without quotes or fraction",
+    ),
+    (
+        f"[storage.a]\ncapacity = {10**9}",
+        ", [storage.a] capacity: is 1000000000; give at most 100000000",
+    ),
+    (
+        "[storage.a]\nlatency_target_ms = 0",
+        ", [storage.a] latency_target_ms: is 0; give at least 0.001",
+    ),
+    ("[storage.a]\nleast_ratio = 2", ", [storage.a] least_ratio: is 2; give at most 1"),
+    ("[storage.a]\nleast_ratio = 0", ", [storage.a] least_ratio: is 0; give at least 0.01"),
+    ("[storage.a]\nmost_ratio = 0.5", ", [storage.a] most_ratio: is 0.5; give at least 1"),
+    (
+        "[storage.a]\ndevice = 'sda'",
+        ", [storage.a] device: 'sda' is not an absolute path; write it from / on",
+    ),
+    (
+        "[storage.a]\nsource = '/dev/sda'",
+        ", [storage.a] source: '/dev/sda' is not a network storage; write it like rbd:pool, "
+        "nbd:host:10809 or iscsi:host:3260/iqn.2001-01.com.example:t",
+    ),
+    (
+        "[storage.a]\ndrives = ['db1']",
+        ", [storage.a] drives drive 1: 'db1' is not a drive; write VM/DRIVE, such as \"web*/vdb\"",
+    ),
+    (
+        "[storage.a]\ndrives = 'db1/vda'",
+        ", [storage.a] drives: 'db1/vda' is not a list; write a curve as [[size, cost], ...], "
+        'drives as ["VM/DRIVE", ...], and [[vm]] for each VM',
+    ),
+    (
+        "[storage.a]\ncurve_read = []",
+        ", [storage.a] curve_read: 0 points; give 1 to 64",
+    ),
+    (
+        "[storage.a]\ncurve_write = [['4k', 0]]",
+        ", [storage.a] curve_write point 1: is 0; give more than 0",
+    ),
+    (
+        "[storage.a]\ndevice = '/dev/sda'\n[storage.b]\ndevice = '/dev/sda'",
+        ", [storage.b] device: '/dev/sda' is [storage.a]'s already; give each storage its own",
+    ),
+    ('[storage."a b"]', f", [storage] 'a b': 'a b' {NAME}"),
+    ("[cgroup]\nmargin = 0.9", ", [cgroup] margin: is 0.9; give at least 1"),
     # VMs
     ("[[vm]]\nname = 'a'", ", [[vm]] 1 socket: is missing; add it"),
     ("[[vm]]\nname = 'a/b'\nsocket = '/a'", f", [[vm]] 1 name: 'a/b' {NAME}"),
