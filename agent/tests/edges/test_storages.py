@@ -1,0 +1,252 @@
+"""Which storage drives are on, while VMs come, change and go, and filesystems hang."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from iokeel import storages
+from iokeel.config import StorageConfig, parse
+from iokeel.source import DriveInfo, VmInfo
+from iokeel.storage import Place
+from iokeel.storage_paths import StoragePaths
+from iokeel.storages import Storages
+from iokeel.workload import DriveId
+
+SDA, SDB = Place("sda", "8:0"), Place("sdb", "8:16")
+LOOP, LV = Place("loop0", "7:0"), Place("dm-1", "253:1")
+A_MINUTE_S = 60.0
+
+
+class Paths(StoragePaths):
+    """Knows by heart what paths are on; what is `dead` isn't answered until `answer` is set."""
+
+    def __init__(self, known: dict[str, tuple[Place, ...]]) -> None:
+        super().__init__()
+        self.known = known
+        self.dead: set[str] = set()
+        self.answer = threading.Event()
+        self.asked: list[str] = []
+
+    def places(self, source: str) -> tuple[Place, ...]:
+        self.asked.append(source)
+        if source in self.dead:
+            self.answer.wait(A_MINUTE_S)
+        return self.known.get(source) or ((Place(source),) if ":" in source else ())
+
+    def mount_point(self, path: str) -> str:
+        return "/nfs" if path.startswith("/nfs/") else "/"
+
+
+@pytest.fixture
+def paths() -> Paths:
+    return Paths(
+        {
+            "/a": (SDA,),
+            "/b": (SDB,),
+            "/lv": (LV, SDA),
+            "/dev/lv": (LV, SDA),
+            "/dev/sdb": (SDB,),
+            "/loop": (LOOP, SDA),
+            "/dev/loop0": (LOOP, SDA),
+            "/nfs/1": (Place("nfs:filer:/x"),),
+            "/nfs/2": (Place("nfs:filer:/x"),),
+        }
+    )
+
+
+def vms(**drives: str) -> dict[str, VmInfo]:
+    """Return VMs with one drive each, vda, by name."""
+    return {name: VmInfo(name, {"vda": DriveInfo("vda", path)}) for name, path in drives.items()}
+
+
+def configured(text: str) -> dict[str, StorageConfig]:
+    return dict(parse(text.encode(), "agent.toml").storages)
+
+
+def told(found: Storages, *names: str) -> list[str | None]:
+    return [found.of(DriveId(name, "vda")) for name in names]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(A_MINUTE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_drives_are_on_what_they_share(paths: Paths) -> None:
+    found = Storages({}, lambda: paths)
+    await found.follow(vms(one="/a", two="/lv", three="/b", four="rbd:x", five="/gone"), A_MINUTE_S)
+    assert told(found, "one", "two", "three", "four", "five") == [
+        "sda", "sda", "sdb", "rbd:x", None,
+    ]  # fmt: skip
+    assert found.of(DriveId("six", "vda")) is None
+    assert found.devices == {"sda": SDA, "sdb": SDB}
+
+
+async def test_a_drive_without_a_path_has_no_storage(paths: Paths) -> None:
+    found = Storages({}, lambda: paths)
+    await found.follow({"one": VmInfo("one", {"vda": DriveInfo("vda")})}, A_MINUTE_S)
+    assert told(found, "one") == [None]
+
+
+async def test_a_vm_is_looked_at_again_only_when_its_drives_change(paths: Paths) -> None:
+    found = Storages({}, lambda: paths)
+    running = vms(one="/a", two="/lv")
+    await found.follow(running, A_MINUTE_S)
+    assert sorted(paths.asked) == ["/a", "/lv"]
+    limited = {**running, "one": replace(running["one"], drives=dict(running["one"].drives))}
+    for _ in range(3):
+        await found.follow(running, A_MINUTE_S)
+        await found.follow(limited, A_MINUTE_S)
+    assert sorted(paths.asked) == ["/a", "/lv"]
+    await found.follow({**limited, **vms(one="/b")}, A_MINUTE_S)
+    assert sorted(paths.asked) == ["/a", "/b", "/lv"]
+    assert told(found, "one", "two") == ["sdb", "sda"]
+
+
+async def test_a_vm_that_is_gone_is_forgotten(paths: Paths) -> None:
+    found = Storages({}, lambda: paths)
+    await found.follow(vms(one="/a", two="/b"), A_MINUTE_S)
+    await found.follow(vms(two="/b"), A_MINUTE_S)
+    assert told(found, "one", "two") == [None, "sdb"]
+    assert found.devices == {"sdb": SDB}
+    await found.follow({}, A_MINUTE_S)
+    assert found.devices == {}
+
+
+async def test_what_is_not_found_is_looked_at_again(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "RECHECK_S", 0.0)
+    found = Storages({}, lambda: paths)
+    running = vms(one="/new", two="/a")
+    await found.follow(running, A_MINUTE_S)
+    assert told(found, "one", "two") == [None, "sda"]
+    paths.known["/new"] = (SDB,)
+    await found.follow(running, A_MINUTE_S)
+    assert told(found, "one", "two") == ["sdb", "sda"]
+    assert paths.asked.count("/a") == 1
+
+
+async def test_a_path_that_hangs_delays_nothing(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "_PATIENCE_S", 0.05)
+    paths.dead = {"/nfs/1"}
+    found = Storages({}, lambda: paths)
+    running = vms(one="/nfs/1", two="/nfs/2", three="/a")
+    await found.follow(running, 0.0)
+    assert told(found, "one") == [None]  # it didn't wait
+    await until(lambda: told(found, "two", "three") == ["nfs:filer:/x", "sda"])
+    assert told(found, "one") == [None]
+    paths.answer.set()
+    await until(lambda: told(found, "one") == ["nfs:filer:/x"])
+
+
+async def test_a_mount_that_hangs_costs_two_threads_and_no_more(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(storages, "RECHECK_S", 0.0)
+    paths.dead = {f"/nfs/{i}" for i in range(20)}
+    found = Storages({}, lambda: paths)
+    running = vms(**{f"vm{i}": f"/nfs/{i}" for i in range(20)}, other="/a")
+    for _ in range(5):
+        await found.follow(running, A_MINUTE_S)
+    assert len([path for path in paths.asked if path in paths.dead]) == 2
+    assert told(found, "vm1", "other") == [None, "sda"]
+    paths.answer.set()
+    await until(lambda: not found._stuck["/nfs"])
+    await found.follow(running, A_MINUTE_S)
+    assert told(found, "vm1", "vm2") == ["nfs:filer:/x", "nfs:filer:/x"]
+
+
+async def test_a_drive_keeps_its_storage_while_its_mount_hangs(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "_PATIENCE_S", 0.02)
+    found = Storages({}, lambda: paths)
+    await found.follow(vms(one="/nfs/1"), A_MINUTE_S)
+    paths.dead = {"/nfs/1", "/nfs/2"}
+    one = vms(one="/nfs/1")["one"]
+    more = replace(one, drives={**one.drives, "vdb": DriveInfo("vdb", "/nfs/2")})
+    await found.follow({"one": more}, A_MINUTE_S)
+    assert told(found, "one") == ["nfs:filer:/x"]
+    assert found.of(DriveId("one", "vdb")) is None
+    paths.answer.set()
+
+
+# By configuration
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "devices"),
+    [
+        # A device is that very one; a path is what it would be found to be on.
+        ("device = '/dev/lv'", ["sda", "x", "sda", "sdb", "rbd:p"], {"x": LV}),
+        ("device = '/dev/loop0'", ["sda", "sda", "x", "sdb", "rbd:p"], {"x": LOOP}),
+        ("path = '/lv'", ["x", "x", "x", "sdb", "rbd:p"], {"x": SDA}),
+        ("source = 'rbd:p'", ["sda", "sda", "sda", "sdb", "x"], {}),
+        ("drives = ['a/*', 'l?/vd[ab]']", ["x", "x", "sda", "sdb", "rbd:p"], {"x": SDA}),
+        ("drives = ['*/vda']", ["x", "x", "x", "x", "x"], {}),  # over several devices
+        ("drives = ['[ab]/vda']\nsource = 'rbd:p'", ["x", "sda", "sda", "x", "x"], {}),
+        ("device = '/dev/gone'", ["sda", "sda", "sda", "sdb", "rbd:p"], {}),
+    ],
+)
+async def test_configuration_says_what_a_storage_is(
+    paths: Paths, text: str, expected: list[str], devices: dict[str, Place]
+) -> None:
+    found = Storages(configured(f"[storage.x]\n{text}"), lambda: paths)
+    running = vms(a="/a", lv="/lv", loop="/loop", b="/b", net="rbd:p")
+    await found.follow(running, A_MINUTE_S)
+    assert told(found, "a", "lv", "loop", "b", "net") == expected
+    assert {name: found.devices[name] for name in found.devices if name == "x"} == devices
+
+
+async def test_a_storage_may_be_named_as_it_is_found(paths: Paths) -> None:
+    found = Storages(configured("[storage.dm-1]\ncapacity = 5"), lambda: paths)
+    await found.follow(vms(a="/a", lv="/lv"), A_MINUTE_S)
+    assert told(found, "a", "lv") == ["sda", "dm-1"]
+
+
+async def test_a_name_that_is_another_devices_is_told_apart(paths: Paths) -> None:
+    found = Storages(configured("[storage.sda]\ndevice = '/dev/sdb'"), lambda: paths)
+    await found.follow(vms(a="/a", b="/b"), A_MINUTE_S)
+    assert told(found, "a", "b") == ["/dev/sda", "sda"]
+    assert found.devices == {"/dev/sda": SDA, "sda": SDB}
+
+
+async def test_patterns_come_before_devices_and_the_first_of_several_wins(paths: Paths) -> None:
+    text = """
+        [storage.one]
+        path = "/a"
+        [storage.two]
+        drives = ["b/vda", "a/vd?"]
+        [storage.three]
+        drives = ["b/*"]
+        device = "/dev/lv"
+    """
+    found = Storages(configured(text), lambda: paths)
+    await found.follow(vms(a="/a", b="/b", c="/a", lv="/lv"), A_MINUTE_S)
+    assert told(found, "a", "b", "c", "lv") == ["two", "two", "one", "three"]
+
+
+async def test_a_configured_storage_without_drives_has_its_device(paths: Paths) -> None:
+    found = Storages(configured("[storage.x]\ndevice = '/dev/sdb'"), lambda: paths)
+    await found.follow({}, A_MINUTE_S)
+    assert found.devices == {"x": SDB}
+
+
+async def test_real_paths_are_found(tmp_path: Path) -> None:
+    image = tmp_path / "vm.raw"
+    image.write_bytes(b"x")
+    found = Storages({})
+    await found.follow(vms(one=str(image), two=str(tmp_path / "gone")), A_MINUTE_S)
+    places = StoragePaths().places(str(image))
+    assert told(found, "one", "two") == [places[-1].name, None]
