@@ -1,0 +1,177 @@
+"""Counters of block devices: /proc/diskstats as it was written down, as it may be, and for real."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iokeel.storage import Place, StorageCounters, storage_load
+from iokeel.storage_load import DiskStats, Pressure, read_pressure
+from iokeel.storage_paths import StoragePaths
+
+MS = 1_000_000
+# Of Linux 6.18; the last is of Linux 4.17, without discards and flushes.
+DISKSTATS = """\
+   7       0 loop0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+ 254       0 vda 79663 13781 4086162 12796 32466 134507 8126128 24353 2 11288 38507 1 2 3 4 5 6
+ 254       1 vda1 1 0 8 1 0 0 0 0 0 1 1 0 0 0 0 0 0
+   8      16 sdb 5 1 40 6 7 2 56 8 0 9 14
+"""
+VDA, SDB = Place("vda", "254:0"), Place("sdb", "8:16")
+
+
+class Host:
+    def __init__(self, folder: Path) -> None:
+        self.proc, self.sys = folder / "proc", folder / "sys"
+        self.proc.mkdir()
+        self.write(DISKSTATS)
+
+    def write(self, text: str) -> None:
+        (self.proc / "diskstats").write_text(text)
+
+    def iostats(self, number: str, on: str) -> None:
+        folder = self.sys / "dev/block" / number / "queue"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "iostats").write_text(f"{on}\n")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_counters_are_read_as_the_kernel_documents_them(host: Host) -> None:
+    before = time.monotonic_ns()
+    found = DiskStats(host.proc, host.sys).read({"fast": VDA, "sdb": SDB})
+    after = time.monotonic_ns()
+    assert before <= found["fast"].at_ns <= after
+    assert found == {
+        "fast": StorageCounters(
+            found["fast"].at_ns, 79663, 12796 * MS, 32466, 24353 * MS, 2, 11288 * MS
+        ),
+        "sdb": StorageCounters(found["sdb"].at_ns, 5, 6 * MS, 7, 8 * MS, 0, 9 * MS),
+    }
+
+
+def test_two_storages_may_be_on_one_device(host: Host) -> None:
+    found = DiskStats(host.proc, host.sys).read({"a": VDA, "b": VDA})
+    assert found["a"] == found["b"]
+
+
+def test_a_device_that_is_not_there_has_no_counters(host: Host) -> None:
+    stats = DiskStats(host.proc, host.sys)
+    assert stats.read({"net": Place("rbd:pool"), "gone": Place("sdz", "8:400")}) == {}
+    assert stats.read({"a": VDA}).keys() == {"a"}
+    host.write("")
+    assert stats.read({"a": VDA}) == {}
+    (host.proc / "diskstats").unlink()
+    assert stats.read({"a": VDA}) == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "254 0 vda",
+        "254 0 vda 1 2 3 4 5 6 7 8 9 10",
+        "254 0 vda 1 2 3 4 5 6 7 8 4294967295 10 11",
+        "254 0 vda 1 2 3 4 5 6 7 8 -1 10 11",
+        "254 0 vda 1 2 3 x 5 6 7 8 9 10 11",
+        "254 0 vda 1 2 3 ٤ 5 6 7 8 9 10 11",
+    ],
+)
+def test_nonsense_is_no_reading(host: Host, line: str) -> None:
+    host.write(f"{line}\n   8      16 sdb 5 1 40 6 7 2 56 8 0 9 14\n")
+    assert DiskStats(host.proc, host.sys).read({"a": VDA, "b": SDB}).keys() == {"b"}
+
+
+@given(text=st.text())
+def test_no_text_breaks_it(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("proc")
+    (folder / "diskstats").write_bytes(text.encode(errors="replace"))
+    DiskStats(folder, folder).read({"a": VDA})
+
+
+def test_a_device_whose_counters_are_off_has_none_and_that_is_said_once(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.iostats("254:0", "0")
+    stats = DiskStats(host.proc, host.sys)
+    stats.read({"a": VDA})
+    assert [stats.read({"a": VDA}) for _ in range(3)] == [{}, {}, {}]
+    (record,) = caplog.records
+    assert "vda: its counters are off; echo 1 >/sys/block/vda/queue/iostats" in record.message
+    host.iostats("254:0", "1")  # an idle one
+    assert stats.read({"a": VDA}).keys() == {"a"}
+
+
+def test_counters_that_start_anew_give_no_load(host: Host) -> None:
+    stats = DiskStats(host.proc, host.sys)
+    first = stats.read({"a": SDB})["a"]
+    host.write("   8      16 sdb 1 0 8 1 0 0 0 0 0 1 1\n")  # another disk, plugged in there
+    assert storage_load(first, stats.read({"a": SDB})["a"]) is None
+
+
+# Pressure
+
+
+def test_pressure_is_the_last_ten_seconds(host: Host) -> None:
+    assert read_pressure(host.proc) is None
+    (host.proc / "pressure").mkdir()
+    file = host.proc / "pressure/io"
+    file.write_text(
+        "some avg10=12.50 avg60=1.00 avg300=0.10 total=123\n"
+        "full avg10=7.25 avg60=1.00 avg300=0.10 total=99\n"
+    )
+    assert read_pressure(host.proc) == Pressure(0.125, 0.0725)
+    file.write_text("some avg10=x\n")
+    assert read_pressure(host.proc) is None
+
+
+# The real thing
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of 1 MiB that is on the disk and not in the page cache."""
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(1 << 20))
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(handle)
+    return path
+
+
+def test_requests_of_a_real_device_are_counted(file: Path) -> None:
+    place = StoragePaths().places(str(file))[-1]
+    if place.number is None:
+        pytest.skip(f"{place.name}, which the files for tests are on, is not a block device")
+    stats = DiskStats()
+    first = stats.read({"disk": place})["disk"]
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        for i in range(16):  # each a request of its own, without readahead
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+            os.pread(handle, 4096, i * 65536)
+    finally:
+        os.close(handle)
+    second = stats.read({"disk": place})["disk"]
+    load = storage_load(first, second)
+    assert load is not None
+    assert second.read_requests - first.read_requests >= 16
+    assert load.raw_iops * load.elapsed_s >= 15.99
+    assert 0 <= load.busy_ratio <= 1
+
+
+def test_a_real_kernels_pressure_is_a_ratio() -> None:
+    found = read_pressure()
+    if found is None:
+        pytest.skip("the kernel has no /proc/pressure/io")
+    assert 0 <= found.full_ratio <= found.some_ratio <= 1
