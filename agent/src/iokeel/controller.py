@@ -46,14 +46,16 @@ How the constants were chosen, and what each costs, is measured in docs/control-
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from iokeel.allot import allot
 from iokeel.credit import NO_CREDIT, Credit
 from iokeel.curve import CostModel
-from iokeel.envelope import Mix, exact_limits, limits_for, mix_cost
+from iokeel.envelope import Mix, exact_limits, limits_for, mix_cost, scaled
 from iokeel.estimate import has_shifted, mean_mix, with_seen
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
-from iokeel.retune import judge
+from iokeel.retune import base_rate, judge, share_moved
 from iokeel.state import (
     NEW,
     DriveSeen,
@@ -61,6 +63,7 @@ from iokeel.state import (
     Observation,
     Reason,
     SetLimits,
+    Share,
     State,
     Verdict,
     changed,
@@ -69,6 +72,11 @@ from iokeel.workload import DriveId, Rates, rates
 
 # A bound that is used to this much is what holds the drive.
 _FULL_RATIO = 0.95
+# The rate that limits are computed for before they are scaled to a drive's own: so large that
+# rounding is nothing.
+_UNIT_RATE = 1_000_000.0
+# How fast what a drive did at most is forgotten.
+_DEMAND_HALF_LIFE_S = 1.0
 
 
 def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[SetLimits]]:
@@ -77,19 +85,33 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     now_ns: the monotonic clock. Decides the same for the same input; the same observation twice
     sends nothing the second time. Drives that are not seen are forgotten, unless it is partial.
     """
+    models = {
+        name: storage.policy.model
+        for name, storage in (state.storages if seen.partial else seen.storages).items()
+        if storage.policy.model is not None
+    }
     drives = dict(state.drives) if seen.partial else {}
+    for drive, now in seen.drives.items():
+        model = models.get(now.storage or "", state.model)
+        drives[drive] = _count(state.drives.get(drive, NEW), now, model)
+    storages, shares = state.storages, None
+    if not seen.partial:
+        storages, shares = allot(seen.drives, drives, seen.storages, state.storages, state.tenants)
     orders: list[SetLimits] = []
     again: list[DriveId] = []
     for drive, now in seen.drives.items():
-        after, order = _look(state.drives.get(drive, NEW), now, state.model, now_ns)
+        before, known = state.drives.get(drive, NEW), drives[drive]
+        share = known.share if shares is None else shares.get(drive)
+        model = models.get(now.storage or "", state.model)
+        after, order = _look(before, known, share, now, model, now_ns)
         drives[drive] = after
         if order is not None:
             assert after.reason is not None
-            curve = state.model if after.exact and after.reason is not Reason.RELEASED else None
+            curve = model if after.exact and after.reason is not Reason.RELEASED else None
             orders.append(SetLimits(drive, order, after.reason, curve))
         if after.verdict is Verdict.SUSPECT:
             again.append(drive)
-    return State(state.model, drives, tuple(again)), orders
+    return State(state.model, drives, state.tenants, storages, tuple(again)), orders
 
 
 def static_limits(state: State) -> list[SetLimits]:
@@ -115,8 +137,14 @@ def static_limits(state: State) -> list[SetLimits]:
 
 def full_bounds(known: DriveState) -> list[str]:
     """Return the fields of the limits in force that the last interval used up."""
-    limits, did = known.sent, known.rates
-    if limits is None or did is None:
+    if known.sent is None or known.rates is None:
+        return []
+    return _full(known.sent, known.rates, known.rate if known.exact else None)
+
+
+def _full(limits: ThrottleLimits | None, did: Rates, charged: float | None) -> list[str]:
+    """Return full bounds. charged: what QEMU charged a second, where that is by a cost curve."""
+    if limits is None:
         return []
     full = []
     read, write = did.read, did.write
@@ -128,8 +156,8 @@ def full_bounds(known: DriveState) -> list[str]:
         if (bound := getattr(limits, f"bps_{suffix}")) and bps >= _FULL_RATIO * bound:
             full.append(f"bps_{suffix}")
         if bound := getattr(limits, f"iops_{suffix}"):
-            if known.exact:
-                requests = known.rate or 0.0
+            if charged is not None:
+                requests = charged
             elif limits.iops_size:
                 requests = max(requests, bps / limits.iops_size)
             if requests >= _FULL_RATIO * bound:
@@ -138,14 +166,26 @@ def full_bounds(known: DriveState) -> list[str]:
 
 
 def _look(
-    before: DriveState, seen: DriveSeen, model: CostModel, now_ns: int
+    before: DriveState,
+    known: DriveState,
+    share: Share | None,
+    seen: DriveSeen,
+    model: CostModel,
+    now_ns: int,
 ) -> tuple[DriveState, ThrottleLimits | None]:
-    """Return a drive's state after one look at it, and the limits to set, if any."""
-    known = _count(before, seen, model)
-    policy = seen.policy
-    if policy is None or policy.limit is None:
+    """Return a drive's state after one look at it, and the limits to set, if any.
+
+    known: its state with the new reading counted.
+    """
+    policy, ceiling = seen.policy, known.ceiling
+    allowed = float(ceiling) if ceiling is not None else None
+    if share is not None and (allowed is None or share.most < allowed):
+        allowed = max(1.0, share.most)
+    if policy is None or allowed is None:
         return _release(known, seen)
     verdict, reason, suspect, error = Verdict.EXACT, None, 0, None
+    if share is not None and _found_again(before, known, seen):
+        return changed(known, share=share, verdict=Verdict.UNKNOWN), None
     if not seen.exact:
         verdict, reason, suspect, error = judge(known, model, policy, now_ns)
     mix = None if seen.exact else known.priced_for
@@ -155,52 +195,61 @@ def _look(
         mix = None if reason is Reason.IDLE else known.mix
     elif known.credit.open != before.credit.open:
         reason = Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
+    elif share_moved(known, allowed, now_ns):
+        reason = Reason.SHARE
     elif _credit_grew(known, policy):
         reason = Reason.CREDIT_GREW
     elif seen.failed:
         reason = Reason.RETRY
     elif seen.in_force is not None and seen.in_force != known.sent:
         reason = Reason.OVERWRITTEN
-    throttled_s = known.throttled_s
-    if known.rates is not None and full_bounds(known):
-        throttled_s += known.rates.elapsed_s
-    known = changed(
-        known,
-        verdict=verdict,
-        suspect=suspect,
-        error_ratio=error,
-        exact=seen.exact,
-        throttled_s=throttled_s,
-    )
+    new: dict[str, Any] = {
+        "share": share,
+        "verdict": verdict,
+        "suspect": suspect,
+        "error_ratio": error,
+        "exact": seen.exact,
+    }
     if reason is None:
-        return known, None
-    base = known.base
+        return changed(known, **new), None
+    rate = base_rate(policy, allowed)
+    unit = known.unit
     if seen.exact:
-        base = exact_limits(policy.limit, separate=policy.separate_budgets)
-    elif base is None or mix is not known.priced_for or reason is Reason.POLICY:
-        base = limits_for(model, policy.limit, mix, separate=policy.separate_budgets)
+        base = exact_limits(rate, separate=policy.separate_budgets)
+    else:
+        if unit is None or mix is not known.priced_for or reason is Reason.POLICY:
+            unit = limits_for(model, _UNIT_RATE, mix, separate=policy.separate_budgets)
+        base = scaled(unit, rate / _UNIT_RATE)
     granted_s = known.credit.seconds if known.credit.open else 0.0
-    limits = _with_burst(base, policy, granted_s)
+    limits = _with_burst(base, allowed / rate, granted_s)
+    new |= {
+        "unit": unit,
+        "base": base,
+        "held": allowed,
+        "priced_for": mix,
+        "granted_s": granted_s,
+    }
     if limits == known.sent and reason not in (Reason.OVERWRITTEN, Reason.RETRY):
-        return changed(known, base=base, priced_for=mix, granted_s=granted_s), None
+        return changed(known, **new), None
     if limits == seen.in_force:  # as after a restart of the agent: nothing to do, no gift
-        return changed(
-            known, base=base, priced_for=mix, granted_s=granted_s, sent=limits, reason=reason
-        ), None
-    return changed(
-        known,
-        found=seen.in_force if before.sent is None else known.found,
-        base=base,
-        priced_for=mix,
-        granted_s=granted_s,
-        sent=limits,
-        replaced=known.sent,
-        sent_ns=now_ns,
-        reason=reason,
-        suspect=0,
-        retunes=known.retunes + (before.sent is not None),
-        overwritten=known.overwritten + (reason is Reason.OVERWRITTEN),
-    ), limits
+        return changed(known, **new, sent=limits, reason=reason), None
+    new |= {
+        "found": seen.in_force if before.sent is None else known.found,
+        "sent": limits,
+        "replaced": known.sent,
+        "sent_ns": now_ns,
+        "reason": reason,
+        "suspect": 0,
+        "retunes": known.retunes + (before.sent is not None),
+        "overwritten": known.overwritten + (reason is Reason.OVERWRITTEN),
+    }
+    return changed(known, **new), limits
+
+
+def _found_again(before: DriveState, known: DriveState, seen: DriveSeen) -> bool:
+    """Whether an agent that was started again sees its own limits, and what they do in a tick."""
+    first = before.counters is None and known.counters is not None
+    return first and known.base is None and known.sent is not None and seen.in_force == known.sent
 
 
 def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLimits | None]:
@@ -217,6 +266,7 @@ def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLi
         overwritten=known.overwritten,
         throttled_s=known.throttled_s,
         exact=seen.exact,
+        demand=known.demand,
     )
     if known.sent is None:
         return bare, None
@@ -253,6 +303,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         write=with_seen(did.write, before.mix.write if before.mix else None),
     )
     rate = mix_cost(model, Mix(did.read, did.write))
+    demand = max(rate, before.demand * 0.5 ** (did.elapsed_s / _DEMAND_HALF_LIFE_S))
     if did.idle:
         return changed(
             before,
@@ -260,6 +311,8 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
             counters=counters,
             rates=did,
             rate=rate,
+            demand=demand,
+            backlogged=False,
             credit=_credit(before, policy, rate, did),
             active_ns=None,
             idle_ns=before.idle_ns or before.counters.at_ns,
@@ -267,12 +320,16 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     bps = did.read.bps + did.write.bps
     size = before.size.after(bps / (did.read.raw_iops + did.write.raw_iops))
     shifted = has_shifted(before.mix, size)
+    full = bool(_full(before.sent, did, rate if before.exact else None))
     return changed(
         before,
         policy=policy,
         counters=counters,
         rates=did,
         rate=rate,
+        demand=demand,
+        backlogged=full and (not before.credit.open or rate >= _FULL_RATIO * (before.held or 0.0)),
+        throttled_s=before.throttled_s + did.elapsed_s * full,
         credit=_credit(before, policy, rate, did),
         mix=mean_mix(None if shifted else before.mix, did),
         looks=1 if shifted else before.looks + 1,
@@ -294,14 +351,14 @@ def _credit_grew(known: DriveState, policy: DrivePolicy) -> bool:
     return known.rate < 0.5 * policy.limit and known.credit.seconds >= 1.5 * known.granted_s
 
 
-def _with_burst(base: ThrottleLimits, policy: DrivePolicy, credit_s: float) -> ThrottleLimits:
+def _with_burst(base: ThrottleLimits, ratio: float, credit_s: float) -> ThrottleLimits:
     """Return limits that let a drive burst for as long as its credit lasts, and no longer.
 
-    QEMU's bucket of max * length fills at max - average while a drive bursts.
+    ratio: the burst over the limits' own rate. QEMU's bucket of max * length fills at max - average
+    while a drive bursts.
     """
-    if not credit_s or policy.burst is None or policy.limit is None:
+    if not credit_s or ratio <= 1:
         return base
-    ratio = policy.burst / policy.limit
     length = int(credit_s * (ratio - 1) / ratio)
     if length < 2:  # QEMU doesn't hold a burst of 1 s to its rate
         return base

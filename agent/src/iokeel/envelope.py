@@ -36,7 +36,7 @@ from functools import lru_cache
 from math import inf
 
 from iokeel.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
-from iokeel.limits import ThrottleLimits
+from iokeel.limits import AVERAGES, ThrottleLimits
 from iokeel.workload import Flow
 
 # How far above its limit a drive may be between a shift and the next retune, or for good where the
@@ -96,6 +96,14 @@ def limits_for(
         return _envelope(model, limit, separate, most_ratio)
     budgets = _budgets(model, limit, mix, separate, most_ratio)
     return _best(model, budgets, _STEPS_WITH_MIX)
+
+
+def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
+    """Return limits that hold any mix to `ratio` times the rate that these hold it to."""
+    rates = {
+        name: max(1, round(value * ratio)) for name in AVERAGES if (value := getattr(limits, name))
+    }
+    return ThrottleLimits(**rates, iops_size=limits.iops_size)
 
 
 def exact_limits(limit: float, *, separate: bool = False) -> ThrottleLimits:

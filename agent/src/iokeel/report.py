@@ -24,7 +24,7 @@ class DriveReport(BaseModel):
     mode: str | None
     normalized_iops: float | None
     limit_iops: int | None
-    allowed_iops: int | None
+    allowed_iops: float | None
     reservation_iops: int
     raw_read_iops: float | None
     raw_write_iops: float | None

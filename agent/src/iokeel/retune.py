@@ -17,7 +17,33 @@ LOOK_AGAIN_S = 0.4
 MIN_INTERVAL_S = 1.0
 BINDING_RATIO = 0.6
 IDLE_S = 10.0
+SHARE_RATIO = 0.01
+SHARE_COST_S = 0.1
+LOOSE_RATIO = 0.25
 _NONE = Flow(0.0, 0.0)
+
+
+def base_rate(policy: DrivePolicy, allowed: float) -> float:
+    """Return the rate that limits are made for, before the burst that comes on top of it."""
+    return allowed if policy.limit is None else min(float(policy.limit), allowed)
+
+
+def share_moved(known: DriveState, allowed: float, now_ns: int) -> bool:
+    """Whether what a drive may do has moved so far from what it is held to that it is worth it.
+
+    Where limits change without a gift, that is at once; else once the error times how long it has
+    been in force comes to the gift. A drive that does far less than it may gets a coarse limit.
+    """
+    if known.held is None:
+        return False
+    off = abs(allowed / known.held - 1)
+    if off < SHARE_RATIO:
+        return False
+    if not known.backlogged and (known.rate or 0.0) < 0.5 * min(allowed, known.held):
+        return off > LOOSE_RATIO
+    if known.exact:
+        return True
+    return since(known.sent_ns, now_ns) and off * (now_ns - known.sent_ns) > SHARE_COST_S * NS_PER_S
 
 
 def judge(
@@ -31,15 +57,17 @@ def judge(
         long = now_ns - (known.idle_ns or now_ns) >= IDLE_S * NS_PER_S
         stale = long and known.priced_for is not None
         return Verdict.IDLE, Reason.IDLE if stale else None, 0, None
-    assert policy.limit is not None
-    headroom = policy.burst / policy.limit if known.credit.open and policy.burst else 1.0
-    error = _error(model, base, policy, Mix(did.read, did.write), known.rate, headroom)
+    assert known.held is not None
+    rate = base_rate(policy, known.held)
+    headroom = known.held / rate
+    separate = policy.separate_budgets
+    error = _error(model, base, separate, rate, Mix(did.read, did.write), known.rate, headroom)
     if error is None:
         return Verdict.UNBOUND, None, 0, None
     least = SHIFT_RATIO if known.looks <= 2 else estimate.DEADBAND_RATIO
     deadband = max(least, estimate.NOISE_FACTOR * known.price.ratio)
     if abs(error) > deadband:
-        settled = _since(known.sent_ns, now_ns) and _since(known.active_ns or now_ns, now_ns)
+        settled = since(known.sent_ns, now_ns) and since(known.active_ns or now_ns, now_ns)
         way = 1 if error > 0 else -1
         again = known.suspect == way and (known.looks > 1 or abs(error) > estimate.DEADBAND_RATIO)
         if again and settled:
@@ -48,8 +76,8 @@ def judge(
     drift: float | None = error
     if known.price.ratio > 0.1 * DRIFT_RATIO:  # else the mean is like this interval
         mix = _at_rate(model, known.mix, known.rate)
-        drift = _error(model, base, policy, mix, known.rate, headroom)
-    if drift is not None and abs(drift) > DRIFT_RATIO and _since(known.sent_ns, now_ns):
+        drift = _error(model, base, separate, rate, mix, known.rate, headroom)
+    if drift is not None and abs(drift) > DRIFT_RATIO and since(known.sent_ns, now_ns):
         since_s = min(now_ns - known.sent_ns, now_ns - (known.active_ns or now_ns)) / NS_PER_S
         if abs(drift) * since_s > DRIFT_COST_S:
             return Verdict.RETUNED, Reason.DRIFT, 0, drift
@@ -59,18 +87,18 @@ def judge(
 def _error(
     model: CostModel,
     base: ThrottleLimits,
-    policy: DrivePolicy,
-    mix: Mix,
+    separate: bool,
     rate: float,
+    mix: Mix,
+    mix_rate: float,
     headroom: float,
 ) -> float | None:
     """Return e, the worst of two budgets; None where the limits don't matter to the drive.
 
-    rate: what the mix costs a second.
+    rate: what `base` was made for. mix_rate: what the mix costs a second.
     """
-    assert policy.limit is not None
-    parts = [(mix, rate)]
-    if policy.separate_budgets:
+    parts = [(mix, mix_rate)]
+    if separate:
         halves = [Mix(mix.read, _NONE), Mix(_NONE, mix.write)]
         parts = [(half, mix_cost(model, half)) for half in halves]
     errors = []
@@ -78,7 +106,7 @@ def _error(
         held = held_rates(base, part, cost)
         done = cost / headroom
         if held is not None and done > BINDING_RATIO * held[0]:
-            errors.append(min(max(done, held[0]), held[1]) / policy.limit - 1)
+            errors.append(min(max(done, held[0]), held[1]) / rate - 1)
     return max(errors, key=abs, default=None)
 
 
@@ -92,6 +120,6 @@ def _at_rate(model: CostModel, mix: Mix, rate: float) -> Mix:
     return Mix(scaled(mix.read), scaled(mix.write))
 
 
-def _since(start_ns: int, now_ns: int) -> bool:
+def since(start_ns: int, now_ns: int) -> bool:
     # Ticks may come a little early.
     return now_ns - start_ns >= 0.95 * MIN_INTERVAL_S * NS_PER_S

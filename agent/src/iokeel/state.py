@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from math import inf
 from typing import Any
 
 from iokeel.credit import NO_CREDIT, Credit
@@ -12,7 +13,8 @@ from iokeel.curve import DEFAULT_MODEL, CostModel
 from iokeel.envelope import Mix
 from iokeel.estimate import NO_NOISE, Noise
 from iokeel.limits import ThrottleLimits
-from iokeel.policy import DrivePolicy
+from iokeel.policy import DrivePolicy, TenantPolicy
+from iokeel.storage import StorageCounters, StorageLoad, StoragePolicy
 from iokeel.workload import Counters, DriveId, Rates
 
 
@@ -26,6 +28,7 @@ class Reason(Enum):
     BURST_OPENS = "it has saved credit, so it may burst"
     BURST_CLOSES = "its burst credit is used up"
     CREDIT_GREW = "it has saved more credit while it did little"
+    SHARE = "its share of its storage or tenant has changed"
     OVERWRITTEN = "somebody else had changed the limits"
     RETRY = "the last change of limits had failed"
     RELEASED = "it has no policy or no limit any more"
@@ -53,7 +56,8 @@ class DriveSeen:
 
     counters: None where it can't be read now. in_force: its limits, None where they are not
     known. failed: whether the last order to this drive was not carried out. exact: whether QEMU
-    charges by the cost curve itself.
+    charges by the cost curve itself. storage: the name of what it is on; None where that is not
+    known. tenant: whose it is.
     """
 
     policy: DrivePolicy | None
@@ -61,14 +65,28 @@ class DriveSeen:
     in_force: ThrottleLimits | None
     failed: bool = False
     exact: bool = False
+    storage: str | None = None
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSeen:
+    """A storage at a tick. counters: None where it has none, or they can't be read now."""
+
+    policy: StoragePolicy
+    counters: StorageCounters | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One snapshot. partial: other drives exist, and are not looked at this time."""
+    """One snapshot. partial: other drives exist, and are not looked at this time.
+
+    storages: by name, those that something is known of; not read where it is partial.
+    """
 
     drives: Mapping[DriveId, DriveSeen]
     partial: bool = False
+    storages: Mapping[str, StorageSeen] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +103,61 @@ class SetLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What a drive may do of what it shares, in normalized I/O operations a second, and why.
+
+    most: what it may do. storage, tenant: what it shares; None where that doesn't bound it.
+    owed: what its reservation comes to. by_weight: what its weight adds; inf where there is more
+    than is wanted. cut: what was taken from it for the latency of drives in StorageState.suffering.
+    """
+
+    most: float
+    storage: str | None
+    tenant: str | None
+    owed: float
+    by_weight: float
+    cut: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StorageState:
+    """What the controller knows of a storage. Rates are normalized I/O operations a second.
+
+    ratio, room: see capacity.py. peak: the most that its drives did together, lately. usable: what
+    its drives may do together, room not counted; None where that is not known. promised: the sum
+    of its drives' reservations. wanted, given: sums over its drives. level, kept: see share.py.
+    short: whether a drive could do more if it were let. suffering: drives above their latency
+    target. cut: what the others give up for those; exhausted: whether they have no more to give.
+    """
+
+    policy: StoragePolicy
+    counters: StorageCounters | None = None
+    load: StorageLoad | None = None
+    ratio: float = 1.0
+    room: float = 1.0
+    peak: float = 0.0
+    usable: float | None = None
+    promised: float = 0.0
+    wanted: float = 0.0
+    given: float = 0.0
+    level: float = inf
+    kept: float = 1.0
+    short: bool = False
+    suffering: tuple[DriveId, ...] = ()
+    cut: float = 0.0
+    exhausted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DriveState:
     """What the controller knows of a drive.
 
-    rate: R of the last interval. mix: the mean of the `looks` intervals since the last shift.
+    rate: R of the last interval. demand: the highest R of the last few seconds. backlogged: whether
+    its limits were what held it. share: what it may do of its storage and tenant. held: the rate
+    that its limits were made for. mix: the mean of the `looks` intervals since the last shift.
     size, price: the mean request size, and the bytes that a normalized operation moves.
-    base: the limits that hold it to its policy's limit for `priced_for`, the burst not included.
+    unit, base: the limits that hold `priced_for` to a rate that is the same for all drives, and to
+    its own, the burst not included.
     sent, replaced: what was ordered last, and before that. found: what was in force before the
     first order. suspect: the sign of e where it was beyond the deadband. error_ratio: e.
     throttled_s: seconds in which a bound was full.
@@ -100,6 +167,10 @@ class DriveState:
     counters: Counters | None = None
     rates: Rates | None = None
     rate: float | None = None
+    demand: float = 0.0
+    backlogged: bool = False
+    share: Share | None = None
+    held: float | None = None
     credit: Credit = NO_CREDIT
     granted_s: float = 0.0
     mix: Mix | None = None
@@ -107,6 +178,7 @@ class DriveState:
     size: Noise = NO_NOISE
     price: Noise = NO_NOISE
     priced_for: Mix | None = None
+    unit: ThrottleLimits | None = None
     base: ThrottleLimits | None = None
     sent: ThrottleLimits | None = None
     replaced: ThrottleLimits | None = None
@@ -124,19 +196,31 @@ class DriveState:
     throttled_s: float = 0.0
 
     @property
-    def allowed(self) -> int | None:
-        """What the drive may do now, normalized: its burst while that is open, else its limit."""
+    def ceiling(self) -> int | None:
+        """What its policy allows now, normalized: its burst while that is open, else its limit."""
         if self.policy is None:
             return None
         return self.policy.burst if self.credit.open else self.policy.limit
 
+    @property
+    def allowed(self) -> float | None:
+        """What the drive may do now, normalized; None where nothing limits it."""
+        if self.share is None:
+            return self.ceiling
+        return self.share.most if self.ceiling is None else min(self.share.most, self.ceiling)
+
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The controller's memory. look_again: drives that want a look LOOK_AGAIN_S from now."""
+    """The controller's memory. tenants: what those are promised that have a policy of their own.
+
+    look_again: drives that want a look LOOK_AGAIN_S from now.
+    """
 
     model: CostModel = DEFAULT_MODEL
     drives: Mapping[DriveId, DriveState] = field(default_factory=dict)
+    tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
+    storages: Mapping[str, StorageState] = field(default_factory=dict)
     look_again: tuple[DriveId, ...] = ()
 
 
