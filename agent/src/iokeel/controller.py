@@ -83,14 +83,15 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     """Look at drives once, and say which limits to change.
 
     now_ns: the monotonic clock. Decides the same for the same input; the same observation twice
-    sends nothing the second time. Drives that are not seen are forgotten, unless it is partial.
+    sends nothing the second time. Drives that are not seen are forgotten, unless the
+    observation is partial or says to keep them.
     """
     models = {
         name: storage.policy.model
         for name, storage in (state.storages if seen.partial else seen.storages).items()
         if storage.policy.model is not None
     }
-    drives = dict(state.drives) if seen.partial else {}
+    drives = dict(state.drives) if seen.partial or seen.keep else {}
     for drive, now in seen.drives.items():
         model = models.get(now.storage or "", state.model)
         drives[drive] = _count(state.drives.get(drive, NEW), now, model)

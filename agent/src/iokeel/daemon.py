@@ -20,8 +20,12 @@ from iokeel.errors import DriveGone, IokeelError, LimitsRejected
 from iokeel.metrics import Metrics
 from iokeel.retune import LOOK_AGAIN_S
 from iokeel.source import Source, VmInfo
-from iokeel.state import DriveSeen, DriveState, Observation, SetLimits, State
+from iokeel.state import DriveSeen, DriveState, Observation, SetLimits, State, StorageSeen
+from iokeel.storage import StorageId, StoragePolicy
+from iokeel.storage_load import DiskStats
+from iokeel.storages import Storages
 from iokeel.store import Store
+from iokeel.units import iops
 from iokeel.workload import Counters, DriveId
 
 log = logging.getLogger(__name__)
@@ -50,8 +54,14 @@ class Agent:
     _failed: dict[DriveId, float] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _storages: Storages = field(init=False)
+    _disk_stats: DiskStats = field(default_factory=DiskStats)
+    _oversold: set[StorageId] = field(default_factory=set)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._storages = Storages(self.config.storages)
 
     def vms(self) -> dict[str, VmInfo]:
         """Return all running VMs by name; of two with one name, libvirt's."""
@@ -74,7 +84,7 @@ class Agent:
 
     async def run(self) -> None:
         """Serve until cancelled, then put every drive back to its policy's static limit."""
-        self.state = State(self.config.model, self.store.load())
+        self.state = State(self.config.model, self.store.load(), self.config.tenants)
         for source in self.sources:
             source.on_change = self._on_change
         async with contextlib.AsyncExitStack() as stack:
@@ -94,16 +104,37 @@ class Agent:
         """Sample all VMs' drives, or some domains' only, decide, and send what was decided."""
         async with self._looking:
             counters = await self._sample(domains)
+            if domains is None:
+                await self._storages.follow(self.vms(), self._sample_timeout_s)
             now_ns = time.monotonic_ns()
-            partial = domains is not None or time.monotonic() < self._started + _FIND_AGAIN_S
-            seen = Observation(dict(self._seen(domains, counters)), partial=partial)
+            drives = dict(self._seen(domains, counters))
+            seen = Observation(
+                drives,
+                partial=domains is not None,
+                storages=self._storages_seen(drives.values()) if domains is None else {},
+                keep=domains is not None or time.monotonic() < self._started + _FIND_AGAIN_S,
+            )
             self.state, orders = decide(self.state, seen, now_ns)
+            self._tell_oversold()
             if orders:  # written before it is done: after a crash it has to be known again
                 await self._save({order.drive: self.state.drives[order.drive] for order in orders})
             for order in orders:
                 self._send(order)
         if self.state.look_again:
             self._spawn(self._look_again({drive.domain for drive in self.state.look_again}))
+
+    def _tell_oversold(self) -> None:
+        """Say once which storages are promised more than they can serve, until they no longer are."""
+        sold = {name: s for name, s in self.state.storages.items() if s.oversold}
+        for name in sold.keys() - self._oversold:
+            log.warning(
+                "storage %s: %s are reserved of a capacity of %s, so reservations are scaled down"
+                " together when all ask; lower some or move a drive",
+                name,
+                iops(sold[name].promised),
+                iops(sold[name].policy.capacity or 0),
+            )
+        self._oversold = set(sold)
 
     # The loop
 
@@ -143,11 +174,29 @@ class Agent:
     # Observing
 
     async def _sample(self, domains: Collection[str] | None) -> dict[DriveId, Counters]:
-        timeout_s = 0.8 * self.config.agent.tick_seconds
         found: dict[DriveId, Counters] = {}
-        for part in await asyncio.gather(*(s.sample(domains, timeout_s) for s in self.sources)):
+        for part in await asyncio.gather(
+            *(source.sample(domains, self._sample_timeout_s) for source in self.sources)
+        ):
             found.update(part)
         return found
+
+    @property
+    def _sample_timeout_s(self) -> float:
+        return 0.8 * self.config.agent.tick_seconds
+
+    def _storages_seen(self, drives: Iterable[DriveSeen]) -> dict[StorageId, StorageSeen]:
+        """Return the storages that drives are on, or that configuration names."""
+        counters = self._disk_stats.read(self._storages.devices)
+        configured = self.config.storages
+        names = {*configured, *(drive.storage for drive in drives if drive.storage is not None)}
+        return {
+            name: StorageSeen(
+                configured[name].policy if name in configured else StoragePolicy(),
+                counters.get(name),
+            )
+            for name in names
+        }
 
     def _seen(
         self, domains: Collection[str] | None, counters: Mapping[DriveId, Counters]
@@ -166,7 +215,18 @@ class Agent:
                     if drive in self._failed and not failed:
                         in_force = None
                 policy = vm.policy.for_drive(target) if vm.policy else None
-                yield drive, DriveSeen(policy, counters.get(drive), in_force, failed, info.exact)
+                yield (
+                    drive,
+                    DriveSeen(
+                        policy,
+                        counters.get(drive),
+                        in_force,
+                        failed,
+                        info.exact,
+                        self._storages.of(drive),
+                        vm.policy.tenant if vm.policy else None,
+                    ),
+                )
 
     # Enforcing
 

@@ -81,12 +81,14 @@ class StorageSeen:
 class Observation:
     """One snapshot. partial: other drives exist, and are not looked at this time.
 
-    storages: by name, those that something is known of; not read where it is partial.
+    storages: by name, those that drives are on; none where it is partial. keep: whether drives that
+    are not seen may come back, as where the agent has just started.
     """
 
     drives: Mapping[DriveId, DriveSeen]
     partial: bool = False
     storages: Mapping[str, StorageSeen] = field(default_factory=dict)
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,11 @@ class StorageState:
     suffering: tuple[DriveId, ...] = ()
     cut: float = 0.0
     exhausted: bool = False
+
+    @property
+    def oversold(self) -> bool:
+        """Whether more is reserved than it can serve, as far as that is known."""
+        return self.policy.capacity is not None and self.promised > self.policy.capacity
 
 
 @dataclass(frozen=True, slots=True)
