@@ -124,7 +124,7 @@ class Agent:
             self._spawn(self._look_again({drive.domain for drive in self.state.look_again}))
 
     def _tell_oversold(self) -> None:
-        """Say which storages are promised more than they can serve, once for each time it begins."""
+        """Say which storages are promised more than they serve, once for each time it begins."""
         sold = {name: s for name, s in self.state.storages.items() if s.oversold}
         for name in sold.keys() - self._oversold:
             log.warning(
