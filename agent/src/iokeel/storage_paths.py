@@ -8,14 +8,13 @@ that is made of several, as a RAID, a multipath or a volume over two disks, is w
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from iokeel.mounts import mounts, text_of, unescaped
 from iokeel.network_storage import network_place
 from iokeel.storage import Place
 
@@ -31,7 +30,7 @@ class StoragePaths:
 
     def __init__(self, sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
         self._sys = sys
-        self._mounts = list(_mounts(proc))
+        self._mounts = list(mounts(proc))
         self._known: dict[str, tuple[Place, ...]] = {}
 
     def places(self, source: str) -> tuple[Place, ...]:
@@ -87,7 +86,7 @@ class StoragePaths:
         below: tuple[Place, ...] = ()
         if mount.kind == "overlay":  # what is written goes to its upper folder
             upper = re.search(r"(?:^|,)upperdir=([^,]+)", mount.options)
-            below = self._of_path(_unescaped(upper[1]), above) if upper else ()
+            below = self._of_path(unescaped(upper[1]), above) if upper else ()
         elif mount.kind == "btrfs":
             devices = self._devices_of_btrfs(mount.source)
             below = self.of_device(devices[0], above) if len(devices) == 1 else ()
@@ -114,15 +113,15 @@ class StoragePaths:
         folder = folder.resolve()
         if (folder / "partition").exists():
             folder = folder.parent
-        number = _text(folder / "dev") or number
+        number = text_of(folder / "dev") or number
         if number in above:  # a loop device whose file is hidden by what is mounted from it
             return
         yield Place(folder.name.replace("!", "/"), number)
         above = (*above, number)
-        if folder.name.startswith("rbd") and (pool := _text(folder / "device/pool")):
+        if folder.name.startswith("rbd") and (pool := text_of(folder / "device/pool")):
             yield Place(f"rbd:{pool}")
             return
-        backing = _text(folder / "loop/backing_file")
+        backing = text_of(folder / "loop/backing_file")
         if backing is not None and not backing.endswith(_DELETED):
             below = self._of_path(backing, above)
             # What is no device has no counters, so that the loop device is the better one.
@@ -134,50 +133,19 @@ class StoragePaths:
             yield from (place for place in ends[0] if all(place in end for end in ends))
 
 
-@dataclass(frozen=True, slots=True)
-class _Mount:
-    id: int
-    number: str
-    point: str
-    kind: str
-    source: str
-    options: str
-
-
-def _mounts(proc: Path) -> Iterator[_Mount]:
-    for line in (_text(proc / "self/mountinfo") or "").splitlines():
-        # 36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw (proc(5))
-        before, _, after = line.partition(" - ")
-        fields, more = before.split(" "), after.split(" ")
-        if len(fields) >= 6 and len(more) >= 3:
-            point, source = _unescaped(fields[4]), _unescaped(more[1])
-            yield _Mount(int(fields[0]), fields[2], point, more[0], source, more[2])
-
-
 def _mount_id(handle: int) -> int | None:
-    found = re.search(r"^mnt_id:\s*(\d+)$", _text(_FDINFO / str(handle)) or "", re.MULTILINE)
+    found = re.search(r"^mnt_id:\s*(\d+)$", text_of(_FDINFO / str(handle)) or "", re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def _numbers(folder: Path) -> list[str]:
     """Return the numbers of the devices that a folder of sysfs links to, in order of names."""
     links = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [number for link in links if (number := _text(link / "dev"))]
+    return [number for link in links if (number := text_of(link / "dev"))]
 
 
 def _number(device: int) -> str:
     return f"{os.major(device)}:{os.minor(device)}"
-
-
-def _text(file: Path) -> str | None:
-    with contextlib.suppress(OSError):
-        return file.read_text(errors="surrogateescape").strip()
-    return None
-
-
-def _unescaped(text: str) -> str:
-    """Return a name of mountinfo as it is: blanks and the like are \\040 there."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
 def _is_under(path: str, folder: str) -> bool:

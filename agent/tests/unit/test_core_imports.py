@@ -13,7 +13,7 @@ import iokeel
 FOLDER = Path(iokeel.__file__).parent
 CORE = (
     *("errors", "limits", "curve", "policy", "workload", "envelope", "credit", "estimate"),
-    *("retune", "state", "storage", "share", "capacity", "allot", "controller"),
+    *("retune", "state", "storage", "share", "capacity", "allot", "controller", "backstop"),
 )
 # What computes, and neither asks the machine for anything nor tells it anything.
 ALLOWED = {

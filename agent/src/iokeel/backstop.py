@@ -1,0 +1,98 @@
+"""The backstop below QEMU: what a VM's cgroup may do on a device, given the VM's share of it.
+
+The kernel bounds requests a second and bytes a second by direction, and knows no cost curve. So
+each bound is the most of its kind that any traffic within the share can show: all of it requests
+of the cheapest size, or all of it of the size with the most bytes for its cost. A VM that keeps
+to its share is never held back, whatever it does; one that goes past QEMU's throttle (a block job,
+an image's metadata, vhost-user) is held to a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+
+from iokeel.curve import CostCurve, CostModel
+
+# The longest that an ATA disk takes, and longer than guests' drivers make one.
+LARGEST_REQUEST_BYTES = 32 * 1024 * 1024
+# A request that a device takes in parts only is counted once for each part. Hardly any device
+# takes less than this at once (queue/max_sectors_kb).
+PART_BYTES = 128 * 1024
+# Held bounds that are somewhat loose stay: each change of them grants a fresh start.
+_LOOSE_RATIO = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class IoMax:
+    """Bounds of a group on a device, in cgroup's words, each > 0; None: no bound."""
+
+    rbps: int | None = None
+    wbps: int | None = None
+    riops: int | None = None
+    wiops: int | None = None
+
+    def items(self) -> Iterator[tuple[str, int | None]]:
+        """Yield the bounds by name."""
+        for bound in fields(self):
+            yield bound.name, getattr(self, bound.name)
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupOrder:
+    """What a VM's group shall have.
+
+    limits: bounds by device (MAJOR:MINOR of a whole disk). weight: of the VM among the others,
+    1 to 10,000, where 100 is usual; None leaves it. latency_targets_s: by device, the latency
+    that the kernel shall protect.
+    """
+
+    limits: Mapping[str, IoMax] = field(default_factory=dict)
+    weight: int | None = None
+    latency_targets_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def backstop(model: CostModel, share: float, margin: float = 1.0) -> IoMax:
+    """Return bounds that no traffic within a VM's share ever meets, and none tighter than that.
+
+    share: normalized I/O operations a second that all its drives on the device may do together,
+    as far as QEMU's limits let them: a burst that is open counts. Where reads and writes have
+    budgets of their own, each budget alone. margin: what is let through beyond that, as a ratio
+    of it, >= 1, for what QEMU's own pricing misses.
+    """
+    rate = max(share, 0.0) * margin
+    rbps, riops = _most(model.read, rate)
+    wbps, wiops = _most(model.write, rate)
+    return IoMax(rbps, wbps, riops, wiops)
+
+
+def fits(held: IoMax, wanted: IoMax) -> bool:
+    """Whether bounds that are held do for those that are wanted: not tighter, hardly looser."""
+    for (_, old), (_, new) in zip(held.items(), wanted.items(), strict=True):
+        if (old is None) != (new is None):
+            return False
+        if old is not None and new is not None and not new <= old <= _LOOSE_RATIO * new:
+            return False
+    return True
+
+
+def _most(curve: CostCurve, rate: float) -> tuple[int, int]:
+    """Return the most bytes and the most requests a second that cost a rate."""
+    bytes_per_cost, least_cost = _extremes(curve)
+    return max(1, math.ceil(rate * bytes_per_cost)), max(1, math.ceil(rate / least_cost))
+
+
+@lru_cache(maxsize=64)
+def _extremes(curve: CostCurve) -> tuple[float, float]:
+    """Return the most bytes for a cost of one, and the least cost of what counts as a request."""
+    # Between two points the ratio rises or falls all the way.
+    ends = [size for size, _ in curve.points if size < LARGEST_REQUEST_BYTES]
+    bytes_per_cost = max(size / curve.cost(size) for size in [*ends, LARGEST_REQUEST_BYTES])
+    # One that is counted n times is at least a byte longer than n - 1 parts.
+    least_cost = min(
+        curve.cost(parts * PART_BYTES + 1) / (parts + 1)
+        for parts in range(LARGEST_REQUEST_BYTES // PART_BYTES)
+    )
+    return bytes_per_cost, least_cost

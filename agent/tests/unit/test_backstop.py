@@ -1,0 +1,112 @@
+"""The backstop: never in the way of a share, and no looser than that takes."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from iokeel.backstop import LARGEST_REQUEST_BYTES, PART_BYTES, IoMax, backstop, fits
+from iokeel.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
+
+KIB = 1024
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> CostCurve:
+    """A curve of 1 to 8 points, flat parts and steep ones, some of them beyond any request."""
+    sizes = draw(st.lists(st.integers(1, 1 << 27), min_size=1, max_size=8, unique=True))
+    rises = draw(
+        st.lists(st.floats(0, 1e4, allow_subnormal=False), min_size=len(sizes), max_size=len(sizes))
+    )
+    costs = accumulate([draw(st.floats(1e-3, 1e3)), *rises[1:]])
+    return CostCurve(tuple(zip(sorted(sizes), costs, strict=True)))
+
+
+models = st.builds(CostModel, curves(), curves())
+shares = st.floats(1e-3, 1e8)
+requests = st.lists(
+    st.tuples(st.booleans(), st.integers(1, LARGEST_REQUEST_BYTES), st.floats(1e-3, 1.0)),
+    min_size=1,
+    max_size=8,
+)
+
+
+def counted(size: int, part: int) -> int:
+    """How often the kernel counts a request that a device takes in parts."""
+    return math.ceil(size / part)
+
+
+@given(models, shares, requests, st.integers(PART_BYTES, LARGEST_REQUEST_BYTES), st.floats(1, 10))
+@example(DEFAULT_MODEL, 1000.0, [(True, 4 * KIB, 1.0)], PART_BYTES, 1.0)
+@example(DEFAULT_MODEL, 1000.0, [(False, LARGEST_REQUEST_BYTES, 1.0)], PART_BYTES, 1.0)
+def test_traffic_within_the_share_is_never_cut(
+    model: CostModel,
+    share: float,
+    mix: list[tuple[bool, int, float]],
+    part: int,
+    margin: float,
+) -> None:
+    cost = sum(
+        parts * (model.read if reads else model.write).cost(size) for reads, size, parts in mix
+    )
+    scale = share / cost * (1 - 1e-9)  # requests a second of each: what the share pays for
+    bound = backstop(model, share, margin)
+    for reads, bps, iops in ((True, bound.rbps, bound.riops), (False, bound.wbps, bound.wiops)):
+        mine = [(size, scale * parts) for is_read, size, parts in mix if is_read is reads]
+        assert bps is not None
+        assert iops is not None
+        assert sum(size * rate for size, rate in mine) <= bps
+        assert sum(counted(size, part) * rate for size, rate in mine) <= iops
+
+
+@given(curves(), shares)
+@example(DEFAULT_CURVE, 1000.0)
+@example(CostCurve(((4096, 1.0),)), 1000.0)  # that charges nothing for size
+def test_some_traffic_within_the_share_comes_up_to_every_bound(
+    curve: CostCurve, share: float
+) -> None:
+    bound = backstop(CostModel(curve, curve), share)
+    sizes = {1, LARGEST_REQUEST_BYTES, *(min(s, LARGEST_REQUEST_BYTES) for s, _ in curve.points)}
+    sizes |= {i * PART_BYTES + 1 for i in range(LARGEST_REQUEST_BYTES // PART_BYTES)}
+    bytes_ = max(size * share / curve.cost(size) for size in sizes)
+    operations = max(counted(size, PART_BYTES) * share / curve.cost(size) for size in sizes)
+    for held, reached in (
+        (bound.rbps, bytes_),
+        (bound.wbps, bytes_),
+        (bound.riops, operations),
+        (bound.wiops, operations),
+    ):
+        assert held is not None
+        assert held <= reached * (1 + 1e-9) + 1
+
+
+def test_the_published_curves_bounds_are_what_is_reckoned_by_hand() -> None:
+    # 4K costs 1; 1 MiB costs 150 and each 512 KiB more 74, so that 32 MiB cost 4,738.
+    bound = backstop(DEFAULT_MODEL, 4738.0, margin=1.0)
+    assert bound == IoMax(32 << 20, 32 << 20, 4738, 4738)
+    assert backstop(DEFAULT_MODEL, 4738.0, margin=1.5).riops == 7107
+
+
+def test_reads_and_writes_are_bounded_by_their_own_curves() -> None:
+    model = CostModel(CostCurve(((4096, 1.0), (8192, 2.0))), CostCurve(((4096, 4.0), (8192, 8.0))))
+    assert backstop(model, 1000) == IoMax(4_096_000, 1_024_000, 1000, 250)
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1e-9])
+def test_a_bound_is_never_none_or_nothing(share: float) -> None:
+    # 0 isn't a bound that the kernel takes.
+    assert all((value or 0) >= 1 for _, value in backstop(DEFAULT_MODEL, share).items())
+
+
+def test_a_held_bound_does_while_it_is_not_tighter_and_hardly_looser() -> None:
+    held = IoMax(rbps=1000, riops=None)
+    assert fits(held, IoMax(rbps=1000))
+    assert fits(held, IoMax(rbps=920))
+    assert not fits(held, IoMax(rbps=1001))
+    assert not fits(held, IoMax(rbps=900))
+    assert not fits(held, IoMax())
+    assert not fits(held, IoMax(rbps=1000, riops=5))
