@@ -20,7 +20,7 @@ from iokeel.errors import ConfigError, PolicyError
 from iokeel.explain import explain
 from iokeel.metadata import parse_policy
 from iokeel.metrics import CONTENT_TYPE
-from iokeel.report import vm_reports
+from iokeel.report import storage_reports, vm_reports
 from iokeel.text import shown
 from iokeel.workload import DriveId
 
@@ -45,7 +45,12 @@ class HookMessage(BaseModel):
 async def serve(agent: Any, config: Config) -> AsyncIterator[None]:
     """Serve an agent's API while the context lasts. Raises ConfigError where it can't."""
     shown_to_all = [web.get("/metrics", _metrics)]
-    routes = [web.get("/v1/vms", _vms), web.get("/v1/why", _why), web.post("/v1/hook", _hook)]
+    routes = [
+        web.get("/v1/vms", _vms),
+        web.get("/v1/storages", _storages),
+        web.get("/v1/why", _why),
+        web.post("/v1/hook", _hook),
+    ]
     async with contextlib.AsyncExitStack() as stack:
         runner = await _runner(stack, agent, [*routes, *shown_to_all])
         await _on_socket(stack, runner, config.agent.socket)
@@ -120,7 +125,14 @@ def _reason(error: OSError) -> str:
 
 
 async def _vms(request: web.Request) -> web.Response:
-    reports = vm_reports(request.app[_AGENT])
+    return _list(vm_reports(request.app[_AGENT]))
+
+
+async def _storages(request: web.Request) -> web.Response:
+    return _list(storage_reports(request.app[_AGENT]))
+
+
+def _list(reports: Iterable[BaseModel]) -> web.Response:
     return web.json_response(text="[" + ",".join(r.model_dump_json() for r in reports) + "]")
 
 

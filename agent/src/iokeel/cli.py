@@ -10,7 +10,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from iokeel.curve import KIB, CostCurve
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
 from iokeel.metadata import domain_targets, missing_targets, parse_policy
 from iokeel.policy import MOST_IOPS
-from iokeel.report import VmReport
+from iokeel.report import StorageReport, VmReport
 from iokeel.text import did_you_mean, shown, shown_path
 from iokeel.units import parse_size
 
@@ -140,6 +140,9 @@ def stats(
     vm: Annotated[
         str | None, typer.Argument(help="Only this VM.", autocompletion=_vm_names)
     ] = None,
+    storage: Annotated[
+        bool, typer.Option("--storage", help="Show what drives share instead.")
+    ] = False,
     as_json: JsonOption = False,
     socket: SocketOption = DEFAULT_SOCKET,
 ) -> None:
@@ -148,7 +151,16 @@ def stats(
     norm. iops: what it does, in 4 KiB reads a second; allowed: what it may do now; ms r / w: mean
     latency, the throttle's wait included; credit: seconds of burst saved; bound by: the bounds
     that it uses up.
+
+    With --storage: what each storage can serve now and what its drives do of it; reserved: the sum
+    of what they are promised; ms: latency of the device against its target; room: what drives
+    without a latency target may use while others have one.
     """
+    if storage:
+        if vm is not None:
+            raise ConfigError(f"stats {shown(vm)}", "a VM and --storage", "give one of them")
+        _storage_stats(client.storages(socket), as_json)
+        return
     reports = client.vms(socket)
     if vm is not None:
         names = [report.domain for report in reports]
@@ -161,6 +173,15 @@ def stats(
         out.print(tables.DriveTable(reports))
         for line in tables.complaints(reports):
             print(line)
+
+
+def _storage_stats(reports: Sequence[StorageReport], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([report.model_dump() for report in reports], indent=2))
+        return
+    out.print(tables.storages(reports) if reports else "no storage is known")
+    for line in tables.storage_complaints(reports):
+        print(line)
 
 
 @app.command()

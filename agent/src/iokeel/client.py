@@ -12,10 +12,11 @@ import aiohttp
 from pydantic import TypeAdapter
 
 from iokeel.errors import ConnectionLost, IokeelError
-from iokeel.report import VmReport
+from iokeel.report import StorageReport, VmReport
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _VMS = TypeAdapter(list[VmReport])
+_STORAGES = TypeAdapter(list[StorageReport])
 _STEPS = TypeAdapter(dict[str, list[str]])
 _ERROR = TypeAdapter(dict[str, str])
 T = TypeVar("T")
@@ -24,6 +25,11 @@ T = TypeVar("T")
 def vms(socket: Path) -> list[VmReport]:
     """Return all VMs' reports. Raises IokeelError, ConnectionLost."""
     return _ask(socket, "/v1/vms", {}, _VMS)
+
+
+def storages(socket: Path) -> list[StorageReport]:
+    """Return all storages' reports. Raises IokeelError, ConnectionLost."""
+    return _ask(socket, "/v1/storages", {}, _STORAGES)
 
 
 def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:

@@ -45,6 +45,8 @@ How the constants were chosen, and what each costs, is measured in docs/control-
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +67,8 @@ from iokeel.state import (
     SetLimits,
     Share,
     State,
+    StorageSeen,
+    StorageState,
     Verdict,
     changed,
 )
@@ -86,14 +90,10 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     sends nothing the second time. Drives that are not seen are forgotten, unless the
     observation is partial or says to keep them.
     """
-    models = {
-        name: storage.policy.model
-        for name, storage in (state.storages if seen.partial else seen.storages).items()
-        if storage.policy.model is not None
-    }
+    models = _models(state.model, state.storages if seen.partial else seen.storages)
     drives = dict(state.drives) if seen.partial or seen.keep else {}
     for drive, now in seen.drives.items():
-        model = models.get(now.storage or "", state.model)
+        model = models[now.storage]
         drives[drive] = _count(state.drives.get(drive, NEW), now, model)
     storages, shares = state.storages, None
     if not seen.partial:
@@ -103,7 +103,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     for drive, now in seen.drives.items():
         before, known = state.drives.get(drive, NEW), drives[drive]
         share = known.share if shares is None else shares.get(drive)
-        model = models.get(now.storage or "", state.model)
+        model = models[now.storage]
         after, order = _look(before, known, share, now, model, now_ns)
         drives[drive] = after
         if order is not None:
@@ -115,22 +115,36 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     return State(state.model, drives, state.tenants, storages, tuple(again)), orders
 
 
+def _models(
+    default: CostModel, storages: Mapping[str, StorageSeen | StorageState]
+) -> Mapping[str | None, CostModel]:
+    """Return the cost model of each storage that has one of its own; the default for others."""
+    own: dict[str | None, CostModel] = {
+        name: s.policy.model for name, s in storages.items() if s.policy.model is not None
+    }
+    return defaultdict(lambda: default, own)
+
+
 def static_limits(state: State) -> list[SetLimits]:
     """Return what holds every drive to its limit, about, where no agent is there to retune.
 
     No size gets more than its limit; the worst gets what one iops_size can give it.
     """
     orders = []
+    models = _models(state.model, state.storages)
     for drive, known in state.drives.items():
-        policy = known.policy
-        if policy is None or policy.limit is None or known.sent is None:
+        policy, model = known.policy, models[known.storage]
+        if policy is None or known.sent is None or (policy.limit is None and known.held is None):
+            continue
+        if policy.limit is None:  # its share held it, which is nobody's once the agent is gone
+            orders.append(SetLimits(drive, known.found or UNLIMITED, Reason.STOPPING))
             continue
         if known.exact:
             limits = exact_limits(policy.limit, separate=policy.separate_budgets)
-            orders.append(SetLimits(drive, limits, Reason.STOPPING, state.model))
+            orders.append(SetLimits(drive, limits, Reason.STOPPING, model))
             continue
         limits = limits_for(
-            state.model, policy.limit, separate=policy.separate_budgets, overshoot_ratio=0.0
+            model, policy.limit, separate=policy.separate_budgets, overshoot_ratio=0.0
         )
         orders.append(SetLimits(drive, limits, Reason.STOPPING))
     return orders
@@ -258,6 +272,7 @@ def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLi
     verdict = Verdict.NO_POLICY if known.policy is None else Verdict.NO_LIMIT
     bare = DriveState(
         policy=known.policy,
+        storage=known.storage,
         counters=known.counters,
         rates=known.rates,
         rate=known.rate,
@@ -288,6 +303,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         return changed(
             before,
             policy=policy,
+            storage=seen.storage,
             counters=counters or before.counters,
             rates=None,
             rate=None,
@@ -296,7 +312,13 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     did = rates(before.counters, counters)
     if did is None:
         return changed(
-            before, policy=policy, counters=counters, rates=None, rate=None, active_ns=None
+            before,
+            policy=policy,
+            storage=seen.storage,
+            counters=counters,
+            rates=None,
+            rate=None,
+            active_ns=None,
         )
     did = replace(
         did,
@@ -309,6 +331,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         return changed(
             before,
             policy=policy,
+            storage=seen.storage,
             counters=counters,
             rates=did,
             rate=rate,
@@ -325,6 +348,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     return changed(
         before,
         policy=policy,
+        storage=seen.storage,
         counters=counters,
         rates=did,
         rate=rate,

@@ -47,6 +47,7 @@ class Agent:
     store: Store
     metrics: Metrics
     state: State = field(default_factory=State)
+    storages: Storages = field(init=False)
     drive_errors: Counter[DriveId] = field(default_factory=Counter)
     last_error: dict[DriveId, str] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
@@ -54,14 +55,13 @@ class Agent:
     _failed: dict[DriveId, float] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _storages: Storages = field(init=False)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
     _oversold: set[StorageId] = field(default_factory=set)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._storages = Storages(self.config.storages)
+        self.storages = Storages(self.config.storages)
 
     def vms(self) -> dict[str, VmInfo]:
         """Return all running VMs by name; of two with one name, libvirt's."""
@@ -105,7 +105,7 @@ class Agent:
         async with self._looking:
             counters = await self._sample(domains)
             if domains is None:
-                await self._storages.follow(self.vms(), self._sample_timeout_s)
+                await self.storages.follow(self.vms(), self._sample_timeout_s)
             now_ns = time.monotonic_ns()
             drives = dict(self._seen(domains, counters))
             seen = Observation(
@@ -187,7 +187,7 @@ class Agent:
 
     def _storages_seen(self, drives: Iterable[DriveSeen]) -> dict[StorageId, StorageSeen]:
         """Return the storages that drives are on, or that configuration names."""
-        counters = self._disk_stats.read(self._storages.devices)
+        counters = self._disk_stats.read(self.storages.devices)
         configured = self.config.storages
         names = {*configured, *(drive.storage for drive in drives if drive.storage is not None)}
         return {
@@ -223,7 +223,7 @@ class Agent:
                         in_force,
                         failed,
                         info.exact,
-                        self._storages.of(drive),
+                        self.storages.of(drive),
                         vm.policy.tenant if vm.policy else None,
                     ),
                 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from math import isinf
 from typing import Any
 
 from iokeel.controller import full_bounds
 from iokeel.envelope import OVERSHOOT_RATIO
 from iokeel.limits import ThrottleLimits
 from iokeel.source import VmInfo
-from iokeel.state import DriveState
+from iokeel.state import DriveState, StorageState
 from iokeel.units import duration, iops, percent, rate, size
 from iokeel.workload import NS_PER_S, DriveId, Flow
 
@@ -20,8 +21,9 @@ def explain(drive: DriveId, vm: VmInfo, agent: Any) -> list[str]:
     agent: the running iokeel.daemon.Agent.
     """
     known: DriveState = agent.state.drives.get(drive, DriveState())
-    lines = [*_policy(known, vm), *_rates(known)]
-    if known.policy is not None and known.policy.limit is not None:
+    storage: StorageState | None = agent.state.storages.get(known.storage or "")
+    lines = [*_policy(known, vm), *_rates(known), *_shares(known, known.storage, storage)]
+    if known.policy is not None and known.held is not None:
         lines += [*_credit(known), *_limits(known)]
     lines.append(f"Last look: {known.verdict.value}.")
     if drive in agent.last_error:
@@ -40,8 +42,7 @@ def _policy(known: DriveState, vm: VmInfo) -> list[str]:
     if policy.burst is not None:
         promise += f", a burst of {iops(policy.burst)} for up to {policy.burst_seconds} s"
     if policy.reservation:
-        promise += f", and a reservation of {iops(policy.reservation)} (not guaranteed: the"
-        promise += " capacity of its storage is not known)"
+        promise += f", and a reservation of {iops(policy.reservation)}"
     if policy.separate_budgets:
         promise += "; reads and writes have a budget of their own each"
     return [*lines, f"The policy gives {promise}."]
@@ -64,12 +65,46 @@ def _rates(known: DriveState) -> list[str]:
     ]
 
 
+def _shares(known: DriveState, name: str | None, storage: StorageState | None) -> list[str]:
+    policy, share = known.policy, known.share
+    if policy is None:
+        return []
+    lines = []
+    if policy.reservation and (storage is None or storage.usable is None):
+        where = f"the capacity of {name}" if name else "what it is on"
+        lines.append(f"Its reservation is not guaranteed, for {where} is not known.")
+    if storage is not None and storage.usable is not None:
+        lines.append(_storage(name or "", storage))
+    if share is None:
+        return lines
+    of = f"Of {share.storage}" if share.storage else f"Of the limit of tenant {share.tenant}"
+    if isinf(share.by_weight):
+        steps = f"as much as there is, {iops(share.most)}, for there is more than is wanted"
+    else:
+        steps = f"{rate(share.owed)} by reservation and {rate(share.by_weight)} by weight"
+    if share.cut and storage is not None:
+        who = ", ".join(str(drive) for drive in storage.suffering) or "drives with latency targets"
+        steps += f", less {rate(share.cut)} to protect {who}"
+    return [*lines, f"{of} it is owed {steps}: {iops(share.most)}."]
+
+
+def _storage(name: str, storage: StorageState) -> str:
+    assert storage.usable is not None
+    text = f"{name} can serve {iops(storage.usable)} now"
+    if storage.policy.capacity is not None and storage.ratio != 1:
+        text += f" ({percent(storage.ratio)} of its capacity, by its latency)"
+    if not isinf(storage.wanted):
+        text += f", and its drives want {iops(storage.wanted)}"
+    if storage.kept < 1:
+        text += f"; of what is reserved and asked for {percent(storage.kept)} fits"
+    return f"{text}."
+
+
 def _credit(known: DriveState) -> list[str]:
     policy = known.policy
     assert policy is not None
-    assert policy.limit is not None
     lines = []
-    if policy.burst is not None and policy.burst > policy.limit:
+    if policy.limit is not None and policy.burst is not None and policy.burst > policy.limit:
         state = "open" if known.credit.open else "closed"
         lines.append(f"It has {known.credit.seconds:.0f} s of burst credit; the burst is {state}.")
     assert known.allowed is not None

@@ -16,7 +16,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from iokeel.report import DriveReport, vm_reports
+from iokeel.report import DriveReport, storage_reports, vm_reports
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they are not in the format that is served, and look like gauges there
@@ -70,6 +70,18 @@ _PER_DRIVE = (
     ("limits_overwritten", "Times somebody else's limits were put back.", True, "overwritten"),
     ("errors", "Orders that failed.", True, "errors"),
 )
+# Name, help, and the value in a storage's report (None: no sample).
+_PER_STORAGE = (
+    ("capacity_iops", "Capacity configured or calibrated, normalized.", "capacity_iops"),
+    ("usable_iops", "What its drives may do together now, normalized.", "usable_iops"),
+    ("normalized_iops", "What its drives do together, normalized.", "normalized_iops"),
+    ("reserved_iops", "Sum of what is reserved of it, normalized.", "reserved_iops"),
+    ("reservations_kept_ratio", "Part of reservations asked for that fits.", "reservations_kept"),
+    ("room_ratio", "Part that drives without a latency target may use.", "room_ratio"),
+    ("latency_seconds", "Mean latency of its requests.", "latency_s"),
+    ("latency_target_seconds", "Latency above which it is overloaded.", "latency_target_s"),
+    ("queue_requests", "Requests in flight, on average.", "queue"),
+)
 _PER_DIRECTION = (
     ("raw_iops", "Requests a second.", "raw_{}_iops"),
     ("bytes_per_second", "Bytes a second.", "{}_bps"),
@@ -92,6 +104,14 @@ class _Drives:
             ["domain"],
             (((vm.domain,), float(vm.policy_error is None)) for vm in vms),
         )
+        storages = storage_reports(self._agent)
+        for name, text, key in _PER_STORAGE:
+            yield _gauge(
+                f"storage_{name}",
+                text,
+                ["storage"],
+                (((s.storage,), getattr(s, key)) for s in storages),
+            )
         for name, text, counter, key in _PER_DRIVE:
             kind = CounterMetricFamily if counter else GaugeMetricFamily
             family = kind(f"iokeel_drive_{name}", text, labels=_LABELS)

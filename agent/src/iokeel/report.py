@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from pydantic import BaseModel
 
 from iokeel.controller import full_bounds
-from iokeel.state import DriveState
+from iokeel.state import DriveState, StorageState
 from iokeel.workload import DriveId, Flow
 
 
 class DriveReport(BaseModel):
     """One drive. Rates are of the last interval; None where they are not known.
 
-    normalized_iops against allowed_iops (its burst while that is open, else its limit);
-    latencies in seconds, the throttle's wait included; limits_in_force in QEMU's words.
+    normalized_iops against allowed_iops (its burst while that is open, else its limit, and not more
+    than its share of its storage and tenant); latencies in seconds, the throttle's wait included;
+    limits_in_force in QEMU's words.
     """
 
     domain: str
     target: str
     tenant: str | None
+    storage: str | None
     mode: str | None
     normalized_iops: float | None
     limit_iops: int | None
@@ -46,6 +49,33 @@ class DriveReport(BaseModel):
     limits_in_force: dict[str, int]
 
 
+class StorageReport(BaseModel):
+    """One storage. Rates are normalized I/O operations a second; None where they are not known.
+
+    usable_iops: what its drives may do together now. reserved_iops: what is promised of it;
+    reservations_kept: which part of that fits. room_ratio: the part that drives without a latency
+    target may use, where others have one; cut_iops: what they give up for that now.
+    """
+
+    storage: str
+    drives: int
+    capacity_iops: int | None
+    usable_iops: float | None
+    normalized_iops: float
+    wanted_iops: float | None
+    reserved_iops: float
+    reservations_kept: float
+    oversold: bool
+    room_ratio: float | None
+    cut_iops: float
+    latency_s: float | None
+    latency_target_s: float | None
+    queue: float | None
+    busy_ratio: float | None
+    suffering: list[str]
+    exhausted: bool
+
+
 class VmReport(BaseModel):
     """One VM: its drives, and what is wrong with its policy, if anything is."""
 
@@ -68,6 +98,41 @@ def vm_reports(agent: Any) -> list[VmReport]:
     return reports
 
 
+def storage_reports(agent: Any) -> list[StorageReport]:
+    """Return all storages' reports, by name. agent: the running iokeel.daemon.Agent."""
+    does: dict[str | None, list[DriveState]] = {}
+    for known in agent.state.drives.values():
+        does.setdefault(known.storage, []).append(known)
+    return [
+        _storage_report(name, storage, does.get(name, []))
+        for name, storage in sorted(agent.state.storages.items())
+    ]
+
+
+def _storage_report(name: str, storage: StorageState, there: list[DriveState]) -> StorageReport:
+    target_ms, load = storage.policy.latency_target_ms, storage.load
+    protects = any(known.policy and known.policy.latency_target_ms for known in there)
+    return StorageReport(
+        storage=name,
+        drives=len(there),
+        capacity_iops=storage.policy.capacity,
+        usable_iops=storage.usable,
+        normalized_iops=sum(known.rate or 0.0 for known in there),
+        wanted_iops=storage.wanted if isfinite(storage.wanted) else None,
+        reserved_iops=storage.promised,
+        reservations_kept=storage.kept,
+        oversold=storage.oversold,
+        room_ratio=storage.room if protects else None,
+        cut_iops=storage.cut,
+        latency_s=load.latency_s if load else None,
+        latency_target_s=target_ms / 1000 if target_ms is not None else None,
+        queue=load.queue if load else None,
+        busy_ratio=load.busy_ratio if load else None,
+        suffering=[str(drive) for drive in storage.suffering],
+        exhausted=storage.exhausted,
+    )
+
+
 def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
     """Return one drive's report."""
     known: DriveState = agent.state.drives.get(drive, DriveState())
@@ -81,7 +146,8 @@ def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
         domain=drive.domain,
         target=drive.target,
         tenant=tenant,
-        mode=("exact" if known.exact else "retune") if policy and policy.limit else None,
+        storage=known.storage,
+        mode=("exact" if known.exact else "retune") if known.held is not None else None,
         normalized_iops=known.rate,
         limit_iops=policy.limit if policy else None,
         allowed_iops=known.allowed,

@@ -171,6 +171,7 @@ class DriveState:
     """
 
     policy: DrivePolicy | None = None
+    storage: str | None = None
     counters: Counters | None = None
     rates: Rates | None = None
     rate: float | None = None

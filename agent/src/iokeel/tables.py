@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iokeel.policy import DomainPolicy, DrivePolicy
-from iokeel.report import DriveReport, VmReport
+from iokeel.report import DriveReport, StorageReport, VmReport
 from iokeel.units import percent, rate, size
 
 _NONE = "-"
@@ -28,7 +28,7 @@ _COLUMNS = (
     "bound by",
 )
 _UNBOUNDED = 10_000
-_LEFT = ("VM", "drive", "bound by")
+_LEFT = ("VM", "drive", "bound by", "storage")
 # What to try, one after another, until the table is narrow enough: the space between columns,
 # the columns left out, and how long a name may be.
 _LAYOUTS = (
@@ -95,6 +95,51 @@ def complaints(reports: Sequence[VmReport]) -> Iterator[str]:
         for drive in report.drives:
             if drive.error is not None:
                 yield f"error: {drive.error}"
+
+
+def storages(reports: Sequence[StorageReport]) -> Table:
+    """Return a row for each storage."""
+    table = _plain(
+        "storage", "drives", "norm. iops", "usable", "capacity", "reserved", "ms / target",
+        "queue", "room",
+    )  # fmt: skip
+    for report in reports:
+        target = f" / {_ms(report.latency_target_s)}" if report.latency_target_s else ""
+        table.add_row(
+            _cut(report.storage, 40),
+            str(report.drives),
+            _rate(report.normalized_iops),
+            _rate(report.usable_iops),
+            _rate(report.capacity_iops) if report.capacity_iops else "unknown",
+            _rate(report.reserved_iops),
+            _ms(report.latency_s) + target,
+            _NONE if report.queue is None else f"{report.queue:.1f}",
+            _NONE if report.room_ratio is None else percent(report.room_ratio),
+        )
+    return table
+
+
+def storage_complaints(reports: Sequence[StorageReport]) -> Iterator[str]:
+    """Yield which promises can't be kept, a line each."""
+    for report in reports:
+        if report.oversold and report.capacity_iops:
+            yield (
+                f"{report.storage}: {rate(report.reserved_iops)} iops are reserved of a capacity of"
+                f" {rate(report.capacity_iops)}; lower reservations or move a drive"
+            )
+        elif report.reserved_iops and report.usable_iops is None:
+            yield (
+                f"{report.storage}: reservations are not guaranteed, its capacity is not known;"
+                " see `iokeel calibrate --help`"
+            )
+        if report.reservations_kept < 1:
+            yield (
+                f"{report.storage}: serves {percent(report.reservations_kept)} of what is reserved"
+                " and asked for now"
+            )
+        if report.exhausted:
+            drives = ", ".join(report.suffering)
+            yield f"{report.storage}: {drives} above the latency target, nothing more can be taken"
 
 
 def policy(checked: DomainPolicy, targets: Sequence[str]) -> Table:

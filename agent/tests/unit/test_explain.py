@@ -9,7 +9,8 @@ from iokeel.errors import PolicyError
 from iokeel.explain import explain
 from iokeel.policy import DomainPolicy, DrivePolicy
 from iokeel.source import DriveInfo, VmInfo
-from iokeel.state import DriveSeen, DriveState, Observation, State
+from iokeel.state import DriveSeen, DriveState, Observation, State, StorageSeen
+from iokeel.storage import StoragePolicy
 from iokeel.workload import NS_PER_S, Counters, DriveId
 
 VDA = DriveId("db1", "vda")
@@ -73,14 +74,35 @@ def test_a_drive_without_policy_is_left_alone() -> None:
 def test_the_steps_go_from_promise_to_bound() -> None:
     said = lines(after(POLICY, reads=(500, 8192), writes=(20, 65536)))
     # 500 reads at 1.6 and 20 writes at 10 cost 800 + 200, by the published table
-    assert said[0] == (
-        "The policy gives a limit of 1000 iops, and a reservation of 100 iops "
-        "(not guaranteed: the capacity of its storage is not known)."
-    )
+    assert said[0] == "The policy gives a limit of 1000 iops, and a reservation of 100 iops."
     assert "500 reads/s of 8 KiB on average and 20 writes/s of 64 KiB on average" in said[1]
     assert said[1].endswith("which costs 1000 iops.")
-    assert said[2] == "So it may do 1000 iops now, of which it used 100 %."
+    assert said[2] == "Its reservation is not guaranteed, for what it is on is not known."
+    assert said[3] == "So it may do 1000 iops now, of which it used 100 %."
     assert any(line.startswith("These were set ") for line in said)
+
+
+def test_a_share_is_explained_step_by_step() -> None:
+    # vda, with a reservation, and vdb share 900; both want more than there is
+    state = State()
+    vdb = DriveId("db1", "vdb")
+    promises = {VDA: DrivePolicy(reservation=100, weight=300), vdb: DrivePolicy()}
+    storage = StorageSeen(StoragePolicy(capacity=900))
+    for second in range(1, 4):
+        seen = {
+            drive: DriveSeen(
+                policy,
+                Counters(second * NS_PER_S, second * 800, second * 800 * 4096, 0, 0, 0, 0),
+                state.drives.get(drive, DriveState()).sent,
+                storage="sda",
+            )
+            for drive, policy in promises.items()
+        }
+        state, _ = decide(state, Observation(seen, storages={"sda": storage}), second * NS_PER_S)
+    said = lines(state)
+    assert said[2] == "sda can serve 900 iops now."
+    # what the reservation leaves, 800, by weight 3 to 1
+    assert said[3] == "Of sda it is owed 100 by reservation and 600 by weight: 700 iops."
 
 
 def test_an_idle_drive_does_nothing() -> None:
