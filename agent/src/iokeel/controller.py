@@ -53,7 +53,7 @@ from typing import Any
 from iokeel.allot import allot
 from iokeel.credit import NO_CREDIT, Credit
 from iokeel.curve import CostModel
-from iokeel.envelope import Mix, exact_limits, limits_for, mix_cost, scaled
+from iokeel.envelope import NO_MIX, Mix, exact_limits, limits_for, mix_cost, scaled
 from iokeel.estimate import has_shifted, mean_mix, with_seen
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
@@ -70,7 +70,6 @@ from iokeel.state import (
     StorageSeen,
     StorageState,
     Verdict,
-    changed,
 )
 from iokeel.workload import DriveId, Rates, rates
 
@@ -200,7 +199,7 @@ def _look(
         return _release(known, seen)
     verdict, reason, suspect, error = Verdict.EXACT, None, 0, None
     if share is not None and _found_again(before, known, seen):
-        return changed(known, share=share, verdict=Verdict.UNKNOWN), None
+        return known._replace(share=share, verdict=Verdict.UNKNOWN), None
     if not seen.exact:
         verdict, reason, suspect, error = judge(known, model, policy, now_ns)
     mix = None if seen.exact else known.priced_for
@@ -226,7 +225,7 @@ def _look(
         "exact": seen.exact,
     }
     if reason is None:
-        return changed(known, **new), None
+        return known._replace(**new), None
     rate = base_rate(policy, allowed)
     unit = known.unit
     if seen.exact:
@@ -245,9 +244,9 @@ def _look(
         "granted_s": granted_s,
     }
     if limits == known.sent and reason not in (Reason.OVERWRITTEN, Reason.RETRY):
-        return changed(known, **new), None
+        return known._replace(**new), None
     if limits == seen.in_force:  # as after a restart of the agent: nothing to do, no gift
-        return changed(known, **new, sent=limits, reason=reason), None
+        return known._replace(**new, sent=limits, reason=reason), None
     new |= {
         "found": seen.in_force if before.sent is None else known.found,
         "sent": limits,
@@ -258,7 +257,7 @@ def _look(
         "retunes": known.retunes + (before.sent is not None),
         "overwritten": known.overwritten + (reason is Reason.OVERWRITTEN),
     }
-    return changed(known, **new), limits
+    return known._replace(**new), limits
 
 
 def _found_again(before: DriveState, known: DriveState, seen: DriveSeen) -> bool:
@@ -287,7 +286,7 @@ def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLi
     if known.sent is None:
         return bare, None
     back = known.found or UNLIMITED
-    released = changed(bare, sent=back, replaced=known.sent, found=back, reason=Reason.RELEASED)
+    released = bare._replace(sent=back, replaced=known.sent, found=back, reason=Reason.RELEASED)
     if known.reason is Reason.RELEASED and not seen.failed:
         return (released if seen.in_force is None else bare), None
     ours = (None, known.sent, known.replaced)  # a crash may have kept the last from being done
@@ -300,8 +299,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     """Return a drive's state with its rates, cost, credit and mix brought up to a reading."""
     policy, counters = seen.policy, seen.counters
     if counters is None or before.counters is None:
-        return changed(
-            before,
+        return before._replace(
             policy=policy,
             storage=seen.storage,
             counters=counters or before.counters,
@@ -311,8 +309,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         )
     did = rates(before.counters, counters)
     if did is None:
-        return changed(
-            before,
+        return before._replace(
             policy=policy,
             storage=seen.storage,
             counters=counters,
@@ -320,16 +317,18 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
             rate=None,
             active_ns=None,
         )
-    did = replace(
-        did,
-        read=with_seen(did.read, before.mix.read if before.mix else None),
-        write=with_seen(did.write, before.mix.write if before.mix else None),
+    seen_mix = before.mix or NO_MIX
+    did = Rates(
+        did.elapsed_s,
+        with_seen(did.read, seen_mix.read),
+        with_seen(did.write, seen_mix.write),
+        did.read_latency_s,
+        did.write_latency_s,
     )
     rate = mix_cost(model, Mix(did.read, did.write))
     demand = max(rate, before.demand * 0.5 ** (did.elapsed_s / _DEMAND_HALF_LIFE_S))
     if did.idle:
-        return changed(
-            before,
+        return before._replace(
             policy=policy,
             storage=seen.storage,
             counters=counters,
@@ -345,8 +344,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     size = before.size.after(bps / (did.read.raw_iops + did.write.raw_iops))
     shifted = has_shifted(before.mix, size)
     full = bool(_full(before.sent, did, rate if before.exact else None))
-    return changed(
-        before,
+    return before._replace(
         policy=policy,
         storage=seen.storage,
         counters=counters,

@@ -115,8 +115,8 @@ def is_uniform(mean_size_bytes: float) -> bool:
     """
     if mean_size_bytes < 1:
         return False
-    nearest = 2.0 ** round(math.log2(mean_size_bytes))
-    return abs(mean_size_bytes - nearest) <= 1e-9 * nearest
+    mantissa, _ = math.frexp(mean_size_bytes)  # 0.5 up to 1
+    return mantissa - 0.5 <= 0.5e-9 or 1 - mantissa <= 1e-9
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from iokeel.api import serve
@@ -269,7 +269,7 @@ class Agent:
             orders = static_limits(self.state)
             await asyncio.gather(*(self._carry_out(order) for order in orders))
             left = {
-                order.drive: replace(self.state.drives[order.drive], sent=order.limits)
+                order.drive: self.state.drives[order.drive]._replace(sent=order.limits)
                 for order in orders
                 if order.drive not in self._failed
             }

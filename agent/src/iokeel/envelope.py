@@ -128,10 +128,12 @@ def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, fl
         (limits.bps_read, limits.iops_read, (read,)),
         (limits.bps_write, limits.iops_write, (write,)),
     ):
-        requests = sum(flow.raw_iops for flow in flows)
+        if not (bps or iops):
+            continue
+        requests = sum([flow.raw_iops for flow in flows])
         if not requests:
             continue
-        sent = sum(flow.bps for flow in flows)
+        sent = sum([flow.bps for flow in flows])
         if bps:
             least.append(bps / sent)
             most.append(bps / sent)

@@ -49,13 +49,13 @@ def has_shifted(mix: Mix | None, size: Noise) -> bool:
     return abs(size.value / so_far - 1) > max(SIZE_RATIO, NOISE_FACTOR * size.ratio)
 
 
-def with_seen(flow: Flow, before: Flow | None) -> Flow:
+def with_seen(flow: Flow, before: Flow) -> Flow:
     """Return a flow with the sizes that its requests had when they were all alike, newest first.
 
     Workloads mostly shift by a stream that joins or ends, so that a mix is likely made of what
     was there alone before.
     """
-    seen = before.seen_bytes if before else ()
+    seen = before.seen_bytes
     mean = flow.mean_size_bytes
     if mean is not None and is_uniform(mean):
         size = float(2 ** round(math.log2(mean)))

@@ -13,6 +13,7 @@ from iokeel.workload import NS_PER_S, Flow
 SHIFT_RATIO = 0.007
 DRIFT_RATIO = 0.015
 DRIFT_COST_S = 1.0
+DRIFT_LOOKS = 4
 LOOK_AGAIN_S = 0.4
 MIN_INTERVAL_S = 1.0
 BINDING_RATIO = 0.6
@@ -73,6 +74,8 @@ def judge(
         if again and settled:
             return Verdict.RETUNED, Reason.SHIFT, 0, error
         return Verdict.SUSPECT if settled else Verdict.WAITING, None, way, error
+    if known.looks % DRIFT_LOOKS:
+        return Verdict.PRICED, None, 0, error
     drift: float | None = error
     if known.price.ratio > 0.1 * DRIFT_RATIO:  # else the mean is like this interval
         mix = _at_rate(model, known.mix, known.rate)
