@@ -22,6 +22,8 @@ DOWN_MOST = 0.7
 UP_RATIO = 0.08
 CALM_RATIO = 0.9
 HEADROOM_RATIO = 0.85
+# A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
+LONGEST_S = 2.0
 
 
 def follow(
@@ -35,6 +37,7 @@ def follow(
     """
     if strain is None:
         return ratio
+    elapsed_s = min(elapsed_s, LONGEST_S)
     if strain > 1 and loaded:
         return float(ratio * max(DOWN_MOST, strain**-DOWN_POWER) ** elapsed_s)
     if strain < CALM_RATIO and short:
