@@ -165,11 +165,12 @@ def _divide_storage(
         return StorageState(**state, room=room)
     level, kept, got = _divide_tenants(name, usable, there, tenants)
     others = [p for p in there if p.policy.latency_target_ms is None]
-    cut = short_of = 0.0
+    cut, least = 0.0, 0.0
     if protected and others:
         owed = sum(min(p.share.owed, got[p.drive]) for p in others if p.share)
-        room = min(1.0, max(room, owed / usable if usable else 1.0, _LEAST_ROOM))
-        cut, short_of = _make_room(room * usable, others, got)
+        least = max(owed / usable if usable else 1.0, _LEAST_ROOM)
+        room = min(1.0, max(room, least))
+        cut = _make_room(room * usable, others, got)
     return StorageState(
         **state,
         room=room,
@@ -179,7 +180,7 @@ def _divide_storage(
         kept=kept,
         short=any(p.known.backlogged and p.share and p.share.most < p.ceiling for p in there),
         cut=cut,
-        exhausted=bool(suffering) and short_of > 0,
+        exhausted=bool(suffering) and room <= least,
     )
 
 
@@ -272,11 +273,15 @@ def _divide_tenants(
     ]
     top = divide(usable, claims)
     got: dict[DriveId, float] = {}
-    for (_, group), promise, amount in zip(groups, promises, top.amounts, strict=True):
+    for (_, group), promise, claim, amount in zip(
+        groups, promises, claims, top.amounts, strict=True
+    ):
         division, pool = top, usable
         amounts: tuple[float, ...] = (amount,)
         if promise is not None:
-            if top.level != inf:
+            if amount < claim.wants:  # what its idle drives are owed is lent, not given twice
+                pool = amount
+            elif top.level != inf:
                 promised = max(promise.reservation, sum(p.policy.reservation for p in group))
                 pool = max(amount, top.kept * promised + promise.weight * top.level)
             division = divide(pool, [party.claim for party in group])
@@ -330,13 +335,11 @@ def _share(
     return Share(min(most, pool), storage, tenant, owed, by_weight)
 
 
-def _make_room(
-    budget: float, others: Sequence[_Party], got: dict[DriveId, float]
-) -> tuple[float, float]:
-    """Take from others what they have beyond a budget: (what was taken, what couldn't be)."""
+def _make_room(budget: float, others: Sequence[_Party], got: dict[DriveId, float]) -> float:
+    """Take from others what they have beyond a budget, and return how much that is."""
     claims = [p.claim for p in others]
     amounts = [got[p.drive] for p in others]
-    left, short_of = cut_by_weight(budget, claims, amounts)
+    left = cut_by_weight(budget, claims, amounts)
     slack = max(0.0, budget - sum(left))
     weight = sum(claim.weight for claim in claims)
     for party, claim, amount, less in zip(others, claims, amounts, left, strict=True):
@@ -351,4 +354,4 @@ def _make_room(
         if most < share.most:
             cut = max(0.0, min(share.most, party.ceiling) - most)
             party.share = replace(share, most=most, cut=cut)
-    return sum(amounts) - sum(left), short_of
+    return sum(amounts) - sum(left)

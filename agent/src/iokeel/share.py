@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 
 
@@ -51,15 +52,16 @@ def divide(capacity: float, claims: Sequence[Claim]) -> Division:
     """Divide a capacity (>= 0) among claims. Never gives out more than it, nor than is wanted."""
     owed = [min(claim.reservation, claim.wants) for claim in claims]
     total = sum(owed)
-    if total >= capacity:
-        kept = capacity / total if total else 1.0
-        return Division(tuple(kept * o for o in owed), 0.0 if total else inf, kept)
+    if total > capacity:
+        kept = capacity / total
+        return Division(tuple(kept * o for o in owed), 0.0, kept)
     rest = capacity - total
-    weight = float(sum(claim.weight for claim in claims))
     extra = [claim.wants - o for claim, o in zip(claims, owed, strict=True)]
     amounts = [0.0] * len(claims)
     order = sorted(range(len(claims)), key=lambda i: extra[i] / claims[i].weight)
-    for place, i in enumerate(order):
+    # Summed from the end, so that a small weight isn't lost beside one that is served before it.
+    weights = [*accumulate(claims[i].weight for i in reversed(order))][::-1]
+    for place, (i, weight) in enumerate(zip(order, weights, strict=True)):
         if extra[i] * weight > rest * claims[i].weight:  # it and all after it want more
             level = rest / weight
             for j in order[place:]:
@@ -67,17 +69,14 @@ def divide(capacity: float, claims: Sequence[Claim]) -> Division:
             return Division(tuple(amounts), level, 1.0)
         amounts[i] = claims[i].wants
         rest = max(0.0, rest - extra[i])
-        weight = max(0.0, weight - claims[i].weight)
     return Division(tuple(amounts), inf, 1.0)
 
 
-def cut_by_weight(
-    budget: float, claims: Sequence[Claim], amounts: Sequence[float]
-) -> tuple[list[float], float]:
+def cut_by_weight(budget: float, claims: Sequence[Claim], amounts: Sequence[float]) -> list[float]:
     """Take what amounts exceed a budget by, lowest weight first, never below what is owed.
 
     claims of one weight give up the same part of what they have on top of what they are owed.
-    Returns the amounts left, and what could not be taken (> 0 where only what is owed is left).
+    Returns the amounts left; they are above the budget where only what is owed is left.
     """
     excess = sum(amounts) - budget
     left = list(amounts)
@@ -91,7 +90,7 @@ def cut_by_weight(
         above = sum(left[i] - floor for i, floor in floors.items())
         part = min(1.0, excess / above) if above > 0 else 0.0
         for i, floor in floors.items():
-            left[i] -= part * (left[i] - floor)
+            left[i] = floor if part == 1 else left[i] - part * (left[i] - floor)
         excess -= part * above
         start = end
-    return left, max(0.0, excess)
+    return left
