@@ -43,3 +43,7 @@ class DriveGone(IokeelError):
 
 class LimitsRejected(IokeelError):
     """QEMU or libvirt refused limits; those that held still hold."""
+
+
+class CgroupRefused(IokeelError):
+    """A VM's cgroup is not the VM's alone, so that nothing is set on it."""

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import libvirt
 import libvirt_qemu
@@ -28,6 +29,7 @@ from iokeel.libvirt_calls import Calls, NoAnswer
 from iokeel.limits import FIELDS, ThrottleLimits
 from iokeel.metadata import DomainXml, missing_targets, parse_domain, parse_policy, pool_type
 from iokeel.policy import DomainPolicy, DrivePolicy
+from iokeel.process import guest
 from iokeel.qmp_drives import QmpDrive, setting
 from iokeel.source import DriveInfo, VmInfo
 from iokeel.workload import Counters, DriveId
@@ -72,6 +74,7 @@ class LibvirtSource:
         self.reconnects = 0
         self.on_change: Callable[[str], None] = lambda _: None
         self._uri = uri
+        self._is_local = not urlsplit(uri).netloc
         self._classes = classes
         self._domains: dict[str, _Domain] = {}
         self._events: Any = None
@@ -250,6 +253,7 @@ class LibvirtSource:
             text, tunes, paths = await self._calls.call(
                 lambda connection: _describe(connection, name), _CALL_TIMEOUT_S, name
             )
+            process = await asyncio.to_thread(guest, name) if self._is_local else None
         except DriveGone:
             self._forget(name)
             return
@@ -265,7 +269,7 @@ class LibvirtSource:
             disk.target: DriveInfo(disk.target, paths[disk.target], tunes.get(disk.target), exact)
             for disk in xml.disks
         }
-        info = VmInfo(name, drives, policy, bad_policy)
+        info = VmInfo(name, drives, policy, bad_policy, process)
         self._domains[name] = _Domain(xml, info)
         if before is None or before.info != info:
             self.on_change(name)

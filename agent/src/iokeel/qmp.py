@@ -30,6 +30,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from iokeel.errors import ConnectionLost, IokeelError
+from iokeel.process import Process, peer
 from iokeel.text import shown
 
 #: A reply larger than this ends the connection. A drive takes 2 kB, a backing file 1 kB more.
@@ -103,6 +104,8 @@ class QmpConnection(asyncio.BufferedProtocol):
 
     def __init__(self, path: Path, on_event: Callable[[str], None]) -> None:
         self.lost: asyncio.Future[MonitorLost] = asyncio.get_running_loop().create_future()
+        #: The QEMU that listens; None where what listens is no QEMU.
+        self.process: Process | None = None
         self._where = str(path)
         self._on_event = on_event
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -265,6 +268,7 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
         sock.close()
         raise _refused(path, error) from None
     connection = QmpConnection(path, on_event)
+    connection.process = peer(sock)
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
     try:
         async with asyncio.timeout(_GREETING_TIMEOUT_S):

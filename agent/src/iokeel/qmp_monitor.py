@@ -27,6 +27,7 @@ from iokeel.config import Vm
 from iokeel.curve import CostModel
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
 from iokeel.limits import ThrottleLimits
+from iokeel.process import Process
 from iokeel.qmp import ANYTHING, CommandFailed, MonitorLost, QmpConnection, Reply, connect, decoder
 from iokeel.qmp_drives import Block, BlockStats, QmpDrive, drives_of, object_limits, setting
 from iokeel.source import DriveInfo, VmInfo
@@ -84,6 +85,7 @@ class Monitor:
         self._vm = vm
         self._reports = reports
         self._connection: QmpConnection | None = None
+        self._process: Process | None = None
         self._drives: dict[str, QmpDrive] = {}
         # By what QEMU calls it, each BlockBackend's drive, or None where it is without a medium.
         self._ids: dict[tuple[str, str], DriveId | None] = {}
@@ -248,6 +250,7 @@ class Monitor:
         connection = await connect(self._vm.socket, self._event)
         try:
             self._wake.clear()
+            self._process = connection.process
             await self._discover(connection)
         except BaseException:
             connection.close()
@@ -338,7 +341,7 @@ class Monitor:
             self._reports.errors["policy"] += 1
             log.error("%s", error)
         drives = {d.target: DriveInfo(d.target, d.path, d.in_force) for d in self._drives.values()}
-        info = VmInfo(name, drives, policy, error)
+        info = VmInfo(name, drives, policy, error, self._process)
         if info != before:
             self._reports.known[name] = info
             self._reports.on_change(name)

@@ -11,6 +11,7 @@ from iokeel.curve import CostModel
 from iokeel.errors import IokeelError
 from iokeel.limits import ThrottleLimits
 from iokeel.policy import DomainPolicy
+from iokeel.process import Process
 from iokeel.workload import Counters, DriveId
 
 
@@ -32,12 +33,16 @@ class DriveInfo:
 
 @dataclass(frozen=True, slots=True)
 class VmInfo:
-    """A running VM, its drives by target, and the last good policy with what is wrong since."""
+    """A running VM, its drives by target, and the last good policy with what is wrong since.
+
+    process: its QEMU; None where that isn't on this host, or isn't found.
+    """
 
     name: str
     drives: Mapping[str, DriveInfo]
     policy: DomainPolicy | None = None
     policy_error: IokeelError | None = None
+    process: Process | None = None
 
 
 class Source(Protocol):

@@ -7,6 +7,7 @@ import fcntl
 import json
 import logging
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -30,6 +31,7 @@ class Store:
         self._file = folder / "state.db"
         self._database: sqlite3.Connection | None = None
         self._saved: dict[DriveId, str] = {}
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -54,7 +56,8 @@ class Store:
     def load(self) -> dict[DriveId, DriveState]:
         """Return what was saved; nothing, and a line in the log, where it can't be used."""
         try:
-            rows = self._open().execute("SELECT domain, target, state FROM drives").fetchall()
+            with self._lock, self._open() as database:
+                rows = database.execute("SELECT domain, target, state FROM drives").fetchall()
         except sqlite3.Error as error:
             self._cant_use(str(error))
             if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
@@ -94,7 +97,7 @@ class Store:
         if not changed and not gone:
             return
         try:
-            with self._open() as database:
+            with self._lock, self._open() as database:
                 database.executemany(
                     "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
                     [(*drive, text) for drive, text in changed.items()],
@@ -110,13 +113,43 @@ class Store:
         for drive in gone:
             del self._saved[drive]
 
+    def load_cgroups(self) -> dict[str, str]:
+        """Return what was saved of cgroups, by path; nothing where it can't be read."""
+        try:
+            with self._lock, self._open() as database:
+                return dict(database.execute("SELECT path, state FROM cgroups").fetchall())
+        except sqlite3.Error as error:
+            log.warning("%s: can't be read (%s); cgroups stay as they are", self._file, error)
+            return {}
+
+    def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
+        """Write what changed of cgroups, by path, in one step; None forgets one.
+
+        Raises IokeelError; what was saved before is then still there.
+        """
+        kept = [(path, text) for path, text in changed.items() if text is not None]
+        gone = [(path,) for path, text in changed.items() if text is None]
+        try:
+            with self._lock, self._open() as database:
+                database.executemany("INSERT OR REPLACE INTO cgroups VALUES (?, ?)", kept)
+                database.executemany("DELETE FROM cgroups WHERE path = ?", gone)
+        except sqlite3.Error as error:
+            raise IokeelError(
+                str(self._file),
+                f"can't be written: {error}",
+                "free some space; until then a restart can't put cgroups back as they were",
+            ) from None
+
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
-            # Its calls are made one after another, though not all in one thread.
+            # Its calls are made one at a time, though not all in one thread.
             self._database = sqlite3.connect(self._file, check_same_thread=False)
         self._database.execute(
             "CREATE TABLE IF NOT EXISTS drives"
             " (domain TEXT, target TEXT, state TEXT, PRIMARY KEY (domain, target))"
+        )
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS cgroups (path TEXT PRIMARY KEY, state TEXT)"
         )
         return self._database
 
