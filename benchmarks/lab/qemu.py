@@ -1,4 +1,4 @@
-"""The QEMU with this project's patches, as an emulator for guests."""
+"""The QEMU with this project's patches, or without: an emulator for guests, a storage daemon."""
 
 import subprocess
 from pathlib import Path
@@ -6,12 +6,22 @@ from pathlib import Path
 from lab.host import PROJECT, Host
 
 
+def _built(*options: str) -> Path:
+    # Built where it isn't yet (8 minutes).
+    build = [str(PROJECT / "qemu-patches/build"), *options]
+    run = subprocess.run(build, stdout=subprocess.PIPE, text=True, check=True)
+    return Path(run.stdout.split()[-1])
+
+
 def patched(host: Host) -> Path:
-    """Return an emulator for a bookworm host's domains, built where it isn't yet (8 minutes)."""
-    build = [str(PROJECT / "qemu-patches/build")]
-    folder = subprocess.run(build, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
+    """Return an emulator for a bookworm host's domains."""
     wrapper = host.dir / "qemu"
     firmware = "-L /usr/share/qemu -L /usr/share/seabios"
-    wrapper.write_text(f'#!/bin/sh\nexec {folder}/qemu-system-x86_64 {firmware} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nexec {_built()}/qemu-system-x86_64 {firmware} "$@"\n')
     wrapper.chmod(0o755)
     return wrapper
+
+
+def storage_daemon(stock: bool = False) -> Path:
+    """Return qemu-storage-daemon. stock: without the patches."""
+    return _built(*["--stock"] * stock) / "qemu-storage-daemon"

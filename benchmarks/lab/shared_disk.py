@@ -1,0 +1,92 @@
+"""A disk that several drives share: simulated, but a block device of this kernel."""
+
+import contextlib
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lab import qemu
+from lab.cache import cache_dir
+from lab.disksim import DEVICES, params
+from lab.fuse_loop import FuseLoop
+from lab.namespace import Namespace
+from lab.nbdkit import Nbdkit
+from lab.storage_daemon import StorageDaemon
+
+
+class SharedDisk:
+    """A simulated disk, a loop device over it, and a storage daemon that shares it out.
+
+    with SharedDisk("sata-ssd-px-256m5s", drives=16) as disk:
+        fio({"ioengine": "nbd", "uri": disk.uri(0), "rw": "randread", ...})
+
+    All of it goes when it is closed, or when its owner ends in any way.
+
+    device: the loop device; /proc/diskstats, blkio cgroups and schedulers see its requests.
+    slowdown: what the disk's times are stretched by. A rate here is that much less than the
+        device's, a latency that much more.
+    """
+
+    def __init__(
+        self, name: str, drives: int = 16, drive_bytes: int | None = None, slowdown: float = 1,
+        binary: Path | None = None, log: Path | None = None, **options: object,
+    ) -> None:  # fmt: skip
+        """Start a disk.
+
+        name: of lab.disksim.DEVICES. drives: how many share it; 0: no storage daemon.
+        drive_bytes: of each, one after the other from the disk's start (None: all of the disk,
+            in equal parts of whole mebibytes).
+        binary: of qemu-storage-daemon (None: the one with this project's patches).
+        log, options: see lab.nbdkit.Nbdkit.
+        """
+        if drive_bytes is None:
+            drive_bytes = int(params(name)["capacity"]) // max(drives, 1) >> 20 << 20
+        self.name, self.slowdown = name, slowdown
+        self.params_file, self.drive_bytes = DEVICES[name], drive_bytes
+        self._daemon: StorageDaemon | None = None
+        with contextlib.ExitStack() as stack:
+            self._nbdkit = stack.enter_context(Nbdkit(name, None, slowdown, log, **options))
+            folder = Path(tempfile.mkdtemp(prefix="disk-", dir="/tmp"))
+            shown = {path: (path, "rw") for path in (Path("/tmp"), cache_dir(), folder)}
+            inside = stack.enter_context(Namespace(folder, Path("/"), shown))
+            (folder / "fuse").mkdir()
+            loop = FuseLoop(inside, folder / "fuse", self._nbdkit.uri)
+            stack.callback(loop.close)
+            self.device = loop.device
+            if drives:
+                binary = binary or qemu.storage_daemon()
+                self._daemon = StorageDaemon(
+                    inside, binary, folder, self.device, drives, drive_bytes
+                )
+                stack.callback(self._daemon.close)
+            self._stack = stack.pop_all()
+
+    @property
+    def qmp_socket(self) -> Path:
+        """The storage daemon's QMP socket."""
+        return self._running().qmp_socket
+
+    def uri(self, drive: int) -> str:
+        """Return a drive's address for NBD clients."""
+        return self._running().uri(drive)
+
+    def _running(self) -> StorageDaemon:
+        if self._daemon is None:
+            raise RuntimeError("this disk has no storage daemon: give it drives")
+        return self._daemon
+
+    def close(self) -> None:
+        """End everything; clients must be gone."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
