@@ -362,7 +362,7 @@ def _verdicts(figures: dict[str, dict[str, list[Conformance]]], scenario: dict[s
                 f"{row.worst_window_ratio:.0%}",
                 f"{static.mean_ratio:.0%}",
                 f"{static.worst_window_ratio:.0%}",
-                "[green]kept[/]" if kept else "[red]not kept[/]",
+                "[green]kept[/]" if kept else "[red]missed[/]",
             )
         table.add_section()
     return table
@@ -431,4 +431,8 @@ def _shown(name: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        out.print("\ninterrupted; all that was started is gone")
+        sys.exit(130)

@@ -1,0 +1,329 @@
+"""Do shares of a disk hold, whatever the neighbours do? One scenario a run, under several controls.
+
+A scenario (scenarios/shares-*.toml) says which simulated disk, which drives with which policies and
+which fio jobs. It runs with no control, with static limits, and with iokeel, in turn and several
+times, and drives that have a latency target run alone too. All figures come from fio's own log of
+every request:
+
+    rate     what a drive's requests cost in a second, by the storage's curve, over [begin_s, end)
+    share    its rate over the sum of all drives' rates
+    total    the sum of all drives' rates, over the same with no control
+    worst    its lowest rate of any second from the third one on, over its reservation
+    latency  mean and 99th percentile of its requests' times, over the same alone
+
+Writes results/shares-NAME.json and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from conformance import Completions
+from iokeel import client
+from iokeel.curve import CostCurve, CostModel
+from lab.shared_disk import SharedDisk
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+CONTROLS = ("none", "static", "iokeel")
+
+out = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Drive:
+    """A drive of a scenario: its policy, as in [vm.drives.NAME], and its fio job's options."""
+
+    name: str
+    policy: Mapping[str, Any]
+    job: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What runs on which disk. capacity: normalized iops at this slowdown."""
+
+    name: str
+    device: str
+    slowdown: float
+    seconds: int
+    begin_s: float
+    capacity: float
+    latency_target_ms: float | None
+    model: CostModel
+    drives: tuple[Drive, ...]
+
+
+@dataclass(frozen=True)
+class Did:
+    """What a drive did in a run."""
+
+    completions: Completions
+    latency_ms: np.ndarray[Any, np.dtype[np.float64]]
+    bytes: int
+
+
+def read_scenario(path: Path, seconds: int | None) -> Scenario:
+    """Read a scenario; capacity and curves of its disk are those that calibration found."""
+    raw = tomllib.loads(path.read_text())
+    device, slowdown = raw["device"], float(raw["slowdown"])
+    found = json.loads((RESULTS / "calibrate.json").read_text())["devices"][device]
+    capacity = float(found["capacity"]) * found.get("slowdown", 1.0) / slowdown
+    drives = []
+    for table in raw["drives"]:
+        for i in range(table.get("count", 1)):
+            name = f"{table['name']}{i}" if "count" in table else table["name"]
+            policy = dict(table.get("policy", {}))
+            if "reservation_ratio" in policy:
+                policy["reservation"] = round(policy.pop("reservation_ratio") * capacity)
+            if "latency_target_ms" in policy:
+                policy["latency_target_ms"] = policy["latency_target_ms"] * slowdown
+            drives.append(Drive(name, policy, table["job"]))
+    target_ms = found.get("latency_target_ms")
+    return Scenario(
+        path.stem.removeprefix("shares-"),
+        device,
+        slowdown,
+        seconds or raw["seconds"],
+        raw["begin_s"],
+        capacity,
+        target_ms and target_ms / found.get("slowdown", 1.0) * slowdown,
+        CostModel(_curve(found["curve_read"]), _curve(found["curve_write"])),
+        tuple(drives),
+    )
+
+
+def _curve(points: Sequence[Sequence[float]]) -> CostCurve:
+    return CostCurve(tuple((int(size), float(cost)) for size, cost in points))
+
+
+# One run
+
+
+def run(scenario: Scenario, control: str, alone: bool = False) -> dict[str, Did]:
+    """Run all drives' jobs under a control; with `alone`, only those that have a latency target."""
+    drives = [d for d in scenario.drives if not alone or "latency_target_ms" in d.policy]
+    with (
+        SharedDisk(scenario.device, drives=len(drives), slowdown=scenario.slowdown) as disk,
+        tempfile.TemporaryDirectory(prefix="iokeel-shares-") as folder,
+        _controlled(scenario, drives, control, disk, Path(folder)),
+    ):
+        return _fio(scenario, drives, disk, Path(folder))
+
+
+@contextmanager
+def _controlled(
+    scenario: Scenario, drives: Sequence[Drive], control: str, disk: SharedDisk, folder: Path
+) -> Iterator[None]:
+    if control == "static":
+        weights = [drive.policy.get("weight", 100) for drive in drives]
+        for i, weight in enumerate(weights):
+            iops = max(1, round(scenario.capacity * weight / sum(weights)))
+            disk.set_limits(i, {"iops-total": iops})
+    if control != "iokeel":
+        yield
+        return
+    socket, config = folder / "agent.sock", folder / "agent.toml"
+    config.write_text(_agent_config(scenario, drives, disk, folder))
+    with (folder / "agent.log").open("w") as log:
+        agent = subprocess.Popen(
+            [Path(sys.executable).parent / "iokeel", "agent", "--config", str(config)], stderr=log
+        )
+        try:
+            deadline = time.monotonic() + 20
+            while not socket.exists() or not _all_seen(socket, len(drives)):
+                if agent.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError((folder / "agent.log").read_text()[-2000:])
+                time.sleep(0.2)
+            yield
+        finally:
+            agent.terminate()
+            agent.wait(20)
+
+
+def _all_seen(socket: Path, drives: int) -> bool:
+    return sum(len(vm.drives) for vm in client.vms(socket)) >= drives
+
+
+def _agent_config(
+    scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk, folder: Path
+) -> str:
+    lines = [
+        "[agent]",
+        f'socket = "{folder}/agent.sock"',
+        f'state_dir = "{folder}/state"',
+        "[libvirt]\nenabled = false",
+        "[cgroup]\nenabled = false",
+        "[storage.shared]",
+        f'device = "{disk.device}"',
+        f"capacity = {round(scenario.capacity)}",
+        f"curve_read = {[list(p) for p in scenario.model.read.points]}",
+        f"curve_write = {[list(p) for p in scenario.model.write.points]}",
+    ]
+    if scenario.latency_target_ms:
+        lines.append(f"latency_target_ms = {scenario.latency_target_ms}")
+    lines += ["[[vm]]", 'name = "host"', f'socket = "{disk.qmp_socket}"']
+    for i, drive in enumerate(drives):
+        lines.append(f"[vm.drives.{disk.target(i)}]")
+        lines += [f"{key} = {value}" for key, value in drive.policy.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _fio(
+    scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk, folder: Path
+) -> dict[str, Did]:
+    """Run all jobs at once, and return what each did, by drive."""
+    lines = [
+        "[global]",
+        "ioengine=nbd",
+        "time_based=1",
+        f"runtime={scenario.seconds}",
+        "norandommap=1",
+        "group_reporting=0",
+        "disable_slat=1",
+        "disable_clat=1",
+        "log_avg_msec=0",
+        "log_unix_epoch=1",
+        "log_entries=1048576",
+    ]
+    for i, drive in enumerate(drives):
+        lines += [f"[{drive.name}]", f"uri={disk.uri(i)}", f"size={disk.part_bytes}"]
+        lines += [f"write_lat_log={folder}/{drive.name}", f"randseed={i + 1}"]
+        lines += [f"{key}={value}" for key, value in drive.job.items()]
+    (folder / "jobs.fio").write_text("\n".join(lines) + "\n")
+    began = time.time()
+    subprocess.run(
+        ["fio", "--output-format=json", f"--output={folder}/fio.json", str(folder / "jobs.fio")],
+        cwd=folder,
+        check=True,
+    )
+    return {
+        drive.name: _did(folder / f"{drive.name}_lat.{i}.log", began, scenario.model)
+        for i, drive in enumerate(drives, 1)
+    }
+
+
+def _did(log: Path, began: float, model: CostModel) -> Did:
+    table = np.loadtxt(log, delimiter=",", usecols=(0, 1, 2, 3), ndmin=2)
+    table = table[table[:, 2] < 2]  # flushes are no I/O of a size
+    cost = np.array(
+        [(model.write if write else model.read).cost(size) for write, size in table[:, 2:4]]
+    )
+    order = np.argsort(table[:, 0], kind="stable")
+    at_s = table[order, 0] / 1000 - began
+    return Did(Completions(at_s, cost[order]), table[order, 1] / 1e6, int(table[:, 3].sum()))
+
+
+# Figures
+
+
+def figures(scenario: Scenario, runs: Mapping[str, Sequence[Mapping[str, Did]]]) -> dict[str, Any]:
+    """Return the figures of all runs: for each control a list, one for each repeat."""
+    begin, end = scenario.begin_s, float(scenario.seconds)
+    free = median(
+        sum(did.completions.rate(begin, end) for did in one.values()) for one in runs["none"]
+    )
+    return {
+        control: [_figures(scenario, one, begin, end, free) for one in repeats]
+        for control, repeats in runs.items()
+    }
+
+
+def _figures(
+    scenario: Scenario, did: Mapping[str, Did], begin: float, end: float, free: float
+) -> dict[str, Any]:
+    rates = {name: one.completions.rate(begin, end) for name, one in did.items()}
+    total = sum(rates.values())
+    rows = {}
+    for drive in scenario.drives:
+        if drive.name not in did:
+            continue
+        one = did[drive.name]
+        latency = one.latency_ms[one.completions.at_s >= begin]
+        row = {
+            "rate": rates[drive.name],
+            "share": rates[drive.name] / total,
+            "bytes": one.bytes,
+            "latency_mean_ms": float(latency.mean()) if len(latency) else None,
+            "latency_p99_ms": float(np.percentile(latency, 99)) if len(latency) else None,
+        }
+        if reservation := drive.policy.get("reservation"):
+            seconds = one.completions.seconds(2.0, end)
+            row["worst_second_of_reservation"] = min(seconds) / reservation
+        rows[drive.name] = row
+    return {"total_rate": total, "total_ratio": total / free, "drives": rows}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "scenario", nargs="*", type=Path, help="such as scenarios/shares-weights.toml"
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=int, help="instead of the scenario's")
+    parser.add_argument("--controls", nargs="+", default=list(CONTROLS))
+    args = parser.parse_args()
+    for path in args.scenario or sorted((HERE / "scenarios").glob("shares-*.toml")):
+        scenario = read_scenario(path, args.seconds)
+        runs: dict[str, list[dict[str, Did]]] = {control: [] for control in args.controls}
+        has_target = any("latency_target_ms" in drive.policy for drive in scenario.drives)
+        if has_target:
+            runs["alone"] = []
+        for _ in range(args.repeats):
+            for control in runs:
+                runs[control].append(run(scenario, control, alone=control == "alone"))
+        found = figures(scenario, runs)
+        result = {"scenario": scenario.name, "device": scenario.device, "controls": found}
+        (RESULTS / f"shares-{scenario.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        out.print(table(scenario, found))
+    return 0
+
+
+def table(scenario: Scenario, found: Mapping[str, Any]) -> Table:
+    """Return a table of the medians over the repeats."""
+    shown = Table(title=f"{scenario.name}: {scenario.device}, times x {scenario.slowdown:g}")
+    for heading in ("control", "total", "drive", "rate", "share", "worst s", "ms mean", "ms p99"):
+        shown.add_column(heading, justify="left" if heading in ("control", "drive") else "right")
+    for control, repeats in found.items():
+        total = median(one["total_ratio"] for one in repeats)
+        for i, name in enumerate(repeats[0]["drives"]):
+            rows = [one["drives"][name] for one in repeats]
+            if i > 4 and i < len(repeats[0]["drives"]) - 1:
+                continue
+
+            def figure(key: str, text: str) -> str:
+                values = [row[key] for row in rows if row.get(key) is not None]
+                return text.format(median(values)) if values else "-"
+
+            shown.add_row(
+                control if not i else "",
+                f"{total:.0%}" if not i else "",
+                name,
+                figure("rate", "{:.0f}"),
+                figure("share", "{:.1%}"),
+                figure("worst_second_of_reservation", "{:.0%}"),
+                figure("latency_mean_ms", "{:.2f}"),
+                figure("latency_p99_ms", "{:.2f}"),
+            )
+        shown.add_section()
+    return shown
+
+
+if __name__ == "__main__":
+    sys.exit(main())
