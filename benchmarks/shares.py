@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -306,23 +306,23 @@ def table(scenario: Scenario, found: Mapping[str, Any]) -> Table:
             rows = [one["drives"][name] for one in repeats]
             if i > 4 and i < len(repeats[0]["drives"]) - 1:
                 continue
-
-            def figure(key: str, text: str) -> str:
-                values = [row[key] for row in rows if row.get(key) is not None]
-                return text.format(median(values)) if values else "-"
-
             shown.add_row(
                 control if not i else "",
                 f"{total:.0%}" if not i else "",
                 name,
-                figure("rate", "{:.0f}"),
-                figure("share", "{:.1%}"),
-                figure("worst_second_of_reservation", "{:.0%}"),
-                figure("latency_mean_ms", "{:.2f}"),
-                figure("latency_p99_ms", "{:.2f}"),
+                _median(rows, "rate", "{:.0f}"),
+                _median(rows, "share", "{:.1%}"),
+                _median(rows, "worst_second_of_reservation", "{:.0%}"),
+                _median(rows, "latency_mean_ms", "{:.2f}"),
+                _median(rows, "latency_p99_ms", "{:.2f}"),
             )
         shown.add_section()
     return shown
+
+
+def _median(rows: Sequence[Mapping[str, Any]], key: str, text: str) -> str:
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return text.format(median(values)) if values else "-"
 
 
 if __name__ == "__main__":

@@ -10,11 +10,14 @@ an image's metadata, vhost-user) is held to a bound.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 
 from iokeel.curve import CostCurve, CostModel
+from iokeel.policy import MOST_WEIGHT
+from iokeel.state import DriveState, State
 
 # The longest that an ATA disk takes, and longer than guests' drivers make one.
 LARGEST_REQUEST_BYTES = 32 * 1024 * 1024
@@ -66,6 +69,58 @@ def backstop(model: CostModel, share: float, margin: float = 1.0) -> IoMax:
     rbps, riops = _most(model.read, rate)
     wbps, wiops = _most(model.write, rate)
     return IoMax(rbps, wbps, riops, wiops)
+
+
+def vm_orders(
+    state: State, devices: Mapping[str, str], margin: float = 1.0
+) -> dict[str, CgroupOrder]:
+    """Return what each VM's group shall have.
+
+    devices: each storage's whole disk (MAJOR:MINOR). A VM has bounds on a device where all its
+    drives there are held to something; its weight is its drives' together, or its part of its
+    tenant's.
+    """
+    models = {name: storage.policy.model for name, storage in state.storages.items()}
+    there: dict[tuple[str, str], list[DriveState]] = {}
+    weights: Counter[str] = Counter()
+    by_tenant: Counter[str] = Counter()
+    for drive, known in state.drives.items():
+        if known.policy is None:
+            weights[drive.domain] += 0
+        else:
+            weights[drive.domain] += known.policy.weight
+            by_tenant[known.tenant or ""] += known.policy.weight
+        if (device := devices.get(known.storage or "")) is not None:
+            there.setdefault((drive.domain, device), []).append(known)
+    orders: dict[str, CgroupOrder] = {}
+    for (vm, device), drives in there.items():
+        order = orders.get(
+            vm, CgroupOrder(weight=_weight(vm, drives[0], state, weights, by_tenant))
+        )
+        limits, targets = dict(order.limits), dict(order.latency_targets_s)
+        rates = [known.held for known in drives if known.held is not None]
+        if len(rates) == len(drives):
+            model = models.get(drives[0].storage or "") or state.model
+            limits[device] = backstop(model, sum(rates), margin)
+        wanted = [
+            known.policy.latency_target_ms
+            for known in drives
+            if known.policy is not None and known.policy.latency_target_ms is not None
+        ]
+        if wanted:
+            targets[device] = min(wanted) / 1000
+        orders[vm] = CgroupOrder(limits, order.weight, targets)
+    return {vm: order for vm, order in orders.items() if weights[vm]}
+
+
+def _weight(
+    vm: str, drive: DriveState, state: State, weights: Counter[str], by_tenant: Counter[str]
+) -> int:
+    weight = float(weights[vm])
+    promised = state.tenants.get(drive.tenant or "")
+    if promised is not None and by_tenant[drive.tenant or ""]:
+        weight *= promised.weight / by_tenant[drive.tenant or ""]
+    return min(MOST_WEIGHT, max(1, round(weight)))
 
 
 def fits(held: IoMax, wanted: IoMax) -> bool:

@@ -272,6 +272,7 @@ def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLi
     bare = DriveState(
         policy=known.policy,
         storage=known.storage,
+        tenant=known.tenant,
         counters=known.counters,
         rates=known.rates,
         rate=known.rate,
@@ -302,6 +303,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         return before._replace(
             policy=policy,
             storage=seen.storage,
+            tenant=seen.tenant,
             counters=counters or before.counters,
             rates=None,
             rate=None,
@@ -312,6 +314,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         return before._replace(
             policy=policy,
             storage=seen.storage,
+            tenant=seen.tenant,
             counters=counters,
             rates=None,
             rate=None,
@@ -331,6 +334,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         return before._replace(
             policy=policy,
             storage=seen.storage,
+            tenant=seen.tenant,
             counters=counters,
             rates=did,
             rate=rate,
@@ -347,6 +351,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     return before._replace(
         policy=policy,
         storage=seen.storage,
+        tenant=seen.tenant,
         counters=counters,
         rates=did,
         rate=rate,

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from iokeel.api import serve
+from iokeel.backstop import vm_orders
+from iokeel.cgroup import Cgroups
 from iokeel.config import Config
 from iokeel.controller import decide, static_limits
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected
@@ -26,7 +28,7 @@ from iokeel.storage_load import DiskStats
 from iokeel.storages import Storages
 from iokeel.store import Store
 from iokeel.units import iops
-from iokeel.workload import Counters, DriveId
+from iokeel.workload import NS_PER_S, Counters, DriveId
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,8 @@ _SET_TIMEOUT_S = 5.0
 # Limits that QEMU refused once it will refuse again: don't ask every second.
 _REJECTED_RETRY_S = 30.0
 _SAVE_INTERVAL_S = 5.0
+# Cgroups follow each change of limits, and are looked at this often besides.
+_BOUND_INTERVAL_S = 10
 # How long a drive of before the start that isn't seen is remembered: its guest may be found yet.
 _FIND_AGAIN_S = 60.0
 
@@ -48,6 +52,7 @@ class Agent:
     metrics: Metrics
     state: State = field(default_factory=State)
     storages: Storages = field(init=False)
+    cgroups: Cgroups | None = None
     drive_errors: Counter[DriveId] = field(default_factory=Counter)
     last_error: dict[DriveId, str] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
@@ -56,6 +61,8 @@ class Agent:
     _changed: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
+    _bounding: bool = False
+    _bound_at_ns: int = 0
     _oversold: set[StorageId] = field(default_factory=set)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -75,6 +82,8 @@ class Agent:
         total: Counter[str] = Counter(self.metrics.errors)
         for source in self.sources:
             total.update(source.errors)
+        if self.cgroups is not None:
+            total.update(self.cgroups.errors)
         return total
 
     def announced(self, domain: str) -> None:
@@ -116,12 +125,30 @@ class Agent:
             )
             self.state, orders = decide(self.state, seen, now_ns)
             self._tell_oversold()
+            due = bool(orders) or now_ns >= self._bound_at_ns
+            if domains is None and self.cgroups is not None and due and not self._bounding:
+                self._bounding = True
+                self._bound_at_ns = now_ns + _BOUND_INTERVAL_S * NS_PER_S
+                self._spawn(self._bound_groups(partial=seen.keep))
             if orders:  # written before it is done: after a crash it has to be known again
                 await self._save({order.drive: self.state.drives[order.drive] for order in orders})
             for order in orders:
                 self._send(order)
         if self.state.look_again:
             self._spawn(self._look_again({drive.domain for drive in self.state.look_again}))
+
+    async def _bound_groups(self, *, partial: bool) -> None:
+        """Keep VMs' cgroups at what their drives may do, beside the ticks."""
+        assert self.cgroups is not None
+        try:
+            devices = {
+                name: place.number for name, place in self.storages.devices.items() if place.number
+            }
+            orders = vm_orders(self.state, devices, self.config.cgroup.margin)
+            processes = {name: vm.process for name, vm in self.vms().items() if vm.process}
+            await asyncio.to_thread(self.cgroups.apply, orders, processes, partial=partial)
+        finally:
+            self._bounding = False
 
     def _tell_oversold(self) -> None:
         """Say which storages are promised more than they serve, once for each time it begins."""
@@ -274,6 +301,8 @@ class Agent:
                 if order.drive not in self._failed
             }
             await self._save({**self.state.drives, **left}, whole=True)
+            if self.cgroups is not None:
+                await asyncio.to_thread(self.cgroups.restore)
         log.info("stopped: %d drives are at their policies' static limits", len(left))
 
     async def _save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
@@ -315,6 +344,8 @@ async def run_agent(config: Config) -> None:
 
             sources.append(QmpSource(config.vms))
         agent = Agent(config, sources, store, Metrics())
+        if config.cgroup.enabled:
+            agent.cgroups = Cgroups(store)
         agent.metrics.watch(agent)
         task = asyncio.create_task(agent.run())
 

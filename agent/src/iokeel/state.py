@@ -171,6 +171,7 @@ class DriveState(NamedTuple):  # of which a copy with changes costs least
 
     policy: DrivePolicy | None = None
     storage: str | None = None
+    tenant: str | None = None
     counters: Counters | None = None
     rates: Rates | None = None
     rate: float | None = None
