@@ -9,8 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iokeel.backstop import LARGEST_REQUEST_BYTES, PART_BYTES, IoMax, backstop, fits
+from iokeel.backstop import LARGEST_REQUEST_BYTES, PART_BYTES, IoMax, backstop, fits, vm_orders
 from iokeel.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
+from iokeel.policy import DrivePolicy, TenantPolicy
+from iokeel.state import DriveState, State
+from iokeel.workload import DriveId
 
 KIB = 1024
 
@@ -110,3 +113,51 @@ def test_a_held_bound_does_while_it_is_not_tighter_and_hardly_looser() -> None:
     assert not fits(held, IoMax(rbps=900))
     assert not fits(held, IoMax())
     assert not fits(held, IoMax(rbps=1000, riops=5))
+
+
+def held(rate: float | None, storage: str | None = "sda", **policy: float) -> DriveState:
+    promise = DrivePolicy(**policy)  # type: ignore[arg-type]
+    return DriveState(policy=promise, storage=storage, tenant="acme", held=rate)
+
+
+def state(**drives: DriveState) -> State:
+    """Return a state with drives called VM_TARGET."""
+    ids = {name: DriveId(*name.split("_")) for name in drives}
+    return State(drives={ids[name]: known for name, known in drives.items()})
+
+
+def test_a_vm_is_bounded_by_what_its_drives_may_do_together() -> None:
+    orders = vm_orders(state(a_vda=held(100.0), a_vdb=held(200.0)), {"sda": "8:0"}, 1.25)
+    assert orders["a"].limits == {"8:0": backstop(DEFAULT_MODEL, 300.0, 1.25)}
+
+
+def test_a_vm_with_a_drive_that_nothing_holds_has_no_bound_there() -> None:
+    orders = vm_orders(state(a_vda=held(100.0), a_vdb=held(None)), {"sda": "8:0"})
+    assert orders["a"].limits == {}
+
+
+def test_drives_on_other_devices_are_bounded_apart() -> None:
+    drives = state(a_vda=held(100.0), a_vdb=held(200.0, storage="sdb"), a_vdc=held(5.0, None))
+    orders = vm_orders(drives, {"sda": "8:0", "sdb": "8:16"})
+    assert orders["a"].limits == {
+        "8:0": backstop(DEFAULT_MODEL, 100.0),
+        "8:16": backstop(DEFAULT_MODEL, 200.0),
+    }
+
+
+def test_a_tenants_weight_is_spread_over_its_vms() -> None:
+    drives = state(a_vda=held(1.0, weight=300), b_vda=held(1.0, weight=100))
+    alone = vm_orders(drives, {"sda": "8:0"})
+    assert (alone["a"].weight, alone["b"].weight) == (300, 100)
+    tenant = State(drives=drives.drives, tenants={"acme": TenantPolicy(weight=1000)})
+    together = vm_orders(tenant, {"sda": "8:0"})
+    assert (together["a"].weight, together["b"].weight) == (750, 250)
+
+
+def test_the_tightest_latency_target_of_a_device_counts() -> None:
+    drives = state(a_vda=held(1.0, latency_target_ms=5), a_vdb=held(1.0, latency_target_ms=2))
+    assert vm_orders(drives, {"sda": "8:0"})["a"].latency_targets_s == {"8:0": 0.002}
+
+
+def test_a_vm_without_a_policy_is_left_alone() -> None:
+    assert vm_orders(state(a_vda=DriveState(storage="sda")), {"sda": "8:0"}) == {}
