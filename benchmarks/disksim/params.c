@@ -25,7 +25,7 @@ static double *field(struct params *params, size_t i)
     return (double *)((char *)params + table[i].offset);
 }
 
-static const char *wrong(const char *format, ...)
+const char *params_wrong(const char *format, ...)
 {
     static char text[512];
     va_list arguments;
@@ -45,33 +45,39 @@ struct params params_none(void)
     return params;
 }
 
+const char *params_number(double *number, const char *name, const char *value, double least,
+                          double greatest)
+{
+    static const char suffixes[] = "KMGT";
+    char *end;
+    double given = strtod(value, &end);
+    const char *suffix = *end ? strchr(suffixes, *end) : NULL;
+
+    if (end != value && suffix) {
+        given = ldexp(given, 10 * (int)(suffix - suffixes + 1));
+        end++;
+    }
+    if (end == value || *end)
+        return params_wrong("%s is a number, perhaps with K, M, G or T, not %s", name, value);
+    if (!(given >= least && given <= greatest))
+        return params_wrong("%s is from %g to %g, not %s", name, least, greatest, value);
+    *number = given;
+    return NULL;
+}
+
 const char *params_set(struct params *params, const char *name, const char *value)
 {
     if (strcmp(name, "kind") == 0) {
         params->kind = strcmp(value, "hdd") == 0 ? KIND_HDD
                        : strcmp(value, "flash") == 0 ? KIND_FLASH : KIND_NONE;
-        return params->kind == KIND_NONE ? wrong("kind is hdd or flash, not %s", value) : NULL;
+        return params->kind == KIND_NONE ? params_wrong("kind is hdd or flash, not %s", value) : NULL;
     }
     for (size_t i = 0; i < COUNT; i++) {
         if (strcmp(name, table[i].name) != 0)
             continue;
-        static const char suffixes[] = "KMGT";
-        char *end;
-        double number = strtod(value, &end);
-        const char *suffix = *end ? strchr(suffixes, *end) : NULL;
-        if (end != value && suffix) {
-            number = ldexp(number, 10 * (int)(suffix - suffixes + 1));
-            end++;
-        }
-        if (end == value || *end)
-            return wrong("%s is a number, perhaps with K, M, G or T, not %s", name, value);
-        if (!(number >= table[i].least && number <= table[i].greatest))
-            return wrong("%s is from %g to %g, not %s", name, table[i].least, table[i].greatest,
-                         value);
-        *field(params, i) = number;
-        return NULL;
+        return params_number(field(params, i), name, value, table[i].least, table[i].greatest);
     }
-    return wrong("%s is not a parameter of a device", name);
+    return params_wrong("%s is not a parameter of a device", name);
 }
 
 const char *params_read(struct params *params, const char *path)
@@ -81,18 +87,18 @@ const char *params_read(struct params *params, const char *path)
     FILE *file = fopen(path, "r");
 
     if (!file)
-        return wrong("%s: %s", path, strerror(errno));
+        return params_wrong("%s: %s", path, strerror(errno));
     for (unsigned number = 1; !error && fgets(line, sizeof line, file); number++) {
         char rest;
         line[strcspn(line, "#\n")] = '\0';
         if (line[strspn(line, " \t")] == '\0')
             continue;
         if (sscanf(line, " %63[a-z_] = %63[^ \t] %c", name, value, &rest) != 2) {
-            error = wrong("%s:%u: a line is `name = value`", path, number);
+            error = params_wrong("%s:%u: a line is `name = value`", path, number);
         } else if ((error = params_set(params, name, value))) {
             char why[512];
             snprintf(why, sizeof why, "%s", error);
-            error = wrong("%s:%u: %s", path, number, why);
+            error = params_wrong("%s:%u: %s", path, number, why);
         }
     }
     fclose(file);
@@ -104,18 +110,18 @@ const char *params_check(const struct params *params)
     struct params copy = *params;
 
     if (params->kind == KIND_NONE)
-        return wrong("kind is missing: hdd or flash");
+        return params_wrong("kind is missing: hdd or flash");
     for (size_t i = 0; i < COUNT; i++) {
         bool wanted = table[i].kind == KIND_NONE || table[i].kind == params->kind;
         if (wanted == !!isnan(*field(&copy, i)))
-            return wrong("%s %s", table[i].name,
+            return params_wrong("%s %s", table[i].name,
                          wanted ? "is missing" : "is of another kind of device");
     }
     if (params->kind == KIND_HDD && params->seek_max_us < params->seek_min_us)
-        return wrong("seek_max_us is less than seek_min_us");
+        return params_wrong("seek_max_us is less than seek_min_us");
     if (params->kind == KIND_HDD && params->rate_outer_mb_s <= params->rate_inner_mb_s)
-        return wrong("rate_outer_mb_s is not above rate_inner_mb_s");
+        return params_wrong("rate_outer_mb_s is not above rate_inner_mb_s");
     if (params->kind == KIND_FLASH && params->buffer_bytes < params->program_bytes)
-        return wrong("buffer_bytes is less than program_bytes");
+        return params_wrong("buffer_bytes is less than program_bytes");
     return NULL;
 }

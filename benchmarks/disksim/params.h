@@ -43,6 +43,13 @@ struct params {
 /* All absent; returns them. */
 struct params params_none(void);
 
+/* The words of an error; valid until the next call. */
+__attribute__((format(printf, 1, 2))) const char *params_wrong(const char *format, ...);
+
+/* Set a number that may have a suffix. Returns NULL, or what is wrong. */
+const char *params_number(double *number, const char *name, const char *value, double least,
+                          double greatest);
+
 /* Set one. Returns NULL, or what is wrong with it; valid until the next call. */
 const char *params_set(struct params *params, const char *name, const char *value);
 

@@ -11,7 +11,6 @@ from lab.cache import cache_dir
 from lab.disksim import DEVICES, params
 from lab.fuse_loop import FuseLoop
 from lab.namespace import Namespace
-from lab.nbdkit import Nbdkit
 from lab.storage_daemon import StorageDaemon
 
 
@@ -38,7 +37,7 @@ class SharedDisk:
         drive_bytes: of each, one after the other from the disk's start (None: all of the disk,
             in equal parts of whole mebibytes).
         binary: of qemu-storage-daemon (None: the one with this project's patches).
-        log, options: see lab.nbdkit.Nbdkit.
+        log: where the disk logs each request. options: parameters that differ from the device's.
         """
         if drive_bytes is None:
             drive_bytes = int(params(name)["capacity"]) // max(drives, 1) >> 20 << 20
@@ -46,12 +45,10 @@ class SharedDisk:
         self.params_file, self.drive_bytes = DEVICES[name], drive_bytes
         self._daemon: StorageDaemon | None = None
         with contextlib.ExitStack() as stack:
-            self._nbdkit = stack.enter_context(Nbdkit(name, None, slowdown, log, **options))
             folder = Path(tempfile.mkdtemp(prefix="disk-", dir="/tmp"))
             shown = {path: (path, "rw") for path in (Path("/tmp"), cache_dir(), folder)}
             inside = stack.enter_context(Namespace(folder, Path("/"), shown))
-            (folder / "fuse").mkdir()
-            loop = FuseLoop(inside, folder / "fuse", self._nbdkit.uri)
+            loop = FuseLoop(inside, folder, name, slowdown=slowdown, log=log, **options)
             stack.callback(loop.close)
             self.device = loop.device
             if drives:
