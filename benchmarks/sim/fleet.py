@@ -78,8 +78,9 @@ class Record:
 
     @classmethod
     def of(cls, ticks: int, drives: int, disks: int) -> Record:
-        by_drive = [np.zeros((ticks, drives), np.float32) for _ in range(4)]
-        return cls(*by_drive, *(np.zeros((ticks, disks), np.float32) for _ in range(3)))
+        a, b, c, d = (np.zeros((ticks, drives), np.float32) for _ in range(4))
+        e, f, g = (np.zeros((ticks, disks), np.float32) for _ in range(3))
+        return cls(a, b, c, d, e, f, g)
 
     def retunes(self, since_tick: int = 0) -> Mapping[int, int]:
         """Return how often limits of each drive were changed from a tick on."""
@@ -291,7 +292,14 @@ class Fleet:
             took = self._disk_took[k] * reads / max(1.0, reads + writes)
             other = self._disk_took[k] - took
             busy = self._disk_busy[k]
-            values = (reads, took * NS_PER_S, writes, other * NS_PER_S, 0, busy * NS_PER_S)
+            values: tuple[float, ...] = (
+                reads,
+                took * NS_PER_S,
+                writes,
+                other * NS_PER_S,
+                0,
+                busy * NS_PER_S,
+            )
             fault = self.faults.counters.get((tick, k))
             if fault == "garbage":
                 values = tuple(float(self._chance.integers(0, 2**62)) for _ in values)

@@ -73,6 +73,9 @@ def _mean(sizes: Sizes, of: object) -> float:
     return sum(part * of(size) for size, part in sizes)  # type: ignore[operator]
 
 
+PAGES = Kind.of(4)
+
+
 @dataclass(frozen=True)
 class Phase:
     """What a drive does for a time. rate: normalized operations a second that it asks for, inf for
@@ -81,7 +84,7 @@ class Phase:
 
     seconds: float
     rate: float = inf
-    kind: Kind = Kind.of(4)
+    kind: Kind = PAGES
     depth: int = 16
 
 

@@ -51,7 +51,8 @@ def steady(capacity: float) -> Callable[[float], float]:
 
 def latency(u: Array, base_s: Array, knee: Array) -> Array:
     """Return W(u)."""
-    return base_s * (1 + u**knee / (1 - u))
+    waits: Array = base_s * (1 + u**knee / (1 - u))
+    return waits
 
 
 def serve(

@@ -58,7 +58,8 @@ class Throttles:
         """Return what each drive could do in a step, in normalized operations a second."""
         with np.errstate(divide="ignore", invalid="ignore"):
             most = (self._free / step_s + self._rate) / self._charge
-        return np.nanmin(np.where(self._charge > 0, most, np.inf), axis=1)
+        least: Array = np.min(np.where(self._charge > 0, most, np.inf), axis=1)
+        return least
 
     def account(self, did: Array, step_s: float) -> None:
         """Charge each drive for what it did in a step, in normalized operations a second."""

@@ -1,8 +1,8 @@
 """What each drive may do of its storage and of its tenant's limit, once a tick.
 
 Here's how it works. A drive *wants* its ceiling (its limit, or burst while it has credit) where its
-limits are what held it, and else what it did at most in the last seconds. So demand is told apart
-from what was allowed, and what a drive leaves is lent to others.
+limits are what held it, and else what it did lately, or more where it grows (demand.py). So demand
+is told apart from what was allowed, and what a drive leaves is lent to others.
 
 1. A tenant with a limit has it divided (share.py) among its drives, wherever they are.
 2. A storage's *usable* capacity is what capacity.py makes of it, less what drives without a policy
@@ -24,10 +24,11 @@ from math import inf
 from typing import Any
 
 from iokeel.capacity import HEADROOM_RATIO, follow
+from iokeel.demand import hidden_demand
 from iokeel.policy import DrivePolicy, TenantPolicy
 from iokeel.share import Claim, Division, cut_by_weight, divide
 from iokeel.state import DriveSeen, DriveState, Share, StorageSeen, StorageState
-from iokeel.storage import StorageLoad, storage_load
+from iokeel.storage import StorageLoad, StoragePolicy, storage_load
 from iokeel.workload import DriveId
 
 # A storage whose capacity nobody knows is taken for what its drives did at most, which is forgotten
@@ -77,6 +78,10 @@ def allot(
             parties.setdefault(shown.storage, []).append(_party(drive, state, shown))
         elif state.rate:
             strangers[shown.storage] = strangers.get(shown.storage, 0.0) + state.rate
+    loads = {name: _load(now, before.get(name), parties[name]) for name, now in storages.items()}
+    for name, load in loads.items():
+        if _strained(storages[name].policy, load):
+            _reckon_with_hidden_demand(parties[name])
     _keep_tenants_within_limits(parties, tenants)
     spread = _spread(parties)
     after = {}
@@ -87,7 +92,13 @@ def allot(
             if (part := spread.get((tenant, name)))
         }
         after[name] = _divide_storage(
-            name, now, before.get(name), parties[name], strangers.get(name, 0.0), promises
+            name,
+            now,
+            loads[name],
+            before.get(name),
+            parties[name],
+            strangers.get(name, 0.0),
+            promises,
         )
     shares = {
         party.drive: party.share for there in parties.values() for party in there if party.share
@@ -107,6 +118,29 @@ def _party(drive: DriveId, state: DriveState, now: DriveSeen) -> _Party:
     else:
         wants = min(ceiling, state.demand)
     return _Party(drive, state, now.policy, now.tenant, ceiling, wants)
+
+
+def _load(
+    now: StorageSeen, was: StorageState | None, there: Iterable[_Party]
+) -> StorageLoad | None:
+    if now.counters is None:
+        return _load_by_guests(there)
+    return storage_load(was.counters, now.counters) if was and was.counters else None
+
+
+def _strained(policy: StoragePolicy, load: StorageLoad | None) -> bool:
+    """Whether a storage is what holds its drives, so that they may want more than they do."""
+    if load is None or load.latency_s is None or policy.latency_target_ms is None:
+        return False
+    return load.latency_s * 1000 > policy.latency_target_ms and load.queue >= _LOADED_QUEUE
+
+
+def _reckon_with_hidden_demand(there: Iterable[_Party]) -> None:
+    """Take drives to want more than they do, and what they are owed, where a storage holds them."""
+    for party in there:
+        if party.known.rate:
+            wants = hidden_demand(party.wants, party.policy.reservation)
+            party.wants = min(party.ceiling, wants)
 
 
 def _keep_tenants_within_limits(
@@ -131,6 +165,7 @@ def _keep_tenants_within_limits(
 def _divide_storage(
     name: str,
     now: StorageSeen,
+    load: StorageLoad | None,
     was: StorageState | None,
     there: Sequence[_Party],
     strangers: float,
@@ -140,9 +175,6 @@ def _divide_storage(
     policy = now.policy
     if was is None or was.policy != policy:
         was = StorageState(policy, room=HEADROOM_RATIO)
-    load = storage_load(was.counters, now.counters) if was.counters and now.counters else None
-    if now.counters is None:
-        load = _load_by_guests(there)
     elapsed_s = max((p.known.rates.elapsed_s for p in there if p.known.rates), default=0.0)
     protected = [p for p in there if p.policy.latency_target_ms is not None]
     total = strangers + sum(p.known.rate or 0.0 for p in there)

@@ -53,6 +53,7 @@ from typing import Any
 from iokeel.allot import allot
 from iokeel.credit import NO_CREDIT, Credit
 from iokeel.curve import CostModel
+from iokeel.demand import demand_after
 from iokeel.envelope import NO_MIX, Mix, exact_limits, limits_for, mix_cost, scaled
 from iokeel.estimate import has_shifted, mean_mix, with_seen
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
@@ -78,8 +79,6 @@ _FULL_RATIO = 0.95
 # The rate that limits are computed for before they are scaled to a drive's own: so large that
 # rounding is nothing.
 _UNIT_RATE = 1_000_000.0
-# How fast what a drive did at most is forgotten.
-_DEMAND_HALF_LIFE_S = 1.0
 
 
 def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[SetLimits]]:
@@ -282,6 +281,7 @@ def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLi
         overwritten=known.overwritten,
         throttled_s=known.throttled_s,
         exact=seen.exact,
+        lately=known.lately,
         demand=known.demand,
     )
     if known.sent is None:
@@ -329,7 +329,8 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         did.write_latency_s,
     )
     rate = mix_cost(model, Mix(did.read, did.write))
-    demand = max(rate, before.demand * 0.5 ** (did.elapsed_s / _DEMAND_HALF_LIFE_S))
+    owed = policy.reservation if policy else 0
+    lately, demand = demand_after(before.lately, rate, owed)
     if did.idle:
         return before._replace(
             policy=policy,
@@ -338,6 +339,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
             counters=counters,
             rates=did,
             rate=rate,
+            lately=lately,
             demand=demand,
             backlogged=False,
             credit=_credit(before, policy, rate, did),
@@ -355,6 +357,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         counters=counters,
         rates=did,
         rate=rate,
+        lately=lately,
         demand=demand,
         backlogged=full and (not before.credit.open or rate >= _FULL_RATIO * (before.held or 0.0)),
         throttled_s=before.throttled_s + did.elapsed_s * full,

@@ -158,12 +158,12 @@ class StorageState:
 class DriveState(NamedTuple):  # of which a copy with changes costs least
     """What the controller knows of a drive.
 
-    rate: R of the last interval. demand: the highest R of the last few seconds. backlogged: whether
-    its limits were what held it. share: what it may do of its storage and tenant. held: the rate
-    that its limits were made for. mix: the mean of the `looks` intervals since the last shift.
-    size, price: the mean request size, and the bytes that a normalized operation moves.
-    unit, base: the limits that hold `priced_for` to a rate that is the same for all drives, and to
-    its own, the burst not included.
+    rate: R of the last interval; lately: of some, newest first. demand: what it wants if its limits
+    don't hold it (demand.py); backlogged: whether they do. share: what it may do of its
+    storage and tenant. held: the rate that its limits were made for. mix: the mean of the `looks`
+    intervals since the last shift. size, price: the mean request size, and the bytes that a
+    normalized operation moves. unit, base: the limits that hold `priced_for` to a rate that is the
+    same for all drives, and to its own, the burst not included.
     sent, replaced: what was ordered last, and before that. found: what was in force before the
     first order. suspect: the sign of e where it was beyond the deadband. error_ratio: e.
     throttled_s: seconds in which a bound was full.
@@ -175,6 +175,7 @@ class DriveState(NamedTuple):  # of which a copy with changes costs least
     counters: Counters | None = None
     rates: Rates | None = None
     rate: float | None = None
+    lately: tuple[float, ...] = ()
     demand: float = 0.0
     backlogged: bool = False
     share: Share | None = None

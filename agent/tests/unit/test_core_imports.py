@@ -13,7 +13,17 @@ import iokeel
 FOLDER = Path(iokeel.__file__).parent
 CORE = (
     *("errors", "limits", "curve", "policy", "workload", "envelope", "credit", "estimate"),
-    *("retune", "state", "storage", "share", "capacity", "allot", "controller", "backstop"),
+    *(
+        "retune",
+        "state",
+        "storage",
+        "share",
+        "capacity",
+        "demand",
+        "allot",
+        "controller",
+        "backstop",
+    ),
 )
 # What computes, and neither asks the machine for anything nor tells it anything.
 ALLOWED = {
