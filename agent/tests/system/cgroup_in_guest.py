@@ -1,0 +1,161 @@
+"""What a guest with cgroup v2 does for test_cgroup_v2, which prints what came of it as JSON.
+
+A VM's group as libvirt makes it, the agent's orders for it, I/O beside QEMU in it, and the
+kernel's own counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from iokeel.backstop import CgroupOrder, backstop
+from iokeel.cgroup import Cgroups
+from iokeel.curve import DEFAULT_MODEL
+from iokeel.process import Process, process
+from iokeel.storage_paths import StoragePaths
+from iokeel.store import Store
+
+ROOT = Path("/sys/fs/cgroup")
+SLICE = ROOT / "machine.slice"
+SCOPE = SLICE / r"machine-qemu\x2d1\x2ddb1.scope"
+DISK = "/dev/vda"
+STATE = Path("/root/state")
+SHARE, MARGIN = 400, 1.25
+SETTLE_S, COUNT_S = 1.5, 5.0
+
+
+def start_guest() -> Process:
+    """Start a QEMU in a group like the one that libvirt and systemd give a guest."""
+    subprocess.run(["mount", "-t", "cgroup2", "none", ROOT], check=True)
+    (ROOT / "cgroup.subtree_control").write_text("+io")
+    (SCOPE / "libvirt").mkdir(parents=True)
+    for group in (SLICE, SCOPE):
+        (group / "cgroup.subtree_control").write_text("+io")
+    emulator = SCOPE / "libvirt/emulator"
+    emulator.mkdir()
+    (emulator / "cgroup.type").write_text("threaded")
+    qemu = subprocess.Popen(["qemu-storage-daemon", "--blockdev", "null-co,node-name=n"])
+    (SCOPE / "libvirt/cgroup.procs").write_text(str(qemu.pid))
+    time.sleep(0.5)
+    for thread in os.listdir(f"/proc/{qemu.pid}/task"):
+        (emulator / "cgroup.threads").write_text(thread)
+    found = process(qemu.pid)
+    assert found is not None
+    return found
+
+
+def counted(number: str) -> dict[str, int]:
+    """Return what the kernel has counted of the VM's group on a device."""
+    for line in (SCOPE / "io.stat").read_text().splitlines():
+        device, *fields = line.split()
+        if device == number:
+            return {name: int(value) for name, value in (f.split("=") for f in fields)}
+    return {}
+
+
+def rates(number: str, *options: str) -> dict[str, float]:
+    """Return the rates of I/O beside QEMU, in its group, by the kernel's counts."""
+    fio = subprocess.Popen(
+        ["fio", "--name=bypass", f"--filename={DISK}", "--direct=1", "--ioengine=libaio",
+         "--iodepth=8", "--time_based", "--thread", f"--runtime={SETTLE_S + COUNT_S + 2:.0f}",
+         *options],
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: enter(SCOPE / "libvirt"),
+    )  # fmt: skip
+    while not counted(number):
+        time.sleep(0.05)
+    time.sleep(SETTLE_S)
+    start, before = time.monotonic(), counted(number)
+    time.sleep(COUNT_S)
+    end, after = time.monotonic(), counted(number)
+    assert fio.wait() == 0
+    return {name: (after[name] - before[name]) / (end - start) for name in after}
+
+
+def enter(group: Path) -> None:
+    """Move this process into a group."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def files() -> dict[str, str]:
+    """Return the settings of the VM's group, as the kernel shows them."""
+    names = ("io.max", "io.weight", "io.bfq.weight")
+    return {n: (SCOPE / n).read_text().strip() for n in names if (SCOPE / n).exists()}
+
+
+def main() -> Mapping[str, Any]:
+    """Return what came of it."""
+    qemu = start_guest()
+    place = StoragePaths().places(DISK)[-1]
+    number = place.number or ""
+    order = CgroupOrder({number: backstop(DEFAULT_MODEL, SHARE, MARGIN)}, weight=300)
+    limits = dict(order.limits[number].items())
+    told: dict[str, Any] = {"disk": [place.name, number], "limits": limits}
+
+    def agent() -> Cgroups:
+        return Cgroups(Store(STATE))
+
+    STATE.mkdir()
+    told["before"] = files()
+    told["free"] = rates(number, "--rw=randread", "--bs=4k")
+    groups = agent()
+    groups.apply({"db1": order}, {"db1": qemu})
+    told["set"] = files()
+    told["reads"] = rates(number, "--rw=randread", "--bs=4k")
+    told["writes"] = rates(number, "--rw=randwrite", "--bs=4k")
+    # Large, but small beside what the bound lets through while the kernel counts.
+    told["large reads"] = rates(number, "--rw=read", "--bs=64k")
+    told["large writes"] = rates(number, "--rw=write", "--bs=64k")
+    told["within"] = rates(number, "--rw=randread", "--bs=4k", f"--rate_iops={SHARE}")
+
+    # An agent that is killed, and another that stops.
+    agent().restore()
+    told["restored"] = files()
+
+    # Somebody's own bound is kept where it is tighter, and comes back.
+    (SCOPE / "io.max").write_text(f"{number} riops=123 wiops=100000")
+    groups = agent()
+    groups.apply({"db1": order}, {"db1": qemu})
+    told["set over another's"] = files()
+    groups.restore()
+    told["another's restored"] = files()
+    (SCOPE / "io.max").write_text(f"{number} riops=max wiops=max")
+
+    # Weights, where something goes by them.
+    Path("/sys/block/vda/queue/scheduler").write_text("bfq")
+    groups = agent()
+    groups.apply({"db1": order}, {"db1": qemu})
+    told["bfq"] = files()
+    groups.restore()
+    told["bfq restored"] = files()
+    Path("/sys/block/vda/queue/scheduler").write_text("none")
+    (ROOT / "io.cost.qos").write_text(f"{number} enable=1 ctrl=user max=100.00")
+    groups = agent()
+    groups.apply({"db1": order}, {"db1": qemu})
+    told["iocost"] = files()
+    groups.restore()
+    told["iocost restored"] = files()
+
+    # A guest that ends.
+    groups = agent()
+    groups.apply({"db1": order}, {"db1": qemu})
+    os.kill(qemu.pid, 9)
+    os.waitpid(qemu.pid, 0)
+    (SCOPE / "libvirt/emulator").rmdir()
+    (SCOPE / "libvirt").rmdir()
+    SCOPE.rmdir()
+    groups.apply({"db1": order}, {"db1": qemu})
+    groups.restore()
+    told["errors"] = dict(groups.errors)
+    told["saved"] = Store(STATE).load_cgroups()
+    return told
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))

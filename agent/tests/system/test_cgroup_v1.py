@@ -1,0 +1,162 @@
+"""The backstop on this machine's own kernel, where that has blkio: bounds, weight, and back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from iokeel.backstop import CgroupOrder, IoMax
+from iokeel.cgroup import Cgroups
+from iokeel.cgroup_place import io_hierarchy
+from iokeel.process import Process, process
+from iokeel.storage_paths import StoragePaths
+from tests.edges.cgroup_host import Memory
+
+if not shutil.which("qemu-storage-daemon"):
+    pytest.skip("qemu-storage-daemon is not there", allow_module_level=True)
+
+SIZE_BYTES = 32 << 20
+SECONDS = 4
+
+
+@dataclass
+class Rig:
+    """A guest's group with a QEMU in it, and a disk of its own."""
+
+    group: Path
+    qemu: Process
+    disk: Path
+    number: str
+
+    def read(self, file: str) -> str:
+        return (self.group / file).read_text().strip()
+
+    def served(self, what: str) -> int:
+        """Return how many reads, or read bytes, the kernel has counted for the group."""
+        for line in self.read(f"blkio.throttle.io_{what}").splitlines():
+            if line.startswith(f"{self.number} Read "):
+                return int(line.split()[2])
+        return 0
+
+    def bypass(self, size: str) -> subprocess.Popen[bytes]:
+        """Start reading beside QEMU, in its group."""
+        return subprocess.Popen(
+            ["fio", "--name=bypass", f"--filename={self.disk}", "--rw=randread", f"--bs={size}",
+             "--direct=1", "--ioengine=libaio", "--iodepth=4", "--time_based", "--thread",
+             f"--runtime={SECONDS}"],
+            preexec_fn=lambda: _enter(self.group), stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def _enter(group: Path) -> None:
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    hierarchy = io_hierarchy()
+    if hierarchy is None or hierarchy.version != 1:
+        pytest.skip("this machine's kernel has no blkio mounted (it has v2, which a guest tries)")
+    backing = tmp_path / "disk"
+    block = os.urandom(1 << 20)
+    with backing.open("wb") as file:
+        for _ in range(SIZE_BYTES >> 20):
+            file.write(block)
+    own = hierarchy.folder / f"iokeel-test-{os.getpid()}"
+    group = own / "qemu-1-db1.libvirt-qemu"
+    disk = subprocess.check_output(["losetup", "--find", "--show", backing], text=True).strip()
+    try:
+        group.mkdir(parents=True)
+        qemu = subprocess.Popen(
+            ["qemu-storage-daemon", "--blockdev", "null-co,node-name=n"],
+            preexec_fn=lambda: _enter(group),
+        )
+        try:
+            identity = process(qemu.pid)
+            assert identity is not None
+            yield Rig(group, identity, Path(disk), StoragePaths().places(disk)[0].number or "")
+        finally:
+            qemu.kill()
+            qemu.wait()
+            group.rmdir()
+            own.rmdir()
+    finally:
+        subprocess.run(["losetup", "--detach", disk], check=True)
+
+
+@pytest.mark.parametrize(
+    ("size", "what", "limits"),
+    [
+        ("4k", "serviced", IoMax(riops=400)),
+        ("64k", "service_bytes", IoMax(rbps=8 << 20)),
+    ],
+)
+def test_what_bypasses_qemus_throttle_is_held(
+    rig: Rig, size: str, what: str, limits: IoMax
+) -> None:
+    memory = Memory()
+    groups = Cgroups(memory)
+    groups.apply({"db1": CgroupOrder({rig.number: limits})}, {"db1": rig.qemu})
+    assert not groups.errors
+    bound = limits.riops or limits.rbps
+    assert bound is not None
+    fio = rig.bypass(size)
+    try:
+        while not rig.served(what):
+            assert fio.poll() is None
+            time.sleep(0.05)
+        start, before = time.monotonic(), rig.served(what)
+        time.sleep(SECONDS - 1)
+        end, after = time.monotonic(), rig.served(what)
+    finally:
+        assert fio.wait(30) == 0
+    rate = (after - before) / (end - start)
+    assert 0.95 * bound <= rate <= 1.05 * bound
+
+    groups.restore()
+    assert memory.saved == {}
+    for file in rig.group.glob("blkio.throttle.*_device"):
+        assert file.read_text() == ""
+
+
+def test_bfqs_weight_is_set_and_put_back(rig: Rig) -> None:
+    scheduler = Path(f"/sys/block/{rig.disk.name}/queue/scheduler")
+    if "bfq" not in scheduler.read_text():
+        pytest.skip("this machine's kernel has no BFQ")
+    before = scheduler.read_text().split("[")[1].split("]")[0]
+    scheduler.write_text("bfq")
+    try:
+        groups = Cgroups(Memory())
+        order = CgroupOrder({rig.number: IoMax()}, weight=800)
+        groups.apply({"db1": order}, {"db1": rig.qemu})
+        assert rig.read("blkio.bfq.weight") == "800"
+        groups.restore()
+        assert rig.read("blkio.bfq.weight") == "100"
+    finally:
+        scheduler.write_text(before)
+
+
+def test_a_group_that_is_gone_is_passed_over(rig: Rig, tmp_path: Path) -> None:
+    groups = Cgroups(Memory())
+    order = CgroupOrder({rig.number: IoMax(riops=100)})
+    groups.apply({"db1": order}, {"db1": rig.qemu})
+    groups.apply({"db1": order}, {"db1": Process(rig.qemu.pid, rig.qemu.started + 1)})
+    assert rig.read("blkio.throttle.read_iops_device") == ""
+    assert not groups.errors
+
+
+def test_a_device_that_the_kernel_does_not_know_is_said_once(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = Cgroups(Memory())
+    for riops in (100, 200, 300):
+        groups.apply({"db1": CgroupOrder({"999:9": IoMax(riops=riops)})}, {"db1": rig.qemu})
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert groups.errors["cgroup"] == 3
