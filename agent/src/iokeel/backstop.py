@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 from iokeel.curve import CostCurve, CostModel
 from iokeel.policy import MOST_WEIGHT
 from iokeel.state import DriveState, State
+from iokeel.workload import DriveId
 
 # The longest that an ATA disk takes, and longer than guests' drivers make one.
 LARGEST_REQUEST_BYTES = 32 * 1024 * 1024
@@ -37,6 +38,11 @@ class IoMax:
     riops: int | None = None
     wiops: int | None = None
 
+    def plus(self, other: IoMax) -> IoMax:
+        """Return the bounds of what is held to these and of what is held to others, together."""
+        pairs = zip(self.items(), other.items(), strict=True)
+        return IoMax(*(None if a is None or b is None else a + b for (_, a), (_, b) in pairs))
+
     def items(self) -> Iterator[tuple[str, int | None]]:
         """Yield the bounds by name."""
         for bound in fields(self):
@@ -47,7 +53,8 @@ class IoMax:
 class CgroupOrder:
     """What a VM's group shall have.
 
-    limits: bounds by device (MAJOR:MINOR of a whole disk). weight: of the VM among the others,
+    limits: bounds by device (MAJOR:MINOR of a whole disk), of all devices that the VM comes to;
+    IoMax() where it has none. weight: of the VM among the others,
     1 to 10,000, where 100 is usual; None leaves it. latency_targets_s: by device, the latency
     that the kernel shall protect.
     """
@@ -72,45 +79,61 @@ def backstop(model: CostModel, share: float, margin: float = 1.0) -> IoMax:
 
 
 def vm_orders(
-    state: State, devices: Mapping[str, str], margin: float = 1.0
+    state: State, devices: Mapping[DriveId, Sequence[str]], margin: float = 1.0
 ) -> dict[str, CgroupOrder]:
     """Return what each VM's group shall have.
 
-    devices: each storage's whole disk (MAJOR:MINOR). A VM has bounds on a device where all its
-    drives there are held to something; its weight is its drives' together, or its part of its
-    tenant's.
+    devices: those of this host (MAJOR:MINOR) that each drive's requests come to, as a logical
+    volume and the disk below it; a drive that isn't in it may come to any. A VM has bounds on a
+    device where all its drives that come there are held to something, each by its own curves;
+    its weight is its drives' together, or its part of its tenant's.
     """
-    models = {name: storage.policy.model for name, storage in state.storages.items()}
-    there: dict[tuple[str, str], list[DriveState]] = {}
     weights: Counter[str] = Counter()
     by_tenant: Counter[str] = Counter()
+    vms: dict[str, list[tuple[DriveId, DriveState]]] = {}
     for drive, known in state.drives.items():
-        if known.policy is None:
-            weights[drive.domain] += 0
-        else:
+        vms.setdefault(drive.domain, []).append((drive, known))
+        if known.policy is not None:
             weights[drive.domain] += known.policy.weight
             by_tenant[known.tenant or ""] += known.policy.weight
-        if (device := devices.get(known.storage or "")) is not None:
-            there.setdefault((drive.domain, device), []).append(known)
-    orders: dict[str, CgroupOrder] = {}
-    for (vm, device), drives in there.items():
-        order = orders.get(
-            vm, CgroupOrder(weight=_weight(vm, drives[0], state, weights, by_tenant))
+    orders = {}
+    for vm, drives in vms.items():
+        if not weights[vm]:  # it has no policy
+            continue
+        there: dict[str, list[DriveState]] = {}
+        for drive, known in drives:
+            for device in devices.get(drive, ()):
+                there.setdefault(device, []).append(known)
+        all_known = all(drive in devices for drive, _ in drives)
+        orders[vm] = CgroupOrder(
+            {
+                device: _limits(state, on, margin) if all_known else IoMax()
+                for device, on in there.items()
+            },
+            _weight(vm, drives[0][1], state, weights, by_tenant),
+            {device: target / 1000 for device, on in there.items() if (target := _target_ms(on))},
         )
-        limits, targets = dict(order.limits), dict(order.latency_targets_s)
-        rates = [known.held for known in drives if known.held is not None]
-        if len(rates) == len(drives):
-            model = models.get(drives[0].storage or "") or state.model
-            limits[device] = backstop(model, sum(rates), margin)
-        wanted = [
-            known.policy.latency_target_ms
-            for known in drives
-            if known.policy is not None and known.policy.latency_target_ms is not None
-        ]
-        if wanted:
-            targets[device] = min(wanted) / 1000
-        orders[vm] = CgroupOrder(limits, order.weight, targets)
-    return {vm: order for vm, order in orders.items() if weights[vm]}
+    return orders
+
+
+def _limits(state: State, drives: Sequence[DriveState], margin: float) -> IoMax:
+    """Return the bounds of drives together; none where nothing holds one of them."""
+    rates: dict[int, float] = {}
+    models: dict[int, CostModel] = {}  # by id, since to hash one takes long
+    for known in drives:
+        if known.held is None:
+            return IoMax()
+        storage = state.storages.get(known.storage or "")
+        model = (storage and storage.policy.model) or state.model
+        models[id(model)] = model
+        rates[id(model)] = rates.get(id(model), 0.0) + known.held
+    first, *others = (backstop(model, rates[key], margin) for key, model in models.items())
+    return reduce(IoMax.plus, others, first)
+
+
+def _target_ms(drives: Sequence[DriveState]) -> float | None:
+    targets = [known.policy.latency_target_ms for known in drives if known.policy is not None]
+    return min((target for target in targets if target is not None), default=None)
 
 
 def _weight(

@@ -142,7 +142,9 @@ class Agent:
         assert self.cgroups is not None
         try:
             devices = {
-                name: place.number for name, place in self.storages.devices.items() if place.number
+                drive: on
+                for drive in self.state.drives
+                if (on := self.storages.devices_of(drive)) is not None
             }
             orders = vm_orders(self.state, devices, self.config.cgroup.margin)
             processes = {name: vm.process for name, vm in self.vms().items() if vm.process}

@@ -62,6 +62,14 @@ class Storages:
         """Return the storage of a drive, or None where it isn't known."""
         return self._storages.get(drive)
 
+    def devices_of(self, drive: DriveId) -> tuple[str, ...] | None:
+        """Return the devices of this host (MAJOR:MINOR) that a drive's requests come to.
+
+        There are none for one that is reached over a network; None where it isn't known.
+        """
+        places = self._places.get(self._sources.get(drive, ""))
+        return tuple(place.number for place in places if place.number) if places else None
+
     async def follow(self, vms: Mapping[str, VmInfo], timeout_s: float) -> None:
         """Find what the drives of VMs are on that are new or have changed.
 

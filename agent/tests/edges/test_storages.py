@@ -89,6 +89,15 @@ async def test_drives_are_on_what_they_share(paths: Paths) -> None:
     assert found.devices == {"sda": SDA, "sdb": SDB}
 
 
+async def test_the_devices_that_requests_come_to_are_told(paths: Paths) -> None:
+    found = Storages(configured("[storage.x]\ndrives = ['*/vda']"), lambda: paths)
+    await found.follow(vms(one="/a", two="/lv", net="rbd:x", gone="/gone"), A_MINUTE_S)
+    assert [found.devices_of(DriveId(name, "vda")) for name in ("one", "two", "net", "gone")] == [
+        ("8:0",), ("253:1", "8:0"), (), None,
+    ]  # fmt: skip
+    assert found.devices_of(DriveId("six", "vda")) is None
+
+
 async def test_a_drive_without_a_path_has_no_storage(paths: Paths) -> None:
     found = Storages({}, lambda: paths)
     await found.follow({"one": VmInfo("one", {"vda": DriveInfo("vda")})}, A_MINUTE_S)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, chain, repeat
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iokeel.backstop import LARGEST_REQUEST_BYTES, PART_BYTES, IoMax, backstop, fits, vm_orders
+from iokeel.backstop import (
+    LARGEST_REQUEST_BYTES,
+    PART_BYTES,
+    CgroupOrder,
+    IoMax,
+    backstop,
+    fits,
+    vm_orders,
+)
 from iokeel.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.policy import DrivePolicy, TenantPolicy
-from iokeel.state import DriveState, State
+from iokeel.state import DriveState, State, StorageState
+from iokeel.storage import StoragePolicy
 from iokeel.workload import DriveId
 
 KIB = 1024
@@ -115,6 +125,10 @@ def test_a_held_bound_does_while_it_is_not_tighter_and_hardly_looser() -> None:
     assert not fits(held, IoMax(rbps=1000, riops=5))
 
 
+SDA = ("8:0",)
+OWN = CostModel(CostCurve(((4096, 2.0), (8192, 3.0))), CostCurve(((4096, 4.0), (8192, 9.0))))
+
+
 def held(rate: float | None, storage: str | None = "sda", **policy: float) -> DriveState:
     promise = DrivePolicy(**policy)  # type: ignore[arg-type]
     return DriveState(policy=promise, storage=storage, tenant="acme", held=rate)
@@ -122,42 +136,77 @@ def held(rate: float | None, storage: str | None = "sda", **policy: float) -> Dr
 
 def state(**drives: DriveState) -> State:
     """Return a state with drives called VM_TARGET."""
-    ids = {name: DriveId(*name.split("_")) for name in drives}
-    return State(drives={ids[name]: known for name, known in drives.items()})
+    return State(drives={DriveId(*name.split("_")): known for name, known in drives.items()})
+
+
+def orders(known: State, *devices: tuple[str, ...], margin: float = 1.0) -> dict[str, CgroupOrder]:
+    """Return the orders where the drives come to these devices, in their order; the last to all."""
+    more = repeat(devices[-1])
+    return vm_orders(known, dict(zip(known.drives, chain(devices, more), strict=False)), margin)
 
 
 def test_a_vm_is_bounded_by_what_its_drives_may_do_together() -> None:
-    orders = vm_orders(state(a_vda=held(100.0), a_vdb=held(200.0)), {"sda": "8:0"}, 1.25)
-    assert orders["a"].limits == {"8:0": backstop(DEFAULT_MODEL, 300.0, 1.25)}
+    found = orders(state(a_vda=held(100.0), a_vdb=held(200.0)), SDA, margin=1.25)
+    assert found["a"].limits == {"8:0": backstop(DEFAULT_MODEL, 300.0, 1.25)}
 
 
 def test_a_vm_with_a_drive_that_nothing_holds_has_no_bound_there() -> None:
-    orders = vm_orders(state(a_vda=held(100.0), a_vdb=held(None)), {"sda": "8:0"})
-    assert orders["a"].limits == {}
-
-
-def test_drives_on_other_devices_are_bounded_apart() -> None:
-    drives = state(a_vda=held(100.0), a_vdb=held(200.0, storage="sdb"), a_vdc=held(5.0, None))
-    orders = vm_orders(drives, {"sda": "8:0", "sdb": "8:16"})
-    assert orders["a"].limits == {
-        "8:0": backstop(DEFAULT_MODEL, 100.0),
-        "8:16": backstop(DEFAULT_MODEL, 200.0),
+    drives = state(a_vda=held(100.0), a_vdb=held(None), a_vdc=held(7.0))
+    assert orders(drives, SDA, SDA, ("8:16",))["a"].limits == {
+        "8:0": IoMax(),
+        "8:16": backstop(DEFAULT_MODEL, 7.0),
     }
+
+
+def test_a_drive_over_a_network_is_on_no_device() -> None:
+    drives = state(a_vda=held(100.0), a_vdb=held(None))
+    assert orders(drives, SDA, ())["a"].limits == {"8:0": backstop(DEFAULT_MODEL, 100.0)}
+
+
+def test_a_drive_that_may_be_anywhere_leaves_its_vm_without_bounds() -> None:
+    drives = state(a_vda=held(100.0), a_vdb=held(200.0), b_vda=held(5.0))
+    devices = {DriveId("a", "vda"): SDA, DriveId("b", "vda"): SDA}
+    found = vm_orders(drives, devices)
+    assert found["a"].limits == {"8:0": IoMax()}
+    assert found["b"].limits == {"8:0": backstop(DEFAULT_MODEL, 5.0)}
+
+
+def test_each_device_on_the_way_is_bounded_by_all_that_comes_there() -> None:
+    drives = state(a_vda=held(100.0), a_vdb=held(20.0), a_vdc=held(3.0))
+    found = orders(drives, ("253:1", "8:0"), ("253:2", "8:0"), SDA)
+    assert found["a"].limits == {
+        "253:1": backstop(DEFAULT_MODEL, 100.0),
+        "253:2": backstop(DEFAULT_MODEL, 20.0),
+        "8:0": backstop(DEFAULT_MODEL, 123.0),
+    }
+
+
+def test_drives_of_storages_with_curves_of_their_own_are_bounded_by_those() -> None:
+    drives = state(a_vda=held(100.0), a_vdb=held(20.0, "lv"), a_vdc=held(3.0, "lv"))
+    known = replace(drives, storages={"lv": StorageState(StoragePolicy(model=OWN))})
+    limits = orders(known, SDA)["a"].limits["8:0"]
+    # 100 reads of 4K at 1, and 23 / 2; 23 / 4 writes; 8K cost 3 and 9 there.
+    assert limits.riops == 100 + 12
+    assert limits.wiops == 100 + 6
+    assert limits == backstop(DEFAULT_MODEL, 100.0).plus(backstop(OWN, 23.0))
+
+
+def test_what_is_unbounded_stays_so_with_more() -> None:
+    assert IoMax(1, None, 3, None).plus(IoMax(1, 2, None, None)) == IoMax(2, None, None, None)
 
 
 def test_a_tenants_weight_is_spread_over_its_vms() -> None:
     drives = state(a_vda=held(1.0, weight=300), b_vda=held(1.0, weight=100))
-    alone = vm_orders(drives, {"sda": "8:0"})
+    alone = orders(drives, SDA)
     assert (alone["a"].weight, alone["b"].weight) == (300, 100)
-    tenant = State(drives=drives.drives, tenants={"acme": TenantPolicy(weight=1000)})
-    together = vm_orders(tenant, {"sda": "8:0"})
+    together = orders(replace(drives, tenants={"acme": TenantPolicy(weight=1000)}), SDA)
     assert (together["a"].weight, together["b"].weight) == (750, 250)
 
 
 def test_the_tightest_latency_target_of_a_device_counts() -> None:
     drives = state(a_vda=held(1.0, latency_target_ms=5), a_vdb=held(1.0, latency_target_ms=2))
-    assert vm_orders(drives, {"sda": "8:0"})["a"].latency_targets_s == {"8:0": 0.002}
+    assert orders(drives, SDA)["a"].latency_targets_s == {"8:0": 0.002}
 
 
 def test_a_vm_without_a_policy_is_left_alone() -> None:
-    assert vm_orders(state(a_vda=DriveState(storage="sda")), {"sda": "8:0"}) == {}
+    assert orders(state(a_vda=DriveState(storage="sda")), SDA) == {}
