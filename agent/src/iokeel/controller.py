@@ -1,7 +1,8 @@
 """The control law: from what drives did to the limits that QEMU shall hold them to.
 
-Here's how it works. `decide` looks at every drive once a tick. For each with a limit L
-(normalized I/O operations a second) it computes
+Here's how it works. `decide` looks at every drive once a tick. What it may do, L normalized I/O
+operations a second, is its policy's limit (its burst while it has credit), and no more than its share
+of its storage and of its tenant's limit (allot.py). For each drive that has an L it computes
 
     R   the normalized rate of the interval just ended: what the requests cost a second
     P   the rate at which the limits in force would hold the interval's mix if its demand had no
@@ -29,6 +30,11 @@ nothing. So
   once the error times how long it has been in force comes to DRIFT_COST_S, ten gifts;
 - a drive that has been idle for IDLE_S goes back to limits for no mix in particular, so that
   whatever it does next is served alike. That is free: its bucket is empty anyway.
+
+L moves as neighbours come and go. Limits follow it once the error times how long it has been in
+force comes to the gift (SHARE_COST_S), so a large move at once and a small one later; where QEMU
+charges by the curve itself and hands out no gifts, every move of SHARE_RATIO at once; and for a
+drive that does far less than it may, only moves of LOOSE_RATIO.
 
 That the mispricing in between stays small, and never lets more than OVERSHOOT_RATIO too much
 through, is the envelope's work.
