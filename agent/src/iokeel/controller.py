@@ -1,8 +1,8 @@
 """The control law: from what drives did to the limits that QEMU shall hold them to.
 
 Here's how it works. `decide` looks at every drive once a tick. What it may do, L normalized I/O
-operations a second, is its policy's limit (its burst while it has credit), and no more than its share
-of its storage and of its tenant's limit (allot.py). For each drive that has an L it computes
+operations a second, is its policy's limit (its burst while it has credit), and no more than its
+share of its storage and of its tenant's limit (allot.py). For each drive that has an L it computes
 
     R   the normalized rate of the interval just ended: what the requests cost a second
     P   the rate at which the limits in force would hold the interval's mix if its demand had no
