@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import subprocess
 import sys
 import tempfile
@@ -79,11 +80,11 @@ class Did:
     bytes: int
 
 
-def read_scenario(path: Path, seconds: int | None) -> Scenario:
+def read_scenario(path: Path, calibrated: Path, seconds: int | None) -> Scenario:
     """Read a scenario; capacity and curves of its disk are those that calibration found."""
     raw = tomllib.loads(path.read_text())
     device, slowdown = raw["device"], float(raw["slowdown"])
-    found = json.loads((RESULTS / "calibrate.json").read_text())["devices"][device]
+    found = json.loads(calibrated.read_text())["devices"][device]
     capacity = float(found["capacity"]) * found.get("slowdown", 1.0) / slowdown
     drives = []
     for table in raw["drives"]:
@@ -135,11 +136,11 @@ def _controlled(
         weights = [drive.policy.get("weight", 100) for drive in drives]
         for i, weight in enumerate(weights):
             iops = max(1, round(scenario.capacity * weight / sum(weights)))
-            disk.set_limits(i, {"iops-total": iops})
+            _qmp(disk.qmp_socket, i, {"iops-total": iops})
     if control != "iokeel":
         yield
         return
-    socket, config = folder / "agent.sock", folder / "agent.toml"
+    api, config = folder / "agent.sock", folder / "agent.toml"
     config.write_text(_agent_config(scenario, drives, disk, folder))
     with (folder / "agent.log").open("w") as log:
         agent = subprocess.Popen(
@@ -147,7 +148,7 @@ def _controlled(
         )
         try:
             deadline = time.monotonic() + 20
-            while not socket.exists() or not _all_seen(socket, len(drives)):
+            while not api.exists() or not _all_seen(api, len(drives)):
                 if agent.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError((folder / "agent.log").read_text()[-2000:])
                 time.sleep(0.2)
@@ -157,8 +158,24 @@ def _controlled(
             agent.wait(20)
 
 
-def _all_seen(socket: Path, drives: int) -> bool:
-    return sum(len(vm.drives) for vm in client.vms(socket)) >= drives
+def _qmp(path: Path, drive: int, limits: Mapping[str, int]) -> None:
+    """Set a drive's throttle group by hand."""
+    with socket.socket(socket.AF_UNIX) as monitor:
+        monitor.connect(str(path))
+        file = monitor.makefile("rw")
+        file.readline()
+        for command, arguments in (
+            ("qmp_capabilities", {}),
+            ("qom-set", {"path": f"/objects/group{drive}", "property": "limits", "value": limits}),
+        ):
+            file.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
+            file.flush()
+            if "error" in (reply := json.loads(file.readline())):
+                raise RuntimeError(reply["error"]["desc"])
+
+
+def _all_seen(api: Path, drives: int) -> bool:
+    return sum(len(vm.drives) for vm in client.vms(api)) >= drives
 
 
 def _agent_config(
@@ -171,6 +188,7 @@ def _agent_config(
         "[libvirt]\nenabled = false",
         "[cgroup]\nenabled = false",
         "[storage.shared]",
+        'drives = ["host/*"]',
         f'device = "{disk.device}"',
         f"capacity = {round(scenario.capacity)}",
         f"curve_read = {[list(p) for p in scenario.model.read.points]}",
@@ -180,7 +198,7 @@ def _agent_config(
         lines.append(f"latency_target_ms = {scenario.latency_target_ms}")
     lines += ["[[vm]]", 'name = "host"', f'socket = "{disk.qmp_socket}"']
     for i, drive in enumerate(drives):
-        lines.append(f"[vm.drives.{disk.target(i)}]")
+        lines.append(f"[vm.drives.group{i}]")
         lines += [f"{key} = {value}" for key, value in drive.policy.items()]
     return "\n".join(lines) + "\n"
 
@@ -203,7 +221,7 @@ def _fio(
         "log_entries=1048576",
     ]
     for i, drive in enumerate(drives):
-        lines += [f"[{drive.name}]", f"uri={disk.uri(i)}", f"size={disk.part_bytes}"]
+        lines += [f"[{drive.name}]", f"uri={disk.uri(i)}", f"size={disk.drive_bytes}"]
         lines += [f"write_lat_log={folder}/{drive.name}", f"randseed={i + 1}"]
         lines += [f"{key}={value}" for key, value in drive.job.items()]
     (folder / "jobs.fio").write_text("\n".join(lines) + "\n")
@@ -277,10 +295,12 @@ def main() -> int:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=int, help="instead of the scenario's")
+    parser.add_argument("--calibrated", type=Path, default=RESULTS / "calibrate.json")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="a folder")
     parser.add_argument("--controls", nargs="+", default=list(CONTROLS))
     args = parser.parse_args()
     for path in args.scenario or sorted((HERE / "scenarios").glob("shares-*.toml")):
-        scenario = read_scenario(path, args.seconds)
+        scenario = read_scenario(path, args.calibrated, args.seconds)
         runs: dict[str, list[dict[str, Did]]] = {control: [] for control in args.controls}
         has_target = any("latency_target_ms" in drive.policy for drive in scenario.drives)
         if has_target:
@@ -290,7 +310,9 @@ def main() -> int:
                 runs[control].append(run(scenario, control, alone=control == "alone"))
         found = figures(scenario, runs)
         result = {"scenario": scenario.name, "device": scenario.device, "controls": found}
-        (RESULTS / f"shares-{scenario.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        (args.output / f"shares-{scenario.name}.json").write_text(
+            json.dumps(result, indent=1) + "\n"
+        )
         out.print(table(scenario, found))
     return 0
 
