@@ -293,13 +293,18 @@ def _check_running(vm: str, socket: Path, as_json: bool) -> None:
         names = [report.domain for report in reports]
         what = "no such file and no such running VM"
         raise IokeelError(shown(vm), what, did_you_mean(vm, names))
+    mine = {drive.storage for drive in report.drives}
+    storages = [storage for storage in client.storages(socket) if storage.storage in mine]
+    warnings = [*tables.storage_complaints(storages)]
     if as_json:
-        print(json.dumps({"domain": vm, "error": report.policy_error}))
+        print(json.dumps({"domain": vm, "error": report.policy_error, "warnings": warnings}))
     if report.policy_error is not None:
         where, _, what = report.policy_error.partition(": ")
         raise IokeelError(where, what)
     if not as_json:
         print(f"{vm}: its policy is valid")
+        for line in warnings:
+            print(line)
 
 
 @curve_app.command("table")

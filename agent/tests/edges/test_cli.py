@@ -286,7 +286,19 @@ def test_why_and_check_of_a_vm(agent: Agent) -> None:
     done = iokeel("why", "db1", "--json", "--socket", agent.socket)
     assert set(json.loads(done.out)) == {"vda", "vdb"}
     done = iokeel("policy", "check", "db1", "--socket", agent.socket)
-    assert (done.status, done.out) == (0, "db1: its policy is valid\n")
+    valid, warning = done.out.splitlines()
+    assert (done.status, valid) == (0, "db1: its policy is valid")
+    assert "reservations are not guaranteed, its capacity is not known" in warning
+
+
+def test_stats_show_storages(agent: Agent) -> None:
+    wait_for(lambda: bool(agent.ask("/v1/storages")), "a storage is found")
+    (storage,) = json.loads(iokeel("stats", "--storage", "--json", "--socket", agent.socket).out)
+    done = iokeel("stats", "--storage", "--socket", agent.socket)
+    assert done.out.splitlines()[1].split()[:2] == [storage["storage"], str(storage["drives"])]
+    assert refused(2, "stats", "db1", "--storage", "--socket", agent.socket) == (
+        "stats 'db1': a VM and --storage; give one of them"
+    )
 
 
 # As a command
