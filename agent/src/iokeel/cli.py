@@ -22,6 +22,7 @@ from rich.live import Live
 from rich.text import Text
 
 from iokeel import __version__, client, tables
+from iokeel.cli_calibrate import calibrate
 from iokeel.config import DEFAULT_CONFIG, load
 from iokeel.curve import KIB, CostCurve
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 policy_app = typer.Typer(help="Check policies.", no_args_is_help=True)
 curve_app = typer.Typer(help="Show cost curves.", no_args_is_help=True)
+app.command()(calibrate)
 app.add_typer(policy_app, name="policy")
 app.add_typer(curve_app, name="curve")
 out = Console(highlight=False)

@@ -47,3 +47,7 @@ class LimitsRejected(IokeelError):
 
 class CgroupRefused(IokeelError):
     """A VM's cgroup is not the VM's alone, so that nothing is set on it."""
+
+
+class CalibrationError(IokeelError):
+    """A storage can't be calibrated."""

@@ -42,6 +42,7 @@ def iokeel(
     stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
     uid: int | None = None,
+    timeout_s: float = 60,
 ) -> Done:
     """Run the command in an environment that says nothing of a terminal or of an agent."""
     unwanted = ("COLUMNS", "IOKEEL_SOCKET", "FORCE_COLOR")
@@ -54,7 +55,7 @@ def iokeel(
         user=uid,
         group=uid,
         extra_groups=None if uid is None else [],
-        timeout=60,
+        timeout=timeout_s,
         check=False,
     )
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -24,6 +24,7 @@ CORE = (
         "controller",
         "backstop",
     ),
+    *("fit", "saturation", "steadiness"),
 )
 # What computes, and neither asks the machine for anything nor tells it anything.
 ALLOWED = {
@@ -35,6 +36,7 @@ ALLOWED = {
     "functools",
     "itertools",
     "math",
+    "statistics",
     "typing",
 }
 # What would do I/O, ask a clock or throw a die without an import.
