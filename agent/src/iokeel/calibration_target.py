@@ -20,6 +20,7 @@ from pathlib import Path
 from iokeel.errors import CalibrationError, ConfigError
 from iokeel.fio import Fio
 from iokeel.in_use import InUse
+from iokeel.network_storage import network_place
 from iokeel.text import shown_path
 
 DEFAULT_FILE_BYTES = 4 << 30
@@ -107,7 +108,10 @@ def _export(uri: str, wishes: Wishes) -> Target:
     region = 0 if size is None else _region(uri, size, size)
     where = ("--ioengine=nbd", f"--uri={uri}")
     fio = Fio(shown_path(uri), where, region, wishes.threads)
-    return Target("source", uri, fio, wishes.destroy_data)
+    place = network_place(uri)
+    if place is None:
+        raise ConfigError(shown_path(uri), "names no server", "write it like nbd://host/export")
+    return Target("source", place.name, fio, wishes.destroy_data)
 
 
 @contextmanager

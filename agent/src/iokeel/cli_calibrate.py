@@ -35,7 +35,7 @@ from iokeel.units import duration, parse_size, rate
 
 # Where no terminal says how wide it is.
 _WIDE = 1000
-_MOST_SECONDS = 3600.0
+_LEAST_SECONDS, _MOST_SECONDS = 0.2, 3600.0
 _MOST_THREADS = 64
 
 
@@ -58,7 +58,9 @@ def calibrate(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", min=0.5, max=_MOST_SECONDS, help="Seconds a run (default 3)."),
+        typer.Option(
+            "--seconds", min=_LEAST_SECONDS, max=_MOST_SECONDS, help="Seconds a run (default 3)."
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer sizes and shorter runs: two minutes, not ten.")
@@ -110,11 +112,11 @@ def calibrate(
     plan = QUICK if quick else Plan()
     if seconds is not None:
         plan = Plan(plan.random_kib, plan.sequential_kib, seconds, plan.ramp_s, plan.repeats)
-    tool = fio.version()
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         console.width = _WIDE
     with _ended_by_signals(), _Progress(console) as progress:
+        tool = fio.version()
         with opened(storage, wishes, progress.filled, InUse()) as target:
             series = measure(target.fio, plan, target.writable, progress)
     result = found(series, target.zero_ratio)

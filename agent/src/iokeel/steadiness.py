@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -56,18 +57,16 @@ def steadiness(rates: Sequence[float]) -> Steadiness:
     return Steadiness(spread, (low, high), cut / len(ranked))
 
 
-def pooled(runs: Iterable[Sequence[float]], window_s: float) -> list[float]:
+def pooled(runs: Sequence[Sequence[float]], window_s: float) -> list[float]:
     """Return rates over spans long enough to be counted, from runs' rates by window.
 
-    Windows of a run are joined until a span has some hundred requests; a span never has windows
-    of two runs, and a run that is too short for one is one.
+    Windows of a run are joined until a span has some hundred requests on average; a span never
+    has windows of two runs, and a run that is too short for one is one.
     """
+    mean = fmean(rate for run in runs for rate in run)
+    wanted = math.ceil(_LEAST_REQUESTS / (mean * window_s)) if mean else 1
     rates = []
     for run in runs:
-        if not run:
-            continue
-        mean = fmean(run)
-        wanted = _LEAST_REQUESTS / (mean * window_s) if mean else len(run)
-        joined = max(1, min(len(run), round(wanted + 0.5)))
+        joined = min(len(run), wanted)
         rates += [fmean(run[i : i + joined]) for i in range(0, len(run) - joined + 1, joined)]
     return rates

@@ -22,6 +22,7 @@ from tests.edges.storage import MIB, loop_device, mounted, nbd_server
 KIB = 1024
 KNOWN_DEVICE = Path(__file__).parent / "known_device.c"
 QUICK = ("--quick", "--seconds", "0.5")
+QUICKEST = ("--quick", "--seconds", "0.2")
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make devices and mounts")
 
 
@@ -64,6 +65,7 @@ def device(tmp_path: Path) -> Iterator[Path]:
         ("/tmp --size 1m", "--size: 1 MiB are too few to tell anything; give 16m or more"),
         ("/tmp --destroy-data", "--destroy-data: is for devices; leave it out"),
         ("/tmp --fill", "--fill: is for devices"),
+        ("nbd:///export", "nbd:///export: names no server; write it like nbd://host/export"),
         ("nbd://localhost --size 1m", "--size: 1 MiB are too few"),
         ("nbd://localhost --fill", "--fill: destroys all data; give --destroy-data too"),
         ("nbd://localhost --fill --destroy-data", "--fill: an export is filled as far as --size"),
@@ -206,13 +208,13 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
     used.mkdir()
     temporary.mkdir()
     process = subprocess.Popen(
-        [IOKEEL, "calibrate", used, "--size", "16m"],
+        [IOKEEL, "calibrate", used, "--size", "16m", "--even-if-in-use"],
         stderr=subprocess.PIPE,
         env=os.environ | {"TMPDIR": str(temporary)},
     )
     try:
-        wait_for(lambda: bool(list(temporary.glob("*/log_iops*"))), "fio measures")
-        (fio,) = children(process.pid)
+        wait_for(lambda: bool(measuring(process.pid)), "fio runs")
+        (fio,) = measuring(process.pid)
         process.send_signal(number)
         _, said = process.communicate(timeout=30)
     finally:
@@ -223,15 +225,17 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
     assert not Path(f"/proc/{fio}").exists()
 
 
-def children(process: int) -> list[int]:
+def measuring(process: int) -> list[int]:
+    """Return the fio that a calibration runs against its storage."""
     tasks = Path(f"/proc/{process}/task").iterdir()
-    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    return [pid for pid in pids if b"--rw" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
-    words: list[str | Path] = [IOKEEL, "calibrate", tmp_path, "--size", "16m"]
+    words: list[str | Path] = [IOKEEL, "calibrate", tmp_path, "--size", "1g", "--even-if-in-use"]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-    wait_for(lambda: bool(children(process.pid)), "fio runs")
+    wait_for(lambda: bool(measuring(process.pid)), "fio runs")
     process.kill()
     process.wait()
     assert list(tmp_path.iterdir()) == []
@@ -258,6 +262,8 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
         assert 0.7 * most < one["raw_iops"] < 1.05 * most
         assert one["saturation_depth"] >= 4
     assert 0.7 < found["capacity"] / (4 / times[4]) < 1.05
+    pasted = parse(found["config"].encode(), "pasted").storages["known"].policy
+    assert pasted.capacity == found["capacity"]
     table = tomllib.loads(found["config"])["storage"]["known"]
     assert table["capacity"] == found["capacity"]
     for key, factor in (("curve_read", 1), ("curve_write", 2)):
@@ -271,31 +277,34 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
     # Four servers at 80 %, by Erlang's formula, take 1.75 times as long as one request alone; the
     # longest are writes of 1 MiB.
     assert table["latency_target_ms"] == pytest.approx(1.75e3 * 2 * times[1024], rel=0.3)
+    assert table["source"] == f"nbd:unix:{tmp_path}/nbd.sock"
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 @root_only
 def test_a_device_is_only_read_and_can_be_pasted(device: Path) -> None:
     before = hashlib.sha256(device.read_bytes()).digest()
-    status, out, err = calibrate(device, *QUICK)
+    status, out, err = calibrate(device, *QUICKEST)
     assert status == 0
     assert hashlib.sha256(device.read_bytes()).digest() == before
     table = tomllib.loads(out)["storage"][device.name]
     assert table.pop("device") == str(device)
     assert table.keys() == {"capacity", "latency_target_ms", "curve_read"}
-    assert parse(out.encode(), "pasted")
+    pasted = parse(out.encode(), "pasted").storages[device.name].policy
+    assert pasted.model is not None
+    assert pasted.model.same
     assert "warning: writes were not measured" in err
     assert "as zeros" not in err
 
 
 def test_a_folder_is_left_as_it_was(tmp_path: Path) -> None:
-    status, out, err = calibrate(tmp_path, *QUICK, "--size", "16m", "--even-if-in-use")
+    status, out, err = calibrate(tmp_path, *QUICKEST, "--size", "16m", "--even-if-in-use")
     assert status == 0
     assert list(tmp_path.iterdir()) == []
     (table,) = tomllib.loads(out)["storage"].values()
     assert table.pop("path") == str(tmp_path)
     assert table.keys() == {"capacity", "latency_target_ms", "curve_read", "curve_write"}
-    assert parse(out.encode(), "pasted")
+    assert parse(out.encode(), "pasted").storages
     assert err.splitlines()[0].split() == "kind size rate bytes depth p99 cost fit error".split()
 
 

@@ -71,6 +71,13 @@ def test_windows_are_joined_until_chance_is_small() -> None:
     # 500 requests a window: each counts. 120 a window: four in one, and what is over is left out.
     assert pooled([[1000.0, 1200.0], [900.0]], 0.5) == [1000.0, 1200.0, 900.0]
     assert pooled([[200.0] * 4 + [280.0] * 5], 0.5) == pytest.approx([200.0, 280.0])
-    # A run too short for a span is one.
+
+
+def test_a_run_too_short_for_a_span_is_one() -> None:
     assert pooled([[20.0, 30.0], [40.0, 50.0]], 0.5) == [25.0, 45.0]
-    assert pooled([[], [0.0, 0.0]], 0.5) == [0.0]
+    assert pooled([[0.0, 0.0]], 0.5) == [0.0, 0.0]
+
+
+def test_all_spans_are_as_long() -> None:
+    # 450 a window on average; the slow run's spans have fewer requests, and count as much.
+    assert pooled([[1200.0] * 4, [600.0] * 4], 0.5) == [1200.0] * 4 + [600.0] * 4
