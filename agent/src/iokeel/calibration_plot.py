@@ -29,7 +29,7 @@ def check(file: Path) -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        mend = "install it (apt-get install python3-matplotlib), or leave --plot out"
+        mend = "install it (python3-matplotlib), or leave --plot out"
         raise ConfigError("--plot", "needs matplotlib", mend) from None
 
 
