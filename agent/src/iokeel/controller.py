@@ -78,10 +78,12 @@ from iokeel.state import (
     StorageState,
     Verdict,
 )
-from iokeel.workload import DriveId, Rates, rates
+from iokeel.workload import DriveId, Rates, Throttled, rates
 
 # A bound that is used to this much is what holds the drive.
 _FULL_RATIO = 0.95
+# Where QEMU tells how long requests waited: one that they waited for at least so much of the time.
+_HELD_RATIO = 0.05
 # The rate that limits are computed for before they are scaled to a drive's own: so large that
 # rounding is nothing.
 _UNIT_RATE = 1_000_000.0
@@ -112,8 +114,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         drives[drive] = after
         if order is not None:
             assert after.reason is not None
-            curve = model if after.exact and after.reason is not Reason.RELEASED else None
-            orders.append(SetLimits(drive, order, after.reason, curve))
+            orders.append(SetLimits(drive, order, after.reason))
         if after.verdict is Verdict.SUSPECT:
             again.append(drive)
     return State(state.model, drives, state.tenants, storages, tuple(again)), orders
@@ -144,8 +145,8 @@ def static_limits(state: State) -> list[SetLimits]:
             orders.append(SetLimits(drive, known.found or UNLIMITED, Reason.STOPPING))
             continue
         if known.exact:
-            limits = exact_limits(policy.limit, separate=policy.separate_budgets)
-            orders.append(SetLimits(drive, limits, Reason.STOPPING, model))
+            limits = exact_limits(model, policy.limit, separate=policy.separate_budgets)
+            orders.append(SetLimits(drive, limits, Reason.STOPPING))
             continue
         limits = limits_for(
             model, policy.limit, separate=policy.separate_budgets, overshoot_ratio=0.0
@@ -158,7 +159,20 @@ def full_bounds(known: DriveState) -> list[str]:
     """Return the fields of the limits in force that the last interval used up."""
     if known.sent is None or known.rates is None:
         return []
+    if known.exact and known.rates.throttled is not None:
+        return _holding(known.sent, known.rates.throttled)
     return _full(known.sent, known.rates, known.rate if known.exact else None)
+
+
+def _holding(limits: ThrottleLimits, did: Throttled) -> list[str]:
+    """Return the fields of exact limits that requests have waited for."""
+    held_s = {"read": did.held_s(write=False), "write": did.held_s(write=True)}
+    held_s["total"] = max(held_s.values())
+    return [
+        f"iops_{suffix}"
+        for suffix in ("total", "read", "write")
+        if getattr(limits, f"iops_{suffix}") and held_s[suffix] >= _HELD_RATIO * did.elapsed_s
+    ]
 
 
 def _full(limits: ThrottleLimits | None, did: Rates, charged: float | None) -> list[str]:
@@ -234,7 +248,7 @@ def _look(
     rate = base_rate(policy, allowed)
     unit = known.unit
     if seen.exact:
-        base = exact_limits(rate, separate=policy.separate_budgets)
+        base = exact_limits(model, rate, separate=policy.separate_budgets)
     else:
         if unit is None or mix is not known.priced_for or reason is Reason.POLICY:
             unit = limits_for(model, _UNIT_RATE, mix, separate=policy.separate_budgets)
@@ -333,8 +347,12 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         with_seen(did.write, seen_mix.write),
         did.read_latency_s,
         did.write_latency_s,
+        did.throttled,
     )
-    rate = mix_cost(model, Mix(did.read, did.write))
+    if did.throttled is not None and before.sent is not None and before.sent.cost_read is not None:
+        rate = did.throttled.rate  # what QEMU charged by our curve, not an estimate
+    else:
+        rate = mix_cost(model, Mix(did.read, did.write))
     owed = policy.reservation if policy else 0
     lately, demand = demand_after(before.lately, rate, owed)
     if did.idle:
@@ -348,6 +366,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
             lately=lately,
             demand=demand,
             backlogged=False,
+            throttled_s=before.throttled_s + _held_s(before, did, full=False),
             credit=_credit(before, policy, rate, did),
             active_ns=None,
             idle_ns=before.idle_ns or before.counters.at_ns,
@@ -366,15 +385,22 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         lately=lately,
         demand=demand,
         backlogged=full and (not before.credit.open or rate >= _FULL_RATIO * (before.held or 0.0)),
-        throttled_s=before.throttled_s + did.elapsed_s * full,
+        throttled_s=before.throttled_s + _held_s(before, did, full),
         credit=_credit(before, policy, rate, did),
         mix=mean_mix(None if shifted else before.mix, did),
         looks=1 if shifted else before.looks + 1,
         size=size,
-        price=before.price.after(bps / rate),
+        price=before.price.after(bps / rate) if rate else before.price,
         active_ns=before.active_ns or counters.at_ns,  # it woke up some time before
         idle_ns=None,
     )
+
+
+def _held_s(before: DriveState, did: Rates, full: bool) -> float:
+    """Return for how long limits held a drive, of which it is known whether it filled them."""
+    if before.exact and did.throttled is not None:
+        return max(did.throttled.held_s(write=False), did.throttled.held_s(write=True))
+    return did.elapsed_s if full else 0.0
 
 
 def _credit(before: DriveState, policy: DrivePolicy | None, rate: float, did: Rates) -> Credit:
@@ -399,7 +425,7 @@ def _with_burst(base: ThrottleLimits, ratio: float, credit_s: float) -> Throttle
     length = int(credit_s * (ratio - 1) / ratio)
     if length < 2:  # QEMU doesn't hold a burst of 1 s to its rate
         return base
-    bursts: dict[str, int] = {}
+    bursts: dict[str, Any] = {}
     for name in AVERAGES:
         average = getattr(base, name)
         if average is not None:

@@ -16,7 +16,8 @@ KIB = 1024
 SMALLEST_REQUEST_BYTES = 4 * KIB
 # Hulls end in a ray: a point so far out that the last slope decides there.
 _FAR_BYTES = 1 << 40
-_MAX_POINTS = 64
+# What a throttle group of QEMU's takes (qemu-patches).
+_MAX_POINTS = 32
 
 Point = tuple[int, float]
 
@@ -26,7 +27,7 @@ class CostCurve:
     """A piecewise linear cost by request size.
 
     points: (size in bytes, cost in normalized I/O operations), sizes ascending, costs positive
-    and never falling; 1 to 64 of them. Cost is linear between points, flat below the first and
+    and never falling; 1 to 32 of them. Cost is linear between points, flat below the first and
     goes on with the last slope beyond the last. Raises CurveError where that does not hold.
     """
 

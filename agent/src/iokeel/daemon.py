@@ -287,7 +287,7 @@ class Agent:
     async def _set(self, order: SetLimits) -> None:
         for source in self.sources:
             if order.drive.domain in source.vms():
-                await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S, order.curve)
+                await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S)
                 return
         raise DriveGone(str(order.drive), "its guest is no longer there")
 

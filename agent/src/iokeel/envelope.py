@@ -34,6 +34,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
+from typing import Any
 
 from iokeel.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
 from iokeel.limits import AVERAGES, ThrottleLimits
@@ -100,18 +101,20 @@ def limits_for(
 
 def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
     """Return limits that hold any mix to `ratio` times the rate that these hold it to."""
-    rates = {
+    rates: dict[str, Any] = {
         name: max(1, round(value * ratio)) for name in AVERAGES if (value := getattr(limits, name))
     }
     return ThrottleLimits(**rates, iops_size=limits.iops_size)
 
 
-def exact_limits(limit: float, *, separate: bool = False) -> ThrottleLimits:
+def exact_limits(model: CostModel, limit: float, *, separate: bool = False) -> ThrottleLimits:
     """Return the limits that hold a drive where QEMU itself charges by the cost curve."""
     iops = max(1, round(limit))
     if separate:
-        return ThrottleLimits(iops_read=iops, iops_write=iops)
-    return ThrottleLimits(iops_total=iops)
+        return ThrottleLimits(
+            iops_read=iops, iops_write=iops, cost_read=model.read, cost_write=model.write
+        )
+    return ThrottleLimits(iops_total=iops, cost_read=model.read, cost_write=model.write)
 
 
 def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, float] | None:
@@ -154,7 +157,7 @@ def _best(model: CostModel, budgets: Sequence[_Budget], steps_to_a_doubling: int
         _iops_sizes(model, steps_to_a_doubling),
         key=lambda iops_size: min(budget.worst_service(iops_size) for budget in budgets),
     )
-    values: dict[str, int] = {} if best is None else {"iops_size": best}
+    values: dict[str, Any] = {} if best is None else {"iops_size": best}
     for budget in budgets:
         values |= budget.values(best)
     return ThrottleLimits(**values)

@@ -12,7 +12,7 @@ from iokeel.limits import ThrottleLimits
 from iokeel.source import VmInfo
 from iokeel.state import DriveState, StorageState
 from iokeel.units import duration, iops, percent, rate, size
-from iokeel.workload import NS_PER_S, DriveId, Flow
+from iokeel.workload import NS_PER_S, DriveId, Flow, Rates
 
 
 def explain(drive: DriveId, vm: VmInfo, agent: Any) -> list[str]:
@@ -61,7 +61,8 @@ def _rates(known: DriveState) -> list[str]:
     ]
     return [
         f"In the last {did.elapsed_s:.1f} s it did {' and '.join(parts)},"
-        f" which costs {iops(known.rate)}."
+        f" which costs {iops(known.rate)}.",
+        *(line for write in (False, True) for line in _throttled(did, write)),
     ]
 
 
@@ -98,6 +99,32 @@ def _storage(name: str, storage: StorageState) -> str:
     if storage.kept < 1:
         text += f"; of what is reserved and asked for {percent(storage.kept)} fits"
     return f"{text}."
+
+
+def _throttled(did: Rates, write: bool) -> list[str]:
+    """Return what QEMU tells of its throttle, where it does, of reads or of writes."""
+    if did.throttled is None:
+        return []
+    what = "writes" if write else "reads"
+    lines = []
+    if sizes := did.throttled.sizes(write):
+        total = sum(sizes.values())
+        parts = [f"{percent(count / total)} {_bin(least)}" for least, count in sizes.items()]
+        lines.append(f"The {what} were {', '.join(parts)}.")
+    flow = did.write if write else did.read
+    group = did.throttled.later.write if write else did.throttled.later.read
+    if flow.raw_iops:
+        wait_s = did.throttled.wait_s(write) / (flow.raw_iops * did.elapsed_s)
+        device_s = did.device_latency_s(write)
+        rest = "" if device_s is None else f", and took the device {duration(device_s)}"
+        lines.append(f"They waited {duration(wait_s)} each for the throttle{rest}.")
+    if group.waiting:
+        lines.append(f"{group.waiting} {what} wait now.")
+    return lines
+
+
+def _bin(least: int) -> str:
+    return f"of {size(least)} to {size(2 * least)}" if least else "of no bytes"
 
 
 def _credit(known: DriveState) -> list[str]:

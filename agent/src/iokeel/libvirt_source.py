@@ -1,36 +1,44 @@
 """VMs that libvirt runs: discovery, events, counters, and limits through its own API.
 
 Statistics of all domains come in one call, with NOWAIT: it passes over a domain whose job another
-call holds, as one does that hangs because its QEMU doesn't answer.
+call holds, as one does that hangs because its QEMU doesn't answer. Throttle groups of those that
+answered are read after that, where QEMU has cost curves and a policy limits a drive.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import libvirt
-import libvirt_qemu
 
 from iokeel.backoff import delays
-from iokeel.curve import CostModel
-from iokeel.emulator import has_cost_curve
-from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
+from iokeel.emulator import Abilities, abilities_of
+from iokeel.errors import DriveGone, IokeelError, PolicyError
 from iokeel.libvirt_calls import Calls, NoAnswer
-from iokeel.limits import FIELDS, ThrottleLimits
-from iokeel.metadata import DomainXml, missing_targets, parse_domain, parse_policy, pool_type
+from iokeel.libvirt_domain import (
+    Domain,
+    counters_of,
+    describe,
+    from_libvirt,
+    limits_any,
+    own_group,
+    read_all,
+    to_libvirt,
+)
+from iokeel.libvirt_exact import set_curve
+from iokeel.limits import UNLIMITED, ThrottleLimits
+from iokeel.metadata import DomainXml, missing_targets, parse_domain, parse_policy
 from iokeel.policy import DomainPolicy, DrivePolicy
 from iokeel.process import guest
-from iokeel.qmp_drives import QmpDrive, setting
+from iokeel.qmp_groups import Group, group_limits
 from iokeel.source import DriveInfo, VmInfo
 from iokeel.workload import Counters, DriveId
 
@@ -39,31 +47,8 @@ log = logging.getLogger(__name__)
 # Some change without an event (a disk's source after a block job, say): look again this often.
 RESYNC_S = 60.0
 _CALL_TIMEOUT_S = 10.0
+_UNREAD = b""
 _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 5, 3
-_VOLUME = "volume://"
-_STATS_FLAGS = (
-    libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
-    | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_PAUSED
-    | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
-)
-
-
-def _libvirt_name(field: str) -> str:
-    """Return libvirt's name of a ThrottleLimits field: bps_read_max is read_bytes_sec_max."""
-    if field == "iops_size":
-        return "size_iops_sec"
-    unit, direction, *rest = field.split("_")
-    kind = "bytes" if unit == "bps" else "iops"
-    return "_".join([direction, kind, "sec", *rest])
-
-
-_NAMES = {_libvirt_name(field): field for field in FIELDS}
-
-
-@dataclass(frozen=True, slots=True)
-class _Domain:
-    xml: DomainXml
-    info: VmInfo
 
 
 class LibvirtSource:
@@ -76,11 +61,13 @@ class LibvirtSource:
         self._uri = uri
         self._is_local = not urlsplit(uri).netloc
         self._classes = classes
-        self._domains: dict[str, _Domain] = {}
+        self._domains: dict[str, Domain] = {}
         self._events: Any = None
         self._lost = asyncio.Event()
         self._calls = Calls(uri)
-        self._curves: dict[tuple[str, int, int], asyncio.Future[bool]] = {}
+        self._abilities: dict[tuple[str, int, int], asyncio.Future[Abilities]] = {}
+        self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
+        self._orders: Counter[str] = Counter()  # limits set or being set, by domain
         self._stale: asyncio.Queue[str] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
@@ -123,27 +110,26 @@ class LibvirtSource:
         names = self._domains.keys() if domains is None else self._domains.keys() & set(domains)
         if not names or self._events is None:
             return {}
+        groups = {name: d.xml for name, d in self._domains.items() if d.groups and name in names}
+        orders = dict(self._orders)
         try:
-            at_ns, statistics = await self._calls.call(
-                lambda connection: _read(connection, None if domains is None else names), timeout_s
+            readings = await self._calls.call(
+                lambda connection: read_all(connection, None if domains is None else names, groups),
+                timeout_s,
             )
         except IokeelError as error:
             self.errors["timeout" if isinstance(error, NoAnswer) else "sample"] += 1
             log.warning("%s", error)
             return {}
-        return {
-            DriveId(name, target): counters
-            for name, values in statistics
-            for target, counters in _counters(values, at_ns)
-        }
+        found = {}
+        for name, reading in readings.items():
+            if reading.groups is not None and self._orders[name] == orders.get(name, 0):
+                self._note_groups(name, reading.groups)
+            for target, counters in counters_of(reading):
+                found[DriveId(name, target)] = counters
+        return found
 
-    async def set_limits(
-        self,
-        drive: DriveId,
-        limits: ThrottleLimits,
-        timeout_s: float,
-        curve: CostModel | None = None,
-    ) -> None:
+    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force through blkdeviotune, or the drive's own throttle group.
 
         A curve goes to QEMU's monitor after them, since libvirt doesn't know it; libvirt's own
@@ -154,8 +140,9 @@ class LibvirtSource:
         disk = next((d for d in disks if d.target == drive.target), None)
         if domain is None or disk is None:
             raise DriveGone(str(drive), "is no longer there")
-        values = _to_libvirt(limits)
-        group = _own_group(domain.xml, drive) if disk.throttle_groups else None
+        xml, exact = domain.xml, domain.info.drives[drive.target].exact
+        values = to_libvirt(limits)
+        group = own_group(xml, drive) if disk.throttle_groups else None
 
         def put(connection: Any) -> None:
             handle = connection.lookupByName(drive.domain)
@@ -163,10 +150,16 @@ class LibvirtSource:
                 handle.setThrottleGroup(group, values, libvirt.VIR_DOMAIN_AFFECT_LIVE)
             else:
                 handle.setBlockIoTune(drive.target, values, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-            if curve is not None:
-                _set_curve(handle, drive, limits, curve, group)
+            if exact:
+                set_curve(handle, xml, drive, limits)
 
-        await self._calls.call(put, timeout_s, str(drive))
+        self._orders[drive.domain] += 1
+        try:
+            await self._calls.call(put, timeout_s, str(drive))
+        finally:
+            self._orders[drive.domain] += 1
+            if exact:
+                self._limits[drive] = _UNREAD
         self._note_in_force(drive, limits)
 
     # Connection and events
@@ -251,7 +244,7 @@ class LibvirtSource:
         """Read a domain anew. One that can't be read now stays as it is."""
         try:
             text, tunes, paths = await self._calls.call(
-                lambda connection: _describe(connection, name), _CALL_TIMEOUT_S, name
+                lambda connection: describe(connection, name), _CALL_TIMEOUT_S, name
             )
             process = await asyncio.to_thread(guest, name) if self._is_local else None
         except DriveGone:
@@ -265,28 +258,32 @@ class LibvirtSource:
         exact = xml.emulator is not None and await self._is_exact(xml.emulator)
         before = self._domains.get(name)
         policy, bad_policy = self._policy(xml, text, before)
-        drives = {
-            disk.target: DriveInfo(disk.target, paths[disk.target], tunes.get(disk.target), exact)
-            for disk in xml.disks
-        }
+        drives = {}
+        for disk in xml.disks:
+            drive = DriveId(name, disk.target)
+            in_force = self._with_curves(drive, tunes.get(disk.target))
+            drives[disk.target] = DriveInfo(disk.target, paths[disk.target], in_force, exact)
+            if drive in self._limits:
+                self._limits[drive] = _UNREAD
         info = VmInfo(name, drives, policy, bad_policy, process)
-        self._domains[name] = _Domain(xml, info)
+        self._domains[name] = Domain(xml, info, exact and limits_any(info))
         if before is None or before.info != info:
             self.on_change(name)
 
     async def _is_exact(self, emulator: str) -> bool:
-        """Whether a QEMU binary has cost curves; asked once for each version of it."""
+        """Whether a QEMU binary has all that it takes; asked once for each version of it."""
         try:
             status = os.stat(emulator)
         except OSError:
             return False
         key = (emulator, status.st_mtime_ns, status.st_size)
-        if key not in self._curves:
-            self._curves[key] = asyncio.ensure_future(has_cost_curve(emulator))
-        return await self._curves[key]
+        if key not in self._abilities:
+            self._abilities[key] = asyncio.ensure_future(abilities_of(emulator))
+        abilities = await self._abilities[key]
+        return abilities.cost_curve and abilities.group_statistics
 
     def _policy(
-        self, xml: DomainXml, text: str, before: _Domain | None
+        self, xml: DomainXml, text: str, before: Domain | None
     ) -> tuple[DomainPolicy | None, IokeelError | None]:
         """Return a domain's policy, or its last good one with what is wrong with the new one."""
         last = before.info if before else None
@@ -322,140 +319,40 @@ class LibvirtSource:
         domain = self._domains.get(name)
         if domain is None or target is None:
             return
-        limits = _from_libvirt({k.removeprefix("blkdeviotune."): v for k, v in values.items()})
+        limits = from_libvirt({k.removeprefix("blkdeviotune."): v for k, v in values.items()})
         drive = domain.info.drives.get(str(target))
-        if drive is not None and drive.in_force != limits:
-            self._note_in_force(DriveId(name, str(target)), limits)
+        in_force = self._with_curves(DriveId(name, str(target)), limits)
+        if drive is not None and drive.in_force != in_force:
+            self._note_in_force(DriveId(name, str(target)), in_force)
             self.on_change(name)
 
-    def _note_in_force(self, drive: DriveId, limits: ThrottleLimits) -> None:
+    def _with_curves(self, drive: DriveId, limits: ThrottleLimits | None) -> ThrottleLimits | None:
+        """Return limits as libvirt tells them with the curves last seen, which it doesn't tell."""
+        domain = self._domains.get(drive.domain)
+        known = domain.info.drives.get(drive.target) if domain else None
+        if limits is None or known is None or known.in_force is None:
+            return limits
+        seen = known.in_force
+        return replace(limits, cost_read=seen.cost_read, cost_write=seen.cost_write)
+
+    def _note_groups(self, name: str, groups: Mapping[str, Group]) -> None:
+        """Take over what QEMU itself says of limits, where that has changed."""
+        for target, group in groups.items():
+            drive, limits = DriveId(name, target), bytes(group.limits)
+            if self._limits.get(drive) != limits:
+                self._limits[drive] = limits
+                self._note_in_force(drive, group_limits(limits))
+        for drive in [d for d in self._limits if d.domain == name and d.target not in groups]:
+            del self._limits[drive]  # it has left its group, and so has no limits
+            self._note_in_force(drive, UNLIMITED)
+
+    def _note_in_force(self, drive: DriveId, limits: ThrottleLimits | None) -> None:
         domain = self._domains.get(drive.domain)
         if domain is None or drive.target not in domain.info.drives:
             return
         known = domain.info.drives[drive.target]
         drives = {**domain.info.drives, drive.target: replace(known, in_force=limits)}
         self._domains[drive.domain] = replace(domain, info=replace(domain.info, drives=drives))
-
-
-def _read(
-    connection: Any, names: Collection[str] | None
-) -> tuple[int, list[tuple[str, Mapping[str, Any]]]]:
-    """Return when, and the block statistics of all running domains or of some, by name."""
-    kind = libvirt.VIR_DOMAIN_STATS_BLOCK
-    if names is None:
-        found = connection.getAllDomainStats(kind, _STATS_FLAGS)
-    else:
-        handles = [connection.lookupByName(name) for name in names]
-        found = connection.domainListGetStats(handles, kind, _STATS_FLAGS)
-    return time.monotonic_ns(), [(handle.name(), values) for handle, values in found]
-
-
-def _describe(
-    connection: Any, name: str
-) -> tuple[str, dict[str, ThrottleLimits], dict[str, str | None]]:
-    """Return a running domain's XML, and the limits and the paths of its disks by target."""
-    handle = connection.lookupByName(name)
-    if not handle.isActive():
-        raise DriveGone(name, "does not run")
-    text = handle.XMLDesc(0)
-    xml = parse_domain(text)
-    live = libvirt.VIR_DOMAIN_AFFECT_LIVE
-    tunes = {
-        disk.target: xml.throttle_groups[disk.throttle_groups[0]]
-        if disk.throttle_groups
-        else _from_libvirt(handle.blockIoTune(disk.target, live))
-        for disk in xml.disks
-    }
-    return text, tunes, {disk.target: _path(connection, disk.source) for disk in xml.disks}
-
-
-def _path(connection: Any, source: str | None) -> str | None:
-    """Return a disk's path or URL; of a storage pool's volume, that of what it is."""
-    if source is None or not source.startswith(_VOLUME):
-        return source
-    pool_name, _, volume = source.removeprefix(_VOLUME).partition("/")
-    try:
-        pool = connection.storagePoolLookupByName(pool_name)
-        path = str(pool.storageVolLookupByName(volume).path())
-        if path.startswith("/"):
-            return path
-        kind = pool_type(pool.XMLDesc(0))
-    except (libvirt.libvirtError, PolicyError) as error:
-        log.debug("%s: %s", source, error)  # the pool was stopped or is no longer there
-        return source
-    return f"rbd:{path}" if kind == "rbd" else source
-
-
-def _counters(values: Mapping[str, Any], at_ns: int) -> list[tuple[str, Counters]]:
-    """Return the counters of each of a domain's disks by target."""
-    found = []
-    for i in range(values.get("block.count", 0)):
-        at = f"block.{i}."
-        if at + "rd.reqs" not in values:  # a domain that was busy shows no counters
-            continue
-        found.append(
-            (
-                values[at + "name"],
-                Counters(
-                    at_ns,
-                    values[at + "rd.reqs"],
-                    values[at + "rd.bytes"],
-                    values[at + "wr.reqs"],
-                    values[at + "wr.bytes"],
-                    values.get(at + "rd.times", 0),
-                    values.get(at + "wr.times", 0),
-                ),
-            )
-        )
-    return found
-
-
-def _set_curve(
-    handle: Any, drive: DriveId, limits: ThrottleLimits, curve: CostModel, group: str | None
-) -> None:
-    """Set a drive's curve with its limits, in one command of QEMU's own."""
-    tune = handle.blockIoTune(drive.target, libvirt.VIR_DOMAIN_AFFECT_LIVE) if not group else {}
-    throttled = QmpDrive(
-        target=drive.target,
-        qdev=tune.get("group_name", ""),  # libvirt's default is the device's QOM path
-        device="",
-        path=None,
-        throttle_group=f"throttle-{group}" if group else None,
-        shares=(),
-        in_force=limits,
-    )
-    name, arguments = setting(throttled, limits, curve)
-    command = json.dumps({"execute": name, "arguments": arguments})
-    answer = json.loads(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
-    if "error" in answer:
-        raise LimitsRejected(
-            str(drive), f"QEMU took no cost curve: {answer['error']['desc']}", "trying again later"
-        )
-
-
-def _own_group(xml: DomainXml, drive: DriveId) -> str:
-    """Return the throttle group that throttles this drive and no other."""
-    for disk in xml.disks:
-        if disk.target == drive.target:
-            groups = disk.throttle_groups
-    others = {g for d in xml.disks if d.target != drive.target for g in d.throttle_groups}
-    for group in groups:
-        if group not in others:
-            return group
-    raise LimitsRejected(
-        str(drive),
-        f"its throttle groups ({', '.join(groups)}) throttle other drives too",
-        "give it a throttlefilter with a group of its own",
-    )
-
-
-def _to_libvirt(limits: ThrottleLimits) -> dict[str, int]:
-    """Return every value, 0 for none: libvirt keeps what it is not given."""
-    return {name: getattr(limits, field) or 0 for name, field in _NAMES.items()}
-
-
-def _from_libvirt(values: Mapping[str, Any]) -> ThrottleLimits:
-    return ThrottleLimits.of({_NAMES[k]: int(v) for k, v in values.items() if k in _NAMES})
 
 
 def _close(connection: Any) -> None:

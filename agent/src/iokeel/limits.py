@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+from iokeel.curve import CostCurve
+
 
 @dataclass(frozen=True, slots=True)
 class ThrottleLimits:
@@ -12,7 +14,9 @@ class ThrottleLimits:
 
     bps_* are bytes a second, iops_* requests a second (or iops_size-byte units, where a request
     is larger than that), *_max the burst rates and *_max_length their lengths in seconds. None
-    means that nothing is limited, or for a length QEMU's own default.
+    means that nothing is limited, or for a length QEMU's own default. cost_*: what an iops limit
+    is charged by for reads and for writes; None where it is by the request or by iops_size, as
+    always in stock QEMU.
     """
 
     bps_total: int | None = None
@@ -34,6 +38,8 @@ class ThrottleLimits:
     iops_read_max_length: int | None = None
     iops_write_max_length: int | None = None
     iops_size: int | None = None
+    cost_read: CostCurve | None = None
+    cost_write: CostCurve | None = None
 
     @property
     def unlimited(self) -> bool:
@@ -41,7 +47,12 @@ class ThrottleLimits:
         return not any(getattr(self, name) for name in AVERAGES)
 
     @classmethod
-    def of(cls, values: Mapping[str, int | None]) -> ThrottleLimits:
+    def of(
+        cls,
+        values: Mapping[str, int | None],
+        cost_read: CostCurve | None = None,
+        cost_write: CostCurve | None = None,
+    ) -> ThrottleLimits:
         """Return limits as QEMU and libvirt report them, in the one form that compares equal.
 
         0 means none there, a burst's length is 1 unless another was asked for and 0 or absent
@@ -53,13 +64,14 @@ class ThrottleLimits:
                 known.pop(f"{name}_max_length", None)
         if not any(name.startswith("iops") and name in known for name in AVERAGES):
             known.pop("iops_size", None)
-        return cls(**known)
+        return cls(**known, cost_read=cost_read, cost_write=cost_write)
 
     def items(self) -> list[tuple[str, int | None]]:
-        """Return every field's name and value, in QAPI's order."""
+        """Return the name and value of every field but the curves, in QAPI's order."""
         return [(name, getattr(self, name)) for name in FIELDS]
 
 
-FIELDS = tuple(field.name for field in fields(ThrottleLimits))
+#: All but the curves.
+FIELDS = tuple(f.name for f in fields(ThrottleLimits) if not f.name.startswith("cost_"))
 AVERAGES = FIELDS[:6]
 UNLIMITED = ThrottleLimits()

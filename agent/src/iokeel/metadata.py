@@ -46,7 +46,8 @@ class Disk:
 
     source: its path or URL (a storage pool's volume is volume://POOL/NAME); None where it has
     none. iotune: whether libvirt limits it by <iotune>, and group_name the group of that.
-    throttle_groups: the groups of its <throttlefilters>, in their order.
+    throttle_groups: the groups of its <throttlefilters>, in their order. alias: what libvirt calls
+    its device in QEMU; None where the domain doesn't run.
     """
 
     target: str
@@ -54,6 +55,7 @@ class Disk:
     iotune: bool = False
     throttle_groups: tuple[str, ...] = ()
     group_name: str | None = None
+    alias: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,7 @@ def _disks(domain: etree._Element) -> Iterator[Disk]:
             disk.find("iotune") is not None,
             tuple(group for each in filters if (group := each.get("group"))),
             disk.findtext("iotune/group_name"),
+            None if (alias := disk.find("alias")) is None else alias.get("name"),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import (
@@ -14,7 +14,12 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from iokeel.report import DriveReport, storage_reports, vm_reports
 
@@ -83,11 +88,26 @@ _PER_STORAGE = (
     ("queue_requests", "Requests in flight, on average.", "queue"),
 )
 _PER_DIRECTION = (
-    ("raw_iops", "Requests a second.", "raw_{}_iops"),
-    ("bytes_per_second", "Bytes a second.", "{}_bps"),
-    ("request_size_bytes", "Mean request size.", "mean_{}_bytes"),
-    ("latency_seconds", "Mean latency, the throttle's wait included.", "{}_latency_s"),
+    ("requests", "Requests since the guest's start.", True, "{}_requests"),
+    ("bytes", "Bytes since the guest's start.", True, "{}_bytes"),
+    ("latency_seconds", "Mean latency, the throttle's wait included.", False, "{}_latency_s"),
+    (
+        "device_latency_seconds",
+        "Mean latency without the throttle's wait.",
+        False,
+        "{}_device_latency_s",
+    ),
 )
+# Of drives whose QEMU tells what their throttle groups do, by the value in a ThrottleReport.
+_PER_GROUP = (
+    ("cost", "What QEMU charged, in normalized I/O operations.", True, "cost"),
+    ("waited_requests", "Requests that had to wait for the throttle.", True, "waited"),
+    ("wait_seconds", "Sum of the times that requests waited for the throttle.", True, "wait_s"),
+    ("waiting_requests", "Requests that wait for the throttle now.", False, "waiting"),
+)
+_DIRECTIONS = ("read", "write")
+# Sizes are counted by powers of two, the upper bound not included.
+_SIZE_BUCKETS = tuple(2**power for power in range(10, 22))
 
 
 class _Drives:
@@ -117,17 +137,50 @@ class _Drives:
             family = kind(f"iokeel_drive_{name}", text, labels=_LABELS)
             _add(family, ((_labels(d), getattr(d, key)) for d in drives))
             yield family
-        for name, text, key in _PER_DIRECTION:
-            yield _gauge(
-                f"drive_{name}",
-                text,
-                [*_LABELS, "direction"],
+        for name, text, counter, key in _PER_DIRECTION:
+            kind = CounterMetricFamily if counter else GaugeMetricFamily
+            family = kind(f"iokeel_drive_{name}", text, labels=[*_LABELS, "direction"])
+            _add(
+                family,
                 (
                     ((*_labels(d), direction), getattr(d, key.format(direction)))
                     for d in drives
-                    for direction in ("read", "write")
+                    for direction in _DIRECTIONS
                 ),
             )
+            yield family
+        yield from _group_metrics(drives)
+
+
+def _group_metrics(drives: Sequence[DriveReport]) -> Iterator[Metric]:
+    groups = [
+        ((*_labels(drive), direction), group)
+        for drive in drives
+        for direction in _DIRECTIONS
+        if (group := getattr(drive, direction)) is not None
+    ]
+    for name, text, counter, key in _PER_GROUP:
+        kind = CounterMetricFamily if counter else GaugeMetricFamily
+        family = kind(f"iokeel_drive_throttle_{name}", text, labels=[*_LABELS, "direction"])
+        _add(family, ((labels, getattr(group, key)) for labels, group in groups))
+        yield family
+    sizes = HistogramMetricFamily(
+        "iokeel_drive_request_size_bytes",
+        "Requests by size, in powers of two: le 8191 has those below 8 KiB.",
+        labels=[*_LABELS, "direction"],
+    )
+    for labels, group in groups:
+        sizes.add_metric(labels, _buckets(group.sizes), group.bytes)
+    yield sizes
+
+
+def _buckets(sizes: Mapping[int, int]) -> list[tuple[str, float]]:
+    """Return cumulative counts of requests by the largest size that they count."""
+    counts = [
+        (str(bound - 1), float(sum(n for least, n in sizes.items() if least < bound)))
+        for bound in _SIZE_BUCKETS
+    ]
+    return [*counts, ("+Inf", float(sum(sizes.values())))]
 
 
 def _agent_metrics(agent: Any, vms: int, drives: int) -> Iterator[Metric]:

@@ -4,6 +4,9 @@ A drive is a BlockBackend with a medium, as query-block lists them. Its throttle
 one that block_set_io_throttle sets), or a throttle filter node below it whose group is an object
 (-object throttle-group), which is known from the file name that QEMU makes up for such a chain of
 nodes: json:{"driver": "throttle", "throttle-group": "NAME", "file": {...}} (qemu(1), "json:").
+
+A storage daemon has no guest and so no such drives: there, each throttle-group object is one, by
+its own name, whatever is exported through it.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from iokeel.curve import CostModel
 from iokeel.limits import AVERAGES, FIELDS, ThrottleLimits
+from iokeel.qmp_groups import OBJECT_NAMES, curve_values
 from iokeel.qmp_nodes import node_url
 
 _PERIPHERAL = "/machine/peripheral/"
@@ -51,6 +54,13 @@ class BlockStats(msgspec.Struct, gc=False):
     device: str = ""
 
 
+class Object(msgspec.Struct, gc=False):
+    """A property of an object in qom-list."""
+
+    name: str
+    type: str
+
+
 @dataclass(frozen=True, slots=True)
 class QmpDrive:
     """A drive as it is reached by QMP.
@@ -76,13 +86,13 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
     A target is the id of the device, else the name of the drive, else the last part of the
     device's QOM path; the whole path where another drive has that name already.
     """
-    chains = {block.qdev or block.device: _chain(block) for block in blocks}
+    chains = {block.qdev or block.device: _chain(block.inserted or {}) for block in blocks}
     groups: dict[str, tuple[str, ...]] = {}  # by target, those of its filters or its own one
     found: dict[str, QmpDrive] = {}
     for block in blocks:
         if block.inserted is None or not (block.qdev or block.device):
             continue
-        target = _target(block)
+        target = target_of(block.qdev, block.device)
         if target in found:
             target = block.qdev or f"device {block.device}"
         chain = chains[block.qdev or block.device]
@@ -96,7 +106,7 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
             _path(block.inserted, chain),
             filters[0] if filters else None,
             (),
-            _limits(block.inserted, _BLOCK_NAMES),
+            _limits(block.inserted),
         )
     used = Counter(group for names in groups.values() for group in names)
     for target, names in groups.items():
@@ -110,26 +120,53 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
     return found
 
 
+def target_of(qdev: str, device: str) -> str:
+    """Return the id of a guest device, else the name of its drive, else what its path ends in."""
+    if qdev.startswith(_PERIPHERAL):
+        return qdev.removeprefix(_PERIPHERAL).partition("/")[0]
+    if qdev and not qdev.startswith("/"):
+        return qdev
+    if device:
+        return device
+    if qdev.startswith(_ANONYMOUS):
+        return qdev.removeprefix(_ANONYMOUS).partition("/")[0]
+    return qdev.rpartition("/")[2] or qdev
+
+
+def groups_of(objects: Sequence[Object], nodes: Sequence[dict[str, Any]]) -> dict[str, QmpDrive]:
+    """Return a storage daemon's drives by target, from qom-list of /objects and its block nodes.
+
+    The path is that of the file below the group's throttle node; None where it has several.
+    """
+    paths: dict[str, set[str | None]] = {}
+    for node in nodes:
+        chain = _chain(node)
+        if chain and node.get("drv") == "throttle" and (group := _text(chain[0], "throttle-group")):
+            paths.setdefault(group, set()).add(_path(node, chain))
+    found = {}
+    for each in objects:
+        if each.type == "child<throttle-group>":
+            (path,) = paths.get(each.name, {None}) if len(paths.get(each.name, ())) < 2 else {None}
+            found[each.name] = QmpDrive(each.name, "", "", path, each.name, (), ThrottleLimits())
+    return found
+
+
 def setting(
-    drive: QmpDrive, limits: ThrottleLimits, curve: CostModel | None = None
+    drive: QmpDrive, limits: ThrottleLimits, *, exact: bool = False
 ) -> tuple[str, dict[str, Any]]:
     """Return the command, and its arguments, that puts every field of limits in force.
 
-    curve: what QEMU shall charge by, for one that can.
+    exact: whether QEMU knows curves, and so has to be told of there being none too.
     """
+    curves = curve_values(limits) if exact else {}
     if drive.throttle_group is not None:
         return "qom-set", {
             "path": f"/objects/{drive.throttle_group}",
             "property": "limits",
-            "value": _values(limits, _OBJECT_NAMES) | _curve_values(curve),
+            "value": _values(limits, OBJECT_NAMES) | curves,
         }
     who = {"id": drive.qdev} if drive.qdev else {"device": drive.device}
-    return "block_set_io_throttle", who | _values(limits, _BLOCK_NAMES) | _curve_values(curve)
-
-
-def object_limits(values: Mapping[str, Any]) -> ThrottleLimits:
-    """Return the limits of a throttle-group object, as qom-get reads them."""
-    return _limits(values, _OBJECT_NAMES)
+    return "block_set_io_throttle", who | _values(limits, _BLOCK_NAMES) | curves
 
 
 def _block_name(field: str) -> str:
@@ -138,7 +175,6 @@ def _block_name(field: str) -> str:
 
 
 _BLOCK_NAMES = {field: _block_name(field) for field in FIELDS}
-_OBJECT_NAMES = {field: field.replace("_", "-") for field in FIELDS}
 
 
 def _values(limits: ThrottleLimits, names: Mapping[str, str]) -> dict[str, Any]:
@@ -152,35 +188,14 @@ def _values(limits: ThrottleLimits, names: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def _curve_values(curve: CostModel | None) -> dict[str, list[dict[str, float]]]:
-    if curve is None:
-        return {}
-    return {
-        f"cost-{name}": [{"size": size, "cost": cost} for size, cost in part.points]
-        for name, part in (("read", curve.read), ("write", curve.write))
-    }
-
-
-def _limits(values: Mapping[str, Any], names: Mapping[str, str]) -> ThrottleLimits:
-    numbers = {field: values.get(name) for field, name in names.items()}
+def _limits(values: Mapping[str, Any]) -> ThrottleLimits:
+    numbers = {field: values.get(name) for field, name in _BLOCK_NAMES.items()}
     return ThrottleLimits.of({f: n for f, n in numbers.items() if isinstance(n, int)})
 
 
-def _target(block: Block) -> str:
-    if block.qdev.startswith(_PERIPHERAL):
-        return block.qdev.removeprefix(_PERIPHERAL).partition("/")[0]
-    if block.qdev and not block.qdev.startswith("/"):
-        return block.qdev
-    if block.device:
-        return block.device
-    if block.qdev.startswith(_ANONYMOUS):
-        return block.qdev.removeprefix(_ANONYMOUS).partition("/")[0]
-    return block.qdev.rpartition("/")[2] or block.qdev
-
-
-def _chain(block: Block) -> list[Mapping[str, Any]]:
-    """Return the nodes of a drive from the top to the file, where QEMU had to spell them out."""
-    name = _text(block.inserted or {}, "file") or ""
+def _chain(top: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the nodes below one, from the top to the file, where QEMU had to spell them out."""
+    name = _text(top, "file") or ""
     if not name.startswith("json:"):
         return []
     try:

@@ -2,8 +2,7 @@
 
 A task keeps the socket connected and finds the drives anew when QEMU tells of a change, when
 counters come from a drive that is not known (a plugged-in drive has no event), and once in a
-while. A tick needs no task: queries are written to the sockets of all VMs, replies are taken where
-the event loop reads them, and one future is awaited for all (iokeel.qmp says what for).
+while.
 
 A VM whose connection is lost stays known, with its drives and what is in force, until it is clear
 that its QEMU is gone, which is where nobody listens at its socket.
@@ -15,23 +14,21 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from iokeel.backoff import delays
 from iokeel.config import Vm
-from iokeel.curve import CostModel
+from iokeel.emulator import Abilities, SchemaEntry
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
 from iokeel.limits import ThrottleLimits
 from iokeel.process import Process
-from iokeel.qmp import ANYTHING, CommandFailed, MonitorLost, QmpConnection, Reply, connect, decoder
-from iokeel.qmp_drives import Block, BlockStats, QmpDrive, drives_of, object_limits, setting
-from iokeel.source import DriveInfo, VmInfo
-from iokeel.workload import Counters, DriveId
+from iokeel.qmp import ANYTHING, CommandFailed, MonitorLost, QmpConnection, connect, decoder
+from iokeel.qmp_counters import GROUPS, DriveCounters, Round
+from iokeel.qmp_drives import Block, Object, QmpDrive, drives_of, groups_of, setting
+from iokeel.qmp_groups import group_limits, object_limits
+from iokeel.source import DriveInfo, Reports, VmInfo
+from iokeel.workload import DriveId
 
 log = logging.getLogger(__name__)
 
@@ -42,40 +39,9 @@ _ANSWER_TIMEOUT_S = 5.0
 
 _BLOCKS = decoder(list[Block])
 _LIMITS = decoder(dict[str, Any])
-_COUNTERS = decoder(list[BlockStats])
-_QUERY_COUNTERS = b'"execute":"query-blockstats"'
-
-
-class Reports:
-    """What the monitors of a source report to it: errors, and the VMs that run."""
-
-    def __init__(self) -> None:
-        self.errors: Counter[str] = Counter()
-        self.reconnects = 0
-        self.on_change: Callable[[str], None] = lambda _: None
-        self.known: dict[str, VmInfo] = {}
-
-
-class Round:
-    """What one sample waits for, and what came of it."""
-
-    __slots__ = ("done", "found", "outstanding")
-
-    def __init__(self, done: asyncio.Future[None]) -> None:
-        self.found: dict[DriveId, Counters] = {}
-        self.outstanding = 1  # one for those that are not asked yet
-        self.done = done
-
-    def came(self) -> None:
-        """Take note that one of those that were asked has answered, or won't."""
-        self.outstanding -= 1
-        if not self.outstanding:
-            self.end()
-
-    def end(self) -> None:
-        """Wait no longer."""
-        if not self.done.done():
-            self.done.set_result(None)
+_OBJECTS = decoder(list[Object])
+_NODES = decoder(list[dict[str, Any]])
+_SCHEMA = decoder(list[SchemaEntry])
 
 
 class Monitor:
@@ -86,13 +52,11 @@ class Monitor:
         self._reports = reports
         self._connection: QmpConnection | None = None
         self._process: Process | None = None
+        self._abilities = Abilities()
         self._drives: dict[str, QmpDrive] = {}
-        # By what QEMU calls it, each BlockBackend's drive, or None where it is without a medium.
-        self._ids: dict[tuple[str, str], DriveId | None] = {}
-        self._asked: Round | None = None
-        self._hangs = False
         self._shut_down = False
         self._wake = asyncio.Event()
+        self._counters = DriveCounters(vm, reports, self._wake.set, self._note_in_force)
         self._orders = 0  # changes whenever limits are set, so that older ones are not believed
         self._told = ""
 
@@ -101,80 +65,17 @@ class Monitor:
         """Whether its drives are known and QEMU can be asked."""
         return self._connection is not None and not self._connection.lost.done()
 
-    # Counters
-
     def ask(self, round_: Round) -> None:
         """Ask for the counters of all drives, unless an earlier answer is still owed."""
-        if self._asked is None and self._connection is not None:
-            self._asked = round_
-            round_.outstanding += 1
-            self._connection.ask(_QUERY_COUNTERS, _COUNTERS, partial(self._counted, round_))
-        else:
-            self._missed()
+        self._counters.ask(self._connection, round_)
 
     def check_answered(self) -> None:
         """Take note where the answer has not come in time."""
-        if self._asked is not None and not self._hangs:
-            self._missed()
-
-    def _counted(self, round_: Round, reply: Reply[list[BlockStats]] | MonitorLost) -> None:
-        self._asked = None
-        try:
-            if isinstance(reply, MonitorLost) or not isinstance(reply.answer, list):
-                if not isinstance(reply, MonitorLost):
-                    self._reports.errors["refused"] += 1
-                return
-            if self._hangs:
-                self._hangs = False
-                self._wake.set()
-                log.info("VM %s: QEMU answers again", self._vm.name)
-            if not round_.done.done():
-                self._take(round_.found, reply.answer)
-        finally:
-            round_.came()
-
-    def _take(self, found: dict[DriveId, Counters], drives: list[BlockStats]) -> None:
-        now_ns = time.monotonic_ns()
-        ids = self._ids
-        if len(drives) != len(ids):
-            self._wake.set()
-        for drive in drives:
-            stats = drive.stats
-            try:
-                identity = ids[drive.qdev, drive.device]
-            except KeyError:
-                self._wake.set()
-                continue
-            if identity is not None:
-                found[identity] = Counters(
-                    now_ns,
-                    stats.rd_operations,
-                    stats.rd_bytes,
-                    stats.wr_operations,
-                    stats.wr_bytes,
-                    stats.rd_total_time_ns,
-                    stats.wr_total_time_ns,
-                )
-
-    def _missed(self) -> None:
-        self._reports.errors["timeout"] += 1
-        if not self._hangs:
-            self._hangs = True
-            log.error(
-                "VM %s: %s: QEMU doesn't answer; see whether it is stopped or its storage hangs",
-                self._vm.name,
-                self._vm.socket,
-            )
+        self._counters.check_answered()
 
     # Limits
 
-    async def set_limits(
-        self,
-        drive: DriveId,
-        limits: ThrottleLimits,
-        timeout_s: float,
-        curve: CostModel | None = None,
-    ) -> None:
+    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force on one drive."""
         known = self._drives.get(drive.target)
         if known is None:
@@ -183,7 +84,7 @@ class Monitor:
             raise LimitsRejected(str(drive), *_shared(known))
         if self._connection is None:
             raise MonitorLost("closed", str(drive), "QEMU can't be reached now", "see the log")
-        command, arguments = setting(known, limits, curve)
+        command, arguments = setting(known, limits, exact=self._abilities.cost_curve)
         self._orders += 1
         try:
             await self._connection.execute(command, arguments, ANYTHING, timeout_s)
@@ -200,11 +101,15 @@ class Monitor:
             raise
         finally:
             self._orders += 1
-        self._note_in_force(drive.target, ThrottleLimits.of(dict(limits.items())))
+            self._counters.forget_limits(drive)
+        self._note_in_force(
+            drive.target,
+            ThrottleLimits.of(dict(limits.items()), limits.cost_read, limits.cost_write),
+        )
 
     def _note_in_force(self, target: str, limits: ThrottleLimits | None) -> None:
         info = self._reports.known.get(self._vm.name)
-        if info is not None and target in info.drives:
+        if info is not None and target in info.drives and info.drives[target].in_force != limits:
             drives = {**info.drives, target: replace(info.drives[target], in_force=limits)}
             self._reports.known[self._vm.name] = replace(info, drives=drives)
 
@@ -251,12 +156,14 @@ class Monitor:
         try:
             self._wake.clear()
             self._process = connection.process
+            self._abilities = await _abilities(connection)
             await self._discover(connection)
         except BaseException:
             connection.close()
             raise
         self._connection = connection
-        self._asked, self._hangs, self._shut_down, self._told = None, False, False, ""
+        self._counters.connected(self._abilities)
+        self._shut_down, self._told = False, ""
         log.info("VM %s: connected, %d drives", self._vm.name, len(self._drives))
         return connection
 
@@ -293,13 +200,14 @@ class Monitor:
         self._report(error)
         if error.kind in ("missing", "stale") and self._vm.name in self._reports.known:
             del self._reports.known[self._vm.name]
-            self._drives, self._ids = {}, {}
+            self._drives = {}
+            self._counters.follow({}, {})
             self._reports.on_change(self._vm.name)
 
     def _report(self, error: MonitorLost | CommandFailed) -> None:
         """Count an error, and log it unless that was what was wrong last time."""
         self._reports.errors[error.kind if isinstance(error, MonitorLost) else "refused"] += 1
-        if str(error) != self._told and not (self._hangs and error.kind == "timeout"):
+        if str(error) != self._told and not (self._counters.hangs and error.kind == "timeout"):
             self._told = str(error)
             log.error("VM %s: %s", self._vm.name, error)
 
@@ -312,12 +220,29 @@ class Monitor:
             orders = self._orders
             blocks = await connection.execute("query-block", {}, _BLOCKS, _ANSWER_TIMEOUT_S)
             drives = drives_of(blocks)
+            if not self._abilities.guest_devices:
+                drives = await _groups(connection)
             for target, drive in drives.items():
                 drives[target] = await self._with_object(connection, drive)
+            name = self._vm.name
+            of = {(d.qdev, d.device): DriveId(name, d.target) for d in drives.values()}
+            groups = {d.throttle_group: DriveId(name, d.target) for d in drives.values()}
+            self._counters.follow(
+                {(b.qdev, b.device): of.get((b.qdev, b.device)) for b in blocks},
+                {group: drive for group, drive in groups.items() if group is not None},
+            )
+            if self._abilities.cost_curve:
+                await self._with_curves(connection, drives)
         self._drives = drives
-        of = {(d.qdev, d.device): DriveId(self._vm.name, d.target) for d in drives.values()}
-        self._ids = {(b.qdev, b.device): of.get((b.qdev, b.device)) for b in blocks}
         self._publish()
+
+    async def _with_curves(self, connection: QmpConnection, drives: dict[str, QmpDrive]) -> None:
+        """Put in the curves of limits that query-block tells without them."""
+        groups = await connection.execute("query-throttle-groups", {}, GROUPS, _ANSWER_TIMEOUT_S)
+        for group in groups:
+            if (drive := self._counters.owner(group)) is not None:
+                known = drives[drive.target]
+                drives[drive.target] = replace(known, in_force=group_limits(group.limits))
 
     async def _with_object(self, connection: QmpConnection, drive: QmpDrive) -> QmpDrive:
         """Return a drive with the limits of its throttle-group object, where it has one."""
@@ -340,7 +265,10 @@ class Monitor:
         elif error is not None:
             self._reports.errors["policy"] += 1
             log.error("%s", error)
-        drives = {d.target: DriveInfo(d.target, d.path, d.in_force) for d in self._drives.values()}
+        exact = self._abilities.cost_curve
+        drives = {
+            d.target: DriveInfo(d.target, d.path, d.in_force, exact) for d in self._drives.values()
+        }
         info = VmInfo(name, drives, policy, error, self._process)
         if info != before:
             self._reports.known[name] = info
@@ -348,6 +276,8 @@ class Monitor:
 
     def _policy_error(self) -> IokeelError | None:
         where, policy = f"VM {self._vm.name}", self._vm.policy
+        if not self._abilities.guest_devices and not self._abilities.group_statistics:
+            return IokeelError(where, *_COUNTS_NOTHING)
         for drive in self._drives.values():
             if drive.shares and policy.for_drive(drive.target) is not None:
                 return PolicyError(f"{where}, drive {drive.target}", *_shared(drive))
@@ -358,6 +288,30 @@ class Monitor:
                 f"it has {', '.join(self._drives) or 'no drive'}",
             )
         return None
+
+
+_COUNTS_NOTHING = (
+    "this storage daemon counts nothing, so its limits hold for requests of any size, less well"
+    " than by what they are, and there are no rates, no bursts and nothing to see",
+    "use one with the patches in qemu-patches",
+)
+
+
+async def _abilities(connection: QmpConnection) -> Abilities:
+    try:
+        schema = await connection.execute("query-qmp-schema", {}, _SCHEMA, _ANSWER_TIMEOUT_S)
+    except CommandFailed:
+        return Abilities()
+    return Abilities.of(schema)
+
+
+async def _groups(connection: QmpConnection) -> dict[str, QmpDrive]:
+    """Return a storage daemon's drives by target."""
+    where = {"path": "/objects"}
+    objects = await connection.execute("qom-list", where, _OBJECTS, _ANSWER_TIMEOUT_S)
+    flat = {"flat": True}
+    nodes = await connection.execute("query-named-block-nodes", flat, _NODES, _ANSWER_TIMEOUT_S)
+    return groups_of(objects, nodes)
 
 
 def _shared(drive: QmpDrive) -> tuple[str, str]:

@@ -8,11 +8,11 @@ import resource
 from collections.abc import Collection, Mapping, Sequence
 
 from iokeel.config import Vm
-from iokeel.curve import CostModel
 from iokeel.errors import DriveGone
 from iokeel.limits import ThrottleLimits
-from iokeel.qmp_monitor import Monitor, Reports, Round
-from iokeel.source import VmInfo
+from iokeel.qmp_counters import Round
+from iokeel.qmp_monitor import Monitor
+from iokeel.source import Reports, VmInfo
 from iokeel.workload import Counters, DriveId
 
 log = logging.getLogger(__name__)
@@ -79,13 +79,7 @@ class QmpSource(Reports):
                 monitor.check_answered()
         return round_.found
 
-    async def set_limits(
-        self,
-        drive: DriveId,
-        limits: ThrottleLimits,
-        timeout_s: float,
-        curve: CostModel | None = None,
-    ) -> None:
+    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force by block_set_io_throttle, or on the drive's throttle-group object.
 
         Raises DriveGone, LimitsRejected or ConnectionLost. After a timeout it is not known which
@@ -94,7 +88,7 @@ class QmpSource(Reports):
         monitor = self._monitors.get(drive.domain)
         if monitor is None:
             raise DriveGone(str(drive), "no VM of that name is configured")
-        await monitor.set_limits(drive, limits, timeout_s, curve)
+        await monitor.set_limits(drive, limits, timeout_s)
 
 
 def _allow_files(wanted: int) -> None:

@@ -9,15 +9,33 @@ from pydantic import BaseModel
 
 from iokeel.controller import full_bounds
 from iokeel.state import DriveState, StorageState
-from iokeel.workload import DriveId, Flow
+from iokeel.workload import NS_PER_S, DriveId, Flow
+
+
+class ThrottleReport(BaseModel):
+    """What a drive's throttle group has done in one direction since it was created.
+
+    cost: charged, in operations of the iops limits. waiting: requests that wait now. sizes: how
+    many requests had which size, by the least size of a power of two. recent_sizes: those of the
+    last interval.
+    """
+
+    bytes: int
+    cost: float
+    waited: int
+    wait_s: float
+    waiting: int
+    sizes: dict[int, int]
+    recent_sizes: dict[int, int]
 
 
 class DriveReport(BaseModel):
     """One drive. Rates are of the last interval; None where they are not known.
 
     normalized_iops against allowed_iops (its burst while that is open, else its limit, and not more
-    than its share of its storage and tenant); latencies in seconds, the throttle's wait included;
-    limits_in_force in QEMU's words.
+    than its share of its storage and tenant); latencies in seconds, the throttle's wait included,
+    and of the device without it; limits_in_force in QEMU's words. read, write: None where QEMU
+    doesn't tell what its throttle groups do. Requests and bytes are counted from the guest's start.
     """
 
     domain: str
@@ -37,6 +55,14 @@ class DriveReport(BaseModel):
     mean_write_bytes: float | None
     read_latency_s: float | None
     write_latency_s: float | None
+    read_device_latency_s: float | None
+    write_device_latency_s: float | None
+    read_requests: int | None
+    write_requests: int | None
+    read_bytes: int | None
+    write_bytes: int | None
+    read: ThrottleReport | None
+    write: ThrottleReport | None
     credit_s: float
     burst_open: bool
     binding: list[str]
@@ -136,8 +162,7 @@ def _storage_report(name: str, storage: StorageState, there: list[DriveState]) -
 def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
     """Return one drive's report."""
     known: DriveState = agent.state.drives.get(drive, DriveState())
-    did = known.rates
-    policy = known.policy
+    did, policy, counted = known.rates, known.policy, known.counters
 
     def size(flow: Flow | None) -> float | None:
         return flow.mean_size_bytes if flow else None
@@ -160,6 +185,14 @@ def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
         mean_write_bytes=size(did.write if did else None),
         read_latency_s=did.read_latency_s if did else None,
         write_latency_s=did.write_latency_s if did else None,
+        read_device_latency_s=did.device_latency_s(write=False) if did else None,
+        write_device_latency_s=did.device_latency_s(write=True) if did else None,
+        read_requests=counted.read_requests if counted else None,
+        write_requests=counted.write_requests if counted else None,
+        read_bytes=counted.read_bytes if counted else None,
+        write_bytes=counted.write_bytes if counted else None,
+        read=_throttle(known, write=False),
+        write=_throttle(known, write=True),
         credit_s=known.credit.seconds,
         burst_open=known.credit.open,
         binding=full_bounds(known),
@@ -170,4 +203,21 @@ def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
         error=agent.last_error.get(drive),
         verdict=known.verdict.value,
         limits_in_force={k: v for k, v in known.sent.items() if v} if known.sent else {},
+    )
+
+
+def _throttle(known: DriveState, write: bool) -> ThrottleReport | None:
+    group = known.counters.throttle if known.counters else None
+    if group is None:
+        return None
+    count = group.write if write else group.read
+    recent = known.rates.throttled if known.rates else None
+    return ThrottleReport(
+        bytes=count.bytes,
+        cost=count.cost,
+        waited=count.waited,
+        wait_s=count.wait_ns / NS_PER_S,
+        waiting=count.waiting,
+        sizes=dict(count.sizes),
+        recent_sizes=recent.sizes(write) if recent else {},
     )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from iokeel.curve import CostModel
 from iokeel.errors import IokeelError
 from iokeel.limits import ThrottleLimits
 from iokeel.policy import DomainPolicy
@@ -45,6 +44,16 @@ class VmInfo:
     process: Process | None = None
 
 
+class Reports:
+    """What a source tells of itself: what went wrong, and the VMs that run."""
+
+    def __init__(self) -> None:
+        self.errors: Counter[str] = Counter()
+        self.reconnects = 0
+        self.on_change: Callable[[str], None] = lambda _: None
+        self.known: dict[str, VmInfo] = {}
+
+
 class Source(Protocol):
     """A way to reach VMs. Every method but `run` returns within its timeout."""
 
@@ -74,16 +83,10 @@ class Source(Protocol):
         delays the others.
         """
 
-    async def set_limits(
-        self,
-        drive: DriveId,
-        limits: ThrottleLimits,
-        timeout_s: float,
-        curve: CostModel | None = None,
-    ) -> None:
+    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force, every field of them, 0 where nothing is limited.
 
-        curve: what QEMU shall charge by; only for drives that are `exact`.
+        Curves are for drives that are `exact` only.
 
         Raises DriveGone, LimitsRejected or ConnectionLost; limits that held still hold then.
         """

@@ -93,15 +93,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class SetLimits:
-    """An order to the edges: put these limits in force on this drive.
-
-    curve: what QEMU shall charge by; None: nothing, as stock QEMU does.
-    """
+    """An order to the edges: put these limits in force on this drive."""
 
     drive: DriveId
     limits: ThrottleLimits
     reason: Reason
-    curve: CostModel | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from iokeel.credit import Credit
+from iokeel.curve import CostCurve
 from iokeel.envelope import Mix
-from iokeel.errors import ConfigError, IokeelError
+from iokeel.errors import ConfigError, CurveError, IokeelError
 from iokeel.limits import ThrottleLimits
 from iokeel.state import DriveState
 from iokeel.workload import DriveId, Flow
 
 log = logging.getLogger(__name__)
+
+
+_CURVES = ("cost_read", "cost_write")
+# What comes of reading something that this didn't write.
+_NOT_OURS = (ValueError, KeyError, TypeError, IndexError, RecursionError, CurveError)
 
 
 class Store:
@@ -68,7 +74,7 @@ class Store:
         for drive, text in self._saved.items():
             try:
                 known[drive] = _state(json.loads(text))
-            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            except _NOT_OURS as error:
                 self._cant_use(f"{drive}: {type(error).__name__}: {error}")
         return known
 
@@ -169,21 +175,28 @@ def _text(known: DriveState) -> str:
     )
 
 
-def _set(limits: ThrottleLimits | None) -> dict[str, int] | None:
+def _set(limits: ThrottleLimits | None) -> dict[str, Any] | None:
     if limits is None:
         return None
-    return {name: value for name, value in limits.items() if value is not None}
+    saved: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
+    curves = {name: curve.points for name in _CURVES if (curve := getattr(limits, name))}
+    return saved | curves
 
 
-def _limits(saved: Mapping[str, int] | None) -> ThrottleLimits | None:
+def _limits(saved: Mapping[str, Any] | None) -> ThrottleLimits | None:
     return None if saved is None else _throttle(saved)
 
 
-def _throttle(saved: Mapping[str, int]) -> ThrottleLimits:
-    limits = ThrottleLimits(**saved)
-    if not all(isinstance(value, int) and value > 0 for value in saved.values()):
+def _throttle(saved: Mapping[str, Any]) -> ThrottleLimits:
+    values: dict[str, Any] = dict(saved)
+    curves: dict[str, Any] = {n: _curve(values.pop(n)) for n in _CURVES if n in values}
+    if not all(isinstance(value, int) and value > 0 for value in values.values()):
         raise ValueError(f"limits {saved}")
-    return limits
+    return ThrottleLimits(**values, **curves)
+
+
+def _curve(saved: Sequence[Any]) -> CostCurve:
+    return CostCurve(tuple((int(size), float(cost)) for size, cost in saved))
 
 
 def _flow(saved: Sequence[Any]) -> Flow:

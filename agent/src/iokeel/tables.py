@@ -25,6 +25,7 @@ _COLUMNS = (
     "reads/s",
     "writes/s",
     "ms r / w",
+    "waiting",
     "credit",
     "bound by",
 )
@@ -35,13 +36,13 @@ _LEFT = ("VM", "drive", "bound by", "storage", "kind")
 _LAYOUTS = (
     (2, frozenset[str](), 60),
     (1, frozenset[str](), 60),
-    (1, frozenset({"used"}), 60),
-    (1, frozenset({"used"}), 24),
-    (1, frozenset({"used"}), 16),
-    (1, frozenset({"used", "credit"}), 16),
-    (1, frozenset({"used", "credit"}), 12),
-    (1, frozenset({"used", "credit", "ms r / w"}), 12),
-    (1, frozenset({"used", "credit", "ms r / w", "reads/s", "writes/s"}), 10),
+    (1, frozenset({"used", "waiting"}), 60),
+    (1, frozenset({"used", "waiting"}), 24),
+    (1, frozenset({"used", "waiting"}), 16),
+    (1, frozenset({"used", "waiting", "credit"}), 16),
+    (1, frozenset({"used", "waiting", "credit"}), 12),
+    (1, frozenset({"used", "waiting", "credit", "ms r / w"}), 12),
+    (1, frozenset({"used", "waiting", "credit", "ms r / w", "reads/s", "writes/s"}), 10),
 )
 
 
@@ -54,6 +55,9 @@ class DriveTable:
 
     def __init__(self, reports: Sequence[VmReport]) -> None:
         self._reports = reports
+        drives = [drive for report in reports for drive in report.drives]
+        untold = not any(drive.read for drive in drives)
+        self._untold = frozenset({"waiting"}) if untold else frozenset[str]()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table for a console's width."""
@@ -61,7 +65,7 @@ class DriveTable:
             yield Text("no running VMs")
             return
         for gap, left_out, longest in _LAYOUTS:
-            table = self._table(gap, left_out, longest)
+            table = self._table(gap, left_out | self._untold, longest)
             needed = console.measure(table, options=options.update(width=_UNBOUNDED))
             if needed.maximum <= options.max_width:
                 break
@@ -224,6 +228,9 @@ def _cells(drive: DriveReport) -> dict[str, str]:
     if drive.limit_iops and (drive.credit_s or drive.burst_open):
         credit = f"{drive.credit_s:.0f} s"
     latencies = (drive.read_latency_s, drive.write_latency_s)
+    waiting = _NONE
+    if drive.read is not None and drive.write is not None:
+        waiting = str(drive.read.waiting + drive.write.waiting)
     return {
         "norm. iops": _rate(drive.normalized_iops),
         "allowed": _rate(drive.allowed_iops) + (" burst" if drive.burst_open else ""),
@@ -231,6 +238,7 @@ def _cells(drive: DriveReport) -> dict[str, str]:
         "reads/s": _flow(drive.raw_read_iops, drive.mean_read_bytes),
         "writes/s": _flow(drive.raw_write_iops, drive.mean_write_bytes),
         "ms r / w": " / ".join(_ms(s) for s in latencies) if any(latencies) else _NONE,
+        "waiting": waiting,
         "credit": credit,
         "bound by": "error" if drive.error else ", ".join(map(_short, drive.binding)) or _NONE,
     }

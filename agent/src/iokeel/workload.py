@@ -18,12 +18,39 @@ class DriveId(NamedTuple):
         return f"{self.domain}/{self.target}"
 
 
+class ThrottleCount(NamedTuple):
+    """What a throttle group has let through in one direction since it was created.
+
+    cost: what it charged, in operations of its iops limits. waited: how many requests had to
+    wait, and wait_ns how long in all; a request counts when its wait is over. waiting: requests
+    that wait now. sizes: (least size in bytes, requests) for each power of two that there was.
+    """
+
+    requests: int
+    bytes: int
+    cost: float
+    waited: int
+    wait_ns: int
+    waiting: int
+    sizes: tuple[tuple[int, int], ...] = ()
+
+
+class ThrottleCounters(NamedTuple):
+    """One reading of the statistics of a drive's throttle group."""
+
+    at_ns: int
+    read: ThrottleCount
+    write: ThrottleCount
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     """One reading of a drive's counters since its guest started, as QEMU counts them.
 
     Times are the sums over requests of the time from submission to completion, in ns, and
-    include the throttle's wait. `at_ns` is the monotonic clock when the reading was taken.
+    include the throttle's wait; None where nobody counts them. `at_ns` is the monotonic clock
+    when the reading was taken. throttle: None where QEMU keeps no such statistics, or the group
+    has other members.
     """
 
     at_ns: int
@@ -31,8 +58,17 @@ class Counters:
     read_bytes: int
     write_requests: int
     write_bytes: int
-    read_time_ns: int
-    write_time_ns: int
+    read_time_ns: int | None
+    write_time_ns: int | None
+    throttle: ThrottleCounters | None = None
+
+    @classmethod
+    def of_group(cls, group: ThrottleCounters) -> Counters:
+        """Return the counters of a drive of which its throttle group is all that counts."""
+        read, write = group.read, group.write
+        return cls(
+            group.at_ns, read.requests, read.bytes, write.requests, write.bytes, None, None, group
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +89,54 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class Throttled:
+    """What a throttle group did between two readings, of which no counter went backwards."""
+
+    earlier: ThrottleCounters
+    later: ThrottleCounters
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time between the readings."""
+        return (self.later.at_ns - self.earlier.at_ns) / NS_PER_S
+
+    @property
+    def rate(self) -> float:
+        """What was charged a second, in operations of the iops limits."""
+        (_, r0, w0), (_, r1, w1) = self.earlier, self.later
+        return (r1.cost - r0.cost + w1.cost - w0.cost) / self.elapsed_s
+
+    def wait_s(self, write: bool) -> float:
+        """Return the sum of the waits that ended, in seconds."""
+        before, after = self._of(write)
+        return (after.wait_ns - before.wait_ns) / NS_PER_S
+
+    def held_s(self, write: bool) -> float:
+        """Return how long requests waited, each moment counted once; where many did, at most."""
+        before, after = self._of(write)
+        if after.waiting and after.waited == before.waited:
+            return self.elapsed_s
+        return min(self.elapsed_s, self.wait_s(write))
+
+    def sizes(self, write: bool) -> dict[int, int]:
+        """Return how many requests had which size, by the least size of a power of two."""
+        before, after = self._of(write)
+        were = dict(before.sizes)
+        new = {size: count - were.get(size, 0) for size, count in after.sizes}
+        return {size: count for size, count in new.items() if count}
+
+    def _of(self, write: bool) -> tuple[ThrottleCount, ThrottleCount]:
+        if write:
+            return self.earlier.write, self.later.write
+        return self.earlier.read, self.later.read
+
+
+@dataclass(frozen=True, slots=True)
 class Rates:
     """What a drive did between two readings.
 
     Latencies are means per request in seconds, the throttle's wait included; None where no
-    request ended.
+    request ended, or nobody counts its time. throttled: None where QEMU doesn't tell.
     """
 
     elapsed_s: float
@@ -65,11 +144,26 @@ class Rates:
     write: Flow
     read_latency_s: float | None
     write_latency_s: float | None
+    throttled: Throttled | None = None
 
     @property
     def idle(self) -> bool:
         """Whether no request ended at all."""
         return self.read.raw_iops == 0 and self.write.raw_iops == 0
+
+    def device_latency_s(self, write: bool) -> float | None:
+        """Return the mean latency per request without the throttle's wait.
+
+        None where one of the two is not known, or where they don't fit together: a wait counts
+        when it ends, and a latency when its request does, so that what is at the device between
+        the two counts in different intervals.
+        """
+        total_s = self.write_latency_s if write else self.read_latency_s
+        flow = self.write if write else self.read
+        if total_s is None or self.throttled is None:
+            return None
+        wait_s = self.throttled.wait_s(write) / (flow.raw_iops * self.elapsed_s)
+        return total_s - wait_s if wait_s <= total_s else None
 
 
 def rates(earlier: Counters, later: Counters) -> Rates | None:
@@ -83,9 +177,11 @@ def rates(earlier: Counters, later: Counters) -> Rates | None:
     writes = later.write_requests - earlier.write_requests
     read_bytes = later.read_bytes - earlier.read_bytes
     write_bytes = later.write_bytes - earlier.write_bytes
-    read_ns = later.read_time_ns - earlier.read_time_ns
-    write_ns = later.write_time_ns - earlier.write_time_ns
-    if elapsed_ns <= 0 or min(reads, writes, read_bytes, write_bytes, read_ns, write_ns) < 0:
+    read_ns = _between(earlier.read_time_ns, later.read_time_ns)
+    write_ns = _between(earlier.write_time_ns, later.write_time_ns)
+    if elapsed_ns <= 0 or min(reads, writes, read_bytes, write_bytes) < 0:
+        return None
+    if (read_ns is not None and read_ns < 0) or (write_ns is not None and write_ns < 0):
         return None
     if (read_bytes and not reads) or (write_bytes and not writes):
         return None
@@ -94,6 +190,27 @@ def rates(earlier: Counters, later: Counters) -> Rates | None:
         elapsed_s,
         Flow(reads / elapsed_s, read_bytes / elapsed_s),
         Flow(writes / elapsed_s, write_bytes / elapsed_s),
-        read_ns / reads / NS_PER_S if reads else None,
-        write_ns / writes / NS_PER_S if writes else None,
+        read_ns / reads / NS_PER_S if reads and read_ns is not None else None,
+        write_ns / writes / NS_PER_S if writes and write_ns is not None else None,
+        _throttled(earlier.throttle, later.throttle),
     )
+
+
+def _between(earlier: int | None, later: int | None) -> int | None:
+    return None if earlier is None or later is None else later - earlier
+
+
+def _throttled(
+    earlier: ThrottleCounters | None, later: ThrottleCounters | None
+) -> Throttled | None:
+    if earlier is None or later is None or later.at_ns <= earlier.at_ns:
+        return None
+    for before, after in ((earlier.read, later.read), (earlier.write, later.write)):
+        if (
+            after.requests < before.requests
+            or after.cost < before.cost
+            or after.wait_ns < before.wait_ns
+            or after.waited < before.waited
+        ):
+            return None
+    return Throttled(earlier, later)

@@ -14,6 +14,14 @@ from typing import Any
 GREETING = b'{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}}}}\r\n'
 
 
+_BLOCK_INFO = """
+    bps bps_rd bps_wr iops iops_rd iops_wr
+    bps_max bps_rd_max bps_wr_max iops_max iops_rd_max iops_wr_max
+    bps_max_length bps_rd_max_length bps_wr_max_length
+    iops_max_length iops_rd_max_length iops_wr_max_length iops_size group
+""".split()
+
+
 def qdev(target: str) -> str:
     """Return what QEMU calls a virtio-blk device."""
     return f"/machine/peripheral/{target}/virtio-backend"
@@ -23,9 +31,11 @@ class QmpServer:
     """One VM's monitor.
 
     drives: by target, what query-block says of a drive. counters: by target, what
-    query-blockstats does. objects: by name, the limits of throttle-group objects. answers: by
-    command, what to send in place of the right reply; None sends nothing. asked: the requests so
-    far. pieces: how many bytes are sent at a time.
+    query-blockstats does. objects: by name, the limits of throttle-group objects. groups: by
+    name, what query-throttle-groups says besides limits; None where QEMU has no curves. members:
+    by group, its members. daemon: whether it is a storage daemon. answers: by command, what to
+    send in place of the right reply; None sends nothing. asked: the requests so far. pieces: how
+    many bytes are sent at a time.
     """
 
     def __init__(self, path: Path, targets: Iterable[str] = ("vda",)) -> None:
@@ -33,7 +43,10 @@ class QmpServer:
         self.greeting = GREETING
         self.drives: dict[str, dict[str, Any]] = {}
         self.counters: dict[str, dict[str, Any]] = {}
-        self.objects: dict[str, dict[str, int]] = {}
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.groups: dict[str, dict[str, Any]] | None = None
+        self.nodes: list[dict[str, Any]] = []
+        self.daemon = False
         self.answers: dict[str, Callable[[dict[str, Any]], bytes | None]] = {}
         self.asked: list[dict[str, Any]] = []
         self.connections = 0
@@ -106,6 +119,15 @@ class QmpServer:
         match request["execute"]:
             case "qmp_capabilities":
                 return answer(request, {})
+            case "query-qmp-schema":
+                return answer(request, self._schema())
+            case "query-throttle-groups" if self.groups is not None:
+                return answer(request, [self._group(name) for name in self.groups])
+            case "qom-list":
+                groups = [{"name": n, "type": "child<throttle-group>"} for n in self.objects]
+                return answer(request, [{"name": "type", "type": "string"}, *groups])
+            case "query-named-block-nodes":
+                return answer(request, self.nodes)
             case "query-block":
                 return answer(request, list(self.drives.values()))
             case "query-blockstats":
@@ -114,7 +136,9 @@ class QmpServer:
                 named = [d for d in self.drives.values() if d["qdev"] == arguments["id"]]
                 if not named:
                     return error(request, "DeviceNotFound", f"Device '{arguments['id']}' not found")
-                named[0]["inserted"] |= {k: v for k, v in arguments.items() if k != "id"}
+                named[0]["inserted"] |= {k: v for k, v in arguments.items() if k in _BLOCK_INFO}
+                if self.groups is not None:
+                    self.join(arguments["id"], _object_limits(arguments))
                 return answer(request, {})
             case "qom-get" | "qom-set" as command:
                 name = arguments["path"].removeprefix("/objects/")
@@ -126,6 +150,43 @@ class QmpServer:
                 return answer(request, {})
         return error(request, "CommandNotFound", "The command has not been found")
 
+    def throttle(self, name: str, *members: dict[str, str], **reads: Any) -> None:
+        """Have a throttle group, with what it says of its reads."""
+        nothing = dict.fromkeys(("requests", "bytes", "cost", "waited"), 0)
+        nothing |= {"wait-total-ns": 0, "wait-max-ns": 0, "waiting": 0}
+        given = {key.replace("_", "-"): value for key, value in reads.items()}
+        self.groups = self.groups or {}
+        self.groups[name] = {
+            "members": [{**member, "weight": 100, "read": {}, "write": {}} for member in members],
+            "levels": {"iops-total": {"level": 1.5, "size": 10}},
+            "read": {**nothing, "sizes": [], **given},
+            "write": {**nothing, "sizes": []},
+        }
+
+    def join(self, device: str, limits: dict[str, Any]) -> None:
+        """Put a device into a group of its own, as block_set_io_throttle does."""
+        assert self.groups is not None
+        if device not in self.groups:
+            self.throttle(device, {"qdev": device, "node-name": "x"})
+        self.objects[device] = self.objects.get(device, {}) | limits
+
+    def _group(self, name: str) -> dict[str, Any]:
+        assert self.groups is not None
+        return {"name": name, "limits": self.objects[name], **self.groups[name]}
+
+    def _schema(self) -> list[dict[str, Any]]:
+        curves = ["cost-read", "cost-write"] if self.groups is not None else []
+        members = [{"name": name, "type": "int"} for name in ["iops-total", "bps-read", *curves]]
+        commands = ["query-block", "qom-list"]
+        commands += ["query-throttle-groups"] if self.groups is not None else []
+        commands += [] if self.daemon else ["device_add"]
+        return [
+            *({"name": name, "meta-type": "command", "ret-type": "1"} for name in commands),
+            {"name": "17", "meta-type": "object", "members": members},
+            {"name": "18", "meta-type": "alternate", "members": [{"type": "int"}]},
+            {"name": "19", "meta-type": "enum", "members": [{"name": "a"}], "values": ["a"]},
+        ]
+
     def _blockstats(self, target: str) -> dict[str, Any]:
         drive, stats = self.drives[target], self.counters[target] | {"timed_stats": []}
         return {"device": drive["device"], "qdev": drive["qdev"], "stats": stats}
@@ -134,6 +195,20 @@ class QmpServer:
 def answer(request: dict[str, Any], value: Any) -> bytes:
     """Return a reply."""
     return json.dumps({"return": value, "id": request["id"]}).encode() + b"\r\n"
+
+
+def _object_limits(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the words of block_set_io_throttle in those of ThrottleLimits."""
+    found = {}
+    for name, value in arguments.items():
+        if name.startswith(("bps", "iops")) and name != "iops_size":
+            unit, _, rest = name.partition("_")
+            way, _, end = rest.partition("_") if rest[:2] in ("rd", "wr") else ("", "", rest)
+            way = {"rd": "read", "wr": "write", "": "total"}[way]
+            found["-".join([unit, way, *end.split("_")] if end else [unit, way])] = value
+        elif name in ("iops_size", "cost-read", "cost-write"):
+            found[name.replace("_", "-")] = value
+    return found
 
 
 def error(request: dict[str, Any], kind: str, text: str) -> bytes:

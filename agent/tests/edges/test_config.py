@@ -239,9 +239,10 @@ def test_what_is_not_a_size_is_refused(text: str) -> None:
         parse_size(text)
 
 
-def test_the_documented_example_is_a_configuration() -> None:
+def test_the_documented_examples_are_configurations() -> None:
     text = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
-    (example,) = re.findall("```toml\n(.*?)```", text, re.DOTALL)
+    example, daemon = re.findall("```toml\n(.*?)```", text, re.DOTALL)
+    assert parse(daemon.encode(), "agent.toml").vms[0].policy.drives["alice"].limit == 5_000
     found = parse(example.encode(), "agent.toml")
     assert found.storages["fast"].policy.capacity == 90_000
     assert found.vms[0].policy.drives["disk0"].limit == 2_000
@@ -454,7 +455,7 @@ MESSAGES = [
     ),
     (
         "[storage.a]\ncurve_read = []",
-        ", [storage.a] curve_read: 0 points; give 1 to 64",
+        ", [storage.a] curve_read: 0 points; give 1 to 32",
     ),
     (
         "[storage.a]\ncurve_write = [['4k', 0]]",
@@ -510,7 +511,7 @@ MESSAGES = [
         "[curve]\nread = [['4k', inf]]",
         ", [curve] read point 1: inf is not a number to reckon with; write it like 2.5",
     ),
-    ("[curve]\nread = []", ", [curve] read: 0 points; give 1 to 64"),
+    ("[curve]\nread = []", ", [curve] read: 0 points; give 1 to 32"),
     (
         "[curve]\nwrite = [['8k', 1], ['4k', 2]]",
         ", [curve] write: size 4096 after 8192; give sizes in ascending order",

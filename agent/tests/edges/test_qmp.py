@@ -1057,7 +1057,8 @@ class TestRealQemu:
         assert (vda.read_requests, vda.read_bytes) == (3, 3 * 4096)
         assert (vda.write_requests, vda.write_bytes) == (2, 2 * 65536)
         assert (sda.read_requests, sda.read_bytes, sda.write_requests) == (1, 512, 0)
-        assert vda.read_time_ns > 0 < vda.write_time_ns
+        assert vda.read_time_ns
+        assert vda.write_time_ns
         assert set(found) == {DriveId("db1", target) for target in ("vda", "vdb", "sda")}
 
     async def test_drives_that_are_plugged_in_and_out_are_followed(

@@ -43,11 +43,15 @@ def agent(host: Host) -> Iterator[Agent]:
     running.log.unlink()
 
 
+def monitor(host: Host, command: str, **arguments: Any) -> Any:
+    """Ask QEMU past libvirt."""
+    request = json.dumps({"execute": command, "arguments": arguments})
+    return json.loads(host.virsh("qemu-monitor-command", "db1", request))["return"]
+
+
 def group(host: Host) -> dict[str, Any]:
-    """What QEMU says of the drive's throttle group."""
-    command = json.dumps({"execute": "query-throttle-groups"})
-    answer = json.loads(host.virsh("qemu-monitor-command", "db1", command))
-    (found,) = answer["return"]
+    """What QEMU says of the limits of the drive's throttle group."""
+    (found,) = monitor(host, "query-throttle-groups")
     limits: dict[str, Any] = found["limits"]
     return limits
 
@@ -65,6 +69,15 @@ def test_curve_and_limit_are_in_force_and_virsh_shows_the_limit(guest: Vm, agent
     assert "by the cost curve itself" in agent.why("db1")
 
 
+def test_only_a_domain_with_a_limit_is_tainted(host: Host, guest: Vm, agent: Agent) -> None:
+    drives = [DiskSpec("vda", make_disk(host.dir / "other.raw", 64))]
+    with Vm.boot(host, "db2", drives, emulator=patched(host)):
+        eventually(lambda: agent.drive("db2")["raw_read_iops"] is not None)
+        eventually(lambda: exact(host, 2000))
+        assert "custom monitor" in host.virsh("dominfo", "db1")
+        assert "custom monitor" not in host.virsh("dominfo", "db2")
+
+
 def test_a_new_limit_keeps_the_curve(guest: Vm, agent: Agent) -> None:
     set_metadata(agent.host, "db1", '<policy><drive target="vda" limit="900"/></policy>')
     eventually(lambda: exact(agent.host, 900))
@@ -78,6 +91,46 @@ def test_a_curve_lost_to_a_change_by_hand_is_put_back(guest: Vm, agent: Agent) -
     words = ["--total-iops-sec", "5000", "--size-iops-sec", "4096"]
     host.virsh("blkdeviotune", "db1", "vda", *words, "--live")
     eventually(lambda: agent.drive("db1")["overwritten"] == 1, 5)
+    eventually(lambda: exact(host, 2000))
+
+
+def test_a_curve_lost_behind_libvirts_back_is_put_back(guest: Vm, agent: Agent) -> None:
+    host = agent.host
+    eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(host, 2000))
+    (name,) = [found["name"] for found in monitor(host, "query-throttle-groups")]
+    limits = {"bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 2000, "iops_rd": 0, "iops_wr": 0}
+    monitor(host, "block_set_io_throttle", id=name, iops_size=4096, **limits)
+    monitor(host, "block_set_io_throttle", id=name, **limits)
+    assert group(host)["cost-read"] == []
+    assert blkdeviotune(host, "db1") == {"total_iops_sec": 2000}
+    eventually(lambda: exact(host, 2000), 3)
+    eventually(lambda: agent.drive("db1")["overwritten"] == 1, 3)
+
+
+def test_statistics_are_those_of_the_load(guest: Vm, agent: Agent) -> None:
+    eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(agent.host, 2000))
+    before = eventually(lambda: agent.drive("db1")["read"])
+    jobs = "--filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8 --rw=randread"
+    guest.exec(f"fio {jobs} --name=a --bs=16k --number_ios=3000 --output=/dev/null", timeout=90)
+
+    def reads() -> bool:
+        sizes = agent.drive("db1")["read"]["sizes"]
+        return bool(sizes["16384"] - before["sizes"].get("16384", 0) == 3000)
+
+    eventually(reads)
+    after = agent.drive("db1")["read"]
+    assert after["cost"] - before["cost"] == pytest.approx(3000 * 2.7)
+    assert after["waited"] > before["waited"], "8100 at 2000 a second"
+
+
+def test_a_drive_whose_policy_goes_gets_back_what_it_had_without_a_curve(
+    guest: Vm, agent: Agent
+) -> None:
+    host = agent.host
+    eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(host, 2000))
+    set_metadata(host, "db1", "<policy/>")
+    eventually(lambda: monitor(host, "query-throttle-groups") == [])
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
     eventually(lambda: exact(host, 2000))
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.controller import decide, static_limits
+from iokeel.controller import decide, full_bounds, static_limits
 from iokeel.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
 from iokeel.limits import UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
 from iokeel.retune import IDLE_S
 from iokeel.state import DriveSeen, DriveState, Observation, Reason, SetLimits, State, Verdict
-from iokeel.workload import NS_PER_S, Counters, DriveId
+from iokeel.workload import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from sim.drive import DRIVE, Phase, Run, Stream, run
 
 LIMIT = 10_000
@@ -284,3 +284,97 @@ def test_no_second_is_a_quarter_over_whatever_comes(
     largest = DEFAULT_CURVE.cost(1024 * KIB)
     end = sum(s for *_, s in phases)
     assert did.worst_window(1.5, end) <= 1.25 * LIMIT + largest
+
+
+# QEMU charges by the curve itself
+
+EXACT = ThrottleLimits(iops_total=LIMIT, cost_read=DEFAULT_CURVE, cost_write=DEFAULT_CURVE)
+
+
+class Exact:
+    """A drive whose QEMU has cost curves, looked at once a second."""
+
+    def __init__(self, in_force: ThrottleLimits = UNLIMITED) -> None:
+        self.state = State()
+        self.in_force = in_force
+        self.now_s = 100.0
+        self.group = ThrottleCount(0, 0, 0.0, 0, 0, 0)
+
+    def look(self, policy: DrivePolicy | None = POLICY, **passed: float) -> list[SetLimits]:
+        """Look, after so much more of what a ThrottleCount has; `waiting` is as of now."""
+        self.now_s += 1
+        now_ns = round(self.now_s * NS_PER_S)
+        old = self.group._asdict()
+        waiting = int(passed.pop("waiting", 0))
+        self.group = self.group._replace(
+            **{name: old[name] + value for name, value in passed.items()}, waiting=waiting
+        )
+        group = ThrottleCounters(now_ns, self.group, ThrottleCount(0, 0, 0.0, 0, 0, 0))
+        seen = DriveSeen(policy, Counters.of_group(group), self.in_force, exact=True)
+        self.state, orders = decide(self.state, Observation({DRIVE: seen}), now_ns)
+        if orders:
+            self.in_force = orders[-1].limits
+        return orders
+
+    @property
+    def known(self) -> DriveState:
+        return self.state.drives[DRIVE]
+
+
+def test_exact_limits_carry_the_curve_and_need_no_retune() -> None:
+    drive = Exact()
+    assert [order.limits for order in drive.look()] == [EXACT]
+    for size in SIZES:
+        assert drive.look(requests=100, bytes=100 * size, cost=100 * DEFAULT_CURVE.cost(size)) == []
+    assert drive.known.retunes == 0
+
+
+def test_the_rate_is_what_was_charged_once_the_curve_is_in_force() -> None:
+    drive = Exact()
+    drive.look(requests=10, bytes=10 * 64 * KIB, cost=10.0)
+    drive.look(requests=100, bytes=100 * 6000, cost=777.0)
+    assert drive.known.rate == pytest.approx(777.0)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        replace(EXACT, cost_read=None),
+        replace(EXACT, cost_write=CostCurve(((4096, 1.0),))),
+        replace(EXACT, cost_read=None, cost_write=None),
+    ],
+)
+def test_a_curve_that_was_lost_is_put_back_and_counted(lost: ThrottleLimits) -> None:
+    drive = Exact()
+    drive.look()
+    drive.look()
+    drive.in_force = lost
+    (order,) = drive.look()
+    assert (order.limits, order.reason) == (EXACT, Reason.OVERWRITTEN)
+    assert drive.look() == []
+    assert drive.known.overwritten == 1
+
+
+def test_a_drive_is_throttled_while_its_requests_wait() -> None:
+    drive = Exact()
+    drive.look()
+    drive.look(requests=10, bytes=40960, cost=10.0, waited=2, wait_ns=300_000_000)
+    assert drive.known.throttled_s == pytest.approx(0.3)
+    assert full_bounds(drive.known) == ["iops_total"], "far below its limit in the mean"
+    drive.look(requests=9000, bytes=9000 * 4096, cost=9999.0)
+    assert drive.known.throttled_s == pytest.approx(0.3)
+    assert full_bounds(drive.known) == [], "nothing had to wait"
+    drive.look(requests=99, bytes=99 * 4096, cost=99.0, waited=99, wait_ns=9 * NS_PER_S, waiting=9)
+    assert drive.known.throttled_s == pytest.approx(1.3)
+
+
+def test_a_drive_whose_policy_goes_gets_back_its_limits_without_our_curve() -> None:
+    drive = Exact(BY_HAND)
+    drive.look()
+    assert [order.limits for order in drive.look(policy=None)] == [BY_HAND]
+
+
+def test_a_stopping_agent_leaves_limit_and_curve() -> None:
+    drive = Exact()
+    drive.look()
+    assert [order.limits for order in static_limits(drive.state)] == [EXACT]

@@ -11,7 +11,7 @@ from iokeel.policy import DomainPolicy, DrivePolicy
 from iokeel.source import DriveInfo, VmInfo
 from iokeel.state import DriveSeen, DriveState, Observation, State, StorageSeen
 from iokeel.storage import StoragePolicy
-from iokeel.workload import NS_PER_S, Counters, DriveId
+from iokeel.workload import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 
 VDA = DriveId("db1", "vda")
 POLICY = DrivePolicy(reservation=100, limit=1000)
@@ -139,3 +139,38 @@ def test_a_line_is_a_line() -> None:
     for line in lines(after(POLICY, reads=(500, 8192))):
         assert len(line.splitlines()) == 1
         assert line.endswith(".")
+
+
+def test_what_the_throttle_did_is_told_where_qemu_tells_it() -> None:
+    state = State()
+    for second in (1, 2):
+        reads = ThrottleCount(
+            100 * second,
+            0,
+            200.0 * second,
+            80 * second,
+            second * NS_PER_S,
+            7,
+            ((4096, 100 * second),),
+        )
+        group = ThrottleCounters(second * NS_PER_S, reads, ThrottleCount(0, 0, 0.0, 0, 0, 0))
+        counters = Counters(
+            second * NS_PER_S,
+            100 * second,
+            409_600 * second,
+            0,
+            0,
+            1_200_000_000 * second,
+            0,
+            group,
+        )
+        known = state.drives.get(VDA, DriveState())
+        seen = Observation({VDA: DriveSeen(POLICY, counters, known.sent, exact=True)})
+        state, _ = decide(state, seen, second * NS_PER_S)
+    told = lines(state)
+    assert "which costs 200 iops" in told[1]
+    assert told[2:5] == [
+        "The reads were 100 % of 4 KiB to 8 KiB.",
+        "They waited 10 ms each for the throttle, and took the device 2 ms.",
+        "7 reads wait now.",
+    ]

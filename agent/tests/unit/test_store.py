@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iokeel.credit import Credit
+from iokeel.curve import CostCurve
 from iokeel.envelope import Mix
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.limits import FIELDS, ThrottleLimits
@@ -23,7 +24,17 @@ VDA, VDB = DriveId("db1", "vda"), DriveId("db1", "vdb")
 SET = DriveState(sent=ThrottleLimits(iops_total=400, iops_size=6889))
 FILE = "state.db"
 
-limits = st.builds(ThrottleLimits, **dict.fromkeys(FIELDS, st.none() | st.integers(1, 10**15)))
+curves = st.none() | st.builds(
+    lambda size, cost: CostCurve(((size, cost), (2 * size, 3 * cost))),
+    st.integers(1, 1 << 20),
+    st.floats(1e-6, 1e6),
+)
+limits = st.builds(
+    ThrottleLimits,
+    **dict.fromkeys(FIELDS, st.none() | st.integers(1, 10**15)),
+    cost_read=curves,
+    cost_write=curves,
+)
 flows = st.builds(
     Flow,
     st.floats(0, 1e9),
@@ -31,7 +42,7 @@ flows = st.builds(
     st.lists(st.sampled_from([512.0, 4096.0, 65536.0]), max_size=4).map(tuple),
 )
 states = st.builds(
-    DriveState,
+    lambda **known: DriveState(**known),  # fields that are not saved are as they are by default
     sent=limits,
     replaced=st.none() | limits,
     found=st.none() | limits,

@@ -1,0 +1,109 @@
+"""What a QEMU with cost curves says of its throttle groups, in the core's words.
+
+query-throttle-groups is read at each tick, so nothing is taken apart that need not be: limits are
+compared as the bytes that came, and looked into where those have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from iokeel.curve import CostCurve
+from iokeel.errors import CurveError
+from iokeel.limits import FIELDS, ThrottleLimits
+from iokeel.workload import ThrottleCount, ThrottleCounters
+
+QUERY_GROUPS = b'"execute":"query-throttle-groups"'
+#: What a field of ThrottleLimits is in QAPI's ThrottleLimits.
+OBJECT_NAMES = {field: field.replace("_", "-") for field in FIELDS}
+
+
+class SizeCount(msgspec.Struct, gc=False):
+    """Requests of a range of sizes."""
+
+    size: int
+    requests: int
+
+
+class DirectionStats(msgspec.Struct, rename="kebab"):
+    """What a group has done in one direction."""
+
+    requests: int
+    bytes: int
+    cost: float
+    waited: int
+    wait_total_ns: int
+    waiting: int
+    sizes: list[SizeCount]
+
+    def count(self) -> ThrottleCount:
+        """Return the same in the core's words."""
+        return ThrottleCount(
+            self.requests,
+            self.bytes,
+            self.cost,
+            self.waited,
+            self.wait_total_ns,
+            self.waiting,
+            tuple([(each.size, each.requests) for each in self.sizes]),
+        )
+
+
+class GroupMember(msgspec.Struct, rename="kebab", gc=False):
+    """A member of a group: a throttle node, or a drive with limits of its own."""
+
+    node_name: str = ""
+    device: str = ""
+    qdev: str = ""
+
+
+class Group(msgspec.Struct):
+    """A throttle group in query-throttle-groups."""
+
+    name: str
+    limits: msgspec.Raw
+    read: DirectionStats
+    write: DirectionStats
+    members: list[GroupMember]
+
+    def counters(self, at_ns: int) -> ThrottleCounters:
+        """Return its statistics, as read at a time of the monotonic clock."""
+        return ThrottleCounters(at_ns, self.read.count(), self.write.count())
+
+
+_VALUES: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+
+
+def group_limits(raw: msgspec.Raw | bytes) -> ThrottleLimits:
+    """Return a group's limits."""
+    return object_limits(_VALUES.decode(raw))
+
+
+def object_limits(values: Mapping[str, Any]) -> ThrottleLimits:
+    """Return the limits of a throttle-group object, as qom-get reads them."""
+    numbers = {field: values.get(name) for field, name in OBJECT_NAMES.items()}
+    return ThrottleLimits.of(
+        {field: n for field, n in numbers.items() if isinstance(n, int)},
+        _curve(values.get("cost-read")),
+        _curve(values.get("cost-write")),
+    )
+
+
+def curve_values(limits: ThrottleLimits) -> dict[str, list[dict[str, float]]]:
+    """Return the curves of limits in QAPI's words; an empty list, which removes it, for none."""
+    return {
+        name: [{"size": size, "cost": cost} for size, cost in curve.points] if curve else []
+        for name, curve in (("cost-read", limits.cost_read), ("cost-write", limits.cost_write))
+    }
+
+
+def _curve(points: list[Mapping[str, Any]] | None) -> CostCurve | None:
+    if not points:
+        return None
+    try:
+        return CostCurve(tuple((point["size"], float(point["cost"])) for point in points))
+    except CurveError:  # QEMU takes what we don't: a first size of 0
+        return None
