@@ -1,45 +1,107 @@
 """What a storage can serve now: its capacity, corrected by the latency that it shows.
 
-Two feedbacks, both of one kind: down fast, up slowly, within bounds.
+Two feedbacks by one law: down fast, up slowly, within bounds. With l the mean latency of an
+interval of t seconds, T its target, and `used` the ratio that was really used:
 
-- The *ratio* corrects what was configured or calibrated. With l the mean latency of the
-  storage's own requests in the last interval of t seconds, and T its target:
+    l > T, while loaded:                 min(ratio, SLACK * used) * max(STEP, (T / l)**POWER)**t
+    l < CALM_RATIO * T, while short:     ratio * (1 + UP_RATIO * (1 - l / (CALM_RATIO * T)))**t
 
-      l > T, while it is loaded:              ratio *= max(DOWN_MOST, (T / l)**DOWN_POWER)**t
-      l < CALM_RATIO * T, demand unmet:       ratio *= (1 + UP_RATIO * (1 - l / T))**t
-
-  so it stays where it is while nobody wants more, and while the latency lies just below T.
+- The *ratio* corrects what was configured or calibrated, by the mean latency of the storage's own
+  requests. A storage that is full does what it can, whatever it was believed to do: so the first
+  step down is to what it did, and the latency, which says no more than that it is too much, only
+  decides on the small ones after it.
 - The *room* is the part of the capacity that drives without a latency target may use while
   others on the storage have one. It begins at HEADROOM_RATIO, so that a burst of a drive that was
   idle finds a device that isn't full, and follows the worst of l / T over the drives that have a
-  target and were active, by the same law. While those are idle it stays where it is.
+  target and were active. While those are idle it stays where it is.
 """
 
 from __future__ import annotations
 
-DOWN_POWER = 0.5
+from iokeel.load import is_loaded, storage_strain
+from iokeel.retune import GIFT_S
+from iokeel.state import DriveState, StorageState
+from iokeel.storage import StorageLoad
+from iokeel.workload import NS_PER_S
+
+POWER = 0.1
+STEP = 0.9
+SLACK = 1.05
 DOWN_MOST = 0.7
-UP_RATIO = 0.08
-CALM_RATIO = 0.9
+UP_RATIO = 0.16
+CALM_RATIO = 0.7
 HEADROOM_RATIO = 0.85
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
 LONGEST_S = 2.0
+# A storage whose capacity nobody knows is found to do twice as much, or half, in this time at most.
+LEARN_S = 300.0
 
 
 def follow(
-    ratio: float, strain: float | None, *, short: bool, loaded: bool, elapsed_s: float
+    ratio: float,
+    strain: float | None,
+    *,
+    used: float,
+    short: bool,
+    loaded: bool,
+    elapsed_s: float,
 ) -> float:
     """Return a ratio after one interval.
 
-    strain: latency over its target, > 0; None where it isn't known, which changes nothing.
-    short: whether somebody wants more than the ratio lets him have. loaded: whether the strain can
-    be due to load at all.
+    strain: latency over its target, > 0; None where it isn't known, which changes nothing. used:
+    the part of what the ratio is of that was used. short: whether somebody wants more than the
+    ratio lets him have. loaded: whether the strain can be due to load at all.
     """
     if strain is None:
         return ratio
     elapsed_s = min(elapsed_s, LONGEST_S)
     if strain > 1 and loaded:
-        return float(ratio * max(DOWN_MOST, strain**-DOWN_POWER) ** elapsed_s)
+        less = min(ratio, SLACK * used) * max(STEP, strain**-POWER) ** elapsed_s
+        return float(max(less, ratio * DOWN_MOST**elapsed_s))
     if strain < CALM_RATIO and short:
-        return float(ratio * (1 + UP_RATIO * (1 - strain)) ** elapsed_s)
+        return float(ratio * (1 + UP_RATIO * (1 - strain / CALM_RATIO)) ** elapsed_s)
     return ratio
+
+
+def ratio_after(was: StorageState, load: StorageLoad | None, total: float | None) -> float:
+    """Return the ratio after an interval in which `total` was done; None: that is not known."""
+    policy = was.policy
+    if policy.capacity is None or policy.latency_target_ms is None:
+        return was.ratio
+    strain = storage_strain(policy, load)
+    if load is None and was.counters is None and was.usable is not None:
+        strain = 0.99 * CALM_RATIO  # all drives wait for their throttles, so nobody's latency tells
+    before = storage_strain(policy, was.load)
+    if strain is not None and before is not None and strain < 1:  # one calm reading may be noise
+        strain = min(1.0, max(strain, before))
+    ratio = follow(
+        was.ratio,
+        strain,
+        used=was.ratio if total is None else total / policy.capacity,
+        short=was.short,
+        loaded=is_loaded(load),
+        elapsed_s=load.elapsed_s if load else 1.0,
+    )
+    return min(policy.most_ratio, max(policy.least_ratio, ratio))
+
+
+def peak_after(was: StorageState, total: float, suffers: bool, elapsed_s: float) -> float:
+    """Return what a storage of unknown capacity is taken to be able to do.
+
+    Before a drive has ever suffered: what was done at most, lately. Then it is put to use, so that
+    what is done says less: it grows while that isn't enough and nobody suffers, and shrinks
+    while somebody does.
+    """
+    change: float = 2.0 ** (elapsed_s / LEARN_S)
+    if was.usable is None or suffers:
+        return max(total, was.peak / change)
+    return max(total, was.peak * change if was.short else was.peak)
+
+
+def gift(known: DriveState) -> float:
+    """Return what stock QEMU let a drive do for nothing in an interval, as its limits changed."""
+    if known.exact or known.rates is None or known.counters is None or known.held is None:
+        return 0.0
+    elapsed_s = known.rates.elapsed_s
+    since_s = (known.counters.at_ns - known.sent_ns) / NS_PER_S
+    return GIFT_S * known.held / elapsed_s if since_s < elapsed_s + GIFT_S else 0.0

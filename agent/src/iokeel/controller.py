@@ -32,7 +32,7 @@ nothing. So
   whatever it does next is served alike. That is free: its bucket is empty anyway.
 
 L moves as neighbours come and go. Limits follow it once the error times how long it has been in
-force comes to the gift (SHARE_COST_S), so a large move at once and a small one later; where QEMU
+force comes to the gift (GIFT_S), so a large move at once and a small one later; where QEMU
 charges by the curve itself and hands out no gifts, every move of SHARE_RATIO at once; and for a
 drive that does far less than it may, only moves of LOOSE_RATIO.
 

@@ -34,6 +34,6 @@ def demand_after(
     return (rate, *lately[: INTERVALS - 1]), demand
 
 
-def hidden_demand(demand: float, reservation: float) -> float:
+def hidden_demand(demand: float) -> float:
     """Return what an active drive may want of a storage that is too slow."""
-    return max(HIDDEN * demand, float(reservation))
+    return HIDDEN * demand

@@ -19,7 +19,7 @@ MIN_INTERVAL_S = 1.0
 BINDING_RATIO = 0.6
 IDLE_S = 10.0
 SHARE_RATIO = 0.01
-SHARE_COST_S = 0.1
+GIFT_S = 0.1
 LOOSE_RATIO = 0.25
 _NONE = Flow(0.0, 0.0)
 
@@ -44,7 +44,7 @@ def share_moved(known: DriveState, allowed: float, now_ns: int) -> bool:
         return off > LOOSE_RATIO
     if known.exact:
         return True
-    return since(known.sent_ns, now_ns) and off * (now_ns - known.sent_ns) > SHARE_COST_S * NS_PER_S
+    return since(known.sent_ns, now_ns) and off * (now_ns - known.sent_ns) > GIFT_S * NS_PER_S
 
 
 def judge(

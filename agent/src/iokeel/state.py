@@ -121,9 +121,10 @@ class Share:
 class StorageState:
     """What the controller knows of a storage. Rates are normalized I/O operations a second.
 
-    ratio, room: see capacity.py. peak: the most that its drives did together, lately. usable: what
-    its drives may do together, room not counted; None where that is not known. promised: the sum
-    of its drives' reservations. wanted, given: sums over its drives. level, kept: see share.py.
+    ratio, room, peak: see capacity.py. doubt: whether a latency was above its target in an interval
+    in which limits changed, so that it may be due to that. usable: what its drives may do
+    together, room not counted; None where that is not known. promised: the sum of its drives'
+    reservations. wanted, given: sums over its drives. level, kept: see share.py.
     short: whether a drive could do more if it were let. suffering: drives above their latency
     target. cut: what the others give up for those; exhausted: whether they have no more to give.
     """
@@ -132,6 +133,7 @@ class StorageState:
     counters: StorageCounters | None = None
     load: StorageLoad | None = None
     ratio: float = 1.0
+    doubt: bool = False
     room: float = 1.0
     peak: float = 0.0
     usable: float | None = None

@@ -13,17 +13,8 @@ import iokeel
 FOLDER = Path(iokeel.__file__).parent
 CORE = (
     *("errors", "limits", "curve", "policy", "workload", "envelope", "credit", "estimate"),
-    *(
-        "retune",
-        "state",
-        "storage",
-        "share",
-        "capacity",
-        "demand",
-        "allot",
-        "controller",
-        "backstop",
-    ),
+    *("retune", "state", "storage", "share", "demand", "load", "capacity", "party", "room"),
+    *("allot", "controller", "backstop"),
     *("fit", "saturation", "steadiness"),
 )
 # What computes, and neither asks the machine for anything nor tells it anything.
