@@ -22,8 +22,8 @@ from iokeel.storage import StoragePolicy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# log(1 - u) is found to within 17 / 2^24.
-_HALVINGS = 24
+# log(1 - u) is found to within 17 / 2^18.
+_HALVINGS = 18
 _LEAST_LEFT = 1e-7
 
 
