@@ -46,6 +46,7 @@ class StorageDaemon:
         device: Path, drives: int, drive_bytes: int, aio: str
     ) -> list[tuple[str, dict[str, Any]]]:
         disk = {"driver": "host_device", "node-name": "disk", "filename": str(device), "aio": aio}
+        disk |= {"locking": "off"}  # a guest may have it too
         nodes: list[tuple[str, dict[str, Any]]] = []
         nodes.append(("--blockdev", disk | {"cache": {"direct": True}}))
         for i in range(drives):
