@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=benchmarks $(BIN)/python
 
-.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-retune bench-qemu clean
+.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-backstop bench-retune bench-qemu clean
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -37,10 +37,13 @@ check: setup ## Check style and types
 	cd benchmarks && ../$(BIN)/mypy --config-file ../agent/pyproject.toml *.py lab sim disksim/tests
 	shellcheck agent/packages .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- benchmarks qemu-patches)
 
-bench: bench-retune bench-agent ## Run all benchmarks
+bench: bench-retune bench-agent bench-backstop ## Run all benchmarks
 
 bench-agent: setup ## Measure what the agent costs for 10 to 5,000 drives
 	$(RUN) benchmarks/agent_cost.py
+
+bench-backstop: setup ## Measure io.max under a VM, in a guest with cgroup v2
+	$(RUN) benchmarks/backstop.py
 
 bench-retune: setup ## Measure what each constant of the retune law costs and gains
 	$(RUN) benchmarks/retune_constants.py

@@ -1,4 +1,4 @@
-"""What a guest with cgroup v2 does for test_cgroup_v2, which prints what came of it as JSON.
+"""What a guest with cgroup v2 does for backstop.py, and prints as JSON.
 
 A VM's group as libvirt makes it, the agent's orders for it, I/O beside QEMU in it, and the
 kernel's own counts.
@@ -97,6 +97,7 @@ def main() -> Mapping[str, Any]:
     order = CgroupOrder({number: backstop(DEFAULT_MODEL, SHARE, MARGIN)}, weight=300)
     limits = dict(order.limits[number].items())
     told: dict[str, Any] = {"disk": [place.name, number], "limits": limits}
+    told |= {"share": SHARE, "margin": MARGIN}
 
     def agent() -> Cgroups:
         return Cgroups(Store(STATE))

@@ -1,0 +1,108 @@
+"""Does io.max hold what goes past QEMU's throttle, and only that, in a kernel with cgroup v2?
+
+Boots Debian's kernel in a guest, where a QEMU runs in a group as libvirt and systemd make it. The
+agent's own code bounds the group for a share; fio reads and writes beside QEMU, in its group; the
+kernel counts (io.stat, over 5 s). held: the counted rate over the bound. within: the rate of reads
+that keep to the share, over the share. Writes results/backstop.json and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import platform
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import iokeel
+from lab.domain import DiskSpec, domain_xml, make_disk
+from lab.guest import PYTHON, image
+from lab.host import Host
+from lab.vm import Vm
+
+HERE = Path(__file__).parent
+RESULT = HERE / "results/backstop.json"
+SCRIPT = HERE / "backstop_guest.py"
+STORAGE_DAEMON = shutil.which("qemu-storage-daemon")
+BOUNDS = {
+    "reads": ("rios", "riops"),
+    "writes": ("wios", "wiops"),
+    "large reads": ("rbytes", "rbps"),
+    "large writes": ("wbytes", "wbps"),
+}
+
+
+def lacking() -> str | None:
+    """Return what of this machine's programs the guest lacks, or None."""
+    if STORAGE_DAEMON is None:
+        return "apt-get install qemu-system-common (qemu-storage-daemon)"
+    return None if PYTHON.exists() else "apt-get install python3"
+
+
+def run() -> dict[str, Any]:
+    """Return what the guest says came of it; see backstop_guest.py."""
+    assert STORAGE_DAEMON is not None
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(Path(iokeel.__file__).parent, "iokeel", filter=_source)
+        archive.add(SCRIPT, "main.py")
+    made = image((PYTHON, Path(STORAGE_DAEMON)), ("bfq",))
+    with Host.bookworm() as host:
+        host.start_libvirtd()
+        disk = DiskSpec("vda", make_disk(host.dir / "disk.raw", 64))
+        vm = Vm(host, "v2")
+        vm.define(domain_xml("v2", [disk], image=made, folder=host.dir, memory_mib=768))
+        vm.start(120)
+        with vm:
+            vm.write("/root/packed.tar", packed.getvalue())
+            vm.exec("cd /root && tar -xf packed.tar && modprobe bfq")
+            ran = vm.exec("cd /root && python3 main.py 2>log || { cat log >&2; false; }", 300)
+            told: dict[str, Any] = json.loads(ran.stdout)
+            told["kernel"] = vm.exec("uname -r").stdout.decode().strip()
+            told["log"] = vm.read("/root/log").decode()
+            return told
+
+
+def _source(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if "__pycache__" in info.name else info
+
+
+def main() -> None:
+    """Run the guest some times, and write what came of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    options = parser.parse_args()
+    runs = [run() for _ in range(options.repeats)]
+    share = runs[0]["share"]
+    held = {
+        traffic: [round(told[traffic][counter] / told["limits"][bound], 4) for told in runs]
+        for traffic, (counter, bound) in BOUNDS.items()
+    }
+    within = [round(told["within"]["rios"] / share, 4) for told in runs]
+    free = [round(told["free"]["rios"] / runs[0]["limits"]["riops"], 2) for told in runs]
+    for name, ratios in (*held.items(), ("within the share", within), ("without a bound", free)):
+        print(f"{name:16} {' '.join(f'{ratio:7.4f}' for ratio in ratios)}")
+    git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"]
+    revision = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    scenario = {
+        "question": " ".join((__doc__ or "").split("\n")[0].split()),
+        "share": share,
+        "margin": runs[0]["margin"],
+        "bounds": runs[0]["limits"],
+        "guest_kernel": runs[0]["kernel"],
+        "host_kernel": platform.release(),
+        "git_revision": revision or None,
+    }
+    results = {"held": held, "within": within, "without_bound": free}
+    options.output.write_text(
+        json.dumps({"scenario": scenario, "results": results, "runs": runs}, indent=2) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
