@@ -346,8 +346,11 @@ async def run_agent(config: Config) -> None:
 
             sources.append(QmpSource(config.vms))
         agent = Agent(config, sources, store, Metrics())
+        groups = Cgroups(store)
         if config.cgroup.enabled:
-            agent.cgroups = Cgroups(store)
+            agent.cgroups = groups
+        else:
+            groups.restore()  # what an agent has left that was killed
         agent.metrics.watch(agent)
         task = asyncio.create_task(agent.run())
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from iokeel.cgroup_place import io_hierarchy
 from iokeel.process import Process, process
 from iokeel.storage_paths import StoragePaths
 from tests.edges.cgroup_host import Memory
+from tests.edges.running import Agent, start_qemu, wait_for
 
 if not shutil.which("qemu-storage-daemon"):
     pytest.skip("qemu-storage-daemon is not there", allow_module_level=True)
@@ -60,20 +63,28 @@ def _enter(group: Path) -> None:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def own() -> Iterator[Path]:
+    """A group for the groups of a test."""
     hierarchy = io_hierarchy()
     if hierarchy is None or hierarchy.version != 1:
         pytest.skip("this machine's kernel has no blkio mounted (it has v2, which a guest tries)")
+    group = hierarchy.folder / f"iokeel-test-{os.getpid()}"
+    group.mkdir()
+    yield group
+    group.rmdir()
+
+
+@pytest.fixture
+def rig(own: Path, tmp_path: Path) -> Iterator[Rig]:
     backing = tmp_path / "disk"
     block = os.urandom(1 << 20)
     with backing.open("wb") as file:
         for _ in range(SIZE_BYTES >> 20):
             file.write(block)
-    own = hierarchy.folder / f"iokeel-test-{os.getpid()}"
     group = own / "qemu-1-db1.libvirt-qemu"
     disk = subprocess.check_output(["losetup", "--find", "--show", backing], text=True).strip()
     try:
-        group.mkdir(parents=True)
+        group.mkdir()
         qemu = subprocess.Popen(
             ["qemu-storage-daemon", "--blockdev", "null-co,node-name=n"],
             preexec_fn=lambda: _enter(group),
@@ -86,7 +97,6 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
             qemu.kill()
             qemu.wait()
             group.rmdir()
-            own.rmdir()
     finally:
         subprocess.run(["losetup", "--detach", disk], check=True)
 
@@ -160,3 +170,61 @@ def test_a_device_that_the_kernel_does_not_know_is_said_once(
         groups.apply({"db1": CgroupOrder({"999:9": IoMax(riops=riops)})}, {"db1": rig.qemu})
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert groups.errors["cgroup"] == 3
+
+
+VM = """
+[[vm]]
+name = "db1"
+socket = "{socket}"
+[vm.drives.vda]
+limit = 400
+[vm.drives.vdb]
+limit = 200
+[cgroup]
+enabled = {enabled}
+"""
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
+        yield Path(name)
+
+
+def test_an_agent_bounds_a_qemu_without_libvirt_and_puts_back_what_was_there(
+    own: Path, short_folder: Path
+) -> None:
+    place = StoragePaths().places(str(short_folder))[-1]
+    if place.number is None:
+        pytest.skip(f"{short_folder} is on {place.name}, which is not a block device")
+    number, group = place.number, own / "db1"
+    bound = group / "blkio.throttle.read_iops_device"
+    group.mkdir()
+    qemu, socket = start_qemu(short_folder)
+    agents = []
+
+    def agent(*, enabled: bool) -> Agent:
+        vm = VM.format(socket=socket, enabled=str(enabled).lower())
+        agents.append(Agent(short_folder, vm))
+        return agents[-1].start()
+
+    try:
+        (group / "cgroup.procs").write_text(str(qemu.pid))
+        bound.write_text(f"{number} 90000")
+        first = agent(enabled=True)
+        # 4K costs 1, so that is the most reads of (400 + 200) * 1.25.
+        wait_for(lambda: bound.read_text() == f"{number} 750\n", f"the bound\n{first.log()}")
+        first.stop(signal.SIGKILL)
+        assert bound.read_text() == f"{number} 750\n"
+        agent(enabled=False).stop()
+        assert bound.read_text() == f"{number} 90000\n"
+        second = agent(enabled=True)
+        wait_for(lambda: bound.read_text() == f"{number} 750\n", "the bound again")
+        assert second.stop() == 0
+        assert bound.read_text() == f"{number} 90000\n"
+    finally:
+        for each in agents:
+            each.end()
+        qemu.kill()
+        qemu.wait()
+        group.rmdir()
