@@ -679,7 +679,7 @@ def test_arbitrary_bytes_raise_nothing_but_config_error(data: bytes) -> None:
     st.lists(
         st.tuples(st.integers(1, 1 << 18), st.floats(0.01, 1e6)),
         min_size=1,
-        max_size=64,
+        max_size=32,
         unique_by=lambda point: point[0],
     )
 )
