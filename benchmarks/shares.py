@@ -25,7 +25,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -38,7 +38,10 @@ from rich.table import Table
 from conformance import Completions
 from iokeel import client
 from iokeel.curve import CostCurve, CostModel
+from lab.domain import DiskSpec
+from lab.host import Host
 from lab.shared_disk import SharedDisk
+from lab.vm import Vm
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -49,11 +52,16 @@ out = Console(highlight=False)
 
 @dataclass(frozen=True)
 class Drive:
-    """A drive of a scenario: its policy, as in [vm.drives.NAME], and its fio job's options."""
+    """A drive of a scenario: its policy, as in [vm.drives.NAME], and its fio job's options.
+
+    guest: whether it is a real guest's, whose QEMU counts its latency too, and not an export of a
+    storage daemon.
+    """
 
     name: str
     policy: Mapping[str, Any]
     job: Mapping[str, Any]
+    guest: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ def read_scenario(path: Path, calibrated: Path, seconds: int | None) -> Scenario
                 policy["reservation"] = round(policy.pop("reservation_ratio") * capacity)
             if "latency_target_ms" in policy:
                 policy["latency_target_ms"] = policy["latency_target_ms"] * slowdown
-            drives.append(Drive(name, policy, table["job"]))
+            drives.append(Drive(name, policy, table["job"], table.get("guest", False)))
     target_ms = found.get("latency_target_ms")
     return Scenario(
         path.stem.removeprefix("shares-"),
@@ -120,32 +128,51 @@ def _curve(points: Sequence[Sequence[float]]) -> CostCurve:
 def run(scenario: Scenario, control: str, alone: bool = False) -> dict[str, Did]:
     """Run all drives' jobs under a control; with `alone`, only those that have a latency target."""
     drives = [d for d in scenario.drives if not alone or "latency_target_ms" in d.policy]
-    with (
-        SharedDisk(scenario.device, drives=len(drives), slowdown=scenario.slowdown) as disk,
-        tempfile.TemporaryDirectory(prefix="iokeel-shares-") as folder,
-        _controlled(scenario, drives, control, disk, Path(folder)),
-    ):
-        return _fio(scenario, drives, disk, Path(folder))
+    exports = [drive for drive in drives if not drive.guest]
+    with ExitStack() as stack:
+        disk = SharedDisk(scenario.device, drives=len(exports), slowdown=scenario.slowdown)
+        stack.enter_context(disk)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iokeel-shares-")))
+        host, guests = None, {}
+        if len(exports) < len(drives):
+            host = stack.enter_context(Host.bookworm())
+            host.start_libvirtd()
+        for drive in drives:
+            if host is not None and drive.guest:
+                spec = DiskSpec("vda", disk.device)
+                vm = Vm.boot(host, drive.name, [spec], policy=_policy(drive))
+                guests[drive.name] = stack.enter_context(vm)
+        if control == "static":
+            _set_static_limits(scenario, drives, disk)
+        if control == "iokeel":
+            stack.enter_context(_agent(scenario, drives, disk, folder, host))
+        return _fio(scenario, drives, disk, guests, folder)
+
+
+def _policy(drive: Drive) -> str:
+    values = " ".join(f'{key.replace("_", "-")}="{v}"' for key, v in drive.policy.items())
+    urn = "urn:iokeel:policy:1"
+    return f'<i:policy xmlns:i="{urn}"><i:drive target="vda" {values}/></i:policy>'
+
+
+def _set_static_limits(scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk) -> None:
+    """Bound every export to its part of the disk, as 4K reads: what an operator can do by hand."""
+    weights = {drive.name: drive.policy.get("weight", 100) for drive in drives}
+    for i, drive in enumerate(drive for drive in drives if not drive.guest):
+        part = weights[drive.name] / sum(weights.values())
+        _qmp(disk.qmp_socket, i, {"iops-total": max(1, round(scenario.capacity * part))})
 
 
 @contextmanager
-def _controlled(
-    scenario: Scenario, drives: Sequence[Drive], control: str, disk: SharedDisk, folder: Path
+def _agent(
+    scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk, folder: Path, host: Host | None
 ) -> Iterator[None]:
-    if control == "static":
-        weights = [drive.policy.get("weight", 100) for drive in drives]
-        for i, weight in enumerate(weights):
-            iops = max(1, round(scenario.capacity * weight / sum(weights)))
-            _qmp(disk.qmp_socket, i, {"iops-total": iops})
-    if control != "iokeel":
-        yield
-        return
     api, config = folder / "agent.sock", folder / "agent.toml"
-    config.write_text(_agent_config(scenario, drives, disk, folder))
+    config.write_text(_agent_config(scenario, drives, disk, folder, host))
+    command = [str(Path(sys.executable).parent / "iokeel"), "agent", "--config", str(config)]
     with (folder / "agent.log").open("w") as log:
-        agent = subprocess.Popen(
-            [Path(sys.executable).parent / "iokeel", "agent", "--config", str(config)], stderr=log
-        )
+        start = host.popen if host is not None else subprocess.Popen
+        agent = start(command, stderr=log)
         try:
             deadline = time.monotonic() + 20
             while not api.exists() or not _all_seen(api, len(drives)):
@@ -179,13 +206,14 @@ def _all_seen(api: Path, drives: int) -> bool:
 
 
 def _agent_config(
-    scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk, folder: Path
+    scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk, folder: Path, host: Host | None
 ) -> str:
     lines = [
         "[agent]",
         f'socket = "{folder}/agent.sock"',
         f'state_dir = "{folder}/state"',
-        "[libvirt]\nenabled = false",
+        "[libvirt]",
+        f'uri = "{host.uri}"' if host is not None else "enabled = false",
         "[cgroup]\nenabled = false",
         "[storage.shared]",
         'drives = ["host/*"]',
@@ -196,20 +224,61 @@ def _agent_config(
     ]
     if scenario.latency_target_ms:
         lines.append(f"latency_target_ms = {scenario.latency_target_ms}")
-    lines += ["[[vm]]", 'name = "host"', f'socket = "{disk.qmp_socket}"']
-    for i, drive in enumerate(drives):
+    exports = [drive for drive in drives if not drive.guest]
+    if exports:
+        lines += ["[[vm]]", 'name = "host"', f'socket = "{disk.qmp_socket}"']
+    for i, drive in enumerate(exports):
         lines.append(f"[vm.drives.group{i}]")
         lines += [f"{key} = {value}" for key, value in drive.policy.items()]
     return "\n".join(lines) + "\n"
 
 
 def _fio(
-    scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk, folder: Path
+    scenario: Scenario,
+    drives: Sequence[Drive],
+    disk: SharedDisk,
+    guests: Mapping[str, Vm],
+    folder: Path,
 ) -> dict[str, Did]:
     """Run all jobs at once, and return what each did, by drive."""
-    lines = [
+    exports = [drive for drive in drives if not drive.guest]
+    lines = [*_job_options(scenario), "ioengine=nbd"]
+    for i, drive in enumerate(exports):
+        lines += [f"[{drive.name}]", f"uri={disk.uri(i)}", f"size={disk.drive_bytes}"]
+        lines += [f"write_lat_log={folder}/{drive.name}", f"randseed={i + 1}"]
+        lines += [f"{key}={value}" for key, value in drive.job.items()]
+    (folder / "jobs.fio").write_text("\n".join(lines) + "\n")
+    offsets, programs = {}, {}
+    for drive in drives:
+        if drive.guest:
+            vm = guests[drive.name]
+            job = [*_job_options(scenario), "ioengine=libaio", "direct=1", "[io]"]
+            job += ["filename=/dev/vda", "write_lat_log=/tmp/io"]
+            job += [f"{key}={value}" for key, value in drive.job.items()]
+            vm.write("/tmp/job.fio", ("\n".join(job) + "\n").encode())
+            offsets[drive.name] = vm.clock_offset().seconds
+    began = time.time()
+    for name, vm in guests.items():
+        programs[name] = vm.start_program("fio --output=/tmp/fio.out /tmp/job.fio")
+    if exports:
+        subprocess.run(["fio", f"--output={folder}/fio.out", "jobs.fio"], cwd=folder, check=True)
+    found = {
+        drive.name: _did(folder / f"{drive.name}_lat.{i}.log", began, scenario.model)
+        for i, drive in enumerate(exports, 1)
+    }
+    for name, vm in guests.items():
+        ended = vm.wait(programs[name], timeout=scenario.seconds + 60)
+        if ended.status != 0:
+            raise RuntimeError(f"{name}: fio failed: {ended.stderr.decode().strip()}")
+        log = folder / f"{name}_lat.log"
+        log.write_bytes(vm.read("/tmp/io_lat.1.log"))
+        found[name] = _did(log, began + offsets[name], scenario.model)
+    return {drive.name: found[drive.name] for drive in drives}
+
+
+def _job_options(scenario: Scenario) -> list[str]:
+    return [
         "[global]",
-        "ioengine=nbd",
         "time_based=1",
         f"runtime={scenario.seconds}",
         "norandommap=1",
@@ -220,21 +289,6 @@ def _fio(
         "log_unix_epoch=1",
         "log_entries=1048576",
     ]
-    for i, drive in enumerate(drives):
-        lines += [f"[{drive.name}]", f"uri={disk.uri(i)}", f"size={disk.drive_bytes}"]
-        lines += [f"write_lat_log={folder}/{drive.name}", f"randseed={i + 1}"]
-        lines += [f"{key}={value}" for key, value in drive.job.items()]
-    (folder / "jobs.fio").write_text("\n".join(lines) + "\n")
-    began = time.time()
-    subprocess.run(
-        ["fio", "--output-format=json", f"--output={folder}/fio.json", str(folder / "jobs.fio")],
-        cwd=folder,
-        check=True,
-    )
-    return {
-        drive.name: _did(folder / f"{drive.name}_lat.{i}.log", began, scenario.model)
-        for i, drive in enumerate(drives, 1)
-    }
 
 
 def _did(log: Path, began: float, model: CostModel) -> Did:
