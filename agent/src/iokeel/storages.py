@@ -183,16 +183,19 @@ class Storages:
             for name, config in reversed([*self._configured.items()])
             for place in self._own(name, config)
         }
-        devices: dict[StorageId, set[Place]] = {}
-        for name, config in self._configured.items():
-            devices[name] = set(self._own(name, config)) if config.device or config.path else set()
+        devices: dict[StorageId, set[Place]] = {
+            name: set(self._own(name, config))
+            for name, config in self._configured.items()
+            if config.device or config.path
+        }
+        said = set(devices)
         self._storages = {}
         for drive, source in self._sources.items():
             found = self._of(drive, self._places.get(source, ()), by_place)
             if found is not None:
                 storage, place = found
                 self._storages[drive] = storage
-                if place is not None:
+                if place is not None and storage not in said:
                     devices.setdefault(storage, set()).add(place)
         self.devices = {
             name: place

@@ -98,6 +98,14 @@ async def test_the_devices_that_requests_come_to_are_told(paths: Paths) -> None:
     assert found.devices_of(DriveId("six", "vda")) is None
 
 
+async def test_the_device_of_a_storage_is_the_one_that_is_said(paths: Paths) -> None:
+    text = "[storage.x]\ndevice = '/dev/loop0'\ndrives = ['*/vda']"
+    found = Storages(configured(text), lambda: paths)
+    await found.follow(vms(one="/loop", two="/a"), A_MINUTE_S)
+    assert told(found, "one", "two") == ["x", "x"]
+    assert found.devices == {"x": LOOP}
+
+
 async def test_a_drive_without_a_path_has_no_storage(paths: Paths) -> None:
     found = Storages({}, lambda: paths)
     await found.follow({"one": VmInfo("one", {"vda": DriveInfo("vda")})}, A_MINUTE_S)
