@@ -61,13 +61,15 @@ class Record:
 
     served, asked: normalized operations a second, means over the second after the tick; asked is
     what the drive did ask for at least. most: the highest served in any second that ends in this
-    one. wait_s, used: latency and used part of each disk. usable: what the agent takes it for.
+    one. pressure: what is in flight of a drive that its disk holds, in normalized operations.
+    wait_s, used: latency and used part of each disk. usable: what the agent takes it for.
     latency_s: the mean time of each drive's requests without its throttle's wait. orders:
     (tick, drive, reason).
     """
 
     served: Array
     asked: Array
+    pressure: Array
     most: Array
     latency_s: Array
     wait_s: Array
@@ -78,9 +80,9 @@ class Record:
 
     @classmethod
     def of(cls, ticks: int, drives: int, disks: int) -> Record:
-        a, b, c, d = (np.zeros((ticks, drives), np.float32) for _ in range(4))
-        e, f, g = (np.zeros((ticks, disks), np.float32) for _ in range(3))
-        return cls(a, b, c, d, e, f, g)
+        a, b, c, d, e = (np.zeros((ticks, drives), np.float32) for _ in range(5))
+        f, g, h = (np.zeros((ticks, disks), np.float32) for _ in range(3))
+        return cls(a, b, c, d, e, f, g, h)
 
     def retunes(self, since_tick: int = 0) -> Mapping[int, int]:
         """Return how often limits of each drive were changed from a tick on."""
@@ -150,10 +152,12 @@ class Fleet:
                         self._look(tick, record, again)
                 for order in self._pending.pop(self._step, ()):
                     self._carry_out(order, tick)
-                done, latency_s, waits, used = self._pass(tick)
+                asked = self._asks(tick)
+                done, latency_s, waits, used = self._pass(asked)
                 recent.append(done)
                 record.served[row] += done / STEPS_A_TICK
-                record.asked[row] = np.minimum(record.asked[row], self._asked)
+                record.asked[row] = np.minimum(record.asked[row], asked)
+                record.pressure[row] = self._pressure
                 record.most[row] = np.maximum(record.most[row], sum(recent) / len(recent))
                 record.latency_s[row] += latency_s / STEPS_A_TICK
                 record.wait_s[row] += waits / STEPS_A_TICK
@@ -204,13 +208,14 @@ class Fleet:
                 due = max(self._step + 1, round(self._until[i] / STEP_S))
                 self._due.setdefault(due, []).append(i)
 
-    def _pass(self, tick: int) -> tuple[Array, Array, Array, Array]:
+    def _asks(self, tick: int) -> Array:
+        if not self.faults.gone:
+            return self._asked
+        gone = [(tick, i) in self.faults.gone for i in range(len(self.guests))]
+        return np.where(gone, 0.0, self._asked)
+
+    def _pass(self, asked: Array) -> tuple[Array, Array, Array, Array]:
         """Let a step pass; return each drive's rate and latency, each disk's latency and use."""
-        asked = self._asked
-        if self.faults.gone:
-            gone = [i for i in range(len(self.guests)) if (tick, i) in self.faults.gone]
-            asked = asked.copy()
-            asked[gone] = 0.0
         allowed = np.minimum(asked, self._throttles.most(STEP_S))
         now_s = self._step * STEP_S
         capacity = np.array([disk.capacity(now_s) for disk in self.disks])

@@ -46,7 +46,9 @@ class Throttles:
                 if burst and length > 1:
                     self._rate[i, len(AVERAGES) + j] = burst
                     self._size[i, len(AVERAGES) + j] = burst / 10
-        self._free[i] = part * self._size[i]
+        limited = np.isfinite(self._size[i])
+        self._free[i] = np.inf
+        self._free[i, limited] = part[limited] * self._size[i, limited]
         self.price(i, kind, exact)
 
     def price(self, i: int, kind: Kind, exact: bool) -> None:
