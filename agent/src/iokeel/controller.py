@@ -64,7 +64,7 @@ from iokeel.envelope import NO_MIX, Mix, exact_limits, limits_for, mix_cost, sca
 from iokeel.estimate import has_shifted, mean_mix, with_seen
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
-from iokeel.retune import base_rate, judge, share_moved
+from iokeel.retune import base_rate, judge, share_moved, since
 from iokeel.state import (
     NEW,
     DriveSeen,
@@ -80,8 +80,9 @@ from iokeel.state import (
 )
 from iokeel.workload import DriveId, Rates, Throttled, rates
 
-# A bound that is used to this much is what holds the drive.
+# A bound that is used to this much is what holds the drive, and more than so much is a burst.
 _FULL_RATIO = 0.95
+_BURSTING_RATIO = 1.05
 # Where QEMU tells how long requests waited: one that they waited for at least so much of the time.
 _HELD_RATIO = 0.05
 # The rate that limits are computed for before they are scaled to a drive's own: so large that
@@ -175,8 +176,13 @@ def _holding(limits: ThrottleLimits, did: Throttled) -> list[str]:
     ]
 
 
-def _full(limits: ThrottleLimits | None, did: Rates, charged: float | None) -> list[str]:
-    """Return full bounds. charged: what QEMU charged a second, where that is by a cost curve."""
+def _full(
+    limits: ThrottleLimits | None, did: Rates, charged: float | None, ratio: float = _FULL_RATIO
+) -> list[str]:
+    """Return full bounds. charged: what QEMU charged a second, where that is by a cost curve.
+
+    ratio: how full they are at least, bursts not counted.
+    """
     if limits is None:
         return []
     full = []
@@ -186,14 +192,14 @@ def _full(limits: ThrottleLimits | None, did: Rates, charged: float | None) -> l
         ("read", read.bps, read.raw_iops),
         ("write", write.bps, write.raw_iops),
     ):
-        if (bound := getattr(limits, f"bps_{suffix}")) and bps >= _FULL_RATIO * bound:
+        if (bound := getattr(limits, f"bps_{suffix}")) and bps >= ratio * bound:
             full.append(f"bps_{suffix}")
         if bound := getattr(limits, f"iops_{suffix}"):
             if charged is not None:
                 requests = charged
             elif limits.iops_size:
                 requests = max(requests, bps / limits.iops_size)
-            if requests >= _FULL_RATIO * bound:
+            if requests >= ratio * bound:
                 full.append(f"iops_{suffix}")
     return full
 
@@ -230,7 +236,7 @@ def _look(
         reason = Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
     elif share_moved(known, allowed, now_ns):
         reason = Reason.SHARE
-    elif _credit_grew(known, policy):
+    elif _credit_grew(known, policy, now_ns):
         reason = Reason.CREDIT_GREW
     elif seen.failed:
         reason = Reason.RETRY
@@ -262,9 +268,15 @@ def _look(
         "priced_for": mix,
         "granted_s": granted_s,
     }
-    if limits == known.sent and reason not in (Reason.OVERWRITTEN, Reason.RETRY):
+    if limits == known.sent and reason not in (
+        Reason.OVERWRITTEN,
+        Reason.RETRY,
+        Reason.CREDIT_GREW,
+    ):
         return known._replace(**new), None
-    if limits == seen.in_force:  # as after a restart of the agent: nothing to do, no gift
+    if (
+        limits == seen.in_force and reason is not Reason.CREDIT_GREW
+    ):  # as after a restart of the agent: nothing to do, no gift
         return known._replace(**new, sent=limits, reason=reason), None
     new |= {
         "found": seen.in_force if before.sent is None else known.found,
@@ -354,7 +366,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     else:
         rate = mix_cost(model, Mix(did.read, did.write))
     owed = policy.reservation if policy else 0
-    lately, demand = demand_after(before.lately, rate, owed)
+    lately, demand = demand_after(before.lately, rate, owed, exact=seen.exact)
     if did.idle:
         return before._replace(
             policy=policy,
@@ -374,7 +386,15 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     bps = did.read.bps + did.write.bps
     size = before.size.after(bps / (did.read.raw_iops + did.write.raw_iops))
     shifted = has_shifted(before.mix, size)
-    full = bool(_full(before.sent, did, rate if before.exact else None))
+    charged = rate if before.exact else None
+    full = bool(_full(before.sent, did, charged))
+    credit = _credit(before, policy, rate, did)
+    bursting = full and (
+        rate >= _FULL_RATIO * (before.held or 0.0)
+        or bool(_full(before.sent, did, charged, _BURSTING_RATIO))
+    )
+    if full and not bursting and (before.exact or not _grant_s(credit, policy)):
+        credit = NO_CREDIT  # QEMU has counted the burst as used up, a little earlier than we did
     return before._replace(
         policy=policy,
         storage=seen.storage,
@@ -384,9 +404,9 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         rate=rate,
         lately=lately,
         demand=demand,
-        backlogged=full and (not before.credit.open or rate >= _FULL_RATIO * (before.held or 0.0)),
+        backlogged=full and (not bursting or rate >= _FULL_RATIO * (before.held or 0.0)),
         throttled_s=before.throttled_s + _held_s(before, did, full),
-        credit=_credit(before, policy, rate, did),
+        credit=credit,
         mix=mean_mix(None if shifted else before.mix, did),
         looks=1 if shifted else before.looks + 1,
         size=size,
@@ -407,23 +427,40 @@ def _credit(before: DriveState, policy: DrivePolicy | None, rate: float, did: Ra
     return before.credit.after(policy, rate, did.elapsed_s) if policy else NO_CREDIT
 
 
-def _credit_grew(known: DriveState, policy: DrivePolicy) -> bool:
-    """Whether limits of a drive that does little should carry more credit than they do."""
+def _credit_grew(known: DriveState, policy: DrivePolicy, now_ns: int) -> bool:
+    """Whether limits should carry more credit than they do.
+
+    That is where a drive does little, or is held to its limit although it has credit: a drive that
+    does nearly as much as its limit earns credit by our count, and hardly any by QEMU's.
+    """
     if not known.credit.open or known.rate is None or policy.limit is None:
         return False
+    if known.backlogged and known.held and known.rate < _FULL_RATIO * known.held:
+        return since(known.sent_ns, now_ns)
     return known.rate < 0.5 * policy.limit and known.credit.seconds >= 1.5 * known.granted_s
+
+
+def _grant_s(credit: Credit, policy: DrivePolicy | None) -> int:
+    """Return the length of QEMU's burst that lets through what credit is worth; 0: none does."""
+    if policy is None or policy.limit is None or policy.burst is None:
+        return 0
+    return _length_s(credit.seconds, policy.burst / policy.limit)
+
+
+def _length_s(credit_s: float, ratio: float) -> int:
+    # QEMU's bucket of max * length fills at max - average while a drive bursts. It doesn't hold
+    # a burst of 1 s to its rate.
+    length = int(credit_s * (ratio - 1) / ratio)
+    return length if length >= 2 else 0
 
 
 def _with_burst(base: ThrottleLimits, ratio: float, credit_s: float) -> ThrottleLimits:
     """Return limits that let a drive burst for as long as its credit lasts, and no longer.
 
-    ratio: the burst over the limits' own rate. QEMU's bucket of max * length fills at max - average
-    while a drive bursts.
+    ratio: the burst over the limits' own rate.
     """
-    if not credit_s or ratio <= 1:
-        return base
-    length = int(credit_s * (ratio - 1) / ratio)
-    if length < 2:  # QEMU doesn't hold a burst of 1 s to its rate
+    length = _length_s(credit_s, ratio) if ratio > 1 else 0
+    if not length:
         return base
     bursts: dict[str, Any] = {}
     for name in AVERAGES:

@@ -8,9 +8,11 @@ stops. That costs the others what it doesn't use, for a tick or two.
 
 from __future__ import annotations
 
-# How many intervals, besides the last, tell what a drive wants. When others' limits change, that
-# disturbs it for one, and it needs one or two to come back. Neither is a change of what it wants.
-INTERVALS = 3
+# How many intervals, besides the last, tell what a drive wants. When limits of others on stock QEMU
+# change, that disturbs it for one, and it needs one to come back. Neither is a change of what it
+# wants; but what it really leaves is idle for as long.
+STOCK_INTERVALS = 2
+EXACT_INTERVALS = 1
 # By how much it has to do more than in all of them, and how often that is added to what it does.
 GROWING_RATIO = 1.1
 GROWTH = 2.0
@@ -20,18 +22,19 @@ HIDDEN = 2.0
 
 
 def demand_after(
-    lately: tuple[float, ...], rate: float, reservation: float
+    lately: tuple[float, ...], rate: float, reservation: float, *, exact: bool = False
 ) -> tuple[tuple[float, ...], float]:
-    """Return what a drive did in the last INTERVALS, newest first, and what it wants.
+    """Return what a drive did in the last intervals, newest first, and what it wants.
 
     lately: what this returned an interval before. rate: what it did in the one just ended. All in
     normalized I/O operations a second.
     """
+    intervals = EXACT_INTERVALS if exact else STOCK_INTERVALS
     most = max(lately, default=rate)
     demand = max(rate, most)
     if rate > GROWING_RATIO * most:
         demand = max(rate + GROWTH * (rate - most), float(reservation))
-    return (rate, *lately[: INTERVALS - 1]), demand
+    return (rate, *lately[: intervals - 1]), demand
 
 
 def hidden_demand(demand: float) -> float:

@@ -49,11 +49,14 @@ def _device_latency_s(known: DriveState) -> float | None:
     None where no request ended, or where the wait is part of what was measured.
     """
     did = known.rates
-    if did is None or did.idle or known.backlogged:
+    if did is None or did.idle or (known.backlogged and did.throttled is None):
         return None
     total_s = did.read.raw_iops * (did.read_latency_s or 0.0) + did.write.raw_iops * (
         did.write_latency_s or 0.0
     )
+    if did.throttled is not None:
+        waits_s = did.throttled.wait_s(write=False) + did.throttled.wait_s(write=True)
+        total_s = max(0.0, total_s - waits_s / did.throttled.elapsed_s)
     return total_s / (did.read.raw_iops + did.write.raw_iops) or None
 
 

@@ -123,6 +123,16 @@ def test_a_burst_ends_with_its_credit() -> None:
     assert did.worst_window(13, 37) <= 2000 * 1.25
 
 
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.94])
+def test_credit_earned_by_a_busy_drive_is_there_when_it_bursts(share: float) -> None:
+    """QEMU's own bucket has leaked only what the drive left of its limit by then."""
+    policy = DrivePolicy(limit=1000, burst=2000, burst_seconds=20)
+    busy = Stream.of(8 * KIB, rate=share * 1000 / 1.6)
+    did = run([Phase(60, (busy,)), Phase(40, (Stream.of(8 * KIB),))], policy)
+    above = (did.rate(60, 100) - 1000) * 40
+    assert 1000 * 15 <= above <= 1000 * 21
+
+
 def test_a_burst_ends_even_where_the_agent_does_not_come_back() -> None:
     watched = Watched()
     policy = DrivePolicy(limit=1000, burst=2000, burst_seconds=10)
