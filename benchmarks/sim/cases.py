@@ -64,7 +64,9 @@ def policies(chance: Random, count: int, disks: Sequence[int]) -> list[DrivePoli
     return found
 
 
-def steps_of(chance: Random, count: int, seconds: int, hold_s: int) -> list[tuple[float, list[Phase]]]:
+def steps_of(
+    chance: Random, count: int, seconds: int, hold_s: int
+) -> list[tuple[float, list[Phase]]]:
     """Return what drives do: all change together, some time between two ticks."""
     steps = []
     begin = 0.0
@@ -97,7 +99,9 @@ def faults_of(chance: Random, count: int, disks: int, seconds: int) -> Faults:
         start = chance.choice(ticks)
         down = set(range(start, start + chance.choice((1, 2, 5))))
     counters = {
-        (chance.choice(ticks), chance.randrange(disks)): chance.choice(("none", "frozen", "garbage"))
+        (chance.choice(ticks), chance.randrange(disks)): chance.choice(
+            ("none", "frozen", "garbage")
+        )
         for _ in range(chance.randrange(6))
     }
     return Faults(some(8), some(8), frozenset(gone), counters, frozenset(down))
@@ -116,9 +120,7 @@ def case(
     exact = chance.random() < 0.5
     tenants = {}
     if chance.random() < 0.4:
-        tenants["acme"] = TenantPolicy(
-            chance.choice((0, 1000)), None, chance.choice((100, 300))
-        )
+        tenants["acme"] = TenantPolicy(chance.choice((0, 1000)), None, chance.choice((100, 300)))
     steps = steps_of(chance, count, seconds, hold_s)
     promised = policies(chance, count, where)
     guests = [

@@ -94,7 +94,8 @@ def known(case: Case, record: Record) -> Array:
 def changes(record: Record, since: int) -> float:
     """Return the changes of limits for a drive and hour from a second on."""
     count = sum(record.retunes(since).values())
-    return 3600 * count / record.served.shape[1] / (len(record.served) - since)
+    seconds, drives = record.served.shape
+    return float(3600 * count / drives / (seconds - since))
 
 
 def _disks(case: Case) -> list[int]:
