@@ -38,6 +38,7 @@ from rich.table import Table
 from conformance import Completions
 from iokeel import client
 from iokeel.curve import CostCurve, CostModel
+from iokeel.units import parse_size
 from lab.domain import DiskSpec
 from lab.host import Host
 from lab.shared_disk import SharedDisk
@@ -66,7 +67,7 @@ class Drive:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What runs on which disk. capacity: normalized iops at this slowdown."""
+    """What runs on which disk. capacity, latency_target_ms: at this slowdown."""
 
     name: str
     device: str
@@ -74,7 +75,7 @@ class Scenario:
     seconds: int
     begin_s: float
     capacity: float
-    latency_target_ms: float | None
+    latency_target_ms: float
     model: CostModel
     drives: tuple[Drive, ...]
 
@@ -88,38 +89,33 @@ class Did:
     bytes: int
 
 
-def read_scenario(path: Path, calibrated: Path, seconds: int | None) -> Scenario:
-    """Read a scenario; capacity and curves of its disk are those that calibration found."""
+def read_scenario(path: Path, seconds: int | None) -> Scenario:
+    """Read a scenario, and the cost curves of its disk."""
     raw = tomllib.loads(path.read_text())
-    device, slowdown = raw["device"], float(raw["slowdown"])
-    found = json.loads(calibrated.read_text())["devices"][device]
-    capacity = float(found["capacity"]) * found.get("slowdown", 1.0) / slowdown
+    curves = tomllib.loads((path.parent / "disks.toml").read_text())[raw["device"]]
     drives = []
     for table in raw["drives"]:
         for i in range(table.get("count", 1)):
             name = f"{table['name']}{i}" if "count" in table else table["name"]
             policy = dict(table.get("policy", {}))
             if "reservation_ratio" in policy:
-                policy["reservation"] = round(policy.pop("reservation_ratio") * capacity)
-            if "latency_target_ms" in policy:
-                policy["latency_target_ms"] = policy["latency_target_ms"] * slowdown
+                policy["reservation"] = round(policy.pop("reservation_ratio") * raw["capacity"])
             drives.append(Drive(name, policy, table["job"], table.get("guest", False)))
-    target_ms = found.get("latency_target_ms")
     return Scenario(
         path.stem.removeprefix("shares-"),
-        device,
-        slowdown,
+        raw["device"],
+        float(raw["slowdown"]),
         seconds or raw["seconds"],
         raw["begin_s"],
-        capacity,
-        target_ms and target_ms / found.get("slowdown", 1.0) * slowdown,
-        CostModel(_curve(found["curve_read"]), _curve(found["curve_write"])),
+        float(raw["capacity"]),
+        raw["latency_target_ms"],
+        CostModel(_curve(curves["curve_read"]), _curve(curves["curve_write"])),
         tuple(drives),
     )
 
 
-def _curve(points: Sequence[Sequence[float]]) -> CostCurve:
-    return CostCurve(tuple((int(size), float(cost)) for size, cost in points))
+def _curve(points: Sequence[Sequence[Any]]) -> CostCurve:
+    return CostCurve(tuple((parse_size(str(size)), float(cost)) for size, cost in points))
 
 
 # One run
@@ -222,8 +218,7 @@ def _agent_config(
         f"curve_read = {[list(p) for p in scenario.model.read.points]}",
         f"curve_write = {[list(p) for p in scenario.model.write.points]}",
     ]
-    if scenario.latency_target_ms:
-        lines.append(f"latency_target_ms = {scenario.latency_target_ms}")
+    lines.append(f"latency_target_ms = {scenario.latency_target_ms}")
     exports = [drive for drive in drives if not drive.guest]
     if exports:
         lines += ["[[vm]]", 'name = "host"', f'socket = "{disk.qmp_socket}"']
@@ -349,12 +344,11 @@ def main() -> int:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=int, help="instead of the scenario's")
-    parser.add_argument("--calibrated", type=Path, default=RESULTS / "calibrate.json")
     parser.add_argument("--output", type=Path, default=RESULTS, help="a folder")
     parser.add_argument("--controls", nargs="+", default=list(CONTROLS))
     args = parser.parse_args()
     for path in args.scenario or sorted((HERE / "scenarios").glob("shares-*.toml")):
-        scenario = read_scenario(path, args.calibrated, args.seconds)
+        scenario = read_scenario(path, args.seconds)
         runs: dict[str, list[dict[str, Did]]] = {control: [] for control in args.controls}
         has_target = any("latency_target_ms" in drive.policy for drive in scenario.drives)
         if has_target:

@@ -71,6 +71,8 @@ def ratio_after(was: StorageState, load: StorageLoad | None, total: float | None
     strain = storage_strain(policy, load)
     if load is None and was.counters is None and was.usable is not None:
         strain = 0.99 * CALM_RATIO  # all drives wait for their throttles, so nobody's latency tells
+    if strain is not None and load is not None and not is_loaded(load):  # it isn't full
+        strain = min(strain, 0.5 * CALM_RATIO)
     before = storage_strain(policy, was.load)
     if strain is not None and before is not None and strain < 1:  # one calm reading may be noise
         strain = min(1.0, max(strain, before))

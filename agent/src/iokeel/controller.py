@@ -395,6 +395,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     )
     if full and not bursting and (before.exact or not _grant_s(credit, policy)):
         credit = NO_CREDIT  # QEMU has counted the burst as used up, a little earlier than we did
+    held = full and (not bursting or rate >= _FULL_RATIO * (before.held or 0.0))
     return before._replace(
         policy=policy,
         storage=seen.storage,
@@ -404,7 +405,8 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         rate=rate,
         lately=lately,
         demand=demand,
-        backlogged=full and (not bursting or rate >= _FULL_RATIO * (before.held or 0.0)),
+        backlogged=held,
+        bound_ns=counters.at_ns if held else before.bound_ns,
         throttled_s=before.throttled_s + _held_s(before, did, full),
         credit=credit,
         mix=mean_mix(None if shifted else before.mix, did),

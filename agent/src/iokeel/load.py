@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from iokeel.state import DriveState, StorageSeen, StorageState
 from iokeel.storage import StorageLoad, StoragePolicy, storage_load
 
+# A storage that is used to four fifths makes requests of a kind wait for about two of that kind.
+TRANSFERS = 3.0
 # With less than one request in flight on average, latency is not due to load.
 _LOADED_QUEUE = 1.0
 
@@ -18,16 +21,26 @@ def load_of(
 
     None where it can't be known.
     """
+    there = list(drives)
     if now.counters is None:
-        return _load_by_guests(drives)
-    return storage_load(was.counters, now.counters) if was and was.counters else None
+        load = _load_by_guests(there)
+    else:
+        load = storage_load(was.counters, now.counters) if was and was.counters else None
+    return replace(load, mean_cost=_mean_cost(there)) if load is not None else None
 
 
 def storage_strain(policy: StoragePolicy, load: StorageLoad | None) -> float | None:
-    """Return a storage's latency over its target; None where it has none or isn't known."""
+    """Return a storage's latency over its target; None where it has none or isn't known.
+
+    A target is for 4 KiB reads. A larger request takes longer though nothing is in its way, by no
+    less than the time in which the whole storage would serve it: TRANSFERS times that are added.
+    """
     if load is None or load.latency_s is None or policy.latency_target_ms is None:
         return None
-    return load.latency_s * 1000 / policy.latency_target_ms
+    target_s = policy.latency_target_ms / 1000
+    if load.mean_cost is not None and policy.capacity is not None:
+        target_s += TRANSFERS * max(0.0, load.mean_cost - 1) / policy.capacity
+    return load.latency_s / target_s
 
 
 def is_loaded(load: StorageLoad | None) -> bool:
@@ -58,6 +71,16 @@ def _device_latency_s(known: DriveState) -> float | None:
         waits_s = did.throttled.wait_s(write=False) + did.throttled.wait_s(write=True)
         total_s = max(0.0, total_s - waits_s / did.throttled.elapsed_s)
     return total_s / (did.read.raw_iops + did.write.raw_iops) or None
+
+
+def _mean_cost(drives: Iterable[DriveState]) -> float | None:
+    """Return what a request of some drives cost in the last interval."""
+    cost = requests = 0.0
+    for known in drives:
+        if known.rate is not None and known.rates is not None:
+            cost += known.rate
+            requests += known.rates.read.raw_iops + known.rates.write.raw_iops
+    return cost / requests if requests else None
 
 
 def _load_by_guests(drives: Iterable[DriveState]) -> StorageLoad | None:

@@ -8,7 +8,10 @@ from math import inf
 from iokeel.policy import DrivePolicy
 from iokeel.share import Claim, Division
 from iokeel.state import DriveSeen, DriveState, Share
-from iokeel.workload import DriveId
+from iokeel.workload import NS_PER_S, DriveId
+
+# Where few large requests are all that a drive may do, a second may hold none of them, or two.
+HELD_S = 2.5
 
 
 @dataclass(slots=True)
@@ -37,13 +40,20 @@ def party_of(drive: DriveId, known: DriveState, now: DriveSeen) -> Party:
     ceiling = inf if known.ceiling is None else float(known.ceiling)
     if now.policy.separate_budgets:
         ceiling *= 2
-    if known.backlogged:
+    if known.backlogged or _was_just_held(known):
         wants = ceiling
     elif known.rate is None:  # it may be about to do anything
         wants = min(ceiling, max(known.demand, now.policy.reservation))
     else:
         wants = min(ceiling, known.demand)
     return Party(drive, known, now.policy, now.tenant, ceiling, wants)
+
+
+def _was_just_held(known: DriveState) -> bool:
+    """Whether its limits held a drive a moment ago: one reading of less is no end of its demand."""
+    if known.counters is None or not known.bound_ns:
+        return False
+    return known.counters.at_ns - known.bound_ns < HELD_S * NS_PER_S
 
 
 def share_of(

@@ -176,6 +176,7 @@ class DriveState(NamedTuple):  # of which a copy with changes costs least
     lately: tuple[float, ...] = ()
     demand: float = 0.0
     backlogged: bool = False
+    bound_ns: int = 0
     share: Share | None = None
     held: float | None = None
     credit: Credit = NO_CREDIT

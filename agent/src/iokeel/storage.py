@@ -32,10 +32,10 @@ class StoragePolicy:
     """What an operator or a calibration says of a storage.
 
     capacity: normalized I/O operations a second that it serves, > 0; None where it is unknown.
-    latency_target_ms: the mean time of its own requests above which it is overloaded; None: its
-    capacity is never corrected. least_ratio, most_ratio: how far it may be corrected, as ratios
-    of `capacity`, 0 < least_ratio <= 1 <= most_ratio. model: cost curves of its own; None: the
-    agent's.
+    latency_target_ms: the mean time of its own requests above which it is overloaded, were they
+    all 4 KiB reads; None: its capacity is never corrected. least_ratio, most_ratio: how far it may
+    be corrected, as ratios of `capacity`, 0 < least_ratio <= 1 <= most_ratio. model: cost curves of
+    its own; None: the agent's.
     """
 
     capacity: int | None = None
@@ -67,7 +67,8 @@ class StorageLoad:
     """What a storage did between two readings.
 
     latency_s: mean time of a request at the device; None where none ended. busy_ratio: part of
-    the time with a request in flight, 0 to 1. queue: requests in flight, on average.
+    the time with a request in flight, 0 to 1. queue: requests in flight, on average. mean_cost:
+    what a request cost, normalized; None where that is not known.
     """
 
     elapsed_s: float
@@ -75,6 +76,7 @@ class StorageLoad:
     latency_s: float | None
     busy_ratio: float
     queue: float
+    mean_cost: float | None = None
 
 
 def storage_load(earlier: StorageCounters, later: StorageCounters) -> StorageLoad | None:
