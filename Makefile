@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=benchmarks $(BIN)/python
 
-.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-backstop bench-retune bench-qemu clean
+.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-backstop bench-retune bench-qemu bench-shares clean
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -47,6 +47,11 @@ bench-backstop: setup ## Measure io.max under a VM, in a guest with cgroup v2
 
 bench-retune: setup ## Measure what each constant of the retune law costs and gains
 	$(RUN) benchmarks/retune_constants.py
+
+bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks
+	qemu-patches/build
+	$(RUN) benchmarks/shares.py
+	$(RUN) benchmarks/shares_plot.py
 
 clean: ## Remove what was built here; the cache folder stays
 	rm -rf .venv build

@@ -333,6 +333,9 @@ def _figures(
         if reservation := drive.policy.get("reservation"):
             seconds = one.completions.seconds(2.0, end)
             row["worst_second_of_reservation"] = min(seconds) / reservation
+            row["of_reservation_by_second"] = [
+                round(rate / reservation, 3) for rate in one.completions.seconds(0.0, end)
+            ]
         rows[drive.name] = row
     return {"total_rate": total, "total_ratio": total / free, "drives": rows}
 
