@@ -323,7 +323,7 @@ def _figures(
             continue
         one = did[drive.name]
         latency = one.latency_ms[one.completions.at_s >= begin]
-        row = {
+        row: dict[str, Any] = {
             "rate": rates[drive.name],
             "share": rates[drive.name] / total,
             "bytes": one.bytes,

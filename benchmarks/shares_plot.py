@@ -19,8 +19,9 @@ COLOURS = {"none": "tab:red", "static": "tab:orange", "iokeel": "tab:blue", "alo
 
 def results(name: str) -> dict[str, Any]:
     """Return a scenario's runs by control."""
-    found: dict[str, Any] = json.loads((HERE / f"results/shares-{name}.json").read_text())
-    return found["controls"]
+    text = (HERE / f"results/shares-{name}.json").read_text()
+    found: dict[str, Any] = json.loads(text)["controls"]
+    return found
 
 
 def weights(axes: Any) -> None:
