@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=benchmarks $(BIN)/python
 
-.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-backstop bench-retune bench-qemu bench-shares clean
+.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-backstop bench-disksim bench-retune bench-qemu bench-shares clean
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -37,7 +37,7 @@ check: setup ## Check style and types
 	cd benchmarks && ../$(BIN)/mypy --config-file ../agent/pyproject.toml *.py lab sim disksim/tests
 	shellcheck agent/packages .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- benchmarks qemu-patches)
 
-bench: bench-retune bench-agent bench-backstop ## Run all benchmarks
+bench: bench-retune bench-agent bench-backstop bench-disksim ## Run all benchmarks
 
 bench-agent: setup ## Measure what the agent costs for 10 to 5,000 drives
 	$(RUN) benchmarks/agent_cost.py
@@ -52,6 +52,9 @@ bench-shares: setup ## Measure shares, reservations and latency targets on simul
 	qemu-patches/build
 	$(RUN) benchmarks/shares.py
 	$(RUN) benchmarks/shares_plot.py
+
+bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)
+	$(RUN) benchmarks/disksim_figures.py --readme benchmarks/disksim/README.md
 
 clean: ## Remove what was built here; the cache folder stays
 	rm -rf .venv build

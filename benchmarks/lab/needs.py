@@ -11,6 +11,10 @@ PACKAGES = {
     "busybox": "busybox-static",
     "cpio": "cpio",
     "mmdebstrap": "mmdebstrap",
+    "nbdkit": "nbdkit nbdkit-plugin-dev",
+    "nbdcopy": "libnbd-bin",
+    "make": "make",
+    "gcc": "gcc",
 }
 """Program -> the Debian package that has it."""
 

@@ -51,6 +51,8 @@ class SharedDisk:
             loop = FuseLoop(inside, folder, name, slowdown=slowdown, log=log, **options)
             stack.callback(loop.close)
             self.device = loop.device
+            self._set_queue("rotational", int(name.startswith("hdd")))
+            self._set_queue("read_ahead_kb", 128)  # loop takes more than a disk's default
             if drives:
                 binary = binary or qemu.storage_daemon()
                 self._daemon = StorageDaemon(
@@ -67,6 +69,21 @@ class SharedDisk:
     def uri(self, drive: int) -> str:
         """Return a drive's address for NBD clients."""
         return self._running().uri(drive)
+
+    def set_scheduler(self, name: str) -> None:
+        """Give the device one of the kernel's schedulers: none, bfq, mq-deadline, kyber.
+
+        BFQ's own times are stretched as the disk's are, and its heuristics for interactive
+        processes are off, as its authors have them when they measure shares.
+        """
+        self._set_queue("scheduler", name)
+        if name == "bfq":
+            self._set_queue("iosched/low_latency", 0)
+            self._set_queue("iosched/slice_idle_us", round(8000 * self.slowdown))
+            self._set_queue("iosched/timeout_sync", round(124 * self.slowdown))
+
+    def _set_queue(self, name: str, value: object) -> None:
+        Path("/sys/block", self.device.name, "queue", name).write_text(str(value))
 
     def _running(self) -> StorageDaemon:
         if self._daemon is None:
