@@ -15,6 +15,7 @@ import platform
 import shutil
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,18 @@ def lacking() -> str | None:
     return None if PYTHON.exists() else "apt-get install python3"
 
 
-def run() -> dict[str, Any]:
-    """Return what the guest says came of it; see backstop_guest.py."""
+def run(kernel: Path | None = None) -> dict[str, Any]:
+    """Return what the guest says came of it; see backstop_guest.py.
+
+    kernel: another than Debian's, with all built in, such as one that has io.latency.
+    """
     assert STORAGE_DAEMON is not None
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(Path(iokeel.__file__).parent, "iokeel", filter=_source)
         archive.add(SCRIPT, "main.py")
     made = image((PYTHON, Path(STORAGE_DAEMON)), ("bfq",))
+    made = replace(made, kernel=kernel or made.kernel)
     with Host.bookworm() as host:
         host.start_libvirtd()
         disk = DiskSpec("vda", make_disk(host.dir / "disk.raw", 64))
@@ -59,7 +64,8 @@ def run() -> dict[str, Any]:
         vm.start(120)
         with vm:
             vm.write("/root/packed.tar", packed.getvalue())
-            vm.exec("cd /root && tar -xf packed.tar && modprobe bfq")
+            vm.exec("cd /root && tar -xf packed.tar")
+            vm.exec("modprobe bfq", check=kernel is None)
             ran = vm.exec("cd /root && python3 main.py 2>log || { cat log >&2; false; }", 300)
             told: dict[str, Any] = json.loads(ran.stdout)
             told["kernel"] = vm.exec("uname -r").stdout.decode().strip()
@@ -75,9 +81,10 @@ def main() -> None:
     """Run the guest some times, and write what came of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kernel", type=Path, help="another than Debian's, with all built in")
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
-    runs = [run() for _ in range(options.repeats)]
+    runs = [run(options.kernel) for _ in range(options.repeats)]
     share = runs[0]["share"]
     held = {
         traffic: [round(told[traffic][counter] / told["limits"][bound], 4) for told in runs]

@@ -26,7 +26,7 @@ SLICE = ROOT / "machine.slice"
 SCOPE = SLICE / r"machine-qemu\x2d1\x2ddb1.scope"
 DISK = "/dev/vda"
 STATE = Path("/root/state")
-SHARE, MARGIN = 400, 1.25
+SHARE, MARGIN, TARGET_S = 400, 1.25, 0.0025
 SETTLE_S, COUNT_S = 1.5, 5.0
 
 
@@ -85,7 +85,7 @@ def enter(group: Path) -> None:
 
 def files() -> dict[str, str]:
     """Return the settings of the VM's group, as the kernel shows them."""
-    names = ("io.max", "io.weight", "io.bfq.weight")
+    names = ("io.max", "io.weight", "io.bfq.weight", "io.latency")
     return {n: (SCOPE / n).read_text().strip() for n in names if (SCOPE / n).exists()}
 
 
@@ -94,7 +94,8 @@ def main() -> Mapping[str, Any]:
     qemu = start_guest()
     place = StoragePaths().places(DISK)[-1]
     number = place.number or ""
-    order = CgroupOrder({number: backstop(DEFAULT_MODEL, SHARE, MARGIN)}, weight=300)
+    bounds = {number: backstop(DEFAULT_MODEL, SHARE, MARGIN)}
+    order = CgroupOrder(bounds, weight=300, latency_targets_s={number: TARGET_S})
     limits = dict(order.limits[number].items())
     told: dict[str, Any] = {"disk": [place.name, number], "limits": limits}
     told |= {"share": SHARE, "margin": MARGIN}
