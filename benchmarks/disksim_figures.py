@@ -280,9 +280,9 @@ def tables(result: Row) -> str:
         table(header, [[row["device"], row["figure"], _number(row["published"]), _range(row),
                         row["unit"], f"{row['slowdown']:g}"] for row in rows])  # fmt: skip
     if rows := results.get("victims"):
-        alone = {row["device"]: row for row in rows if row["others"] is None}
         names = [" ".join([row["device"], *(f"{k}={v}" for k, v in row["changed"].items())])
                  for row in rows]  # fmt: skip
+        alone = {name: row for name, row in zip(names, rows, strict=True) if not row["others"]}
         lines += [
             "Mean latency in ms of 4K random reads at depth 1, alone and while 15 others read or "
             "write in sequence:",
@@ -291,7 +291,7 @@ def tables(result: Row) -> str:
         table("device|others|by|scheduler|published|model|alone|others' MB/s", [
             [name, row["others"], row["how"], row["scheduler"],
              _number(row["published_mean_ms"]) if row["how"] == "processes" else "-",
-             _range(row["mean_ms"]), _number(alone[row["device"]]["mean_ms"]["median"]),
+             _range(row["mean_ms"]), _number(alone[name]["mean_ms"]["median"]),
              _number(row["others_mb_s"]["median"])]
             for name, row in zip(names, rows, strict=True) if row["others"]])  # fmt: skip
     if rows := results.get("path"):
