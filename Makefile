@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=benchmarks $(BIN)/python
 
-.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-backstop bench-disksim bench-retune bench-qemu bench-shares clean
+.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-backstop bench-calibrate bench-disksim bench-retune bench-qemu bench-shares clean
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -55,6 +55,9 @@ bench-shares: setup ## Measure shares, reservations and latency targets on simul
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)
 	$(RUN) benchmarks/disksim_figures.py --readme benchmarks/disksim/README.md
+
+bench-calibrate: setup ## Calibrate the simulated disks, and compare with what they are (45 minutes)
+	$(RUN) benchmarks/calibrate_disks.py
 
 clean: ## Remove what was built here; the cache folder stays
 	rm -rf .venv build

@@ -8,14 +8,16 @@ from statistics import median
 from typing import Protocol
 
 from iokeel.curve import KIB
-from iokeel.fio import WINDOW_S, Fio, Job, Run
-from iokeel.saturation import MOST_DEPTH, saturate
+from iokeel.fio import Fio, Job, Run
+from iokeel.saturation import GROWTH_RATIO, MOST_DEPTH, saturate
 from iokeel.steadiness import Steadiness, pooled, steadiness
 
 # Runs that a search for saturation takes, as a guess until it is done. At the least and the largest
 # size all depths are tried, which tells latency by load.
 _GUESSED_FROM_ONE = {4 * KIB: 8, 1024 * KIB: 5}
 _GUESSED_FROM_NEAR = 2
+# How often a queue is renewed in a run.
+_LEAST_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,10 @@ class Plan:
 
     def jobs(self, *, write: bool) -> list[Job]:
         """Return the job of each series, at a depth of 1."""
+        # What a write buffer takes at first is not what a disk can go on with.
+        ramp_s = max(self.ramp_s, self.seconds / 2) if write else self.ramp_s
         return [
-            Job(write, sequential, kib * KIB, 1, self.seconds, self.ramp_s)
+            Job(write, sequential, kib * KIB, 1, self.seconds, ramp_s)
             for sequential, sizes in ((False, self.random_kib), (True, self.sequential_kib))
             for kib in sizes
         ]
@@ -45,7 +49,8 @@ class Series:
     """All runs of one kind and size.
 
     job: what was run, at the depth of saturation: twice that gains less than 5 %. search: one
-    run for each depth tried. saturated: all runs at the depth of saturation.
+    run for each depth tried. saturated: all runs at twice the depth of saturation, where what is
+    left to gain is gained; at the depth itself where the storage does less in a deeper queue.
     """
 
     job: Job
@@ -53,9 +58,14 @@ class Series:
     saturated: tuple[Run, ...]
 
     @property
+    def latency_p99_s(self) -> float:
+        """The 99th percentile of latency at the depth of saturation."""
+        return next(run.latency_p99_s for run in self.search if run.job == self.job)
+
+    @property
     def steadiness(self) -> Steadiness:
         """How its rates at saturation are spread."""
-        return steadiness(pooled([run.window_iops for run in self.saturated], WINDOW_S))
+        return steadiness(pooled([run.window_iops for run in self.saturated], self.job.window_s))
 
     @property
     def raw_iops(self) -> float:
@@ -116,7 +126,7 @@ class _Measurement:
             near = max(1, found[-1].job.depth // 2)
         for _ in range(self._plan.repeats):
             found = [
-                replace(series, saturated=(*series.saturated, self._run(series.job)))
+                replace(series, saturated=(*series.saturated, self._run(series.saturated[0].job)))
                 for series in found
             ]
         return found
@@ -131,9 +141,13 @@ class _Measurement:
             runs[depth] = self._run(replace(job, depth=depth))
             return runs[depth].raw_iops
 
-        depth = saturate(rate_at, start, patience=2 if _from_one(job) else 1)
+        most_latency_s = job.seconds / _LEAST_TURNS
+        depth = saturate(rate_at, start, 2 if _from_one(job) else 1, most_latency_s)
         self._left = after
-        return Series(replace(job, depth=depth), tuple(runs.values()), (runs[depth],))
+        deeper = runs.get(2 * depth)
+        if deeper is None or deeper.raw_iops * GROWTH_RATIO < runs[depth].raw_iops:
+            deeper = runs[depth]
+        return Series(replace(job, depth=depth), tuple(runs.values()), (deeper,))
 
     def _run(self, job: Job) -> Run:
         self._watch.running(job, self._left)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -13,16 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from iokeel.errors import CalibrationError
 from iokeel.text import shown
 from iokeel.units import size
 
-WINDOW_S = 0.5
+_WINDOW_S = 0.5
+# A window is never written in time; one after the end is later by a window.
+_LATE_MS = 100
 _P99 = "99.000000"
-# A hard disk that reads a block again and again takes this long before it gives up.
-_PATIENCE_S = 60.0
+# A hard disk that reads a block again and again, or empties its write buffer, takes this long.
+_PATIENCE_S = 180.0
 _ERROR = re.compile(r"io_u error on file [^\n]*: ([^:\n]*): (read|write) offset=(\d+)")
 _REFUSED = re.compile(r"func=([^,\n]*), error=([^:\n]*)")
 _LOOK = "see the kernel's log and the device's health"
@@ -33,7 +37,7 @@ _NOT_DIRECT = re.compile("does not support direct=1|direct=1/buffered=0")
 class Job:
     """What fio is to do: requests of one size, at one depth, for a time.
 
-    depth: requests kept in flight, by all jobs together. ramp_s: time before counting.
+    depth: requests kept in flight, by all threads together. ramp_s: time before counting.
     """
 
     write: bool
@@ -42,6 +46,11 @@ class Job:
     depth: int
     seconds: float
     ramp_s: float
+
+    @property
+    def window_s(self) -> float:
+        """The time over which each of a run's rates is counted."""
+        return min(_WINDOW_S, self.seconds)
 
     def __str__(self) -> str:
         order = "sequential" if self.sequential else "random"
@@ -92,14 +101,29 @@ class Fio:
             # A map of blocks done costs memory and time; repeats are as good here.
             "--norandommap",
             "--randrepeat=0",
-            f"--log_avg_msec={round(1000 * WINDOW_S)}",
+            f"--log_avg_msec={round(1000 * job.window_s)}",
         ]
-        if self.region_bytes:
-            options.append(f"--size={self.region_bytes}")
+        if job.write:  # or the next run would wait for what this one has left in a write buffer
+            options.append("--end_fsync=1")
+        options += self._part(job)
         with tempfile.TemporaryDirectory(prefix="iokeel-calibrate-") as folder:
             options.append(f"--write_iops_log={folder}/log")
             output = self._fio(options, Path(folder), job.seconds + job.ramp_s)
-            return _run(job, output, [*_windows(Path(folder).glob("log_iops*.log"))])
+            windows = [*_windows(Path(folder).glob("log_iops*.log"), job.seconds)]
+            return _run(job, output, windows)
+
+    def _part(self, job: Job) -> Iterator[str]:
+        """Yield the options for the part of the storage to use.
+
+        A stream begins anywhere near the middle: what the one before has read, a storage may have.
+        """
+        start = random.randrange(40, 60) if job.sequential else 0
+        if not self.region_bytes:  # an export, whose size only fio knows
+            yield f"--offset={start}%"
+            return
+        begin = self.region_bytes * start // 100 // job.size_bytes * job.size_bytes
+        yield f"--offset={begin}"
+        yield f"--size={self.region_bytes - begin}"
 
     def fill(self, start: int, count: int) -> None:
         """Fill `count` bytes from `start` on with random data, and have them on the medium."""
@@ -198,19 +222,28 @@ def _run(job: Job, output: Mapping[str, Any], windows: Sequence[float]) -> Run:
     done = output["jobs"][0]
     did = done["write" if job.write else "read"]
     latency = did["lat_ns"]
+    # fio's own rate counts the time too in which it only waits for the last requests.
+    rates = tuple(windows) if any(windows) else (did["iops"],)
     return Run(
         job,
-        did["iops"],
+        fmean(rates),
         latency["mean"] / 1e9,
         latency.get("percentile", {}).get(_P99, latency["max"]) / 1e9,
-        tuple(windows) or (did["iops"],),
+        rates,
         (done["usr_cpu"] + done["sys_cpu"]) / 100,
     )
 
 
-def _windows(logs: Iterator[Path]) -> Iterator[float]:
-    """Yield the rate in each window, all threads together: time, rate, direction, ..."""
-    threads = [[float(line.split(",")[1]) for line in log.read_text().splitlines()] for log in logs]
+def _windows(logs: Iterator[Path], seconds: float) -> Iterator[float]:
+    """Yield the rate in each window, all threads together. A line: time in ms, rate, ..."""
+    threads = [
+        [
+            float(rate)
+            for time_ms, rate, *_ in (line.split(",") for line in log.read_text().splitlines())
+            if float(time_ms) <= 1000 * seconds + _LATE_MS
+        ]
+        for log in logs
+    ]
     for window in zip_longest(*threads):
         if None not in window:
             yield sum(window)

@@ -13,16 +13,23 @@ MOST_DEPTH = 512
 LOAD_RATIO = 0.8
 
 
-def saturate(rate_at: Callable[[int], float], start: int = 1, patience: int = 1) -> int:
+def saturate(
+    rate_at: Callable[[int], float],
+    start: int = 1,
+    patience: int = 1,
+    most_latency_s: float = math.inf,
+) -> int:
     """Return the queue depth beyond which twice the depth gains less than 5 %.
 
     rate_at: measures the rate at a depth, from `start` on doubling, MOST_DEPTH at most. patience:
     doublings that have to gain nothing; 2 where a search begins at 1, for a disk that serves one
     request at a time has no choice between two, and gains by its queue from three on.
+    most_latency_s: what a request may take in a queue that is tried: one that isn't renewed several
+    times while its rate is measured shows what it began with.
     """
     depth, rate = start, rate_at(start)
     deeper, idle = 2 * start, 0
-    while deeper <= MOST_DEPTH and idle < patience:
+    while deeper <= min(MOST_DEPTH, most_latency_s * rate) and idle < patience:
         gained = rate_at(deeper)
         if gained >= GROWTH_RATIO * rate:
             depth, rate, idle = deeper, gained, 0

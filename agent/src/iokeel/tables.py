@@ -196,7 +196,7 @@ def calibration(found: Calibration) -> Table:
             f"{rate(series.raw_iops)}/s",
             rate(series.raw_iops * job.size_bytes, "B/s"),
             str(job.depth),
-            duration(max(run.latency_p99_s for run in series.saturated)),
+            duration(series.latency_p99_s),
             "" if job.sequential else f"{curve.cost(job.size_bytes):.4g}",
             "" if job.sequential else f"{100 * error:+.1f} %",
         )

@@ -96,8 +96,18 @@ def test_each_series_ends_at_saturation_and_is_repeated() -> None:
     for series in measured(plan=plan):
         assert series.job.depth == 8
         assert series.raw_iops == served(series.job)
-        assert len(series.saturated) == 1 + plan.repeats
+        assert [run.job.depth for run in series.saturated] == [16] * (1 + plan.repeats)
+        assert series.latency_p99_s == 2 * 8 / served(series.job)
         assert max(series.rates) <= 32
+
+
+def test_a_disk_that_does_less_in_a_deep_queue_is_measured_in_one_that_isnt() -> None:
+    def thrashing(job: Job, time: int) -> tuple[float, ...]:
+        return (served(job) / (1 if job.depth <= 8 else 2),)
+
+    for series in measured(thrashing):
+        assert {run.job.depth for run in series.saturated} == {8}
+        assert series.raw_iops == served(series.job)
 
 
 def test_repeats_lie_apart() -> None:

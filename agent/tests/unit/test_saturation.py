@@ -38,6 +38,14 @@ def test_with_patience_a_doubling_that_gains_nothing_is_no_end() -> None:
     assert saturate(gains.__getitem__) == 1
 
 
+def test_no_queue_is_tried_that_takes_too_long() -> None:
+    device = Device(10_000, rate=0.5)  # every request takes 2 s, whatever the depth
+    assert saturate(device, most_latency_s=1.9) == 1
+    assert device.asked == [1]
+    gaining = {1: 100.0, 2: 120.0, 4: 144.0, 8: 173.0, 16: 207.0}
+    assert saturate(gaining.__getitem__, most_latency_s=0.05) == 4  # 8 would take 0.056 s at 144/s
+
+
 def test_what_always_gains_ends_at_the_deepest() -> None:
     device = Device(10_000)
     assert saturate(device) == MOST_DEPTH
