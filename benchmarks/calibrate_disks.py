@@ -12,7 +12,10 @@ results/calibrate.json, and for each disk results/calibrate-NAME.png, and prints
 - curve: the largest error of the rate that capacity and curve foretell for a size, by the rules
   with a queue of 512 kept up;
 - latency: that reckoned for 80 % of saturation, over that of random arrivals by the rules, for
-  reads of 4 KiB and of 1 MiB.
+  reads of 4 KiB and of 1 MiB;
+- law: latency of 1 MiB reads that arrive at random at 80 % of saturation, by the rules, over what
+  the control law makes of the proposed target for them. Much above 1 the law would take a disk that
+  is well for one that is overloaded.
 
 Rates and latencies are those of the disk at its slowdown: where a machine is too slow for a disk,
 its times are stretched.
@@ -35,6 +38,8 @@ from rich.console import Console
 from rich.table import Table
 
 from disksim.tests.reference import Command, Device, Flash, Hdd, serve
+from iokeel.load import storage_strain
+from iokeel.storage import StorageLoad, StoragePolicy
 from lab.disksim import params
 from lab.nbdkit import Nbdkit
 
@@ -132,6 +137,7 @@ def compared(disk: str, slowdown: float, found: dict[str, Any]) -> dict[str, Any
                 "kind": kind,
                 "size_bytes": size,
                 "depth": depth,
+                "cost": series["cost"],
                 "raw_iops": series["raw_iops"],
                 "by_rules_iops": by_rules,
                 "rate_error_ratio": series["raw_iops"] / by_rules - 1,
@@ -148,7 +154,14 @@ def compared(disk: str, slowdown: float, found: dict[str, Any]) -> dict[str, Any
             "reckoned_ms": found["latency_at_load_ms"][name],
             "by_rules_ms": 1e3 * slowdown * open_latency_s(disk, "read", size, rate),
         }
+    (dearest,) = (
+        row["cost"] for row in rows if row["kind"] == "read" and row["size_bytes"] == KIB**2
+    )
+    policy = StoragePolicy(found["capacity"], found["latency_target_ms"])
+    latency_s = latencies["random 1 MiB reads"]["by_rules_ms"] / 1e3
+    load = StorageLoad(1.0, 1.0, latency_s, 1.0, 1.0, mean_cost=dearest)
     return {
+        "large_strain": storage_strain(policy, load),
         "capacity": found["capacity"],
         "by_rules_capacity": closed_rate(disk, "read", 4 * KIB, DEEPEST) / slowdown,
         "latency_target_ms": found["latency_target_ms"],
@@ -176,6 +189,7 @@ def table(devices: dict[str, Any]) -> Table:
     for heading in ("x", "capacity", "by the rules", "rate r", "rate w", "curve r", "curve w"):
         shown.add_column(heading, justify="right")
     shown.add_column("latency 4K, 1M", justify="right")
+    shown.add_column("law", justify="right")
     for disk, found in devices.items():
         shown.add_row(disk, *_cells(found))
     return shown
@@ -192,6 +206,7 @@ def _cells(found: dict[str, Any]) -> Iterator[str]:
             rows = [row for one in repeats for row in one["sizes"] if row["kind"] == kind]
             yield f"{100 * max((row[error] for row in rows), key=abs):+.1f} %"
     yield ", ".join(f"{_latency_ratio(repeats, kind):.2f}" for kind in KINDS)
+    yield f"{median(one['large_strain'] for one in repeats):.2f}"
 
 
 def _latency_ratio(repeats: Sequence[dict[str, Any]], kind: str) -> float:

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from iokeel.calibrate import Series
-from iokeel.curve import KIB, CostCurve
+from iokeel.curve import KIB, SMALLEST_REQUEST_BYTES, CostCurve
+from iokeel.fio import Job
 from iokeel.fit import TOLERANCE_RATIO, Fit, fit
+from iokeel.load import TRANSFERS
 from iokeel.saturation import open_latency_s
 from iokeel.steadiness import SPREAD_RATIO
 from iokeel.units import duration, percent, rate
@@ -27,9 +29,10 @@ _ZERO_RATIO = 0.5
 
 @dataclass(frozen=True)
 class Calibration:
-    """All that was found. latency_target_ms: the longest of the latencies at 80 % of saturation.
+    """All that was found.
 
-    latencies_s: those latencies, for each kind whose depths were all tried.
+    latencies_s: at 80 % of saturation, for each kind whose depths were all tried.
+    latency_target_ms: that of 4 KiB reads, or of 4 KiB writes where it has to be longer.
     """
 
     series: Sequence[Series]
@@ -45,12 +48,23 @@ def found(series: Sequence[Series], zero_ratio: float | None) -> Calibration:
     writes = {s.job.size_bytes: s.raw_iops for s in _random(series, write=True)}
     noise = sum(s.steadiness.spread_ratio for s in series) / len(series) / 2
     fitted = fit(reads, writes, max(TOLERANCE_RATIO, min(noise, _NOISE_RATIO)))
-    latencies = {str(s.job): open_latency_s(s.rates) for s in series if s.searched}
-    target_ms = _rounded_up(1e3 * max(latencies.values()))
+    latencies = {s.job: open_latency_s(s.rates) for s in series if s.searched}
+    target_s = max(
+        latency_s - _allowance_s(fitted, job)
+        for job, latency_s in latencies.items()
+        if job.size_bytes == SMALLEST_REQUEST_BYTES
+    )
     warnings = [*_warnings(series, fitted), *_about_data(zero_ratio)]
     if not writes:
         warnings.append("writes were not measured: they are taken to cost what reads do")
-    return Calibration(series, fitted, latencies, target_ms, warnings)
+    named = {str(job): latency_s for job, latency_s in latencies.items()}
+    return Calibration(series, fitted, named, _rounded_up(1e3 * target_s), warnings)
+
+
+def _allowance_s(fitted: Fit, job: Job) -> float:
+    """Return what the control law adds to a target for requests dearer than a 4 KiB read."""
+    curve = fitted.model.write if job.write else fitted.model.read
+    return TRANSFERS * max(0.0, curve.cost(job.size_bytes) - 1) / fitted.capacity
 
 
 def _random(series: Sequence[Series], *, write: bool) -> Iterator[Series]:

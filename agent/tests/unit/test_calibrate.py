@@ -134,9 +134,9 @@ def test_a_device_without_faults_gives_no_warning() -> None:
     result = found(measured(), 0.0)
     assert result.warnings == []
     assert result.fit.capacity == pytest.approx(8000 / (1 + 4 / 64), rel=0.006)
-    # Eight servers at 80 %, by Erlang's formula, take 1.286 times the time alone: 34 ms for
-    # writes of 1 MiB. Two digits of it are given, the next above.
-    assert result.latency_target_ms == 44.0
+    # Eight servers at 80 %, by Erlang's formula, take 1.286 times the time alone: 2.125 ms for
+    # writes of 4 KiB, of which the law allows for 3 x (2 - 1) / 7530 s. Two digits are given.
+    assert result.latency_target_ms == 2.4
 
 
 def test_the_table_is_toml_with_the_curves() -> None:
