@@ -57,14 +57,14 @@ from dataclasses import replace
 from typing import Any
 
 from iokeel.allot import allot
-from iokeel.credit import NO_CREDIT, Credit
+from iokeel.credit import NO_CREDIT, REOPEN_S, Credit
 from iokeel.curve import CostModel
 from iokeel.demand import demand_after
 from iokeel.envelope import NO_MIX, Mix, exact_limits, limits_for, mix_cost, scaled
 from iokeel.estimate import has_shifted, mean_mix, with_seen
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
-from iokeel.retune import base_rate, judge, share_moved, since
+from iokeel.retune import base_rate, judge, share_moved
 from iokeel.state import (
     NEW,
     DriveSeen,
@@ -78,7 +78,7 @@ from iokeel.state import (
     StorageState,
     Verdict,
 )
-from iokeel.workload import DriveId, Rates, Throttled, rates
+from iokeel.workload import NS_PER_S, DriveId, Rates, Throttled, rates
 
 # A bound that is used to this much is what holds the drive, and more than so much is a burst.
 _FULL_RATIO = 0.95
@@ -236,7 +236,7 @@ def _look(
         reason = Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
     elif share_moved(known, allowed, now_ns):
         reason = Reason.SHARE
-    elif _credit_grew(known, policy, now_ns):
+    elif _credit_grew(before, known, policy, now_ns):
         reason = Reason.CREDIT_GREW
     elif seen.failed:
         reason = Reason.RETRY
@@ -429,16 +429,17 @@ def _credit(before: DriveState, policy: DrivePolicy | None, rate: float, did: Ra
     return before.credit.after(policy, rate, did.elapsed_s) if policy else NO_CREDIT
 
 
-def _credit_grew(known: DriveState, policy: DrivePolicy, now_ns: int) -> bool:
+def _credit_grew(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns: int) -> bool:
     """Whether limits should carry more credit than they do.
 
     That is where a drive does little, or is held to its limit although it has credit: a drive that
-    does nearly as much as its limit earns credit by our count, and hardly any by QEMU's.
+    does nearly as much as its limit earns credit by our count, and hardly any by QEMU's. One that
+    touches its limit now and then doesn't want it: each change of limits is a gift.
     """
     if not known.credit.open or known.rate is None or policy.limit is None:
         return False
     if known.backlogged and known.held and known.rate < _FULL_RATIO * known.held:
-        return since(known.sent_ns, now_ns)
+        return before.backlogged and now_ns - known.sent_ns >= REOPEN_S * NS_PER_S
     return known.rate < 0.5 * policy.limit and known.credit.seconds >= 1.5 * known.granted_s
 
 
