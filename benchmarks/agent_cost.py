@@ -47,7 +47,10 @@ from types import FrameType
 from typing import Any
 
 HERE = Path(__file__).parent
-SCENARIOS = ("10x1", "100x1", "1000x1", "5000x1", "3x4", "25x4", "250x4", "1250x4", "100x1+5")
+SCENARIOS = (
+    *("10x1", "100x1", "1000x1", "5000x1", "3x4", "25x4", "250x4", "1250x4", "100x1+5"),
+    *("100x1/exact", "25x4/exact", "1000x1/exact"),
+)
 PROFILED = ("100x1", "1000x1")
 WARM_UP_S = 20.0
 _TICK_METRIC = "iokeel_agent_tick_seconds"
@@ -56,21 +59,24 @@ _RETUNES_METRIC = "iokeel_drive_retunes_total"
 
 @dataclass(frozen=True)
 class Scenario:
-    """VMs, drives a VM, and how many further VMs hang."""
+    """VMs, drives a VM, how many further VMs hang, and whether QEMUs have cost curves."""
 
     vms: int
     drives: int
     hung: int
+    exact: bool
 
     @classmethod
     def of(cls, text: str) -> Scenario:
-        """Return a scenario written as 100x1, or 100x1+5 with 5 VMs that hang."""
-        size, _, hung = text.partition("+")
+        """Return a scenario written as 100x1, 100x1+5 with 5 VMs that hang, or 100x1/exact."""
+        size, _, kind = text.partition("/")
+        size, _, hung = size.partition("+")
         vms, _, drives = size.partition("x")
-        return cls(int(vms), int(drives), int(hung or 0))
+        return cls(int(vms), int(drives), int(hung or 0), kind == "exact")
 
     def __str__(self) -> str:
-        return f"{self.vms}x{self.drives}" + (f"+{self.hung}" if self.hung else "")
+        hung = f"+{self.hung}" if self.hung else ""
+        return f"{self.vms}x{self.drives}{hung}{'/exact' if self.exact else ''}"
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -154,6 +160,7 @@ def hypervisor(folder: Path, scenario: Scenario) -> Iterator[None]:
             *(sys.executable, str(HERE / "synthetic_hypervisor.py"), str(folder / "vms")),
             *(f"--vms={vms}", f"--drives={scenario.drives}", f"--hung={scenario.hung}"),
             f"--processes={1 if vms < 500 else 2}",
+            *["--exact"] * scenario.exact,
         ],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip

@@ -170,6 +170,10 @@ class Drive:
             self.limits["iops_size"] = iops_size
         return None
 
+    def group(self) -> str | None:
+        """Return the drive's element of query-throttle-groups, which stock QEMU has not."""
+        return None
+
     def block(self) -> dict[str, Any]:
         """Return the drive's element of query-block."""
         inserted: dict[str, Any] = {name: 0 for name in LIMITS[:6]}
@@ -203,8 +207,17 @@ class Drive:
 class Vm:
     """One VM: its drives, and its monitor's clients, of which the first is served."""
 
-    def __init__(self, name: str, drives: int, seed: int, hung: bool) -> None:
-        self.drives = [Drive(name, number, seed * 64 + number) for number in range(drives)]
+    def __init__(self, name: str, drives: int, seed: int, hung: bool, exact: bool = False) -> None:
+        self.schema: list[dict[str, Any]] = []
+        self.drives: list[Drive]
+        numbers = range(drives)
+        if exact:
+            from synthetic_exact import SCHEMA, ExactDrive
+
+            self.drives = [ExactDrive(name, number, seed * 64 + number) for number in numbers]
+            self.schema = SCHEMA
+        else:
+            self.drives = [Drive(name, number, seed * 64 + number) for number in numbers]
         self.clients: list[Client] = []
         self.hung = hung
 
@@ -217,8 +230,13 @@ class Vm:
                 return None
             drives = ", ".join(drive.blockstats() for drive in self.drives)
             return f'{{"return": [{drives}]{tail}'
+        if command == "query-throttle-groups" and self.schema:
+            groups = ", ".join(group for drive in self.drives if (group := drive.group()))
+            return f'{{"return": [{groups}]{tail}'
         answer: Any = {}
-        if command == "query-block":
+        if command == "query-qmp-schema" and self.schema:
+            answer = self.schema
+        elif command == "query-block":
             answer = [drive.block() for drive in self.drives]
         elif command == "query-named-block-nodes":
             answer = [node for drive in self.drives for node in drive.nodes()]
@@ -320,6 +338,7 @@ def main() -> None:
     parser.add_argument("--drives", type=int, default=1, help="drives a VM (at most 26)")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--hung", type=int, default=0, help="VMs that never answer for counters")
+    parser.add_argument("--exact", action="store_true", help="with cost curves, as patched")
     parser.add_argument("--events", type=float, default=0.1, help="events a VM and minute")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -330,7 +349,7 @@ def main() -> None:
         vms = {
             options.directory / f"vm{number:05}.qmp": Vm(
                 f"vm{number:05}", options.drives, options.seed * 100_003 + number,
-                hung=number < options.hung,
+                hung=number < options.hung, exact=options.exact,
             )
             for number in range(worker, options.vms, options.processes)
         }  # fmt: skip
