@@ -21,14 +21,14 @@ _NEAR = 0.97
 def longest_miss(case: Case, record: Record) -> int:
     """Return how long a drive got less than it was owed although it asked for it.
 
-    Where what is owed on its disk at the time doesn't fit, nothing is missed.
+    Where what is owed on its disk at the time doesn't fit, or no agent runs, nothing is missed.
     """
     reserved = np.array([guest.policy.reservation if guest.policy else 0 for guest in case.guests])
     owed = np.minimum(reserved, record.asked)
     disks = np.array(_disks(case))
     there = np.stack([owed[:, disks == k].sum(axis=1) for k in range(len(case.disks))], axis=1)
     fits = there < _NEAR * record.usable
-    return _longest((record.served < _NEAR * owed) & fits[:, disks])
+    return _longest((record.served < _NEAR * owed) & fits[:, disks] & _runs(case, record))
 
 
 def longest_idle(case: Case, record: Record) -> int:
@@ -39,7 +39,7 @@ def longest_idle(case: Case, record: Record) -> int:
         here = [i for i, guest in enumerate(case.guests) if guest.disk == disk]
         done = record.served[:, here].sum(axis=1)
         idle.append(hungry[:, here].any(axis=1) & (done < 0.95 * record.usable[:, disk]))
-    return _longest(np.stack(idle, axis=1))
+    return _longest(np.stack(idle, axis=1) & _runs(case, record))
 
 
 def wanted(case: Case, record: Record) -> Array:
@@ -96,6 +96,13 @@ def changes(record: Record, since: int) -> float:
     count = sum(record.retunes(since).values())
     seconds, drives = record.served.shape
     return float(3600 * count / drives / (seconds - since))
+
+
+def _runs(case: Case, record: Record) -> Array:
+    """Return in which seconds an agent runs, as a column."""
+    runs: Array = np.ones((len(record.served), 1), bool)
+    runs[sorted(case.faults.down)] = False
+    return runs
 
 
 def _disks(case: Case) -> list[int]:

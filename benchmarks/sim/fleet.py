@@ -26,7 +26,7 @@ from iokeel.policy import TenantPolicy
 from iokeel.state import DriveSeen, Observation, SetLimits, State, StorageSeen
 from iokeel.storage import StorageCounters
 from iokeel.store import Store
-from iokeel.workload import NS_PER_S, Counters
+from iokeel.workload import NS_PER_S, Counters, ThrottleCount, ThrottleCounters
 from sim.guests import Guest, Phase, idle
 from sim.storage import Array, Disk, serve
 from sim.throttles import Throttles
@@ -125,10 +125,14 @@ class Fleet:
         # requests and bytes so far, as whole numbers, and parts of a request; times in seconds
         self._done, self._sent = np.zeros((2, count), np.int64), np.zeros((2, count), np.int64)
         self._begun, self._took = np.zeros((2, count)), np.zeros((2, count))
+        # of exact throttles: what they charged, requests that had to wait, and for how long
+        self._charged, self._waits = np.zeros((2, count)), np.zeros((2, count))
+        self._waited = np.zeros((2, count), np.int64)
         self._disk_done = np.zeros((2, len(disks)))
         self._disk_took, self._disk_busy = np.zeros((2, len(disks)))
         self._disk_shown: list[StorageCounters | None] = [None] * len(disks)
         self._noise = np.ones(len(disks))
+        self._is_full = np.zeros(count, bool)
         self._pending: dict[int, list[SetLimits]] = defaultdict(list)
         self._waiting: dict[int, int] = {}
         self._failed: dict[int, int] = {}
@@ -185,7 +189,8 @@ class Fleet:
             if (tick, i) in self.faults.gone and (tick - 1, i) not in self.faults.gone:
                 self._throttles.set(i, UNLIMITED, self._phases[i].kind, self.guests[i].exact)
                 self._done[:, i] = self._sent[:, i] = 0
-                self._took[:, i] = 0.0
+                self._waited[:, i] = 0
+                self._took[:, i] = self._charged[:, i] = self._waits[:, i] = 0.0
                 self._waiting.pop(i, None)
                 self._failed.pop(i, None)
 
@@ -234,7 +239,12 @@ class Fleet:
         self._begun -= whole
         self._done += whole
         self._sent += np.rint(whole * self._bytes).astype(np.int64)
-        self._took += whole * np.where(requests > 0, np.maximum(latency_s, full), 0.0)
+        took = np.where(requests > 0, np.maximum(latency_s, full), 0.0)
+        self._took += whole * took
+        self._charged += parts * (done * STEP_S)
+        self._waits += whole * (took - latency_s)
+        self._waited += np.where(took > 1.001 * latency_s, whole, 0)
+        self._is_full = took > 1.001 * latency_s
         by_disk = np.bincount(self._disk, requests * STEP_S, len(self.disks))
         writes = np.bincount(self._disk, requests * self._write * STEP_S, len(self.disks))
         self._disk_done += (by_disk - writes, writes)
@@ -281,7 +291,7 @@ class Fleet:
             known = i not in self._waiting and (i not in self._failed or failed)
             drives[guest.drive] = DriveSeen(
                 guest.policy,
-                None if lost else Counters(now_ns, *row),
+                None if lost else Counters(now_ns, *row, self._group(i)),
                 self._throttles.limits[i] if known else None,
                 failed,
                 guest.exact,
@@ -289,6 +299,23 @@ class Fleet:
                 guest.tenant,
             )
         return drives
+
+    def _group(self, i: int) -> ThrottleCounters | None:
+        """Return the statistics of an exact drive's throttle group."""
+        if not self.guests[i].exact:
+            return None
+        count = [
+            ThrottleCount(
+                int(self._done[way, i]),
+                int(self._sent[way, i]),
+                float(self._charged[way, i]),
+                int(self._waited[way, i]),
+                round(self._waits[way, i] * NS_PER_S),
+                int(self._depth[i]) if self._is_full[i] else 0,
+            )
+            for way in (0, 1)
+        ]
+        return ThrottleCounters(self._now_ns, *count)
 
     def _storages(self, tick: int) -> dict[str, StorageSeen]:
         seen = {}

@@ -101,9 +101,12 @@ def peak_after(was: StorageState, total: float, suffers: bool, elapsed_s: float)
 
 
 def gift(known: DriveState) -> float:
-    """Return what stock QEMU let a drive do for nothing in an interval, as its limits changed."""
+    """Return what stock QEMU lets a drive do for nothing after a change of its limits.
+
+    In normalized I/O operations a second, over the last interval; 0 two intervals after it.
+    """
     if known.exact or known.rates is None or known.counters is None or known.held is None:
         return 0.0
     elapsed_s = known.rates.elapsed_s
     since_s = (known.counters.at_ns - known.sent_ns) / NS_PER_S
-    return GIFT_S * known.held / elapsed_s if since_s < elapsed_s + GIFT_S else 0.0
+    return GIFT_S * known.held / elapsed_s if since_s < 2 * elapsed_s + GIFT_S else 0.0

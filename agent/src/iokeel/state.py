@@ -121,8 +121,8 @@ class Share:
 class StorageState:
     """What the controller knows of a storage. Rates are normalized I/O operations a second.
 
-    ratio, room, peak: see capacity.py. doubt: whether a latency was above its target in an interval
-    in which limits changed, so that it may be due to that. usable: what its drives may do
+    ratio, room, peak: see capacity.py. doubt: for how many intervals latency has been above its
+    target while limits changed, so that it may be due to that. usable: what its drives may do
     together, room not counted; None where that is not known. promised: the sum of its drives'
     reservations. wanted, given: sums over its drives. level, kept: see share.py.
     short: whether a drive could do more if it were let. suffering: drives above their latency
@@ -133,7 +133,7 @@ class StorageState:
     counters: StorageCounters | None = None
     load: StorageLoad | None = None
     ratio: float = 1.0
-    doubt: bool = False
+    doubt: int = 0
     room: float = 1.0
     peak: float = 0.0
     usable: float | None = None

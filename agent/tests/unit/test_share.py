@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.share import Claim, cut_by_weight, divide
+from sim.oracle import by_bisection
 
 AMOUNTS = st.one_of(st.integers(0, 100_000).map(float), st.floats(1e-3, 1e8))
 WEIGHTS = st.one_of(st.integers(1, 10_000).map(float), st.floats(1e-3, 1e12))
@@ -20,29 +21,6 @@ ROUNDING = 1e-9
 
 def close(value: float, scale: float) -> object:
     return pytest.approx(value, rel=ROUNDING, abs=ROUNDING * (1 + scale))
-
-
-def by_bisection(capacity: float, claims: list[Claim]) -> list[float]:
-    """Divide a capacity with nothing but the definition: find the level by halving."""
-    owed = [min(c.reservation, c.wants) for c in claims]
-    if sum(owed) >= capacity:
-        return [o * capacity / sum(owed) if sum(owed) else 0.0 for o in owed]
-
-    def at(level: float) -> list[float]:
-        return [o + min(level * c.weight, c.wants - o) for o, c in zip(owed, claims, strict=True)]
-
-    low, high = 0.0, 2 * capacity / min(c.weight for c in claims)
-    if sum(at(high)) <= capacity:
-        return at(high)
-    for _ in range(2000):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if sum(at(middle)) > capacity:
-            high = middle
-        else:
-            low = middle
-    return at(low)
 
 
 @given(AMOUNTS, CLAIMS)
