@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=benchmarks $(BIN)/python
 
-.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-backstop bench-calibrate bench-disksim bench-retune bench-qemu bench-shares clean
+.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-backstop bench-calibrate bench-disksim bench-retune bench-qemu bench-shares clean bench-feedback bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -45,6 +45,9 @@ bench-agent: setup ## Measure what the agent costs for 10 to 5,000 drives
 bench-backstop: setup ## Measure io.max under a VM, in a guest with cgroup v2
 	$(RUN) benchmarks/backstop.py
 
+bench-feedback: setup ## Measure what each constant of the capacity's feedback costs and gains
+	$(RUN) benchmarks/feedback.py
+
 bench-retune: setup ## Measure what each constant of the retune law costs and gains
 	$(RUN) benchmarks/retune_constants.py
 
@@ -58,6 +61,8 @@ bench-disksim: setup ## Measure the simulated disks against published figures (2
 
 bench-calibrate: setup ## Calibrate the simulated disks, and compare with what they are (45 minutes)
 	$(RUN) benchmarks/calibrate_disks.py
+bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000
+	$(RUN) benchmarks/random_hosts.py
 
 clean: ## Remove what was built here; the cache folder stays
 	rm -rf .venv build

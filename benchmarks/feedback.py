@@ -138,7 +138,6 @@ def ratio_figures(knee: float, exact: bool) -> dict[str, float]:
             settle.append(int(bad[-1]) + 1 if len(bad) else 0)
             over += int((strain > 2).sum())
             lost.append(1 - min(1.0, float(np.minimum(throughput, best).mean()) / best))
-    noisy = step(CASES[0], knee, exact, NOISE, BEFORE_S)  # before its step: constant
     noisy = step(Case("noise", CAPACITY, (1.0, 1.0)), knee, exact, NOISE, NOISE_S)
     throughput = noisy.served[BEFORE_S:].sum(axis=1)
     best = used_at(1, knee) * CAPACITY
@@ -216,6 +215,58 @@ def show(row: dict[str, Any]) -> None:
     print(f"{row['constant']:14} {row['value']:5g}{mark:1} {cells}", flush=True)
 
 
+def series() -> dict[str, dict[str, list[float]]]:
+    """Return what the plot shows: latency over its target and throughput over the disk's at it."""
+    found = {}
+    for exact in (False, True):
+        for name, did, part in (
+            ("step", step(CASES[0], 4.0, exact), CASES[0].real),
+            ("room", room(4.0, exact), steady(CAPACITY)),
+        ):
+            best = np.array([part(at) for at in range(len(did.served))]) * used_at(1, 4.0)
+            wait_s = did.latency_s[:, 0] if name == "room" else did.wait_s[:, 0]
+            found[f"{name}, {'exact' if exact else 'stock'}"] = {
+                "strain": [round(float(s) * 1000 / TARGET_MS, 3) for s in wait_s],
+                "throughput": [round(float(r), 3) for r in did.served.sum(axis=1) / best],
+            }
+    return found
+
+
+def plot(result: dict[str, Any]) -> None:
+    """Draw the series of a result."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(11, 6), sharex="col")
+    for column, (name, title) in enumerate(
+        (
+            ("step", f"capacity halved at {BEFORE_S} s, back at {BEFORE_S + STEP_S} s"),
+            ("room", "a victim's bursts of 2 s, beside seven that want all they can get"),
+        )
+    ):
+        for mode, color in (("stock", "tab:orange"), ("exact", "tab:blue")):
+            values = result["series"][f"{name}, {mode}"]
+            above = np.array(values["strain"])
+            above[above == 0] = np.nan
+            axes[0, column].plot(above, ".-", color=color, label=mode, linewidth=1)
+            axes[1, column].plot(values["throughput"], color=color, label=mode, linewidth=1)
+        axes[0, column].set_title(title, fontsize=10)
+        axes[0, column].set_yscale("log")
+        axes[0, column].axhline(1, color="grey", linewidth=0.8)
+        axes[1, column].axhline(1, color="grey", linewidth=0.8)
+        axes[1, column].set_ylim(0, 1.6)
+        axes[1, column].set_xlabel("seconds")
+    whose = ("the disk's latency", "the victim's latency")
+    for column in (0, 1):
+        axes[0, column].set_ylabel(f"{whose[column]} / target")
+        axes[1, column].set_ylabel("throughput / the disk's at target")
+    axes[0, 0].legend()
+    figure.tight_layout()
+    figure.savefig(PLOT, dpi=110)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", help="one constant, and no files")
@@ -224,11 +275,13 @@ def main() -> int:
         sweep({n: v for n, v in SWEEPS.items() if n == args.only}, ratio_figures)
         sweep({n: v for n, v in ROOM_SWEEPS.items() if n == args.only}, room_figures)
         return 0
-    result = {
+    result: dict[str, Any] = {
         "constants": {n: getattr(capacity, n) for n in {**SWEEPS, **ROOM_SWEEPS}},
         "ratio": sweep(SWEEPS, ratio_figures),
         "room": sweep(ROOM_SWEEPS, room_figures),
+        "series": series(),
     }
+    plot(result)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 

@@ -30,7 +30,8 @@ HOLDS = st.sampled_from((5, 10, 20))
 CHANCES = st.randoms(use_true_random=False)
 
 # A drive that wakes up is seen at the next tick, others make way, and limits for a mix that is not
-# known have to be made anew: two seconds each at worst. What a disk really does has to be found too.
+# known have to be made anew: two seconds each at worst. With a target, what the disk really does
+# has to be found too.
 MISS_S = 5
 MISS_WITH_TARGET_S = 10
 # A drive's demand is remembered for two ticks after it is gone, and grows again step by step.
@@ -129,7 +130,9 @@ def test_a_reservation_is_there_from_the_third_second_after_waking(
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_weights_hold_within_three_percent_whatever_the_sizes(exact: bool) -> None:
+def test_weights_hold_soon_whatever_the_sizes_although_nobody_seems_to_want_more(
+    exact: bool,
+) -> None:
     weights = (1000, 800, 600, 400)
     guests = [
         Guest(f"g{i}", DrivePolicy(weight=w), iter([Phase(inf, inf, Kind.of(4**i), 64)]), 0)
@@ -138,8 +141,11 @@ def test_weights_hold_within_three_percent_whatever_the_sizes(exact: bool) -> No
     for guest in guests:
         guest.exact = exact
     disk = Disk(StoragePolicy(CAPACITY, 1.0), steady(CAPACITY), 0.0001, 4.0)
-    did = Fleet(guests, [disk]).run(60).served[30:].mean(axis=0)
-    assert did / did.sum() == pytest.approx(np.array(weights) / sum(weights), rel=0.03)
+    record = Fleet(guests, [disk]).run(60)
+    fair = np.array(weights) / sum(weights)
+    for seconds, within in ((slice(4, 10), 0.05), (slice(10, 60), 0.01)):
+        did = record.served[seconds].mean(axis=0)
+        assert did / did.sum() == pytest.approx(fair, rel=within)
 
 
 @pytest.mark.parametrize("exact", [False, True])
