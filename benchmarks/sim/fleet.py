@@ -291,7 +291,7 @@ class Fleet:
             known = i not in self._waiting and (i not in self._failed or failed)
             drives[guest.drive] = DriveSeen(
                 guest.policy,
-                None if lost else Counters(now_ns, *row, self._group(i)),
+                None if lost else self._counters(now_ns, row, i),
                 self._throttles.limits[i] if known else None,
                 failed,
                 guest.exact,
@@ -299,6 +299,12 @@ class Fleet:
                 guest.tenant,
             )
         return drives
+
+    def _counters(self, now_ns: int, row: Sequence[int], i: int) -> Counters:
+        reads, read_bytes, writes, write_bytes, read_ns, write_ns = row
+        return Counters(
+            now_ns, reads, read_bytes, writes, write_bytes, read_ns, write_ns, self._group(i)
+        )
 
     def _group(self, i: int) -> ThrottleCounters | None:
         """Return the statistics of an exact drive's throttle group."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -24,6 +25,8 @@ from iokeel.process import Process
 
 log = logging.getLogger(__name__)
 
+# A group that is no VM's own seldom becomes one: look again this often.
+_REFUSED_S = 30.0
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -64,6 +67,7 @@ class Cgroups:
         self._sys = sys
         self._hierarchy = io_hierarchy(proc)
         self._places: dict[tuple[str, Process], tuple[Path, int]] = {}
+        self._refused: dict[tuple[str, Process], float] = {}
         self._limits: dict[Path, Mapping[str, IoMax]] = {}
         self._done: dict[Path, dict[Setting, str]] = {}
         self._told: set[object] = set()
@@ -131,6 +135,7 @@ class Cgroups:
         """Yield the groups that are there, and the VM of each."""
         known = {(vm, processes[vm]): None for vm in orders if vm in processes}
         self._places = {key: place for key, place in self._places.items() if key in known}
+        self._refused = {key: until for key, until in self._refused.items() if key in known}
         for vm, qemu in known:
             if (path := self._place(vm, qemu, hierarchy)) is not None:
                 yield path, vm
@@ -141,9 +146,12 @@ class Cgroups:
             if _inode(known[0]) == known[1]:
                 return known[0]
             del self._places[vm, qemu]
+        if time.monotonic() < self._refused.get((vm, qemu), 0.0):
+            return None
         try:
             path = group_of(vm, qemu, hierarchy, self._proc)
         except CgroupRefused as error:
+            self._refused[vm, qemu] = time.monotonic() + _REFUSED_S
             self.errors["refused"] += 1
             self._tell(vm, str(error))
             return None

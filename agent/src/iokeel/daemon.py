@@ -36,8 +36,9 @@ _SET_TIMEOUT_S = 5.0
 # Limits that QEMU refused once it will refuse again: don't ask every second.
 _REJECTED_RETRY_S = 30.0
 _SAVE_INTERVAL_S = 5.0
-# Cgroups follow each change of limits, and are looked at this often besides.
-_BOUND_INTERVAL_S = 10
+# Cgroups follow changes of limits no more often than this, and are looked at this often besides.
+_BOUND_INTERVAL_S = 2
+_BOUND_AGAIN_S = 10
 # How long a drive of before the start that isn't seen is remembered: its guest may be found yet.
 _FIND_AGAIN_S = 60.0
 
@@ -62,7 +63,8 @@ class Agent:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
     _bounding: bool = False
-    _bound_at_ns: int = 0
+    _bound_at_ns: int = -(10**12)
+    _moved: bool = False
     _oversold: set[StorageId] = field(default_factory=set)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -125,10 +127,12 @@ class Agent:
             )
             self.state, orders = decide(self.state, seen, now_ns)
             self._tell_oversold()
-            due = bool(orders) or now_ns >= self._bound_at_ns
+            self._moved = self._moved or bool(orders)
+            interval_s = _BOUND_INTERVAL_S if self._moved else _BOUND_AGAIN_S
+            due = now_ns >= self._bound_at_ns + interval_s * NS_PER_S
             if domains is None and self.cgroups is not None and due and not self._bounding:
                 self._bounding = True
-                self._bound_at_ns = now_ns + _BOUND_INTERVAL_S * NS_PER_S
+                self._bound_at_ns, self._moved = now_ns, False
                 self._spawn(self._bound_groups(partial=seen.keep))
             if orders:  # written before it is done: after a crash it has to be known again
                 await self._save({order.drive: self.state.drives[order.drive] for order in orders})
