@@ -14,10 +14,12 @@ halved and comes back, or is configured too high or too low:
   constant capacity, where the mean latency of a second is seen with lognormal noise of sigma 0.2;
 - retunes: changes of limits for a drive and hour, then.
 
-Of the room, a victim does 2 s of 4K reads every 10 s beside seven that want all they can get:
+Of the room, a victim does 2 s of 4K reads every 10 s beside seven that want all they can get, on a
+disk that does only half at first:
 
-- victim: its mean latency over its target, in all bursts but the first five;
-- others: the throughput of all, over the disk's at the victim's target.
+- victim: its mean latency over its target, in the last bursts;
+- others: the throughput of all then, over the disk's at the victim's target;
+- back_s: seconds from when the disk does all until that is above 80 %.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from iokeel.policy import DrivePolicy
 from iokeel.storage import StoragePolicy
 from sim.fleet import Fleet, Record
 from sim.guests import Guest, Kind, Phase, idle
-from sim.storage import Disk, steady
+from sim.storage import Disk
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results/capacity-feedback.json"
@@ -53,7 +55,8 @@ STEP_S = 80
 BEFORE_S = 40
 NOISE = 0.2
 NOISE_S = 240
-BURSTS = 20
+HALF_S = 100
+ROOM_S = 300
 SWEEPS: dict[str, Sequence[float]] = {
     "POWER": (0.05, 0.1, 0.2, 0.5),
     "STEP": (0.7, 0.8, 0.9, 0.95),
@@ -161,21 +164,28 @@ def bursts() -> Iterator[Phase]:
 def room(knee: float, exact: bool) -> Record:
     """Run a victim beside seven that want all they can get."""
     victim = Guest("victim", DrivePolicy(latency_target_ms=TARGET_MS), bursts(), exact=exact)
-    disk = Disk(StoragePolicy(CAPACITY), steady(CAPACITY), BASE_S, knee)
-    return Fleet([victim, *greedy(7, exact)], [disk]).run(10 * BURSTS)
+    disk = Disk(StoragePolicy(CAPACITY), room_capacity, BASE_S, knee)
+    return Fleet([victim, *greedy(7, exact)], [disk]).run(ROOM_S)
+
+
+def room_capacity(at_s: float) -> float:
+    """Return what the disk beside a victim really does."""
+    return CAPACITY * (0.5 if at_s < HALF_S else 1.0)
 
 
 def room_figures(knee: float, exact: bool) -> dict[str, float]:
     """Return what the module's docstring says of the room."""
     did = room(knee, exact)
-    late = slice(50, None)
+    late = slice(ROOM_S - 100, None)
     busy = did.latency_s[late, 0] > 0
     strain = did.latency_s[late, 0][busy] * 1000 / TARGET_MS
-    best = used_at(1, knee) * CAPACITY
+    throughput = did.served.sum(axis=1) / (used_at(1, knee) * CAPACITY)
+    low = np.flatnonzero(throughput[HALF_S:] < 0.8)
     return {
         "victim": float(strain.mean()),
-        "others": float(did.served[late].sum(axis=1).mean()) / best,
-        "retunes": sum(did.retunes(50).values()) / 8 / (10 * BURSTS - 50) * 3600,
+        "others": float(throughput[late].mean()),
+        "back_s": int(low[-1]) + 1 if len(low) else 0,
+        "retunes": sum(did.retunes(ROOM_S - 100).values()) / 8 / 100 * 3600,
     }
 
 
@@ -221,7 +231,7 @@ def series() -> dict[str, dict[str, list[float]]]:
     for exact in (False, True):
         for name, did, part in (
             ("step", step(CASES[0], 4.0, exact), CASES[0].real),
-            ("room", room(4.0, exact), steady(CAPACITY)),
+            ("room", room(4.0, exact), room_capacity),
         ):
             best = np.array([part(at) for at in range(len(did.served))]) * used_at(1, 4.0)
             wait_s = did.latency_s[:, 0] if name == "room" else did.wait_s[:, 0]
@@ -243,7 +253,7 @@ def plot(result: dict[str, Any]) -> None:
     for column, (name, title) in enumerate(
         (
             ("step", f"capacity halved at {BEFORE_S} s, back at {BEFORE_S + STEP_S} s"),
-            ("room", "a victim's bursts of 2 s, beside seven that want all they can get"),
+            ("room", f"bursts of a victim, on a disk that does half until {HALF_S} s"),
         )
     ):
         for mode, color in (("stock", "tab:orange"), ("exact", "tab:blue")):

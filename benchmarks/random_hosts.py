@@ -52,7 +52,7 @@ def figures(host: Case, record: Record) -> dict[str, float]:
 
 def many(count: int, hold_s: int, *, exact: bool, target: bool, faults: bool) -> dict[str, Any]:
     """Return the worst, the 99th percentile and the mean over random hosts of one kind."""
-    rows = []
+    rows: list[dict[str, float]] = []
     seed = 0
     while len(rows) < count:
         host = case(Random(seed), SECONDS, hold_s, target=target, faults=faults)

@@ -36,7 +36,9 @@ from iokeel.workload import DriveId
 
 # Where changed limits let through more than this part of a storage, its latency says little.
 _GIFT_RATIO = 0.02
-# For so many intervals: a full storage takes its time over what was let through.
+# That is where it did at least this part of what it was let; and for so many intervals: a storage
+# takes its time over what was let through.
+_FULL_RATIO = 0.95
 _MOST_DOUBT = 2
 
 
@@ -140,7 +142,9 @@ def _divide_storage(
     worst, suffering = strain_of(protected)
     disturbed = sum(gift(p.known) for p in there) > _GIFT_RATIO * (was.usable or inf)
     above = max(storage_strain(policy, load) or 0.0, worst or 0.0) > 1
-    doubt = was.doubt + 1 if disturbed and above and was.doubt < _MOST_DOUBT else 0
+    full = total - strangers >= _FULL_RATIO * (was.usable or inf)  # else no gift was too much
+    doubtful = disturbed and above and full and was.doubt < _MOST_DOUBT
+    doubt = was.doubt + 1 if doubtful else 0
     ratio, room = was.ratio, was.room
     if not doubt:
         ratio = ratio_after(was, load, None if None in rates else total)
