@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -213,8 +214,8 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
         env=os.environ | {"TMPDIR": str(temporary)},
     )
     try:
-        wait_for(lambda: bool(measuring(process.pid)), "fio runs")
-        (fio,) = measuring(process.pid)
+        found: list[int] = []
+        wait_for(lambda: found.extend(measuring(process.pid)) or bool(found), "fio runs")
         process.send_signal(number)
         _, said = process.communicate(timeout=30)
     finally:
@@ -222,14 +223,19 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
     assert process.returncode == 1
     assert said == b"iokeel: calibrate: interrupted, and nothing is left behind; run it again\n"
     assert list(used.iterdir()) == list(temporary.iterdir()) == []
-    assert not Path(f"/proc/{fio}").exists()
+    assert not Path(f"/proc/{found[0]}").exists()
 
 
 def measuring(process: int) -> list[int]:
     """Return the fio that a calibration runs against its storage."""
     tasks = Path(f"/proc/{process}/task").iterdir()
     pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    return [pid for pid in pids if b"--rw" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has just ended
+            if b"--rw" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
