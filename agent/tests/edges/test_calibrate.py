@@ -215,7 +215,12 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
     )
     try:
         found: list[int] = []
-        wait_for(lambda: found.extend(measuring(process.pid)) or bool(found), "fio runs")
+
+        def runs() -> bool:
+            found.extend(measuring(process.pid))
+            return bool(found)
+
+        wait_for(runs, "fio runs")
         process.send_signal(number)
         _, said = process.communicate(timeout=30)
     finally:
