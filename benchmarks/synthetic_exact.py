@@ -7,6 +7,7 @@ Replies to query-throttle-groups have the members, order and length of the patch
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from synthetic_hypervisor import LENGTHS, LIMITS, QUEUE_DEPTH, Drive
@@ -56,15 +57,13 @@ class ExactDrive(Drive):
             self._prices[name] = CostCurve(curve or ((1, 1.0),))
         return None
 
-    def achieved_iops(self) -> float:
-        """Return what the workload gets under the limits, in requests a second."""
-        size_bytes, read_ratio, iops = self._workload
-        limit = self.limits.get("iops")
-        if limit is None or not self._prices:
-            return super().achieved_iops()
+    def _charges(self, size_bytes: int, read_ratio: float) -> Iterator[tuple[str, float]]:
+        """Yield each limit in force, and what a request is charged of it on average."""
+        if "iops" not in self.limits or not self._prices:
+            yield from super()._charges(size_bytes, read_ratio)
+            return
         cost = read_ratio * self._prices["cost-read"].cost(size_bytes)
-        cost += (1 - read_ratio) * self._prices["cost-write"].cost(size_bytes)
-        return min(iops, limit / cost)
+        yield "iops", cost + (1 - read_ratio) * self._prices["cost-write"].cost(size_bytes)
 
     def group(self) -> str | None:
         """Return the drive's element of query-throttle-groups; None where nothing limits it."""

@@ -26,6 +26,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ class Drive:
         self.qdev = f"/machine/peripheral/{self.target}/virtio-backend"
         self.path = f"/var/lib/images/{vm}-{self.target}.raw"
         self.limits: dict[str, int] = {}
+        self._levels: dict[str, float] = {}
         self._rng = random.Random(seed)
         self._template = _BLOCKSTATS.replace("NAME", self.target)
         self._workload = self._rng.choice(WORKLOADS)
@@ -114,19 +116,33 @@ class Drive:
     def achieved_iops(self) -> float:
         """Return what the workload gets under the limits, in requests a second."""
         size_bytes, read_ratio, iops = self._workload
+        for name, charge in self._charges(size_bytes, read_ratio):
+            iops = min(iops, self._allowed(name) / charge)
+        return iops
+
+    def _charges(self, size_bytes: int, read_ratio: float) -> Iterator[tuple[str, float]]:
+        """Yield each limit in force, and what a request is charged of it on average."""
         units = max(1.0, size_bytes / (self.limits.get("iops_size") or size_bytes))
         for way, part in (("", 1.0), ("_rd", read_ratio), ("_wr", 1 - read_ratio)):
-            if part > 0 and (limit := self.limits.get(f"iops{way}")):
-                iops = min(iops, limit / units / part)
-            if part > 0 and (limit := self.limits.get(f"bps{way}")):
-                iops = min(iops, limit / size_bytes / part)
-        return iops
+            for name, charge in ((f"iops{way}", units), (f"bps{way}", size_bytes)):
+                if part > 0 and name in self.limits:
+                    yield name, charge * part
+
+    def _allowed(self, name: str) -> float:
+        """Return what a limit lets through a second: its burst until that is used up."""
+        length_s = self.limits.get(f"{name}_max_length", 1)
+        burst = self.limits.get(f"{name}_max", 0)
+        full = length_s < 2 or self._levels.get(name, 0.0) >= burst * length_s
+        return self.limits[name] if full else burst
 
     def _advance(self, to_s: float) -> None:
         elapsed_s = to_s - self._then_s
         self._then_s = to_s
         size_bytes, read_ratio, offered = self._workload
         iops = self.achieved_iops()
+        for name, charge in self._charges(size_bytes, read_ratio):
+            level = self._levels.get(name, 0.0) + (iops * charge - self.limits[name]) * elapsed_s
+            self._levels[name] = max(0.0, level)
         latency_s = BASE_LATENCY_S + size_bytes / DEVICE_BPS
         if iops < offered:
             latency_s = max(latency_s, QUEUE_DEPTH / iops)
@@ -168,6 +184,7 @@ class Drive:
         }
         if iops_size:
             self.limits["iops_size"] = iops_size
+        self._levels.clear()  # as stock QEMU empties its buckets
         return None
 
     def group(self) -> str | None:

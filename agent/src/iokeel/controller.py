@@ -53,7 +53,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from iokeel.allot import allot
@@ -85,6 +84,8 @@ _FULL_RATIO = 0.95
 _BURSTING_RATIO = 1.05
 # Where QEMU tells how long requests waited: one that they waited for at least so much of the time.
 _HELD_RATIO = 0.05
+# Credit that has grown by less is not worth new limits.
+_GROWN_RATIO = 1.5
 # The rate that limits are computed for before they are scaled to a drive's own: so large that
 # rounding is nothing.
 _UNIT_RATE = 1_000_000.0
@@ -187,20 +188,20 @@ def _full(
         return []
     full = []
     read, write = did.read, did.write
-    for suffix, bps, requests in (
-        ("total", read.bps + write.bps, read.raw_iops + write.raw_iops),
-        ("read", read.bps, read.raw_iops),
-        ("write", write.bps, write.raw_iops),
+    for bps_name, iops_name, bps, requests in (
+        ("bps_total", "iops_total", read.bps + write.bps, read.raw_iops + write.raw_iops),
+        ("bps_read", "iops_read", read.bps, read.raw_iops),
+        ("bps_write", "iops_write", write.bps, write.raw_iops),
     ):
-        if (bound := getattr(limits, f"bps_{suffix}")) and bps >= ratio * bound:
-            full.append(f"bps_{suffix}")
-        if bound := getattr(limits, f"iops_{suffix}"):
+        if (bound := getattr(limits, bps_name)) and bps >= ratio * bound:
+            full.append(bps_name)
+        if bound := getattr(limits, iops_name):
             if charged is not None:
                 requests = charged
             elif limits.iops_size:
                 requests = max(requests, bps / limits.iops_size)
             if requests >= ratio * bound:
-                full.append(f"iops_{suffix}")
+                full.append(iops_name)
     return full
 
 
@@ -236,7 +237,7 @@ def _look(
         reason = Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
     elif share_moved(known, allowed, now_ns):
         reason = Reason.SHARE
-    elif _credit_grew(before, known, policy, now_ns):
+    elif not suspect and _credit_grew(before, known, policy, now_ns):  # else both at once, soon
         reason = Reason.CREDIT_GREW
     elif seen.failed:
         reason = Reason.RETRY
@@ -250,7 +251,9 @@ def _look(
         "exact": seen.exact,
     }
     if reason is None:
-        return known._replace(**new), None
+        same = (known.share, known.verdict, known.suspect, known.error_ratio, known.exact)
+        unchanged = same == (share, verdict, suspect, error, seen.exact)
+        return known if unchanged else known._replace(**new), None
     rate = base_rate(policy, allowed)
     unit = known.unit
     if seen.exact:
@@ -432,15 +435,19 @@ def _credit(before: DriveState, policy: DrivePolicy | None, rate: float, did: Ra
 def _credit_grew(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns: int) -> bool:
     """Whether limits should carry more credit than they do.
 
-    That is where a drive does little, or is held to its limit although it has credit: a drive that
-    does nearly as much as its limit earns credit by our count, and hardly any by QEMU's. One that
-    touches its limit now and then doesn't want it: each change of limits is a gift.
+    That is where a drive has begun to spend it, or is held to its limit although it has credit: a
+    drive that does nearly as much as its limit earns credit by our count, and hardly any by QEMU's.
+    While it only saves credit, what its limits carry lasts until the next look.
     """
-    if not known.credit.open or known.rate is None or policy.limit is None:
+    if not known.credit.open or known.rate is None or policy.limit is None or policy.burst is None:
         return False
     if known.backlogged and known.held and known.rate < _FULL_RATIO * known.held:
         return before.backlogged and now_ns - known.sent_ns >= REOPEN_S * NS_PER_S
-    return known.rate < 0.5 * policy.limit and known.credit.seconds >= 1.5 * known.granted_s
+    if known.credit.seconds < _GROWN_RATIO * known.granted_s:
+        return False
+    ratio = policy.burst / policy.limit
+    first = not _length_s(known.granted_s, ratio) and _length_s(known.credit.seconds, ratio) > 0
+    return first or known.rate > policy.limit
 
 
 def _grant_s(credit: Credit, policy: DrivePolicy | None) -> int:
@@ -471,4 +478,4 @@ def _with_burst(base: ThrottleLimits, ratio: float, credit_s: float) -> Throttle
         if average is not None:
             bursts[f"{name}_max"] = max(average, round(average * ratio))
             bursts[f"{name}_max_length"] = length
-    return replace(base, **bursts)
+    return base._replace(**bursts)

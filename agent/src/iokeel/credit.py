@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from iokeel.policy import DrivePolicy
 
@@ -14,8 +14,7 @@ _BAND_RATIO = 0.05
 REOPEN_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
+class Credit(NamedTuple):
     """Seconds of burst saved, and whether the burst is open."""
 
     seconds: float = 0.0

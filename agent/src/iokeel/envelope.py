@@ -34,7 +34,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from iokeel.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
 from iokeel.limits import AVERAGES, ThrottleLimits
@@ -55,8 +55,7 @@ _STEPS_WITHOUT_MIX = 16
 _BYTE_PRICES = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
+class Mix(NamedTuple):
     """What a drive's requests look like: reads and writes, as rates in any common unit."""
 
     read: Flow
@@ -124,8 +123,7 @@ def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, fl
     differ where an iops bound is what holds requests of which only the mean size is known.
     """
     read, write = mix.read, mix.write
-    least: list[float] = []
-    most: list[float] = []
+    least = most = inf
     for bps, iops, flows in (
         (limits.bps_total, limits.iops_total, (read, write)),
         (limits.bps_read, limits.iops_read, (read,)),
@@ -133,17 +131,17 @@ def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, fl
     ):
         if not (bps or iops):
             continue
-        requests = sum([flow.raw_iops for flow in flows])
+        requests = flows[0].raw_iops + (flows[1].raw_iops if len(flows) > 1 else 0.0)
         if not requests:
             continue
-        sent = sum([flow.bps for flow in flows])
+        sent = flows[0].bps + (flows[1].bps if len(flows) > 1 else 0.0)
         if bps:
-            least.append(bps / sent)
-            most.append(bps / sent)
+            least, most = min(least, bps / sent), min(most, bps / sent)
         if iops:
-            least.append(iops / _units(flows, limits.iops_size))
-            most.append(iops / max(requests, sent / limits.iops_size if limits.iops_size else 0))
-    return (min(least) * cost, min(most) * cost) if least else None
+            least = min(least, iops / _units(flows, limits.iops_size))
+            units = sent / limits.iops_size if limits.iops_size else 0.0
+            most = min(most, iops / max(requests, units))
+    return (least * cost, most * cost) if least < inf else None
 
 
 @lru_cache(maxsize=1024)
@@ -300,7 +298,9 @@ def _units(flows: Iterable[Flow], iops_size: int | None) -> float:
     return total
 
 
-def _dot(a: Iterable[float], b: Iterable[float]) -> float:
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    if len(a) == 1:  # as nearly always, and in the innermost loop
+        return a[0] * b[0]
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 

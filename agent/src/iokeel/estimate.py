@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from iokeel.curve import is_uniform
 from iokeel.envelope import Mix
@@ -20,8 +20,7 @@ _NOISE_CLIP = 3.0
 _SEEN_SIZES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(NamedTuple):
     """A figure as last seen, and by how much of itself it changes from look to look."""
 
     value: float | None = None
@@ -56,12 +55,11 @@ def with_seen(flow: Flow, before: Flow) -> Flow:
     was there alone before.
     """
     seen = before.seen_bytes
-    mean = flow.mean_size_bytes
-    if mean is not None and is_uniform(mean):
+    if flow.raw_iops > 0 and is_uniform(mean := flow.bps / flow.raw_iops):
         size = float(2 ** round(math.log2(mean)))
         if not seen or seen[0] != size:
             seen = (size, *(other for other in seen if other != size))[:_SEEN_SIZES]
-    return Flow(flow.raw_iops, flow.bps, seen)
+    return Flow(flow.raw_iops, flow.bps, seen) if seen else flow
 
 
 def mean_mix(mix: Mix | None, did: Rates) -> Mix:
@@ -69,12 +67,12 @@ def mean_mix(mix: Mix | None, did: Rates) -> Mix:
     if mix is None:
         return Mix(did.read, did.write)
     keep = 0.5 ** (did.elapsed_s / MIX_HALF_LIFE_S)
+    return Mix(_mean(mix.read, did.read, keep), _mean(mix.write, did.write, keep))
 
-    def mean(old: Flow, new: Flow) -> Flow:
-        return Flow(
-            keep * old.raw_iops + (1 - keep) * new.raw_iops,
-            keep * old.bps + (1 - keep) * new.bps,
-            new.seen_bytes,
-        )
 
-    return Mix(mean(mix.read, did.read), mean(mix.write, did.write))
+def _mean(old: Flow, new: Flow, keep: float) -> Flow:
+    return Flow(
+        keep * old.raw_iops + (1 - keep) * new.raw_iops,
+        keep * old.bps + (1 - keep) * new.bps,
+        new.seen_bytes,
+    )

@@ -333,7 +333,7 @@ class LibvirtSource:
         if limits is None or known is None or known.in_force is None:
             return limits
         seen = known.in_force
-        return replace(limits, cost_read=seen.cost_read, cost_write=seen.cost_write)
+        return limits._replace(cost_read=seen.cost_read, cost_write=seen.cost_write)
 
     def _note_groups(self, name: str, groups: Mapping[str, Group]) -> None:
         """Take over what QEMU itself says of limits, where that has changed."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from iokeel.curve import CostCurve
 
 
-@dataclass(frozen=True, slots=True)
-class ThrottleLimits:
+class ThrottleLimits(NamedTuple):
     """The limits of one QEMU throttle group, as in QAPI's ThrottleLimits.
 
     bps_* are bytes a second, iops_* requests a second (or iops_size-byte units, where a request
@@ -72,6 +71,6 @@ class ThrottleLimits:
 
 
 #: All but the curves.
-FIELDS = tuple(f.name for f in fields(ThrottleLimits) if not f.name.startswith("cost_"))
+FIELDS = tuple(name for name in ThrottleLimits._fields if not name.startswith("cost_"))
 AVERAGES = FIELDS[:6]
 UNLIMITED = ThrottleLimits()

@@ -100,17 +100,21 @@ def _error(
 
     rate: what `base` was made for. mix_rate: what the mix costs a second.
     """
-    parts = [(mix, mix_rate)]
-    if separate:
-        halves = [Mix(mix.read, _NONE), Mix(_NONE, mix.write)]
-        parts = [(half, mix_cost(model, half)) for half in halves]
-    errors = []
-    for part, cost in parts:
-        held = held_rates(base, part, cost)
-        done = cost / headroom
-        if held is not None and done > BINDING_RATIO * held[0]:
-            errors.append(min(max(done, held[0]), held[1]) / rate - 1)
-    return max(errors, key=abs, default=None)
+    if not separate:
+        return _budget_error(base, rate, mix, mix_rate, headroom)
+    halves = (Mix(mix.read, _NONE), Mix(_NONE, mix.write))
+    errors = (_budget_error(base, rate, half, mix_cost(model, half), headroom) for half in halves)
+    return max((error for error in errors if error is not None), key=abs, default=None)
+
+
+def _budget_error(
+    base: ThrottleLimits, rate: float, mix: Mix, cost: float, headroom: float
+) -> float | None:
+    held = held_rates(base, mix, cost)
+    done = cost / headroom
+    if held is None or done <= BINDING_RATIO * held[0]:
+        return None
+    return min(max(done, held[0]), held[1]) / rate - 1
 
 
 def _at_rate(model: CostModel, mix: Mix, rate: float) -> Mix:

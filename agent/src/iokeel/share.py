@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """What one drive or tenant asks of a capacity, in its unit.
 
     reservation: >= 0. weight: > 0. wants: the most it can use, >= 0, inf where there is no end.

@@ -27,7 +27,7 @@ class Reason(Enum):
     IDLE = "the drive went idle, so its next mix is unknown"
     BURST_OPENS = "it has saved credit, so it may burst"
     BURST_CLOSES = "its burst credit is used up"
-    CREDIT_GREW = "it has saved more credit while it did little"
+    CREDIT_GREW = "it has saved more credit than its limits carry"
     SHARE = "its share of its storage or tenant has changed"
     OVERWRITTEN = "somebody else had changed the limits"
     RETRY = "the last change of limits had failed"
@@ -50,8 +50,7 @@ class Verdict(Enum):
     EXACT = "QEMU prices each of its requests by the cost curve itself"
 
 
-@dataclass(frozen=True, slots=True)
-class DriveSeen:
+class DriveSeen(NamedTuple):
     """A drive at a tick.
 
     counters: None where it can't be read now. in_force: its limits, None where they are not

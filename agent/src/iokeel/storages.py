@@ -95,22 +95,18 @@ class Storages:
         self, vms: Mapping[str, VmInfo], changed: Iterable[str], gone: Iterable[str]
     ) -> set[str]:
         """Take note of what VMs there are, and return the sources to look at."""
-        before = dict(self._sources)
-        touched = {*changed, *gone}
-        self._sources = {d: s for d, s in before.items() if d.domain not in touched}
         wanted: set[str] = set()
-        for name in changed:
-            new = {
-                DriveId(name, target): drive.path
-                for target, drive in vms[name].drives.items()
-                if drive.path is not None
-            }
-            old = {drive: source for drive, source in before.items() if drive.domain == name}
-            if name not in self._vms or new != old:
+        moved = False
+        for name in (*changed, *gone):
+            old, new = _sources(self._vms.get(name)), _sources(vms.get(name))
+            if new != old:  # limits that have changed make a new VmInfo too
+                moved = True
                 wanted |= set(new.values())
-            self._sources |= new
+                for drive in old:
+                    del self._sources[drive]
+                self._sources |= new
         self._vms = dict(vms)
-        if self._sources != before:
+        if moved:
             used = {*self._sources.values(), *self._configured_paths()}
             self._places = {s: places for s, places in self._places.items() if s in used}
             self._decide()
@@ -228,6 +224,17 @@ class Storages:
         last = places[-1]
         taken = last.name in self._configured  # by a storage that is said to be elsewhere
         return f"/dev/{last.name}" if taken else last.name, last
+
+
+def _sources(vm: VmInfo | None) -> dict[DriveId, str]:
+    """Return what a VM's drives are on, by path, as far as they have one."""
+    if vm is None:
+        return {}
+    return {
+        DriveId(vm.name, target): drive.path
+        for target, drive in vm.drives.items()
+        if drive.path is not None
+    }
 
 
 def _in_thread(paths: StoragePaths, sources: list[str], found: Found) -> asyncio.Event:

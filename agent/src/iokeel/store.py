@@ -9,9 +9,10 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from iokeel.credit import Credit
 from iokeel.curve import CostCurve
@@ -23,7 +24,7 @@ from iokeel.workload import DriveId, Flow
 
 log = logging.getLogger(__name__)
 
-
+_ENCODER = msgspec.json.Encoder()
 _CURVES = ("cost_read", "cost_write")
 # What comes of reading something that this didn't write.
 _NOT_OURS = (ValueError, KeyError, TypeError, IndexError, RecursionError, CurveError)
@@ -57,7 +58,10 @@ class Store:
                 raise ConfigError(
                     str(path), "another agent runs with this state_dir", "stop it first"
                 ) from None
-            yield
+            try:
+                yield
+            finally:
+                self._close()
 
     def load(self) -> dict[DriveId, DriveState]:
         """Return what was saved; nothing, and a line in the log, where it can't be used."""
@@ -85,12 +89,11 @@ class Store:
 
     def _set_aside(self) -> None:
         """Rename a damaged database, so that a new one can be written."""
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        self._close()
         with contextlib.suppress(OSError):
             self._file.rename(self._file.with_suffix(".damaged"))
-            self._file.with_name(f"{self._file.name}-journal").unlink(missing_ok=True)
+            for part in ("wal", "shm"):
+                self._file.with_name(f"{self._file.name}-{part}").unlink(missing_ok=True)
 
     def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         """Write what changed of some drives, or with `whole` of all there are, in one step.
@@ -146,23 +149,37 @@ class Store:
                 "free some space; until then a restart can't put cgroups back as they were",
             ) from None
 
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             # Its calls are made one at a time, though not all in one thread.
-            self._database = sqlite3.connect(self._file, check_same_thread=False)
-        self._database.execute(
-            "CREATE TABLE IF NOT EXISTS drives"
-            " (domain TEXT, target TEXT, state TEXT, PRIMARY KEY (domain, target))"
-        )
-        self._database.execute(
-            "CREATE TABLE IF NOT EXISTS cgroups (path TEXT PRIMARY KEY, state TEXT)"
-        )
+            database = sqlite3.connect(self._file, check_same_thread=False)
+            try:
+                # What the agent has done is lost with the host: only its own end counts, and that
+                # needs no flush, which costs more than all the rest.
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("PRAGMA synchronous = NORMAL")
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS drives"
+                    " (domain TEXT, target TEXT, state TEXT, PRIMARY KEY (domain, target))"
+                )
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS cgroups (path TEXT PRIMARY KEY, state TEXT)"
+                )
+            except sqlite3.Error:
+                database.close()
+                raise
+            self._database = database
         return self._database
 
 
 def _text(known: DriveState) -> str:
     mix = known.priced_for
-    return json.dumps(
+    return _ENCODER.encode(
         {
             "sent": _set(known.sent),
             "replaced": _set(known.replaced),
@@ -170,9 +187,9 @@ def _text(known: DriveState) -> str:
             "credit_seconds": round(known.credit.seconds),
             "credit_open": known.credit.open,
             "granted_seconds": known.granted_s,
-            "priced_for": mix and [astuple(mix.read), astuple(mix.write)],
+            "priced_for": mix,
         }
-    )
+    ).decode()
 
 
 def _set(limits: ThrottleLimits | None) -> dict[str, Any] | None:

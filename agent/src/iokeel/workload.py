@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 NS_PER_S = 1_000_000_000
@@ -43,8 +42,7 @@ class ThrottleCounters(NamedTuple):
     write: ThrottleCount
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(NamedTuple):
     """One reading of a drive's counters since its guest started, as QEMU counts them.
 
     Times are the sums over requests of the time from submission to completion, in ns, and
@@ -71,8 +69,7 @@ class Counters:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(NamedTuple):
     """Requests of one direction: how many a second and how many bytes a second.
 
     seen_bytes: sizes that requests of this drive and direction are known to have.
@@ -88,8 +85,7 @@ class Flow:
         return self.bps / self.raw_iops if self.raw_iops > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled:
+class Throttled(NamedTuple):
     """What a throttle group did between two readings, of which no counter went backwards."""
 
     earlier: ThrottleCounters
@@ -131,8 +127,7 @@ class Throttled:
         return self.earlier.read, self.later.read
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(NamedTuple):
     """What a drive did between two readings.
 
     Latencies are means per request in seconds, the throttle's wait included; None where no

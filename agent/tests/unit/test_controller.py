@@ -349,9 +349,9 @@ def test_the_rate_is_what_was_charged_once_the_curve_is_in_force() -> None:
 @pytest.mark.parametrize(
     "lost",
     [
-        replace(EXACT, cost_read=None),
-        replace(EXACT, cost_write=CostCurve(((4096, 1.0),))),
-        replace(EXACT, cost_read=None, cost_write=None),
+        EXACT._replace(cost_read=None),
+        EXACT._replace(cost_write=CostCurve(((4096, 1.0),))),
+        EXACT._replace(cost_read=None, cost_write=None),
     ],
 )
 def test_a_curve_that_was_lost_is_put_back_and_counted(lost: ThrottleLimits) -> None:
