@@ -22,7 +22,8 @@ from tests.edges.storage import MIB, loop_device, mounted, nbd_server
 
 KIB = 1024
 KNOWN_DEVICE = Path(__file__).parent / "known_device.c"
-QUICK = ("--quick", "--seconds", "0.5")
+QUICK_SECONDS = 0.5
+QUICK = ("--quick", "--seconds", str(QUICK_SECONDS))
 QUICKEST = ("--quick", "--seconds", "0.2")
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make devices and mounts")
 
@@ -270,7 +271,8 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
     }
     for (kind, _, kib), one in series.items():
         most = 4 / times[kib] / (2 if kind == "write" else 1)
-        assert 0.7 * most < one["raw_iops"] < 1.05 * most
+        # A window may begin and end with a request that was mostly served outside it.
+        assert 0.7 * most < one["raw_iops"] < 1.05 * most + 2 / QUICK_SECONDS
         assert one["saturation_depth"] >= 4
     assert 0.7 < found["capacity"] / (4 / times[4]) < 1.05
     pasted = parse(found["config"].encode(), "pasted").storages["known"].policy

@@ -31,8 +31,7 @@ def host() -> Iterator[Host]:
 def guest(host: Host) -> Iterator[Vm]:
     """A guest whose every drive has a limit."""
     drives = [DiskSpec("vda", make_disk(host.dir / "disk.raw", 64))]
-    drive = f'target="{{}}" limit="{LIMIT}"'
-    wanted = policy(drive.format("vda"), drive.format("vdb"))
+    wanted = policy(class_="exact")
     with Vm.boot(host, "db1", drives, policy=wanted, emulator=patched(host)) as vm:
         yield vm
     host.virsh("undefine", "db1")
@@ -40,7 +39,7 @@ def guest(host: Host) -> Iterator[Vm]:
 
 @pytest.fixture
 def agent(host: Host) -> Iterator[Agent]:
-    running = Agent(host).start()
+    running = Agent(host, f"[classes.exact]\nlimit = {LIMIT}\n").start()
     yield running
     if running.process is not None and running.process.poll() is None:
         running.kill()
