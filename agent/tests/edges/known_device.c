@@ -1,4 +1,4 @@
-/* A disk that serves four requests at a time. A read takes 4 ms, and 4 ms more for each 64 KiB; a
+/* A disk that serves four requests at a time. A read takes 2 ms, and 2 ms more for each 64 KiB; a
  * write twice as long. For nbdkit's cc plugin. */
 #include <stdint.h>
 #include <string.h>
@@ -26,13 +26,13 @@ static int serve(uint64_t microseconds)
 static int known_pread(void *handle, void *buf, uint32_t count, uint64_t offset, uint32_t flags)
 {
     memset(buf, 1, count);
-    return serve(4000 + UINT64_C(4000) * count / 65536);
+    return serve(2000 + UINT64_C(2000) * count / 65536);
 }
 
 static int known_pwrite(void *handle, const void *buf, uint32_t count, uint64_t offset,
                         uint32_t flags)
 {
-    return serve(2 * (4000 + UINT64_C(4000) * count / 65536));
+    return serve(2 * (2000 + UINT64_C(2000) * count / 65536));
 }
 
 static struct nbdkit_plugin plugin = {

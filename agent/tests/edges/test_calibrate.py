@@ -263,8 +263,8 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
         status, out, err = calibrate(*words)
     assert (status, err) == (0, "")
     found = json.loads(out)
-    # Four at a time, each 4 ms and 4 ms more for each 64 KiB; writes twice that.
-    times = {kib: 0.004 * (1 + kib / 64) for kib in (4, 16, 64, 256, 1024)}
+    # Four at a time, each 2 ms and 2 ms more for each 64 KiB; writes twice that.
+    times = {kib: 0.002 * (1 + kib / 64) for kib in (4, 16, 64, 256, 1024)}
     series = {(s["kind"], s["order"], s["size_bytes"] // KIB): s for s in found["series"]}
     assert {(kind, order) for kind, order, _ in series} == {
         (kind, order) for kind in ("read", "write") for order in ("random", "sequential")
