@@ -2,8 +2,9 @@
 PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo /usr/bin/python3 || echo python3)
 BIN := .venv/bin
 RUN := PYTHONPATH=benchmarks $(BIN)/python
+QEMU_RESULT := benchmarks/results/qemu-patches.json
 
-.PHONY: help setup packages demo test test-qemu check bench bench-agent bench-backstop bench-calibrate bench-disksim bench-retune bench-qemu bench-shares clean bench-feedback bench-sim
+.PHONY: help setup packages demo test test-qemu check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -61,6 +62,11 @@ bench-disksim: setup ## Measure the simulated disks against published figures (2
 
 bench-calibrate: setup ## Calibrate the simulated disks, and compare with what they are (45 minutes)
 	$(RUN) benchmarks/calibrate_disks.py
+
+bench-qemu: setup ## Measure the QEMU patches against stock QEMU
+	$(RUN) benchmarks/qemu/bench_qemu.py --out $(QEMU_RESULT)
+	$(RUN) benchmarks/qemu/bench_qemu.py --table $(QEMU_RESULT) --readme qemu-patches/README.md
+
 bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000
 	$(RUN) benchmarks/random_hosts.py
 
