@@ -25,6 +25,9 @@ def explain(drive: DriveId, vm: VmInfo, agent: Any) -> list[str]:
     lines = [*_policy(known, vm), *_rates(known), *_shares(known, known.storage, storage)]
     if known.policy is not None and known.held is not None:
         lines += [*_credit(known), *_limits(known)]
+    if agent.cgroups is not None and (held := agent.cgroups.held.get(drive.domain)):
+        bounds = "; ".join(f"{what}: {value}" for what, value in held.items())
+        lines.append(f"Beneath QEMU, its VM's cgroup has {bounds}.")
     lines.append(f"Last look: {known.verdict.value}.")
     if drive in agent.last_error:
         lines.append(f"Error: {agent.last_error[drive]}.")

@@ -22,6 +22,7 @@ from prometheus_client.core import (
 )
 
 from iokeel.report import DriveReport, storage_reports, vm_reports
+from iokeel.storage_load import read_pressure
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they are not in the format that is served, and look like gauges there
@@ -190,6 +191,14 @@ def _agent_metrics(agent: Any, vms: int, drives: int) -> Iterator[Metric]:
         "iokeel_agent_reconnects",
         "Connections to libvirtd or a QMP socket made again.",
         value=sum(source.reconnects for source in agent.sources),
+    )
+    pressure = read_pressure()
+    waits = {"some": pressure.some_ratio, "full": pressure.full_ratio} if pressure else {}
+    yield _gauge(
+        "host_io_pressure_ratio",
+        "Part of the last 10 s in which some, or all, of the host's work waited for I/O.",
+        ["kind"],
+        (((kind,), ratio) for kind, ratio in waits.items()),
     )
     errors = CounterMetricFamily("iokeel_agent_errors", "Errors by kind.", labels=["kind"])
     _add(errors, (((kind,), count) for kind, count in sorted(agent.errors().items())))

@@ -103,11 +103,15 @@ class StorageReport(BaseModel):
 
 
 class VmReport(BaseModel):
-    """One VM: its drives, and what is wrong with its policy, if anything is."""
+    """One VM: its drives, and what is wrong with its policy, if anything is.
+
+    cgroup: what the agent has set in its cgroup, by file and device.
+    """
 
     domain: str
     tenant: str | None
     policy_error: str | None
+    cgroup: dict[str, str]
     drives: list[DriveReport]
 
 
@@ -120,7 +124,12 @@ def vm_reports(agent: Any) -> list[VmReport]:
             drive_report(DriveId(name, target), agent, tenant) for target in sorted(vm.drives)
         ]
         error = str(vm.policy_error) if vm.policy_error else None
-        reports.append(VmReport(domain=name, tenant=tenant, policy_error=error, drives=drives))
+        held = agent.cgroups.held.get(name, {}) if agent.cgroups is not None else {}
+        reports.append(
+            VmReport(
+                domain=name, tenant=tenant, policy_error=error, cgroup=dict(held), drives=drives
+            )
+        )
     return reports
 
 

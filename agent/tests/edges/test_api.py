@@ -185,6 +185,13 @@ def test_metrics_have_their_names_types_and_help(agent: Agent) -> None:
     assert not [name for name in found if name.endswith("_created")]
 
 
+def test_metrics_show_how_the_host_waits_for_its_io(agent: Agent) -> None:
+    found = families(agent.socket)
+    kinds = {s.labels["kind"]: s.value for s in found["iokeel_host_io_pressure_ratio"].samples}
+    assert set(kinds) == ({"some", "full"} if Path("/proc/pressure/io").exists() else set())
+    assert all(0 <= ratio <= 1 for ratio in kinds.values())
+
+
 def test_metrics_show_a_drive(agent: Agent) -> None:
     wait_for(lambda: bool(drive(agent, "vda")["limits_in_force"]), "limits are set")
     found = families(agent.socket)

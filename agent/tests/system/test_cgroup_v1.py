@@ -214,6 +214,8 @@ def test_an_agent_bounds_a_qemu_without_libvirt_and_puts_back_what_was_there(
         first = agent(enabled=True)
         # 4K costs 1, so that is the most reads of (400 + 200) * 1.25.
         wait_for(lambda: bound.read_text() == f"{number} 750\n", f"the bound\n{first.log()}")
+        held = first.ask("/v1/vms")[0]["cgroup"]
+        assert held[f"blkio.throttle.read_iops_device {number}"] == "750"
         first.stop(signal.SIGKILL)
         assert bound.read_text() == f"{number} 750\n"
         agent(enabled=False).stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 from iokeel.controller import decide
 from iokeel.errors import PolicyError
@@ -23,6 +24,7 @@ class Running:
 
     state: State
     last_error: dict[DriveId, str] = field(default_factory=dict)
+    cgroups: SimpleNamespace | None = None
 
 
 def after(
@@ -52,6 +54,16 @@ def after(
 def lines(state: State, policy_error: PolicyError | None = None, error: str = "") -> list[str]:
     vm = VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}), policy_error)
     return explain(VDA, vm, Running(state, {VDA: error} if error else {}))
+
+
+def test_what_the_cgroup_beneath_has_is_said() -> None:
+    state = after(POLICY)
+    held = {"db1": {"io.max 8:0": "riops=900", "io.weight": "default 100"}, "web1": {}}
+    vm = VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}))
+    said = explain(VDA, vm, Running(state, cgroups=SimpleNamespace(held=held)))
+    beneath = "Beneath QEMU, its VM's cgroup has io.max 8:0: riops=900; io.weight: default 100."
+    assert beneath in said
+    assert not [line for line in lines(state) if line.startswith("Beneath")]
 
 
 def test_a_drive_that_was_never_seen_is_explained() -> None:
