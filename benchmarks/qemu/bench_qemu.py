@@ -437,7 +437,7 @@ def overhead(ctx):
     All daemons are there at once, on one processor, and fio asks one after another from another
     processor, for so short a time that what else the machine does hits all of them alike.
     """
-    rounds, seconds = (5, 0.3) if ctx.quick else (200, 0.3)
+    rounds, milliseconds = (5 if ctx.quick else 200), 300
     kinds = {
         "stock": (ctx.stock, {"iops-total": 10**9}),
         "patched": (ctx.patched, {"iops-total": 10**9}),
@@ -458,10 +458,9 @@ def overhead(ctx):
                 order = order[turn % 3 :] + order[: turn % 3]
                 for kind in order:
                     target = targets[kind]
-                    jobs = [job(target, f"{seconds * 1000:.0f}ms", "randread", depth=depth, bs="4k")]
-                    jobs[0]["cpus_allowed"] = last
+                    reads = job(target, f"{milliseconds}ms", "randread", depth=depth, bs="4k")
                     before = target.cpu_seconds()
-                    report, _ = run_fio(target, jobs, log=False)
+                    report, _ = run_fio(target, [reads | {"cpus_allowed": last}], log=False)
                     used = target.cpu_seconds() - before
                     read = report["jobs"][0]["read"]
                     iops[kind].append(read["iops"])
