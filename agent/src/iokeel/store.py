@@ -10,9 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from iokeel.credit import Credit
 from iokeel.curve import CostCurve
@@ -24,7 +22,6 @@ from iokeel.workload import DriveId, Flow
 
 log = logging.getLogger(__name__)
 
-_ENCODER = msgspec.json.Encoder()
 _CURVES = ("cost_read", "cost_write")
 # What comes of reading something that this didn't write.
 _NOT_OURS = (ValueError, KeyError, TypeError, IndexError, RecursionError, CurveError)
@@ -37,7 +34,7 @@ class Store:
         self._folder = folder
         self._file = folder / "state.db"
         self._database: sqlite3.Connection | None = None
-        self._saved: dict[DriveId, str] = {}
+        self._saved: dict[DriveId, _Kept | None] = {}  # None: as it was found
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -73,9 +70,10 @@ class Store:
             if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
                 self._set_aside()
             return {}
-        self._saved = {DriveId(domain, target): text for domain, target, text in rows}
         known = {}
-        for drive, text in self._saved.items():
+        for domain, target, text in rows:
+            drive = DriveId(domain, target)
+            self._saved[drive] = None
             try:
                 known[drive] = _state(json.loads(text))
             except _NOT_OURS as error:
@@ -100,8 +98,8 @@ class Store:
 
         Raises IokeelError; what was saved before is then still there.
         """
-        new = {drive: _text(known) for drive, known in drives.items() if known.sent is not None}
-        changed = {drive: text for drive, text in new.items() if self._saved.get(drive) != text}
+        new = {drive: _kept(known) for drive, known in drives.items() if known.sent is not None}
+        changed = {drive: kept for drive, kept in new.items() if self._saved.get(drive) != kept}
         gone = self._saved.keys() - new.keys() if whole else set()
         if not changed and not gone:
             return
@@ -109,7 +107,7 @@ class Store:
             with self._lock, self._open() as database:
                 database.executemany(
                     "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
-                    [(*drive, text) for drive, text in changed.items()],
+                    [(*drive, _text(kept)) for drive, kept in changed.items()],
                 )
                 database.executemany("DELETE FROM drives WHERE domain = ? AND target = ?", [*gone])
         except sqlite3.Error as error:
@@ -177,19 +175,33 @@ class Store:
         return self._database
 
 
-def _text(known: DriveState) -> str:
-    mix = known.priced_for
-    return _ENCODER.encode(
-        {
-            "sent": _set(known.sent),
-            "replaced": _set(known.replaced),
-            "found": _set(known.found),
-            "credit_seconds": round(known.credit.seconds),
-            "credit_open": known.credit.open,
-            "granted_seconds": known.granted_s,
-            "priced_for": mix,
-        }
-    ).decode()
+class _Kept(NamedTuple):
+    """What is saved of a drive's state."""
+
+    sent: ThrottleLimits | None
+    replaced: ThrottleLimits | None
+    found: ThrottleLimits | None
+    credit_seconds: int
+    credit_open: bool
+    granted_seconds: float
+    priced_for: Mix | None
+
+
+def _kept(known: DriveState) -> _Kept:
+    return _Kept(
+        known.sent,
+        known.replaced,
+        known.found,
+        round(known.credit.seconds),
+        known.credit.open,
+        known.granted_s,
+        known.priced_for,
+    )
+
+
+def _text(kept: _Kept) -> str:
+    limits = {name: _set(getattr(kept, name)) for name in ("sent", "replaced", "found")}
+    return json.dumps(kept._asdict() | limits)
 
 
 def _set(limits: ThrottleLimits | None) -> dict[str, Any] | None:
