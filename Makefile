@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN := PYTHONPATH=benchmarks $(BIN)/python
 QEMU_RESULT := benchmarks/results/qemu-patches.json
 
-.PHONY: help setup packages demo test test-qemu check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup packages demo test test-qemu test-exact check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -27,8 +27,11 @@ demo: setup ## Watch iokeel hold three real guests to their policies (MODE=exact
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
 	cd agent && ../$(BIN)/python -m pytest tests/unit tests/edges tests/system ../benchmarks/lab/tests ../benchmarks/disksim/tests
 
-test-qemu: setup ## Build QEMU with the patches, and test it and the agent with it
+test-qemu: setup ## Build QEMU with the patches, and test it and the agent at its QMP socket
 	qemu-patches/test
+	cd agent && ../$(BIN)/python -m pytest tests/exact/test_qmp_exact.py
+
+test-exact: setup ## Test the agent with libvirt, real guests and the patched QEMU
 	cd agent && ../$(BIN)/python -m pytest tests/exact
 
 check: setup ## Check style and types

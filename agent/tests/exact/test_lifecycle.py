@@ -27,7 +27,7 @@ def host() -> Iterator[Host]:
         yield made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def guest(host: Host) -> Iterator[Vm]:
     """A guest whose every drive has a limit."""
     drives = [DiskSpec("vda", make_disk(host.dir / "disk.raw", 64))]
