@@ -90,9 +90,10 @@ ANYTHING: Decoder[Any] = decoder(Any)
 
 
 class _Request:
-    __slots__ = ("decoder", "id", "line", "take")
+    __slots__ = ("decoder", "id", "kept", "line", "take")
 
     def __init__(self, number: int, line: bytes, decoder: Decoder[Any], take: Take) -> None:
+        self.kept = False  # whether the reply is used after `take`: then not in the shared buffer
         self.id = number
         self.line = line
         self.decoder = decoder
@@ -121,7 +122,8 @@ class QmpConnection(asyncio.BufferedProtocol):
         """Send a command, or have it wait for those before it; `take` gets what comes of it.
 
         command: "execute" and its arguments, as JSON without the outer braces. `take` is called
-        once, in the event loop, with the reply (an error is one too) or with MonitorLost.
+        once, in the event loop, with the reply (an error is one too) or with MonitorLost. What the
+        reply has as msgspec.Raw is good until `take` returns.
         """
         self._numbers += 1
         line = b'{%b,"id":%d}\n' % (command, self._numbers)
@@ -151,6 +153,7 @@ class QmpConnection(asyncio.BufferedProtocol):
             parts += b',"arguments":%b' % json.dumps(arguments).encode()
         answer: asyncio.Future[Reply[Any]] = asyncio.get_running_loop().create_future()
         request = self.ask(parts, decoder, partial(_settle, answer))
+        request.kept = True
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await answer
@@ -208,6 +211,8 @@ class QmpConnection(asyncio.BufferedProtocol):
     def _take(self, line: bytes | memoryview) -> None:
         sent = self._sent
         try:
+            if sent is not None and sent.kept:
+                line = bytes(line)
             reply = (sent.decoder if sent else ANYTHING).decode(line)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             if bytes(line).strip():

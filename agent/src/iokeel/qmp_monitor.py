@@ -17,6 +17,8 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from iokeel.backoff import delays
 from iokeel.config import Vm
 from iokeel.emulator import Abilities, SchemaEntry
@@ -242,7 +244,12 @@ class Monitor:
         for group in groups:
             if (drive := self._counters.owner(group)) is not None:
                 known = drives[drive.target]
-                drives[drive.target] = replace(known, in_force=group_limits(group.limits))
+                try:
+                    limits = group_limits(group.limits)
+                except msgspec.ValidationError as error:
+                    what = f"query-throttle-groups: limits that make no sense ({error})"
+                    raise CommandFailed("GenericError", str(self._vm.socket), what) from None
+                drives[drive.target] = replace(known, in_force=limits)
 
     async def _with_object(self, connection: QmpConnection, drive: QmpDrive) -> QmpDrive:
         """Return a drive with the limits of its throttle-group object, where it has one."""
