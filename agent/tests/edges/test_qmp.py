@@ -14,9 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ from iokeel.qmp import ANYTHING, MOST_REPLY_BYTES, MonitorLost, QmpConnection, c
 from iokeel.qmp_drives import Block, BlockStats, drives_of
 from iokeel.qmp_source import QmpSource
 from iokeel.workload import Counters, DriveId
-from tests.edges.qmp_server import GREETING, QmpServer, error, qdev
+from tests.edges.qmp_server import GREETING, QmpServer, answer, error, qdev
 
 GOLD = DrivePolicy(limit=1000)
 VDA = DriveId("db1", "vda")
@@ -394,6 +396,19 @@ async def test_what_is_no_qmp_monitor_is_told_in_one_short_line(
     assert failed.value.kind == "protocol"
     assert len(str(failed.value).splitlines()) == 1
     assert len(str(failed.value)) < 500 + len(str(server.path))
+
+
+async def test_an_answer_that_is_awaited_stays_what_it_was(folder: Path) -> None:
+    servers = [QmpServer(folder / f"db{number}.qmp") for number in (1, 2)]
+    for server, letter in zip(servers, "ab", strict=True):
+        server.answers["query-name"] = partial(answer, value=letter * 50)
+        await server.start()
+    first, second = [await connect(server.path, lambda _: None) for server in servers]
+    kept = await first.execute("query-name", {}, decoder(msgspec.Raw), 5.0)
+    assert await second.execute("query-name", {}, ANYTHING, 5.0) == "b" * 50
+    assert bytes(kept) == b'"%b"' % (b"a" * 50)
+    first.close()
+    second.close()
 
 
 async def test_a_line_without_end_is_given_up(source: QmpSource, server: QmpServer) -> None:
