@@ -115,13 +115,19 @@ def main() -> int:
                     kind = {"exact": exact, "target": target, "faults": faults, "hold_s": hold_s}
                     found = many(args.hosts, hold_s, exact=exact, target=target, faults=faults)
                     result["kinds"].append({**kind, **found})
+                    write(result)
                     show(kind, found)
     for drives, seconds in () if args.no_large else ((100, 86_400), (5_000, 3_600)):
         found = large(drives, seconds)
         result["large"].append(found)
+        write(result)
         print(found, flush=True)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
     return 0
+
+
+def write(result: dict[str, Any]) -> None:
+    """Write what there is so far: all of it takes hours."""
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def show(kind: dict[str, Any], found: dict[str, Any]) -> None:

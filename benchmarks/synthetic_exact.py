@@ -46,6 +46,7 @@ class ExactDrive(Drive):
         super().__init__(vm, number, seed)
         self._curves: dict[str, list[dict[str, float]]] = {}
         self._prices: dict[str, CostCurve] = {}
+        self._costs = {"read": 0.0, "write": 0.0}
 
     def set_limits(self, arguments: dict[str, Any]) -> str | None:
         """Put limits and curves in force."""
@@ -65,6 +66,13 @@ class ExactDrive(Drive):
         cost = read_ratio * self._prices["cost-read"].cost(size_bytes)
         yield "iops", cost + (1 - read_ratio) * self._prices["cost-write"].cost(size_bytes)
 
+    def _advance(self, to_s: float) -> None:
+        size_bytes, reads, writes = self._workload[0], self._reads, self._writes
+        super()._advance(to_s)
+        for way, count in (("read", self._reads - reads), ("write", self._writes - writes)):
+            price = self._prices.get(f"cost-{way}")
+            self._costs[way] += count * (price.cost(size_bytes) if price else 1.0)
+
     def group(self) -> str | None:
         """Return the drive's element of query-throttle-groups; None where nothing limits it."""
         if not self.limits:
@@ -77,8 +85,8 @@ class ExactDrive(Drive):
         least = 1 << (size_bytes.bit_length() - 1)
         stats = {
             way: {
-                "bytes": total, "cost": count * self._prices[f"cost-{way}"].cost(size_bytes),
-                "requests": count, "wait-max-ns": 40_000_000,
+                "bytes": total, "cost": self._costs[way], "requests": count,
+                "wait-max-ns": 40_000_000,
                 "sizes": [{"size": 4096, "requests": 12_345}, {"size": least, "requests": count}],
                 "waiting": QUEUE_DEPTH if held else 0, "wait-total-ns": count * 10_000_000,
                 "waited": count,
