@@ -23,8 +23,8 @@ nothing. So
   DEADBAND_RATIO, and more where a mix of few and different requests varies from look to look
   anyway (NOISE_FACTOR times its mean change);
 - between two changes there is MIN_INTERVAL_S at least, and between the moment a drive wakes up
-  (with an empty bucket, so the same tenth of a second) and the first change too: no second holds
-  two such gifts;
+  (with an empty bucket, so the same tenth of a second) and the first change too: new prices
+  never make two such gifts in a second;
 - while the mix is steady, its estimate gets better with each look (a mean that decays with
   MIX_HALF_LIFE_S, and begins anew at a shift). A correction beyond DRIFT_RATIO is worth its gift
   once the error times how long it has been in force comes to DRIFT_COST_S, ten gifts;
@@ -396,7 +396,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         rate >= _FULL_RATIO * (before.held or 0.0)
         or bool(_full(before.sent, did, charged, _BURSTING_RATIO))
     )
-    if full and not bursting and (before.exact or not _grant_s(credit, policy)):
+    if full and not bursting and (before.exact or not _grant_s(credit.seconds, policy)):
         credit = NO_CREDIT  # QEMU has counted the burst as used up, a little earlier than we did
     held = full and (not bursting or rate >= _FULL_RATIO * (before.held or 0.0))
     return before._replace(
@@ -439,22 +439,22 @@ def _credit_grew(before: DriveState, known: DriveState, policy: DrivePolicy, now
     drive that does nearly as much as its limit earns credit by our count, and hardly any by QEMU's.
     While it only saves credit, what its limits carry lasts until the next look.
     """
-    if not known.credit.open or known.rate is None or policy.limit is None or policy.burst is None:
+    if not known.credit.open or known.rate is None or policy.limit is None:
         return False
     if known.backlogged and known.held and known.rate < _FULL_RATIO * known.held:
         return before.backlogged and now_ns - known.sent_ns >= REOPEN_S * NS_PER_S
     if known.credit.seconds < _GROWN_RATIO * known.granted_s:
         return False
-    ratio = policy.burst / policy.limit
-    first = not _length_s(known.granted_s, ratio) and _length_s(known.credit.seconds, ratio) > 0
-    return first or known.rate > policy.limit
+    if known.rate > policy.limit:
+        return True
+    return _grant_s(known.granted_s, policy) == 0 < _grant_s(known.credit.seconds, policy)
 
 
-def _grant_s(credit: Credit, policy: DrivePolicy | None) -> int:
+def _grant_s(credit_s: float, policy: DrivePolicy | None) -> int:
     """Return the length of QEMU's burst that lets through what credit is worth; 0: none does."""
     if policy is None or policy.limit is None or policy.burst is None:
         return 0
-    return _length_s(credit.seconds, policy.burst / policy.limit)
+    return _length_s(credit_s, policy.burst / policy.limit)
 
 
 def _length_s(credit_s: float, ratio: float) -> int:

@@ -41,8 +41,8 @@ from iokeel.limits import AVERAGES, ThrottleLimits
 from iokeel.workload import Flow
 
 # How far above its limit a drive may be between a shift and the next retune, or for good where the
-# agent dies. QEMU hands out a tenth of a second more at each limits change, and the two together
-# have to stay well below 1.25.
+# agent dies. QEMU hands out a tenth of a second more at each change of limits, and a bucket
+# that was idle holds as much: what is measured of all that together stays below 1.25.
 OVERSHOOT_RATIO = 0.08
 # The iops bound keeps at least this distance from the measured mix, so that bps alone decides.
 _CLEARANCE_RATIO = 1.05
@@ -131,10 +131,10 @@ def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, fl
     ):
         if not (bps or iops):
             continue
-        requests = flows[0].raw_iops + (flows[1].raw_iops if len(flows) > 1 else 0.0)
+        requests = sum([flow.raw_iops for flow in flows])
         if not requests:
             continue
-        sent = flows[0].bps + (flows[1].bps if len(flows) > 1 else 0.0)
+        sent = sum([flow.bps for flow in flows])
         if bps:
             least, most = min(least, bps / sent), min(most, bps / sent)
         if iops:
