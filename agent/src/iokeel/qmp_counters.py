@@ -66,7 +66,7 @@ class DriveCounters:
         vm: Vm,
         reports: Reports,
         look_again: Callable[[], None],
-        note_limits: Callable[[str, ThrottleLimits], None],
+        note_limits: Callable[[str, ThrottleLimits | None], None],
     ) -> None:
         self.hangs = False
         self._vm = vm

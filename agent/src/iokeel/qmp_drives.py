@@ -66,9 +66,10 @@ class QmpDrive:
     """A drive as it is reached by QMP.
 
     qdev, device: what QEMU calls it; one may be empty. path: the file or URL behind it (of the
-    topmost image, where there are several); None
-    where it has none. throttle_group: the throttle-group object that limits it; None where
-    block_set_io_throttle does. shares: other drives that the same limits would hold, by target.
+    topmost image, where there are several); None where it has none. throttle_group: the
+    throttle-group object that limits it; None where block_set_io_throttle does. shares: other
+    drives that the same limits would hold, by target.
+    in_force: its limits; None where they are not known.
     """
 
     target: str
@@ -77,7 +78,7 @@ class QmpDrive:
     path: str | None
     throttle_group: str | None
     shares: tuple[str, ...]
-    in_force: ThrottleLimits
+    in_force: ThrottleLimits | None
 
 
 def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:

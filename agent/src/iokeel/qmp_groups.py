@@ -6,9 +6,6 @@ compared as the bytes that came, and looked into where those have changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
 from iokeel.curve import CostCurve
@@ -74,15 +71,27 @@ class Group(msgspec.Struct):
         return ThrottleCounters(at_ns, self.read.count(), self.write.count())
 
 
-_VALUES: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+class CurvePoint(msgspec.Struct, gc=False):
+    """A point of a cost curve."""
+
+    size: int
+    cost: float
 
 
-def group_limits(raw: msgspec.Raw | bytes) -> ThrottleLimits:
-    """Return a group's limits."""
-    return object_limits(_VALUES.decode(raw))
+#: QAPI's ThrottleLimits.
+Limits = dict[str, int | list[CurvePoint]]
+_LIMITS = msgspec.json.Decoder(Limits)
 
 
-def object_limits(values: Mapping[str, Any]) -> ThrottleLimits:
+def group_limits(raw: msgspec.Raw | bytes) -> ThrottleLimits | None:
+    """Return a group's limits; None where they make no sense, so that they aren't known."""
+    try:
+        return object_limits(_LIMITS.decode(raw))
+    except msgspec.ValidationError:
+        return None
+
+
+def object_limits(values: Limits) -> ThrottleLimits:
     """Return the limits of a throttle-group object, as qom-get reads them."""
     numbers = {field: values.get(name) for field, name in OBJECT_NAMES.items()}
     return ThrottleLimits.of(
@@ -100,10 +109,10 @@ def curve_values(limits: ThrottleLimits) -> dict[str, list[dict[str, float]]]:
     }
 
 
-def _curve(points: list[Mapping[str, Any]] | None) -> CostCurve | None:
-    if not points:
+def _curve(points: int | list[CurvePoint] | None) -> CostCurve | None:
+    if not isinstance(points, list) or not points:
         return None
     try:
-        return CostCurve(tuple((point["size"], float(point["cost"])) for point in points))
+        return CostCurve(tuple((point.size, point.cost) for point in points))
     except CurveError:  # QEMU takes what we don't: a first size of 0
         return None

@@ -17,8 +17,6 @@ import random
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from iokeel.backoff import delays
 from iokeel.config import Vm
 from iokeel.emulator import Abilities, SchemaEntry
@@ -28,7 +26,7 @@ from iokeel.process import Process
 from iokeel.qmp import ANYTHING, CommandFailed, MonitorLost, QmpConnection, connect, decoder
 from iokeel.qmp_counters import GROUPS, DriveCounters, Round
 from iokeel.qmp_drives import Block, Object, QmpDrive, drives_of, groups_of, setting
-from iokeel.qmp_groups import group_limits, object_limits
+from iokeel.qmp_groups import Limits, group_limits, object_limits
 from iokeel.source import DriveInfo, Reports, VmInfo
 from iokeel.workload import DriveId
 
@@ -40,7 +38,7 @@ _REFRESH_PAUSE_S = 1.0
 _ANSWER_TIMEOUT_S = 5.0
 
 _BLOCKS = decoder(list[Block])
-_LIMITS = decoder(dict[str, Any])
+_LIMITS = decoder(Limits)
 _OBJECTS = decoder(list[Object])
 _NODES = decoder(list[dict[str, Any]])
 _SCHEMA = decoder(list[SchemaEntry])
@@ -244,12 +242,7 @@ class Monitor:
         for group in groups:
             if (drive := self._counters.owner(group)) is not None:
                 known = drives[drive.target]
-                try:
-                    limits = group_limits(group.limits)
-                except msgspec.ValidationError as error:
-                    what = f"query-throttle-groups: limits that make no sense ({error})"
-                    raise CommandFailed("GenericError", str(self._vm.socket), what) from None
-                drives[drive.target] = replace(known, in_force=limits)
+                drives[drive.target] = replace(known, in_force=group_limits(group.limits))
 
     async def _with_object(self, connection: QmpConnection, drive: QmpDrive) -> QmpDrive:
         """Return a drive with the limits of its throttle-group object, where it has one."""
