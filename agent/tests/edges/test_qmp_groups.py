@@ -237,6 +237,22 @@ async def test_wrong_groups_end_the_connection_and_a_new_one_works(
     assert VDA in await source.sample(None, 1.0)
 
 
+@pytest.mark.parametrize("limits", ["x", [], {"iops-total": "1"}, {"cost-read": [{"size": 1}]}])
+async def test_limits_that_make_no_sense_are_not_known(
+    source: QmpSource, server: QmpServer, limits: object
+) -> None:
+    await source.set_limits(VDA, EXACT, 5.0)
+    assert in_force(source) == EXACT
+    server.objects[qdev("vda")] = limits  # type: ignore[assignment]
+    assert VDA in await source.sample(None, 5.0)
+    assert in_force(source) is None
+    source.announce("db1")  # its drives are found anew
+    await until(lambda: server.commands().count("query-block") == 2)
+    assert VDA in await source.sample(None, 5.0)
+    assert in_force(source) is None
+    assert (source.errors.total(), source.reconnects) == (0, 0)
+
+
 async def test_groups_that_are_refused_leave_the_counters(
     source: QmpSource, server: QmpServer
 ) -> None:
