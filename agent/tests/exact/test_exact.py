@@ -1,28 +1,18 @@
 """The agent with a QEMU that charges by the cost curve itself (make test-exact)."""
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from conformance import Completions
-from iokeel.curve import DEFAULT_CURVE
 from lab.domain import DiskSpec, make_disk
 from lab.host import Host
 from lab.qemu import patched
 from lab.vm import Vm
+from tests.exact.guests import exact, groups, monitor
 from tests.system.rig import Agent, blkdeviotune, eventually, policy, set_metadata
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
-POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
-    with Host.bookworm() as made:
-        made.start_libvirtd()
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -31,35 +21,6 @@ def guest(host: Host) -> Iterator[Vm]:
     wanted = policy('target="vda" limit="2000"')
     with Vm.boot(host, "db1", drives, policy=wanted, emulator=patched(host)) as vm:
         yield vm
-
-
-@pytest.fixture
-def agent(host: Host) -> Iterator[Agent]:
-    running = Agent(host).start()
-    yield running
-    if running.process is not None and running.process.poll() is None:
-        running.kill()
-    print(running.log.read_text())
-    running.log.unlink()
-
-
-def monitor(host: Host, command: str, **arguments: Any) -> Any:
-    """Ask QEMU past libvirt."""
-    request = json.dumps({"execute": command, "arguments": arguments})
-    return json.loads(host.virsh("qemu-monitor-command", "db1", request))["return"]
-
-
-def group(host: Host) -> dict[str, Any]:
-    """What QEMU says of the limits of the drive's throttle group."""
-    (found,) = monitor(host, "query-throttle-groups")
-    limits: dict[str, Any] = found["limits"]
-    return limits
-
-
-def exact(host: Host, limit: int) -> bool:
-    limits = group(host)
-    curves = limits.get("cost-read") == limits.get("cost-write") == POINTS
-    return bool(curves and limits["iops-total"] == limit and not limits.get("bps-total"))
 
 
 def test_curve_and_limit_are_in_force_and_virsh_shows_the_limit(guest: Vm, agent: Agent) -> None:
@@ -97,11 +58,11 @@ def test_a_curve_lost_to_a_change_by_hand_is_put_back(guest: Vm, agent: Agent) -
 def test_a_curve_lost_behind_libvirts_back_is_put_back(guest: Vm, agent: Agent) -> None:
     host = agent.host
     eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(host, 2000))
-    (name,) = [found["name"] for found in monitor(host, "query-throttle-groups")]
+    (name,) = [group["name"] for group in groups(host)]
     limits = {"bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 2000, "iops_rd": 0, "iops_wr": 0}
     monitor(host, "block_set_io_throttle", id=name, iops_size=4096, **limits)
     monitor(host, "block_set_io_throttle", id=name, **limits)
-    assert group(host)["cost-read"] == []
+    assert [group["limits"]["cost-read"] for group in groups(host)] == [[]]
     assert blkdeviotune(host, "db1") == {"total_iops_sec": 2000}
     eventually(lambda: exact(host, 2000), 3)
     eventually(lambda: agent.drive("db1")["overwritten"] == 1, 3)
@@ -130,7 +91,7 @@ def test_a_drive_whose_policy_goes_gets_back_what_it_had_without_a_curve(
     host = agent.host
     eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(host, 2000))
     set_metadata(host, "db1", "<policy/>")
-    eventually(lambda: monitor(host, "query-throttle-groups") == [])
+    eventually(lambda: groups(host) == [])
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
     eventually(lambda: exact(host, 2000))
 

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from iokeel.curve import DEFAULT_CURVE
 from lab.domain import DiskSpec, make_disk
 from lab.host import Host
 from lab.qemu import patched
 from lab.vm import Vm
-from tests.system.rig import Agent, eventually, policy
+from tests.exact.guests import exact, groups
+from tests.system.rig import Agent, eventually, policy, running_agent
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
-POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 LIMIT = 300
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
-    with Host.bookworm() as made:
-        made.start_libvirtd()
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -39,30 +29,8 @@ def guest(host: Host) -> Iterator[Vm]:
 
 @pytest.fixture
 def agent(host: Host) -> Iterator[Agent]:
-    running = Agent(host, f"[classes.exact]\nlimit = {LIMIT}\n").start()
-    yield running
-    if running.process is not None and running.process.poll() is None:
-        running.kill()
-    print(running.log.read_text())
-    running.log.unlink()
-
-
-def groups(host: Host) -> list[dict[str, Any]]:
-    """What QEMU says of its throttle groups."""
-    command = json.dumps({"execute": "query-throttle-groups"})
-    found: list[dict[str, Any]] = json.loads(host.virsh("qemu-monitor-command", "db1", command))[
-        "return"
-    ]
-    return found
-
-
-def exact(host: Host, count: int = 1) -> bool:
-    """Whether so many drives have limit and curve, and no other is limited."""
-    limits = [group["limits"] for group in groups(host)]
-    return len(limits) == count and all(
-        each["iops-total"] == LIMIT and each["cost-read"] == each["cost-write"] == POINTS
-        for each in limits
-    )
+    with running_agent(host, f"[classes.exact]\nlimit = {LIMIT}\n") as running:
+        yield running
 
 
 def load(guest: Vm, target: str, seconds: int) -> int:
@@ -79,13 +47,13 @@ def test_a_guest_saved_while_requests_wait_has_its_curve_when_restored(
     guest: Vm, agent: Agent
 ) -> None:
     host = agent.host
-    eventually(lambda: exact(host))
+    eventually(lambda: exact(host, LIMIT))
     running = load(guest, "vda", 5)
     image = host.dir / "saved"
     host.virsh("save", "db1", image)
     guest.agent.close()  # that QEMU is gone
     host.virsh("restore", image)
-    eventually(lambda: exact(host))
+    eventually(lambda: exact(host, LIMIT))
     assert guest.wait(running, 60).status == 0, "no request was lost"
     assert agent.drive("db1")["mode"] == "exact"
 
@@ -94,17 +62,17 @@ def test_a_snapshot_and_a_commit_while_requests_wait_leave_the_curve(
     guest: Vm, agent: Agent
 ) -> None:
     host = agent.host
-    eventually(lambda: exact(host))
+    eventually(lambda: exact(host, LIMIT))
     before = agent.drive("db1")["overwritten"]
     running = load(guest, "vda", 8)
     overlay = host.dir / "overlay.qcow2"
     spec = f"vda,file={overlay}"
     options = ["--disk-only", "--atomic", "--no-metadata", "--diskspec", spec]
     host.virsh("snapshot-create-as", "db1", "s1", *options)
-    assert exact(host)
+    assert exact(host, LIMIT)
     guest.exec("dd if=/dev/urandom of=/dev/vda bs=64k count=16 oflag=direct", timeout=60)
     host.virsh("blockcommit", "db1", "vda", "--active", "--pivot", "--wait")
-    assert exact(host)
+    assert exact(host, LIMIT)
     assert guest.wait(running, 60).status == 0
     guest.exec("dd if=/dev/vda of=/dev/null bs=64k count=4 iflag=direct", timeout=60)
     assert agent.drive("db1")["overwritten"] == before
@@ -114,14 +82,14 @@ def test_a_disk_that_goes_while_requests_wait_has_its_curve_when_it_comes_back(
     guest: Vm, agent: Agent
 ) -> None:
     host = agent.host
-    eventually(lambda: exact(host))
+    eventually(lambda: exact(host, LIMIT))
     second = DiskSpec("vdb", make_disk(host.dir / "second.raw", 64))
     for _ in range(2):
         guest.attach(second)
-        eventually(lambda: exact(host, 2))
+        eventually(lambda: exact(host, LIMIT, 2))
         running = load(guest, "vdb", 6)
         guest.detach("vdb")
-        eventually(lambda: exact(host, 1), 5)
+        eventually(lambda: exact(host, LIMIT, 1), 5)
         assert b"vdb" not in guest.exec("ls /sys/block").stdout
         guest.wait(running, 60)
     guest.exec("dd if=/dev/vda of=/dev/null bs=64k count=4 iflag=direct", timeout=60)

@@ -16,11 +16,11 @@ from iokeel.client import why
 from iokeel.curve import DEFAULT_CURVE
 from lab.qemu import binaries
 from tests.edges.running import Agent, http
+from tests.exact.guests import POINTS
 from tests.exact.monitored import Monitored
 from tests.system.rig import eventually
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
-POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 ALICE = "[vm.drives.alice]\nlimit = 2000\n"
 VDA = "/machine/peripheral/vda/virtio-backend"
 

@@ -9,7 +9,7 @@ from lab.domain import DiskSpec, make_disk
 from lab.host import PROJECT, Host
 from lab.needs import missing
 from lab.vm import Vm
-from tests.system.rig import Agent, policy
+from tests.system.rig import Agent, policy, running_agent
 
 if lacking := missing():
     pytest.skip(f"system tests need {lacking}", allow_module_level=True)
@@ -45,9 +45,5 @@ def guest(host: Host, disk: Path) -> Iterator[Vm]:
 @pytest.fixture
 def agent(host: Host) -> Iterator[Agent]:
     """A running agent; what it logged is shown where the test fails."""
-    running = Agent(host).start()
-    yield running
-    if running.process is not None and running.process.poll() is None:
-        running.kill()
-    print(running.log.read_text())
-    running.log.unlink()
+    with running_agent(host) as running:
+        yield running

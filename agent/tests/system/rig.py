@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -120,3 +121,16 @@ def set_metadata(host: Host, domain: str, text: str) -> None:
     host.virsh(
         "metadata", domain, "--uri", URN, "--key", "iokeel", "--set", text, "--live", "--config"
     )
+
+
+@contextlib.contextmanager
+def running_agent(host: Host, extra: str = "") -> Iterator[Agent]:
+    """Run an agent; what it logged is shown where the test fails. extra: of its configuration."""
+    running = Agent(host, extra).start()
+    try:
+        yield running
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.kill()
+        print(running.log.read_text())
+        running.log.unlink()

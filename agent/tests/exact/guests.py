@@ -1,0 +1,35 @@
+"""What QEMU itself says of a libvirt guest's throttle groups."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from iokeel.curve import DEFAULT_CURVE
+from lab.host import Host
+
+#: The published curve in QAPI's words.
+POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
+
+
+def monitor(host: Host, command: str, **arguments: Any) -> Any:
+    """Ask the QEMU of db1 past libvirt."""
+    request = json.dumps({"execute": command, "arguments": arguments})
+    return json.loads(host.virsh("qemu-monitor-command", "db1", request))["return"]
+
+
+def groups(host: Host) -> list[dict[str, Any]]:
+    """Return the throttle groups of db1."""
+    found: list[dict[str, Any]] = monitor(host, "query-throttle-groups")
+    return found
+
+
+def exact(host: Host, limit: int, count: int = 1) -> bool:
+    """Whether so many drives have this limit and the curve, and no other is limited."""
+    limits = [group["limits"] for group in groups(host)]
+    return len(limits) == count and all(
+        each["iops-total"] == limit
+        and each["cost-read"] == each["cost-write"] == POINTS
+        and not each["bps-total"]
+        for each in limits
+    )
