@@ -15,7 +15,9 @@ results/calibrate.json, and for each disk results/calibrate-NAME.png, and prints
   reads of 4 KiB and of 1 MiB;
 - law: latency of 1 MiB reads that arrive at random at 80 % of saturation, by the rules, over what
   the control law makes of the proposed target for them. Much above 1 the law would take a disk that
-  is well for one that is overloaded.
+  is well for one that is overloaded;
+- mixes: latencies of mixes of 4 KiB and larger reads at 80 % of saturation, by the rules, over what
+  the law allows them: the least and the most.
 
 Rates and latencies are those of the disk at its slowdown: where a machine is too slow for a disk,
 its times are stretched.
@@ -29,7 +31,7 @@ import platform
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -88,15 +90,45 @@ def closed_rate(disk: str, kind: str, size: int, depth: int) -> float:
     return 1e9 * (last - before) / (ends[last] - ends[before])
 
 
-def open_latency_s(disk: str, kind: str, size: int, rate: float) -> float:
-    """Return the mean latency, in the disk's own time, of random requests that arrive at random."""
-    dice = random.Random(f"{disk} {kind} {size}")
+def open_latency_s(disk: str, kind: str, rates: Mapping[int, float]) -> float:
+    """Return the mean latency, in the disk's own time, of random requests that arrive at random.
+
+    rates: requests a second, by their size in bytes.
+    """
+    dice = random.Random(f"{disk} {kind} {rates}")
     at, commands = 0.0, []
     for _ in range(BEFORE + 10 * COUNTED):
-        at += dice.expovariate(rate)
+        at += dice.expovariate(sum(rates.values()))
+        (size,) = dice.choices(list(rates), list(rates.values()))
         commands.append(_command(disk, kind, size, int(1e9 * at), dice))
     serve(params(disk), commands)
     return mean(command.done - command.arrival for command in commands[BEFORE:]) / 1e9
+
+
+def strains(disk: str) -> list[dict[str, float]]:
+    """Return latencies of mixes of 4 KiB and larger reads, over what the control law allows them.
+
+    By the rules, at 80 % of saturation, where the target is what 4 KiB reads alone take then.
+    small_ratio: the 4 KiB reads' part of the cost.
+    """
+    capacity = closed_rate(disk, "read", 4 * KIB, DEEPEST)
+    target_s = open_latency_s(disk, "read", {4 * KIB: LOAD_RATIO * capacity})
+    policy = StoragePolicy(round(capacity), 1e3 * target_s)
+    found = []
+    for size in (16 * KIB, 64 * KIB, 256 * KIB, KIB**2):
+        cost = capacity / closed_rate(disk, "read", size, DEEPEST)
+        for part in (0.0, 0.1, 0.5, 0.9):
+            small = LOAD_RATIO * capacity * part
+            large = LOAD_RATIO * capacity * (1 - part) / cost
+            latency_s = open_latency_s(disk, "read", {4 * KIB: small, size: large})
+            mean_cost = (small + large * cost) / (small + large)
+            served_cost = (small + large * cost**2) / (small + large * cost)
+            load = StorageLoad(1.0, 1.0, latency_s, 1.0, 1.0, mean_cost, served_cost)
+            strain = storage_strain(policy, load)
+            assert strain is not None
+            row = {"size_bytes": size, "small_ratio": part, "latency_ms": 1e3 * latency_s}
+            found.append({**row, "strain": strain})
+    return found
 
 
 def _device(disk: str) -> Device:
@@ -152,14 +184,14 @@ def compared(disk: str, slowdown: float, found: dict[str, Any]) -> dict[str, Any
         rate = LOAD_RATIO * closed_rate(disk, "read", size, DEEPEST)
         latencies[name] = {
             "reckoned_ms": found["latency_at_load_ms"][name],
-            "by_rules_ms": 1e3 * slowdown * open_latency_s(disk, "read", size, rate),
+            "by_rules_ms": 1e3 * slowdown * open_latency_s(disk, "read", {size: rate}),
         }
     (dearest,) = (
         row["cost"] for row in rows if row["kind"] == "read" and row["size_bytes"] == KIB**2
     )
     policy = StoragePolicy(found["capacity"], found["latency_target_ms"])
     latency_s = latencies["random 1 MiB reads"]["by_rules_ms"] / 1e3
-    load = StorageLoad(1.0, 1.0, latency_s, 1.0, 1.0, mean_cost=dearest)
+    load = StorageLoad(1.0, 1.0, latency_s, 1.0, 1.0, mean_cost=dearest, served_cost=dearest)
     return {
         "large_strain": storage_strain(policy, load),
         "capacity": found["capacity"],
@@ -183,15 +215,18 @@ def chosen(slowdown: float, repeats: Sequence[dict[str, Any]]) -> dict[str, Any]
 # Tables
 
 
-def table(devices: dict[str, Any]) -> Table:
+def table(devices: dict[str, Any], mixes: dict[str, list[dict[str, float]]]) -> Table:
     shown = Table(title="Simulated disks, calibrated")
     shown.add_column("disk")
     for heading in ("x", "capacity", "by the rules", "rate r", "rate w", "curve r", "curve w"):
         shown.add_column(heading, justify="right")
     shown.add_column("latency 4K, 1M", justify="right")
     shown.add_column("law", justify="right")
-    for disk, found in devices.items():
-        shown.add_row(disk, *_cells(found))
+    shown.add_column("mixes", justify="right")
+    for disk, rows in mixes.items():
+        cells = list(_cells(devices[disk])) if disk in devices else ["-"] * 9
+        most = [row["strain"] for row in rows]
+        shown.add_row(disk, *cells, f"{min(most):.2f} to {max(most):.2f}")
     return shown
 
 
@@ -218,7 +253,7 @@ def _latency_ratio(repeats: Sequence[dict[str, Any]], kind: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("disk", nargs="*", choices=[*DISKS, []], help="default: all three")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="0: mixes only")
     parser.add_argument("--seconds", type=float, default=3.0, help="of a run")
     parser.add_argument("--add", action="store_true", help="to the repeats that are there")
     args = parser.parse_args()
@@ -226,6 +261,7 @@ def main() -> int:
     whole = json.loads(result.read_text()) if result.exists() else {"devices": {}}
     whole |= {"kernel": platform.release(), "seconds": args.seconds}
     for disk in args.disk or DISKS:
+        whole.setdefault("mixes", {})[disk] = strains(disk)
         slowdown = DISKS[disk]
         known = whole["devices"].get(disk) if args.add else None
         repeats = known["repeats"] if known else []
@@ -234,9 +270,10 @@ def main() -> int:
             found = calibrated(disk, slowdown, ("--quick", f"--seconds={args.seconds}"))
             repeats.append(compared(disk, slowdown, found))
             whole["fio"] = found["fio"]
-        whole["devices"][disk] = chosen(slowdown, repeats)
+        if repeats:
+            whole["devices"][disk] = chosen(slowdown, repeats)
         result.write_text(json.dumps(whole, indent=1) + "\n")
-    out.print(table(whole["devices"]))
+    out.print(table(whole["devices"], whole["mixes"]))
     return 0
 
 

@@ -1,8 +1,9 @@
 """Do shares of a disk hold, whatever the neighbours do? One scenario a run, under several controls.
 
 A scenario (scenarios/shares-*.toml) says which simulated disk, which drives with which policies and
-which fio jobs. It runs with no control, with static limits, and with iokeel, in turn and several
-times, and drives that have a latency target run alone too. All figures come from fio's own log of
+which fio jobs. It runs with no control, with static limits, with BFQ and its weights (a process and
+a cgroup for each drive), and with iokeel, in turn and several times, and drives that have a latency
+target run alone too. All figures come from fio's own log of
 every request:
 
     rate     what a drive's requests cost in a second, by the storage's curve, over [begin_s, end)
@@ -39,6 +40,8 @@ from conformance import Completions
 from iokeel import client
 from iokeel.curve import CostCurve, CostModel
 from iokeel.units import parse_size
+from lab.blkio import ROOT as BLKIO
+from lab.blkio import blkio_groups
 from lab.domain import DiskSpec
 from lab.host import Host
 from lab.shared_disk import SharedDisk
@@ -46,7 +49,7 @@ from lab.vm import Vm
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-CONTROLS = ("none", "static", "iokeel")
+CONTROLS = ("none", "static", "bfq", "iokeel")
 
 out = Console(highlight=False)
 
@@ -126,7 +129,9 @@ def run(scenario: Scenario, control: str, alone: bool = False) -> dict[str, Did]
     drives = [d for d in scenario.drives if not alone or "latency_target_ms" in d.policy]
     exports = [drive for drive in drives if not drive.guest]
     with ExitStack() as stack:
-        disk = SharedDisk(scenario.device, drives=len(exports), slowdown=scenario.slowdown)
+        disk = SharedDisk(
+            scenario.device, len(exports), slowdown=scenario.slowdown, apart=control == "bfq"
+        )
         stack.enter_context(disk)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iokeel-shares-")))
         host, guests = None, {}
@@ -140,6 +145,8 @@ def run(scenario: Scenario, control: str, alone: bool = False) -> dict[str, Did]
                 guests[drive.name] = stack.enter_context(vm)
         if control == "static":
             _set_static_limits(scenario, drives, disk)
+        if control == "bfq":
+            stack.enter_context(_bfq(drives, disk, host))
         if control == "iokeel":
             stack.enter_context(_agent(scenario, drives, disk, folder, host))
         return _fio(scenario, drives, disk, guests, folder)
@@ -153,10 +160,29 @@ def _policy(drive: Drive) -> str:
 
 def _set_static_limits(scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk) -> None:
     """Bound every export to its part of the disk, as 4K reads: what an operator can do by hand."""
-    weights = {drive.name: drive.policy.get("weight", 100) for drive in drives}
+    weights = _weights(drives)
     for i, drive in enumerate(drive for drive in drives if not drive.guest):
         part = weights[drive.name] / sum(weights.values())
         _qmp(disk.qmp_socket, i, {"iops-total": max(1, round(scenario.capacity * part))})
+
+
+def _weights(drives: Sequence[Drive]) -> dict[str, int]:
+    return {drive.name: drive.policy.get("weight", 100) for drive in drives}
+
+
+@contextmanager
+def _bfq(drives: Sequence[Drive], disk: SharedDisk, host: Host | None) -> Iterator[None]:
+    """Give the disk BFQ, and each drive's process a cgroup with its weight."""
+    disk.set_scheduler("bfq")
+    exports = [drive.name for drive in drives if not drive.guest]
+    with blkio_groups(_weights(drives)) as groups:
+        for name, group in groups.items():
+            members = BLKIO / group / "cgroup.procs"
+            if name in exports:
+                members.write_text(str(disk.process(exports.index(name))))
+            elif host is not None:  # process ids are the host's own there
+                host.run(["sh", "-c", f"cat /run/libvirt/qemu/{name}.pid > {members}"])
+        yield
 
 
 @contextmanager
@@ -256,7 +282,9 @@ def _fio(
     for name, vm in guests.items():
         programs[name] = vm.start_program("fio --output=/tmp/fio.out /tmp/job.fio")
     if exports:
-        subprocess.run(["fio", f"--output={folder}/fio.out", "jobs.fio"], cwd=folder, check=True)
+        words = folder / "fio.out"
+        if subprocess.run(["fio", f"--output={words}", "jobs.fio"], cwd=folder).returncode:
+            raise RuntimeError(f"fio failed: {words.read_text()[:2000]}")
     found = {
         drive.name: _did(folder / f"{drive.name}_lat.{i}.log", began, scenario.model)
         for i, drive in enumerate(exports, 1)

@@ -13,8 +13,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 HERE = Path(__file__).parent
-CONTROLS = ("none", "static", "iokeel")
-COLOURS = {"none": "tab:red", "static": "tab:orange", "iokeel": "tab:blue", "alone": "tab:gray"}
+CONTROLS = ("none", "static", "bfq", "iokeel")
+COLOURS = dict(zip(("alone", *CONTROLS), ("gray", "red", "orange", "green", "blue"), strict=True))
 
 
 def results(name: str) -> dict[str, Any]:
@@ -31,8 +31,8 @@ def weights(axes: Any) -> None:
     wanted = [int(name.removeprefix("w")) for name in names]
     for place, control in enumerate(CONTROLS):
         heights = [median(r["drives"][n]["share"] for r in found[control]) for n in names]
-        at = [i + 0.25 * (place - 1) for i in range(len(names))]
-        axes.bar(at, heights, 0.25, color=COLOURS[control], label=control)
+        at = [i + 0.2 * (place - 1.5) for i in range(len(names))]
+        axes.bar(at, heights, 0.2, color=f"tab:{COLOURS[control]}", label=control)
     for i, weight in enumerate(wanted):
         axes.hlines(weight / sum(wanted), i - 0.4, i + 0.4, "black", linestyles="dashed")
     axes.set_xticks(range(len(names)), [f"weight {weight}" for weight in wanted])
@@ -46,7 +46,7 @@ def reservation(axes: Any) -> None:
         for i, run in enumerate(results("reservation")[control]):
             seconds = run["drives"]["victim"]["of_reservation_by_second"]
             label = control if not i else None
-            axes.plot(seconds, color=COLOURS[control], alpha=0.7, label=label)
+            axes.plot(seconds, color=f"tab:{COLOURS[control]}", alpha=0.7, label=label)
     axes.axhline(1, color="black", linestyle="dashed")
     axes.set(title="A reservation of 30 % beside 15 others", xlabel="seconds", ylabel="of it")
     axes.set_ylim(bottom=0)
@@ -57,16 +57,16 @@ def latency(axes: Any) -> None:
     """Mean and 99th percentile of the drive with a latency target, by scenario."""
     files = sorted((HERE / "results").glob("shares-latency-*.json"))
     names = [file.stem.removeprefix("shares-latency-") for file in files]
-    controls = ("alone", *CONTROLS)
-    for place, control in enumerate(controls):
+    for place, control in enumerate(("alone", *CONTROLS)):
         for key, alpha in (("latency_mean_ms", 1.0), ("latency_p99_ms", 0.4)):
             heights = [
                 median(run["drives"]["victim"][key] for run in results(f"latency-{name}")[control])
                 for name in names
             ]
-            at = [i + 0.2 * (place - 1.5) for i in range(len(names))]
+            at = [i + 0.16 * (place - 2) for i in range(len(names))]
             label = control if alpha == 1.0 else None
-            axes.bar(at, heights, 0.2, color=COLOURS[control], alpha=alpha, label=label, log=True)
+            look = {"color": f"tab:{COLOURS[control]}", "alpha": alpha, "label": label}
+            axes.bar(at, heights, 0.16, log=True, **look)
     axes.set_xticks(range(len(names)), names, fontsize=8)
     axes.set(title="Latency beside 15 others (pale: 99th percentile)", ylabel="ms")
     axes.legend()

@@ -13,6 +13,8 @@ ROOT = Path("/sys/fs/cgroup/blkio")
 def blkio_groups(weights: Mapping[str, int]) -> Iterator[dict[str, str]]:
     """Make a group for each name, with a BFQ weight; remove them at the end.
 
+    What still runs in them then goes to the root group.
+
     Yields name -> the group's path below the controller's root, as fio's `cgroup` wants it.
     BFQ must have a device, or groups have no weight.
     """
@@ -32,6 +34,9 @@ def blkio_groups(weights: Mapping[str, int]) -> Iterator[dict[str, str]]:
 def _remove(group: Path) -> None:
     # A process that has just ended may still be in it.
     for _ in range(100):
+        for process in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                (ROOT / "cgroup.procs").write_text(process)
         with contextlib.suppress(OSError):
             group.rmdir()
             return

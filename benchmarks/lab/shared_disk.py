@@ -29,7 +29,7 @@ class SharedDisk:
 
     def __init__(
         self, name: str, drives: int = 16, drive_bytes: int | None = None, slowdown: float = 1,
-        binary: Path | None = None, log: Path | None = None, **options: object,
+        binary: Path | None = None, log: Path | None = None, apart: bool = False, **options: object,
     ) -> None:  # fmt: skip
         """Start a disk.
 
@@ -37,13 +37,15 @@ class SharedDisk:
         drive_bytes: of each, one after the other from the disk's start (None: all of the disk,
             in equal parts of whole mebibytes).
         binary: of qemu-storage-daemon (None: the one with this project's patches).
-        log: where the disk logs each request. options: parameters that differ from the device's.
+        log: where the disk logs each request.
+        apart: a storage daemon for each drive, since the kernel tells processes apart, not drives.
+        options: parameters that differ from the device's.
         """
         if drive_bytes is None:
             drive_bytes = int(params(name)["capacity"]) // max(drives, 1) >> 20 << 20
         self.name, self.slowdown = name, slowdown
         self.params_file, self.drive_bytes = DEVICES[name], drive_bytes
-        self._daemon: StorageDaemon | None = None
+        self._daemons: list[StorageDaemon] = []
         with contextlib.ExitStack() as stack:
             folder = Path(tempfile.mkdtemp(prefix="disk-", dir="/tmp"))
             shown = {path: (path, "rw") for path in (Path("/tmp"), cache_dir(), folder)}
@@ -53,22 +55,29 @@ class SharedDisk:
             self.device = loop.device
             self._set_queue("rotational", int(name.startswith("hdd")))
             self._set_queue("read_ahead_kb", 128)  # loop takes more than a disk's default
-            if drives:
-                binary = binary or qemu.storage_daemon()
-                self._daemon = StorageDaemon(
-                    inside, binary, folder, self.device, drives, drive_bytes
+            every = range(drives)
+            for part in [[i] for i in every] if apart else [every] if drives else []:
+                own = folder / f"daemon{part[0]}"
+                own.mkdir()
+                daemon = StorageDaemon(
+                    inside, binary or qemu.storage_daemon(), own, self.device, part, drive_bytes
                 )
-                stack.callback(self._daemon.close)
+                self._daemons.append(daemon)
+                stack.callback(daemon.close)
             self._stack = stack.pop_all()
 
     @property
     def qmp_socket(self) -> Path:
-        """The storage daemon's QMP socket."""
-        return self._running().qmp_socket
+        """The storage daemon's QMP socket; the first one's, where there are several."""
+        return self._daemon(0).qmp_socket
 
     def uri(self, drive: int) -> str:
         """Return a drive's address for NBD clients."""
-        return self._running().uri(drive)
+        return self._daemon(drive).uri(drive)
+
+    def process(self, drive: int) -> int:
+        """Return the process id of a drive's storage daemon."""
+        return self._daemon(drive).process.pid
 
     def set_scheduler(self, name: str) -> None:
         """Give the device one of the kernel's schedulers: none, bfq, mq-deadline, kyber.
@@ -85,10 +94,10 @@ class SharedDisk:
     def _set_queue(self, name: str, value: object) -> None:
         Path("/sys/block", self.device.name, "queue", name).write_text(str(value))
 
-    def _running(self) -> StorageDaemon:
-        if self._daemon is None:
+    def _daemon(self, drive: int) -> StorageDaemon:
+        if not self._daemons:
             raise RuntimeError("this disk has no storage daemon: give it drives")
-        return self._daemon
+        return self._daemons[min(drive, len(self._daemons) - 1)]
 
     def close(self) -> None:
         """End everything; clients must be gone."""

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ from lab.namespace import Namespace
 class StorageDaemon:
     """A storage daemon whose drives are equal parts of one device, each in its own throttle group.
 
-    Drive i is the node `drive{i}` in the throttle group `/objects/group{i}`, over the raw node
-    `part{i}`, over `disk`; NBD clients reach it as the export `drive{i}` of `nbd_socket`.
+    drives: which parts. Drive i is the node `drive{i}` in the throttle group `/objects/group{i}`,
+    over the raw node `part{i}`, over `disk`; NBD clients reach it as the export `drive{i}` of
+    `nbd_socket`.
     qmp_socket: its QMP server, one client at a time.
     """
 
     def __init__(
-        self, inside: Namespace, binary: Path, folder: Path, device: Path, drives: int,
+        self, inside: Namespace, binary: Path, folder: Path, device: Path, drives: Sequence[int],
         drive_bytes: int, aio: str = "io_uring",
     ) -> None:  # fmt: skip
         """Start it. Raises RuntimeError with its words when it doesn't."""
@@ -43,13 +45,13 @@ class StorageDaemon:
 
     @staticmethod
     def _nodes(
-        device: Path, drives: int, drive_bytes: int, aio: str
+        device: Path, drives: Sequence[int], drive_bytes: int, aio: str
     ) -> list[tuple[str, dict[str, Any]]]:
         disk = {"driver": "host_device", "node-name": "disk", "filename": str(device), "aio": aio}
         disk |= {"locking": "off"}  # a guest may have it too
         nodes: list[tuple[str, dict[str, Any]]] = []
         nodes.append(("--blockdev", disk | {"cache": {"direct": True}}))
-        for i in range(drives):
+        for i in drives:
             where = {"offset": i * drive_bytes, "size": drive_bytes}
             part = {"driver": "raw", "node-name": f"part{i}", "file": "disk"} | where
             drive = {"driver": "throttle", "node-name": f"drive{i}", "file": f"part{i}"}

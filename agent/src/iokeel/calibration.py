@@ -12,13 +12,16 @@ from iokeel.calibrate import Series
 from iokeel.curve import KIB, SMALLEST_REQUEST_BYTES, CostCurve
 from iokeel.fio import Job
 from iokeel.fit import TOLERANCE_RATIO, Fit, fit
-from iokeel.load import TRANSFERS
+from iokeel.load import allowance_s
 from iokeel.saturation import open_latency_s
 from iokeel.steadiness import SPREAD_RATIO
 from iokeel.units import duration, percent, rate
 
 # Rates that are spread don't deserve a truer fit, but no worse one than this.
 _NOISE_RATIO = 0.06
+# A latency target is so many times that of one request alone, at least. Nearer to it the control
+# law, for which 0.7 of the target is calm (CALM_RATIO), could never find that there is room again.
+_ALONE_FACTOR = 2
 # Beyond this, a fit's error is worth a word.
 _ERROR_RATIO = 0.1
 # Beyond this, random and sequential requests don't cost the same.
@@ -32,7 +35,8 @@ class Calibration:
     """All that was found.
 
     latencies_s: at 80 % of saturation, for each kind whose depths were all tried.
-    latency_target_ms: that of 4 KiB reads, or of 4 KiB writes where it has to be longer.
+    latency_target_ms: that of 4 KiB reads, or of 4 KiB writes where it has to be longer; twice that
+    of one alone at least.
     """
 
     series: Sequence[Series]
@@ -50,9 +54,9 @@ def found(series: Sequence[Series], zero_ratio: float | None) -> Calibration:
     fitted = fit(reads, writes, max(TOLERANCE_RATIO, min(noise, _NOISE_RATIO)))
     latencies = {s.job: open_latency_s(s.rates) for s in series if s.searched}
     target_s = max(
-        latency_s - _allowance_s(fitted, job)
-        for job, latency_s in latencies.items()
-        if job.size_bytes == SMALLEST_REQUEST_BYTES
+        max(latencies[s.job], _ALONE_FACTOR / s.rates[1]) - _allowance_s(fitted, s.job)
+        for s in series
+        if s.searched and s.job.size_bytes == SMALLEST_REQUEST_BYTES
     )
     warnings = [*_warnings(series, fitted), *_about_data(zero_ratio)]
     if not writes:
@@ -64,7 +68,8 @@ def found(series: Sequence[Series], zero_ratio: float | None) -> Calibration:
 def _allowance_s(fitted: Fit, job: Job) -> float:
     """Return what the control law adds to a target for requests dearer than a 4 KiB read."""
     curve = fitted.model.write if job.write else fitted.model.read
-    return TRANSFERS * max(0.0, curve.cost(job.size_bytes) - 1) / fitted.capacity
+    cost = curve.cost(job.size_bytes)
+    return allowance_s(cost, cost, fitted.capacity)
 
 
 def _random(series: Sequence[Series], *, write: bool) -> Iterator[Series]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from iokeel.state import DriveState, StorageSeen, StorageState
 from iokeel.storage import StorageLoad, StoragePolicy, storage_load
 
-# A storage that is used to four fifths makes requests of a kind wait for about two of that kind.
-TRANSFERS = 3.0
+# A storage that is used to four fifths makes a request wait for twice what is being served when it
+# comes (Pollaczek and Khinchine: rho / (2 (1 - rho)), for one server and arrivals at random).
+WAITS = 2.0
 # With less than one request in flight on average, latency is not due to load.
 _LOADED_QUEUE = 1.0
 
@@ -26,21 +27,30 @@ def load_of(
         load = _load_by_guests(there)
     else:
         load = storage_load(was.counters, now.counters) if was and was.counters else None
-    return replace(load, mean_cost=_mean_cost(there)) if load is not None else None
+    if load is None:
+        return None
+    mean_cost, served_cost = _costs(there)
+    return replace(load, mean_cost=mean_cost, served_cost=served_cost)
 
 
 def storage_strain(policy: StoragePolicy, load: StorageLoad | None) -> float | None:
     """Return a storage's latency over its target; None where it has none or isn't known.
 
     A target is for 4 KiB reads. A larger request takes longer though nothing is in its way, by no
-    less than the time in which the whole storage would serve it: TRANSFERS times that are added.
+    less than the time in which the whole storage would serve it; and any request waits longer where
+    larger ones are served.
     """
     if load is None or load.latency_s is None or policy.latency_target_ms is None:
         return None
     target_s = policy.latency_target_ms / 1000
-    if load.mean_cost is not None and policy.capacity is not None:
-        target_s += TRANSFERS * max(0.0, load.mean_cost - 1) / policy.capacity
+    if load.mean_cost is not None and load.served_cost is not None and policy.capacity is not None:
+        target_s += allowance_s(load.mean_cost, load.served_cost, policy.capacity)
     return load.latency_s / target_s
+
+
+def allowance_s(mean_cost: float, served_cost: float, capacity: float) -> float:
+    """Return by how much longer requests may take than 4 KiB reads; see StorageLoad's costs."""
+    return (max(0.0, mean_cost - 1) + WAITS * max(0.0, served_cost - 1)) / capacity
 
 
 def is_loaded(load: StorageLoad | None) -> bool:
@@ -73,14 +83,16 @@ def _device_latency_s(known: DriveState) -> float | None:
     return total_s / (did.read.raw_iops + did.write.raw_iops) or None
 
 
-def _mean_cost(drives: Iterable[DriveState]) -> float | None:
-    """Return what a request of some drives cost in the last interval."""
-    cost = requests = 0.0
+def _costs(drives: Iterable[DriveState]) -> tuple[float | None, float | None]:
+    """Return StorageLoad's mean_cost and served_cost of some drives' requests."""
+    cost = requests = squares = 0.0
     for known in drives:
-        if known.rate is not None and known.rates is not None:
+        if known.rate and known.rates is not None and not known.rates.idle:
+            raw_iops = known.rates.read.raw_iops + known.rates.write.raw_iops
             cost += known.rate
-            requests += known.rates.read.raw_iops + known.rates.write.raw_iops
-    return cost / requests if requests else None
+            requests += raw_iops
+            squares += known.rate**2 / raw_iops
+    return (cost / requests, squares / cost) if requests else (None, None)
 
 
 def _load_by_guests(drives: Iterable[DriveState]) -> StorageLoad | None:

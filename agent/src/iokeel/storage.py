@@ -67,8 +67,10 @@ class StorageLoad:
     """What a storage did between two readings.
 
     latency_s: mean time of a request at the device; None where none ended. busy_ratio: part of
-    the time with a request in flight, 0 to 1. queue: requests in flight, on average. mean_cost:
-    what a request cost, normalized; None where that is not known.
+    the time with a request in flight, 0 to 1. queue: requests in flight, on average.
+    mean_cost: what a request cost, normalized. served_cost: what the request costs that is being
+    served, at a moment taken at random: each counts for as long as it is served. None where they
+    are not known.
     """
 
     elapsed_s: float
@@ -77,6 +79,7 @@ class StorageLoad:
     busy_ratio: float
     queue: float
     mean_cost: float | None = None
+    served_cost: float | None = None
 
 
 def storage_load(earlier: StorageCounters, later: StorageCounters) -> StorageLoad | None:
