@@ -29,7 +29,7 @@ def weights(axes: Any) -> None:
     found = results("weights")
     names = list(found["iokeel"][0]["drives"])
     wanted = [int(name.removeprefix("w")) for name in names]
-    for place, control in enumerate(CONTROLS):
+    for place, control in enumerate(c for c in CONTROLS if c in found):
         heights = [median(r["drives"][n]["share"] for r in found[control]) for n in names]
         at = [i + 0.2 * (place - 1.5) for i in range(len(names))]
         axes.bar(at, heights, 0.2, color=f"tab:{COLOURS[control]}", label=control)
@@ -42,8 +42,8 @@ def weights(axes: Any) -> None:
 
 def reservation(axes: Any) -> None:
     """What a drive with a reservation got of it, second by second."""
-    for control in CONTROLS:
-        for i, run in enumerate(results("reservation")[control]):
+    for control, runs in results("reservation").items():
+        for i, run in enumerate(runs):
             seconds = run["drives"]["victim"]["of_reservation_by_second"]
             label = control if not i else None
             axes.plot(seconds, color=f"tab:{COLOURS[control]}", alpha=0.7, label=label)

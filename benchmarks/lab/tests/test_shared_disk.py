@@ -100,11 +100,13 @@ def test_device_can_have_bfq_and_is_of_the_devices_size(disk: SharedDisk) -> Non
     assert int((queue.parent / "size").read_text()) * 512 == 512110190592
 
 
-def test_drives_lie_side_by_side(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_drives_lie_side_by_side(apart: bool, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with SharedDisk(
-        "nvme-970-pro", drives=2, drive_bytes=512 * MIB, binary=DAEMON, log=log
+        "nvme-970-pro", drives=2, drive_bytes=512 * MIB, binary=DAEMON, log=log, apart=apart
     ) as disk:
+        assert len({disk.process(0), disk.process(1)}) == 1 + apart
         for drive in (0, 1):
             job = {"ioengine": "nbd", "rw": "write", "bs": "1m", "number_ios": 8, "size": "8m"}
             fio(job | {"uri": disk.uri(drive)})
