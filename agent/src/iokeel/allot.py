@@ -34,7 +34,8 @@ from iokeel.state import DriveSeen, DriveState, Share, StorageSeen, StorageState
 from iokeel.storage import StorageLoad
 from iokeel.workload import DriveId
 
-# Where changed limits let through more than this part of a storage, its latency says little.
+# Where changed limits let through more than this part of a storage, its latency says little; as
+# where more was done than it is taken to be able to do.
 _GIFT_RATIO = 0.02
 # That is where it did at least this part of what it was let; and for so many intervals: a storage
 # takes its time over what was let through.
@@ -140,9 +141,14 @@ def _divide_storage(
     rates = [p.known.rate for p in there]
     total = strangers + sum(rate or 0.0 for rate in rates)
     worst, suffering = strain_of(protected)
-    disturbed = sum(gift(p.known) for p in there) > _GIFT_RATIO * (was.usable or inf)
+    most = was.usable or inf
+    done = total - strangers
+    disturbed = (
+        sum(gift(p.known) for p in there) > _GIFT_RATIO * most
+        or done > capacity_law.SLACK * most  # many woke, under limits for what was done before
+    )
     above = max(storage_strain(policy, load) or 0.0, worst or 0.0) > 1
-    full = total - strangers >= _FULL_RATIO * (was.usable or inf)  # else no gift was too much
+    full = done >= _FULL_RATIO * most  # else no gift was too much
     doubtful = disturbed and above and full and was.doubt < _MOST_DOUBT
     doubt = was.doubt + 1 if doubtful else 0
     ratio, room = was.ratio, was.room
