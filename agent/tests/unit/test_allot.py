@@ -408,6 +408,17 @@ def test_latency_while_limits_change_counts_when_it_stays_or_no_gift_explains_it
     assert ratios[1 + doubted] < 1
 
 
+@pytest.mark.parametrize(("did", "doubted"), [(10_600, 2), (10_400, 0)])
+def test_latency_counts_when_it_stays_where_more_is_done_than_a_storage_can(
+    did: float, doubted: int
+) -> None:
+    host = Host()
+    host.drive("a", did, full=True)
+    ratios = followed(host, 8.0, 5)
+    assert ratios[: 1 + doubted] == [1] * (1 + doubted)  # a first reading shows nothing
+    assert ratios[1 + doubted] < 1
+
+
 def test_storage_without_counters_is_tried_out_where_all_its_drives_wait_for_their_limits() -> None:
     host = Host({DISK: StorageSeen(FOLLOWED)})
     host.drive("a", 3000, latency_ms=8.0)
