@@ -55,7 +55,7 @@ bench-feedback: setup ## Measure what each constant of the capacity's feedback c
 bench-retune: setup ## Measure what each constant of the retune law costs and gains
 	$(RUN) benchmarks/retune_constants.py
 
-bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks
+bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (70 minutes)
 	qemu-patches/build
 	$(RUN) benchmarks/shares.py
 	$(RUN) benchmarks/shares_plot.py
