@@ -67,7 +67,7 @@ def latency(axes: Any) -> None:
             label = control if alpha == 1.0 else None
             look = {"color": f"tab:{COLOURS[control]}", "alpha": alpha, "label": label}
             axes.bar(at, heights, 0.16, log=True, **look)
-    axes.set_xticks(range(len(names)), names, fontsize=8)
+    axes.set_xticks(range(len(names)), [name.replace("-", "\n") for name in names])
     axes.set(title="Latency beside 15 others (pale: 99th percentile)", ylabel="ms")
     axes.legend()
 
