@@ -125,7 +125,7 @@ import signal, sys
 from pathlib import Path
 from lab.shared_disk import SharedDisk
 disk = SharedDisk("hdd-hts72755", drives=1, binary=Path(sys.argv[1]))
-print(disk.device, disk.qmp_socket.parent, flush=True)
+print(disk.device, disk.qmp_socket.parents[1], flush=True)
 signal.pause()
 """
 
