@@ -3,8 +3,7 @@
 A scenario (scenarios/shares-*.toml) says which simulated disk, which drives with which policies and
 which fio jobs. It runs with no control, with static limits, with BFQ and its weights (a process and
 a cgroup for each drive), and with iokeel, in turn and several times, and drives that have a latency
-target run alone too. All figures come from fio's own log of
-every request:
+target run alone too. All figures come from fio's own log of every request:
 
     rate     what a drive's requests cost in a second, by the storage's curve, over [begin_s, end)
     share    its rate over the sum of all drives' rates

@@ -139,10 +139,10 @@ def _divide_storage(
     protected = [p for p in there if p.policy.latency_target_ms is not None]
     others = [p for p in there if p.policy.latency_target_ms is None]
     rates = [p.known.rate for p in there]
-    total = strangers + sum(rate or 0.0 for rate in rates)
+    done = sum(rate or 0.0 for rate in rates)
+    total = strangers + done
     worst, suffering = strain_of(protected)
     most = was.usable or inf
-    done = total - strangers
     disturbed = (
         sum(gift(p.known) for p in there) > _GIFT_RATIO * most
         or done > capacity_law.SLACK * most  # many woke, under limits for what was done before
