@@ -202,7 +202,7 @@ def _with_others(disk: SharedDisk, kind: str | None, how: str, scheduler: str, s
     weights = {"victim": 300} | {f"other{i}": 100 for i in range(1, OTHERS + 1)}
     with contextlib.ExitStack() as stack:
         if scheduler == "bfq":
-            groups = list(stack.enter_context(blkio_groups(weights)).values())
+            groups = list(stack.enter_context(blkio_groups(weights, weights)).values())
             jobs = [
                 job | {"cgroup": group, "cgroup_nodelete": 1}
                 for job, group in zip(jobs, groups, strict=False)

@@ -1,9 +1,9 @@
 """Do shares of a disk hold, whatever the neighbours do? One scenario a run, under several controls.
 
 A scenario (scenarios/shares-*.toml) says which simulated disk, which drives with which policies and
-which fio jobs. It runs with no control, with static limits, with BFQ and its weights (a process and
-a cgroup for each drive), and with iokeel, in turn and several times, and drives that have a latency
-target run alone too. All figures come from fio's own log of every request:
+which fio jobs; each drive is a process in a cgroup, as a VM is. It runs with no control, with
+static limits, with BFQ and its weights, and with iokeel, in turn and several times, and drives that
+have a latency target run alone too. All figures come from fio's own log of every request:
 
     rate     what a drive's requests cost in a second, by the storage's curve, over [begin_s, end)
     share    its rate over the sum of all drives' rates
@@ -128,10 +128,9 @@ def run(scenario: Scenario, control: str, alone: bool = False) -> dict[str, Did]
     drives = [d for d in scenario.drives if not alone or "latency_target_ms" in d.policy]
     exports = [drive for drive in drives if not drive.guest]
     with ExitStack() as stack:
-        disk = SharedDisk(
-            scenario.device, len(exports), slowdown=scenario.slowdown, apart=control == "bfq"
+        disk = stack.enter_context(
+            SharedDisk(scenario.device, len(exports), slowdown=scenario.slowdown, apart=True)
         )
-        stack.enter_context(disk)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iokeel-shares-")))
         host, guests = None, {}
         if len(exports) < len(drives):
@@ -144,8 +143,7 @@ def run(scenario: Scenario, control: str, alone: bool = False) -> dict[str, Did]
                 guests[drive.name] = stack.enter_context(vm)
         if control == "static":
             _set_static_limits(scenario, drives, disk)
-        if control == "bfq":
-            stack.enter_context(_bfq(drives, disk, host))
+        stack.enter_context(_grouped(drives, disk, host, bfq=control == "bfq"))
         if control == "iokeel":
             stack.enter_context(_agent(scenario, drives, disk, folder, host))
         return _fio(scenario, drives, disk, guests, folder)
@@ -162,7 +160,7 @@ def _set_static_limits(scenario: Scenario, drives: Sequence[Drive], disk: Shared
     weights = _weights(drives)
     for i, drive in enumerate(drive for drive in drives if not drive.guest):
         part = weights[drive.name] / sum(weights.values())
-        _qmp(disk.qmp_socket, i, {"iops-total": max(1, round(scenario.capacity * part))})
+        _qmp(disk.qmp_socket(i), i, {"iops-total": max(1, round(scenario.capacity * part))})
 
 
 def _weights(drives: Sequence[Drive]) -> dict[str, int]:
@@ -170,17 +168,22 @@ def _weights(drives: Sequence[Drive]) -> dict[str, int]:
 
 
 @contextmanager
-def _bfq(drives: Sequence[Drive], disk: SharedDisk, host: Host | None) -> Iterator[None]:
-    """Give the disk BFQ, and each drive's process a cgroup with its weight."""
-    disk.set_scheduler("bfq")
-    exports = [drive.name for drive in drives if not drive.guest]
-    with blkio_groups(_weights(drives)) as groups:
-        for name, group in groups.items():
-            members = BLKIO / group / "cgroup.procs"
-            if name in exports:
-                members.write_text(str(disk.process(exports.index(name))))
+def _grouped(
+    drives: Sequence[Drive], disk: SharedDisk, host: Host | None, *, bfq: bool
+) -> Iterator[None]:
+    """Put each drive's process into a cgroup, as libvirt does; give the disk BFQ, if asked."""
+    weights = None
+    if bfq:
+        disk.set_scheduler("bfq")
+        weights = _weights(drives)
+    exports = iter(range(len(drives)))
+    with blkio_groups((drive.name for drive in drives), weights) as groups:
+        for drive in drives:
+            members = BLKIO / groups[drive.name] / "cgroup.procs"
+            if not drive.guest:
+                members.write_text(str(disk.process(next(exports))))
             elif host is not None:  # process ids are the host's own there
-                host.run(["sh", "-c", f"cat /run/libvirt/qemu/{name}.pid > {members}"])
+                host.run(["sh", "-c", f"cat /run/libvirt/qemu/{drive.name}.pid > {members}"])
         yield
 
 
@@ -237,17 +240,15 @@ def _agent_config(
         f'uri = "{host.uri}"' if host is not None else "enabled = false",
         "[cgroup]\nenabled = false",
         "[storage.shared]",
-        'drives = ["host/*"]',
+        f"drives = {[f'{drive.name}/*' for drive in drives if not drive.guest]}",
         f'device = "{disk.device}"',
         f"capacity = {round(scenario.capacity)}",
         f"curve_read = {[list(p) for p in scenario.model.read.points]}",
         f"curve_write = {[list(p) for p in scenario.model.write.points]}",
     ]
     lines.append(f"latency_target_ms = {scenario.latency_target_ms}")
-    exports = [drive for drive in drives if not drive.guest]
-    if exports:
-        lines += ["[[vm]]", 'name = "host"', f'socket = "{disk.qmp_socket}"']
-    for i, drive in enumerate(exports):
+    for i, drive in enumerate(drive for drive in drives if not drive.guest):
+        lines += ["[[vm]]", f'name = "{drive.name}"', f'socket = "{disk.qmp_socket(i)}"']
         lines.append(f"[vm.drives.group{i}]")
         lines += [f"{key} = {value}" for key, value in drive.policy.items()]
     return "\n".join(lines) + "\n"

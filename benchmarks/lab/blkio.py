@@ -1,17 +1,23 @@
-"""A blkio cgroup (v1) with groups in it, for a benchmark's processes."""
+"""A blkio cgroup (v1) with groups in it, for a benchmark's processes.
+
+A loop device has a worker for each group, and a flush holds that worker up: processes of one group
+wait for each other's flushes there, where a disk would serve them side by side.
+"""
 
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup/blkio")
 
 
 @contextlib.contextmanager
-def blkio_groups(weights: Mapping[str, int]) -> Iterator[dict[str, str]]:
-    """Make a group for each name, with a BFQ weight; remove them at the end.
+def blkio_groups(
+    names: Iterable[str], weights: Mapping[str, int] | None = None
+) -> Iterator[dict[str, str]]:
+    """Make a group for each name, with a BFQ weight if it has one; remove them at the end.
 
     What still runs in them then goes to the root group.
 
@@ -19,14 +25,16 @@ def blkio_groups(weights: Mapping[str, int]) -> Iterator[dict[str, str]]:
     BFQ must have a device, or groups have no weight.
     """
     top = ROOT / f"lab-{os.getpid()}"
+    groups = {name: top / name for name in names}
     top.mkdir()
     try:
-        for name, weight in weights.items():
-            (top / name).mkdir()
-            (top / name / "blkio.bfq.weight").write_text(str(weight))
-        yield {name: f"{top.name}/{name}" for name in weights}
+        for name, group in groups.items():
+            group.mkdir()
+            if weights is not None and name in weights:
+                (group / "blkio.bfq.weight").write_text(str(weights[name]))
+        yield {name: str(group.relative_to(ROOT)) for name, group in groups.items()}
     finally:
-        for group in (*(top / name for name in weights), top):
+        for group in (*groups.values(), top):
             if group.exists():
                 _remove(group)
 

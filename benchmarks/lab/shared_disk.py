@@ -55,6 +55,7 @@ class SharedDisk:
             self.device = loop.device
             self._set_queue("rotational", int(name.startswith("hdd")))
             self._set_queue("read_ahead_kb", 128)  # loop takes more than a disk's default
+            self.set_scheduler("none")  # a loop device keeps what it was last given
             every = range(drives)
             for part in [[i] for i in every] if apart else [every] if drives else []:
                 own = folder / f"daemon{part[0]}"
@@ -66,10 +67,9 @@ class SharedDisk:
                 stack.callback(daemon.close)
             self._stack = stack.pop_all()
 
-    @property
-    def qmp_socket(self) -> Path:
-        """The storage daemon's QMP socket; the first one's, where there are several."""
-        return self._daemon(0).qmp_socket
+    def qmp_socket(self, drive: int) -> Path:
+        """Return the QMP socket of a drive's storage daemon."""
+        return self._daemon(drive).qmp_socket
 
     def uri(self, drive: int) -> str:
         """Return a drive's address for NBD clients."""

@@ -35,8 +35,10 @@ from iokeel.storage import StorageLoad
 from iokeel.workload import DriveId
 
 # Where changed limits let through more than this part of a storage, its latency says little; as
-# where more was done than it is taken to be able to do.
+# where more was done than it is taken to be able to do, or where a cut by as much as this has just
+# been made: what was asked for before it is served after it.
 _GIFT_RATIO = 0.02
+_CUT_RATIO = 0.95
 # That is where it did at least this part of what it was let; and for so many intervals: a storage
 # takes its time over what was let through.
 _FULL_RATIO = 0.95
@@ -144,16 +146,18 @@ def _divide_storage(
     worst, suffering = strain_of(protected)
     most = was.usable or inf
     disturbed = (
-        sum(gift(p.known) for p in there) > _GIFT_RATIO * most
+        was.fell
+        or sum(gift(p.known) for p in there) > _GIFT_RATIO * most
         or done > capacity_law.SLACK * most  # many woke, under limits for what was done before
     )
     above = max(storage_strain(policy, load) or 0.0, worst or 0.0) > 1
-    full = done >= _FULL_RATIO * most  # else no gift was too much
+    let = was.room if protected and others else 1.0
+    full = done >= _FULL_RATIO * let * most  # else no gift was too much
     doubtful = disturbed and above and full and was.doubt < _MOST_DOUBT
     doubt = was.doubt + 1 if doubtful else 0
     ratio, room = was.ratio, was.room
     if not doubt:
-        ratio = ratio_after(was, load, None if None in rates else total)
+        ratio = ratio_after(was, load, None if None in rates else total, let)
         room = room_after(was, worst, others, elapsed_s)
     peak = peak_after(was, total, bool(suffering), elapsed_s)
     capacity = policy.capacity * ratio if policy.capacity else None
@@ -165,6 +169,7 @@ def _divide_storage(
         "load": load,
         "ratio": ratio,
         "doubt": doubt,
+        "fell": ratio < _CUT_RATIO * was.ratio,
         "peak": peak,
         "promised": _promised(there, tenants),
         "wanted": sum(p.wants for p in there),

@@ -63,8 +63,14 @@ def follow(
     return ratio
 
 
-def ratio_after(was: StorageState, load: StorageLoad | None, total: float | None) -> float:
-    """Return the ratio after an interval in which `total` was done; None: that is not known."""
+def ratio_after(
+    was: StorageState, load: StorageLoad | None, total: float | None, let: float = 1.0
+) -> float:
+    """Return the ratio after an interval in which `total` was done; None: that is not known.
+
+    let: the part of it that could be used, where headroom is kept for protected drives. Above what
+    it was configured to do, it doesn't grow then: the more it can do, the more headroom there is.
+    """
     policy = was.policy
     if policy.capacity is None or policy.latency_target_ms is None:
         return was.ratio
@@ -76,14 +82,23 @@ def ratio_after(was: StorageState, load: StorageLoad | None, total: float | None
     before = storage_strain(policy, was.load)
     if strain is not None and before is not None and strain < 1:  # one calm reading may be noise
         strain = min(1.0, max(strain, before))
+    elapsed_s = load.elapsed_s if load else 1.0
+    busy = load.busy_ratio if load and load.busy_ratio else 1.0
+    used = was.ratio
+    if total is not None:  # what it does when it has something to do, and all of it may be used
+        used = total / policy.capacity / busy / let
+    if strain is not None and strain > 1:  # that was so while it had something to do
+        elapsed_s *= busy
     ratio = follow(
         was.ratio,
         strain,
-        used=was.ratio if total is None else total / policy.capacity,
+        used=used,
         short=was.short,
         loaded=is_loaded(load),
-        elapsed_s=load.elapsed_s if load else 1.0,
+        elapsed_s=elapsed_s,
     )
+    if let < 1:
+        ratio = min(ratio, max(1.0, was.ratio))
     return min(policy.most_ratio, max(policy.least_ratio, ratio))
 
 

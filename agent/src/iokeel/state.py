@@ -121,11 +121,12 @@ class StorageState:
     """What the controller knows of a storage. Rates are normalized I/O operations a second.
 
     ratio, room, peak: see capacity.py. doubt: for how many intervals latency has been above its
-    target while limits changed, so that it may be due to that. usable: what its drives may do
-    together, room not counted; None where that is not known. promised: the sum of its drives'
-    reservations. wanted, given: sums over its drives. level, kept: see share.py.
-    short: whether a drive could do more if it were let. suffering: drives above their latency
-    target. cut: what the others give up for those; exhausted: whether they have no more to give.
+    target while limits changed, so that it may be due to that. fell: whether ratio was just cut by
+    much. usable: what its drives may do together, room not counted; None where that is not known.
+    promised: the sum of its drives' reservations. wanted, given: sums over its drives. level, kept:
+    see share.py. short: whether a drive could do more if it were let. suffering: drives above their
+    latency target. cut: what the others give up for those; exhausted: whether they have no more to
+    give.
     """
 
     policy: StoragePolicy
@@ -133,6 +134,7 @@ class StorageState:
     load: StorageLoad | None = None
     ratio: float = 1.0
     doubt: int = 0
+    fell: bool = False
     room: float = 1.0
     peak: float = 0.0
     usable: float | None = None

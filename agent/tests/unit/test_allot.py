@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iokeel.allot import allot
-from iokeel.capacity import HEADROOM_RATIO, POWER, STEP
+from iokeel.capacity import HEADROOM_RATIO, POWER, SLACK, STEP
 from iokeel.policy import DrivePolicy, TenantPolicy
 from iokeel.state import DriveSeen, DriveState, Share, StorageSeen, StorageState
 from iokeel.storage import StorageCounters, StoragePolicy
@@ -357,6 +357,28 @@ def test_capacity_falls_fast_while_latency_is_above_target_down_to_its_bound() -
     assert ratios[2:4] == pytest.approx([0.5, 0.5])
     assert ratios[-1] == 0.5
     assert host.disk.usable == 5000
+
+
+def test_what_was_done_counts_for_the_time_in_which_there_was_something_to_do() -> None:
+    host = Host()
+    host.drive("a", 4500, full=True)
+    ratios = []
+    for second in range(2):
+        seen = counted(second, 5000, 8.0)
+        host.storages[DISK] = StorageSeen(FOLLOWED, replace(seen, busy_ns=seen.busy_ns // 2))
+        host.allot()
+        ratios.append(host.disk.ratio)
+    # 9,000 a second, for half a second
+    assert ratios[1] == pytest.approx(STEP**0.5 * SLACK * 0.9)
+
+
+def test_what_is_served_right_after_a_cut_was_asked_for_before_it() -> None:
+    host = Host()
+    host.drive("a", 9500, full=True)
+    ratios = followed(host, 8.0, 3)
+    assert ratios[2] == ratios[1] == pytest.approx(STEP * SLACK * 0.95)
+    host.drive("a", 8000, full=True)  # it can't do what it is let: that is no matter of a queue
+    assert followed(host, 8.0, 3)[-1] < 0.8
 
 
 def test_capacity_rises_slowly_while_somebody_wants_more_up_to_its_bound() -> None:

@@ -47,7 +47,7 @@ def _done(disk: SharedDisk) -> tuple[int, int]:
 
 def _qmp(disk: SharedDisk, *commands: dict[str, Any]) -> list[Any]:
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(str(disk.qmp_socket))
+        sock.connect(str(disk.qmp_socket(0)))
         file = sock.makefile("rwb")
         json.loads(file.readline())
         answers = []
@@ -125,7 +125,7 @@ import signal, sys
 from pathlib import Path
 from lab.shared_disk import SharedDisk
 disk = SharedDisk("hdd-hts72755", drives=1, binary=Path(sys.argv[1]))
-print(disk.device, disk.qmp_socket.parents[1], flush=True)
+print(disk.device, disk.qmp_socket(0).parents[1], flush=True)
 signal.pause()
 """
 
