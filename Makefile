@@ -58,7 +58,7 @@ bench-retune: setup ## Measure what each constant of the retune law costs and ga
 bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (70 minutes)
 	qemu-patches/build
 	$(RUN) benchmarks/shares.py
-	$(RUN) benchmarks/shares_plot.py
+	$(RUN) benchmarks/shares_figures.py
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)
 	$(RUN) benchmarks/disksim_figures.py --readme benchmarks/disksim/README.md

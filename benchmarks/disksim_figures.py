@@ -32,6 +32,7 @@ from lab.blkio import blkio_groups
 from lab.fio import fio
 from lab.nbdkit import Nbdkit
 from lab.shared_disk import SharedDisk
+from readme import put_into
 
 SLOWDOWN = {"hdd-hts72755": 1.0, "sata-ssd-px-256m5s": 4.0, "nvme-970-pro": 20.0}
 OTHERS = 15
@@ -307,12 +308,6 @@ def tables(result: Row) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _put_into(readme: Path, text: str) -> None:
-    begin, end = "<!-- figures -->\n", "<!-- /figures -->\n"
-    before, _, rest = readme.read_text().partition(begin)
-    readme.write_text(before + begin + text + end + rest.partition(end)[2])
-
-
 def _said(*argv: str) -> str:
     run = subprocess.run(argv, capture_output=True, text=True, check=True)
     return run.stdout.splitlines()[0]
@@ -354,7 +349,7 @@ def main() -> None:
         arguments.table = arguments.out
     text = tables(json.loads(arguments.table.read_text()))
     if arguments.readme:
-        _put_into(arguments.readme, text)
+        put_into(arguments.readme, text)
     else:
         sys.stdout.write(text)
 

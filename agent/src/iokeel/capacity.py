@@ -1,7 +1,8 @@
 """What a storage can serve now: its capacity, corrected by the latency that it shows.
 
 Two feedbacks by one law: down fast, up slowly, within bounds. With l the mean latency of an
-interval of t seconds, T its target, and `used` the ratio that was really used:
+interval of t seconds, T its target, and `used` the ratio that was really used while there was
+something to do:
 
     l > T, while loaded:                 min(ratio, SLACK * used) * max(STEP, (T / l)**POWER)**t
     l < CALM_RATIO * T, while short:     ratio * (1 + UP_RATIO * (1 - l / (CALM_RATIO * T)))**t

@@ -392,6 +392,16 @@ def test_capacity_rises_slowly_while_somebody_wants_more_up_to_its_bound() -> No
     assert set(followed(idle, 0.5, 20)) == {1.0}
 
 
+def test_where_headroom_is_kept_more_capacity_is_more_headroom() -> None:
+    host = Host()
+    host.drive("victim", 0.0, latency_target_ms=2.0)
+    host.drive("a", 5000, full=True)
+    assert set(followed(host, 0.5, 20)) == {1.0}
+    low = followed(host, 8.0, 3)[-1]
+    assert low < 1
+    assert followed(host, 0.5, 60)[-1] == 1  # but what was there before comes back
+
+
 def test_a_slow_request_on_a_disk_that_does_nothing_else_is_not_its_load() -> None:
     host = Host()
     host.drive("a", 10)
