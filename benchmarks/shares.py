@@ -10,6 +10,8 @@ have a latency target run alone too. All figures come from fio's own log of ever
     total    the sum of all drives' rates, over the same with no control
     worst    its lowest rate of any second from the third one on, over its reservation
     latency  mean and 99th percentile of its requests' times, over the same alone
+    stolen   the part of the processors' time that this machine's own hypervisor took: with some
+             percent of it, times are not what the disk and its control make them
 
 Writes results/shares-NAME.json and prints a table.
 """
@@ -381,19 +383,33 @@ def main() -> int:
     for path in args.scenario or sorted((HERE / "scenarios").glob("shares-*.toml")):
         scenario = read_scenario(path, args.seconds)
         runs: dict[str, list[dict[str, Did]]] = {control: [] for control in args.controls}
+        stolen: dict[str, list[float]] = {}
         has_target = any("latency_target_ms" in drive.policy for drive in scenario.drives)
         if has_target:
             runs["alone"] = []
         for _ in range(args.repeats):
             for control in runs:
+                before = _processors()
                 runs[control].append(run(scenario, control, alone=control == "alone"))
+                took, passed = (b - a for a, b in zip(before, _processors(), strict=True))
+                stolen.setdefault(control, []).append(took / passed)
         found = figures(scenario, runs)
+        for control, ratios in stolen.items():
+            for one, ratio in zip(found[control], ratios, strict=True):
+                one["stolen_ratio"] = ratio
         result = {"scenario": scenario.name, "device": scenario.device, "controls": found}
         (args.output / f"shares-{scenario.name}.json").write_text(
             json.dumps(result, indent=1) + "\n"
         )
         out.print(table(scenario, found))
+        out.print(f"stolen: {max(max(ratios) for ratios in stolen.values()):.1%} of a run, at most")
     return 0
+
+
+def _processors() -> tuple[int, int]:
+    """Return what the hypervisor has taken of the processors' time, and all of it, in ticks."""
+    numbers = [int(text) for text in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    return numbers[7], sum(numbers)
 
 
 def table(scenario: Scenario, found: Mapping[str, Any]) -> Table:
