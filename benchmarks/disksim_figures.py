@@ -27,12 +27,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from readme import put_into
+
 from lab import qemu
 from lab.blkio import blkio_groups
 from lab.fio import fio
 from lab.nbdkit import Nbdkit
 from lab.shared_disk import SharedDisk
-from readme import put_into
 
 SLOWDOWN = {"hdd-hts72755": 1.0, "sata-ssd-px-256m5s": 4.0, "nvme-970-pro": 20.0}
 OTHERS = 15

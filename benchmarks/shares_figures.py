@@ -12,7 +12,6 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-
 from readme import put_into
 from shares import CONTROLS, read_scenario
 
