@@ -100,6 +100,15 @@ def test_device_can_have_bfq_and_is_of_the_devices_size(disk: SharedDisk) -> Non
     assert int((queue.parent / "size").read_text()) * 512 == 512110190592
 
 
+def test_nobody_gets_the_scheduler_of_the_disk_before() -> None:
+    for _ in range(2):  # the second one is the same loop device, if nobody else takes it
+        with SharedDisk("nvme-970-pro", drives=0) as disk:
+            scheduler = Path("/sys/block") / disk.device.name / "queue/scheduler"
+            assert "[none]" in scheduler.read_text()
+            disk.set_scheduler("bfq")
+            assert "[bfq]" in scheduler.read_text()
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_drives_lie_side_by_side(apart: bool, tmp_path: Path) -> None:
     log = tmp_path / "log"
