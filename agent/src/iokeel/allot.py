@@ -72,8 +72,8 @@ def allot(
     }
     for name, load in loads.items():
         strain = storage_strain(storages[name].policy, load)
-        if strain is not None and strain > 1 and is_loaded(load):
-            _reckon_with_hidden_demand(parties[name])
+        if load is not None and strain is not None and strain > 1 and is_loaded(load):
+            _reckon_with_hidden_demand(parties[name], load.busy_ratio or 1.0)
     _keep_tenants_within_limits(parties, tenants)
     spread = _spread(parties)
     after = {}
@@ -98,11 +98,11 @@ def allot(
     return after, shares
 
 
-def _reckon_with_hidden_demand(there: Sequence[Party]) -> None:
+def _reckon_with_hidden_demand(there: Sequence[Party], busy_ratio: float) -> None:
     """Take drives to want more than they do where the storage holds them, and no limit any."""
     if not any(party.known.backlogged for party in there):
         for party in there:
-            party.wants = min(party.ceiling, hidden_demand(party.wants))
+            party.wants = min(party.ceiling, hidden_demand(party.wants, busy_ratio))
 
 
 def _keep_tenants_within_limits(

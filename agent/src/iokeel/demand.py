@@ -37,6 +37,9 @@ def demand_after(
     return (rate, *lately[: intervals - 1]), demand
 
 
-def hidden_demand(demand: float) -> float:
-    """Return what an active drive may want of a storage that is too slow."""
-    return HIDDEN * demand
+def hidden_demand(demand: float, busy_ratio: float) -> float:
+    """Return what an active drive may want of a storage that is too slow.
+
+    busy_ratio: the part of the interval in which the storage had something to do, above 0.
+    """
+    return HIDDEN * demand / busy_ratio

@@ -372,6 +372,18 @@ def test_what_was_done_counts_for_the_time_in_which_there_was_something_to_do() 
     assert ratios[1] == pytest.approx(STEP**0.5 * SLACK * 0.9)
 
 
+def test_drives_that_began_a_moment_ago_want_what_they_do_in_a_whole_second() -> None:
+    host = Host()
+    for name in ("a", "b"):
+        host.drive(name, 500)
+    for second in range(2):
+        seen = counted(second, 5000, 8.0)
+        host.storages[DISK] = StorageSeen(FOLLOWED, replace(seen, busy_ns=seen.busy_ns // 10))
+        most = host.most()
+    assert host.disk.wanted == pytest.approx(2 * 2 * 500 / 0.1)
+    assert most["a"] == most["b"] == pytest.approx((host.disk.usable or 0) / 2)
+
+
 def test_what_is_served_right_after_a_cut_was_asked_for_before_it() -> None:
     host = Host()
     host.drive("a", 9500, full=True)

@@ -57,4 +57,5 @@ def test_what_a_drive_leaves_is_others_after_some_intervals() -> None:
 
 
 def test_on_a_storage_that_is_too_slow_a_drive_may_want_twice_what_it_does() -> None:
-    assert hidden_demand(300) == 600
+    assert hidden_demand(300, 1.0) == 600
+    assert hidden_demand(300, 0.5) == 1200  # it began in the middle of the second
