@@ -36,7 +36,7 @@ from iokeel.workload import DriveId
 
 # Where changed limits let through more than this part of a storage, its latency says little; as
 # where more was done than it is taken to be able to do, or where a cut by as much as this has just
-# been made: what was asked for before it is served after it.
+# been made, and the queue that was asked for before it is gone now.
 _GIFT_RATIO = 0.02
 _CUT_RATIO = 0.95
 # That is where it did at least this part of what it was let; and for so many intervals: a storage
@@ -145,8 +145,9 @@ def _divide_storage(
     total = strangers + done
     worst, suffering = strain_of(protected)
     most = was.usable or inf
+    drained = now.counters is None or load is None or 2 * now.counters.in_flight < load.queue
     disturbed = (
-        was.fell
+        (was.fell and drained)
         or sum(gift(p.known) for p in there) > _GIFT_RATIO * most
         or done > capacity_law.SLACK * most  # many woke, under limits for what was done before
     )

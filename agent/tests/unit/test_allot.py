@@ -389,6 +389,13 @@ def test_what_is_served_right_after_a_cut_was_asked_for_before_it() -> None:
     host.drive("a", 9500, full=True)
     ratios = followed(host, 8.0, 3)
     assert ratios[2] == ratios[1] == pytest.approx(STEP * SLACK * 0.95)
+    long = Host()
+    long.drive("a", 9500, full=True)
+    for second in range(3):
+        seen = replace(counted(second, 5000, 8.0), in_flight=40)  # it was not served
+        long.storages[DISK] = StorageSeen(FOLLOWED, seen)
+        long.allot()
+    assert long.disk.ratio < ratios[2]
     host.drive("a", 8000, full=True)  # it can't do what it is let: that is no matter of a queue
     assert followed(host, 8.0, 3)[-1] < 0.8
 
