@@ -17,7 +17,7 @@ ROOT = Path("/sys/fs/cgroup/blkio")
 def blkio_groups(
     names: Iterable[str], weights: Mapping[str, int] | None = None
 ) -> Iterator[dict[str, str]]:
-    """Make a group for each name, with a BFQ weight if it has one; remove them at the end.
+    """Make a group for each name, with its BFQ weight if there are weights; remove them at the end.
 
     What still runs in them then goes to the root group.
 
@@ -30,7 +30,7 @@ def blkio_groups(
     try:
         for name, group in groups.items():
             group.mkdir()
-            if weights is not None and name in weights:
+            if weights is not None:
                 (group / "blkio.bfq.weight").write_text(str(weights[name]))
         yield {name: str(group.relative_to(ROOT)) for name, group in groups.items()}
     finally:
