@@ -81,7 +81,7 @@ class Storages:
         wanted = self._take(vms, changed, gone) if changed or gone else set()
         if time.monotonic() >= self._recheck_at:
             self._recheck_at = time.monotonic() + RECHECK_S
-            wanted |= {s for s in self._sources.values() if not self._places.get(s)}
+            wanted |= {s for s in self._sources.values() if s and not self._places.get(s)}
             wanted |= set(self._configured_paths())
         if wanted:
             task = asyncio.create_task(self._look(wanted))
@@ -101,7 +101,7 @@ class Storages:
             old, new = _sources(self._vms.get(name)), _sources(vms.get(name))
             if new != old:  # limits that have changed make a new VmInfo too
                 moved = True
-                wanted |= set(new.values())
+                wanted |= set(new.values()) - {""}
                 for drive in old:
                     del self._sources[drive]
                 self._sources |= new
@@ -227,14 +227,10 @@ class Storages:
 
 
 def _sources(vm: VmInfo | None) -> dict[DriveId, str]:
-    """Return what a VM's drives are on, by path, as far as they have one."""
+    """Return what a VM's drives are on, by path; "" where that isn't known."""
     if vm is None:
         return {}
-    return {
-        DriveId(vm.name, target): drive.path
-        for target, drive in vm.drives.items()
-        if drive.path is not None
-    }
+    return {DriveId(vm.name, target): drive.path or "" for target, drive in vm.drives.items()}
 
 
 def _in_thread(paths: StoragePaths, sources: list[str], found: Found) -> asyncio.Event:

@@ -226,6 +226,18 @@ async def test_configuration_says_what_a_storage_is(
     assert {name: found.devices[name] for name in found.devices if name == "x"} == devices
 
 
+async def test_a_drive_without_a_path_is_matched_by_patterns(paths: Paths) -> None:
+    found = Storages(configured("[storage.x]\ndrives = ['*/vda']"), lambda: paths)
+    drives = {target: DriveInfo(target) for target in ("vda", "vdb")}
+    running = {"one": VmInfo("one", drives), **vms(two="/a")}
+    await found.follow(running, A_MINUTE_S)
+    assert told(found, "one", "two") == ["x", "x"]
+    assert found.of(DriveId("one", "vdb")) is None
+    assert found.devices_of(DriveId("one", "vda")) is None
+    assert found.devices == {"x": SDA}
+    assert paths.asked == ["/a"]
+
+
 async def test_a_storage_may_be_named_as_it_is_found(paths: Paths) -> None:
     found = Storages(configured("[storage.dm-1]\ncapacity = 5"), lambda: paths)
     await found.follow(vms(a="/a", lv="/lv"), A_MINUTE_S)
