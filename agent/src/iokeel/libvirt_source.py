@@ -261,7 +261,7 @@ class LibvirtSource:
         drives = {}
         for disk in xml.disks:
             drive = DriveId(name, disk.target)
-            in_force = self._with_curves(drive, tunes.get(disk.target))
+            in_force = self._with_patched(drive, tunes.get(disk.target))
             drives[disk.target] = DriveInfo(disk.target, paths[disk.target], in_force, exact)
             if drive in self._limits:
                 self._limits[drive] = _UNREAD
@@ -321,19 +321,21 @@ class LibvirtSource:
             return
         limits = from_libvirt({k.removeprefix("blkdeviotune."): v for k, v in values.items()})
         drive = domain.info.drives.get(str(target))
-        in_force = self._with_curves(DriveId(name, str(target)), limits)
+        in_force = self._with_patched(DriveId(name, str(target)), limits)
         if drive is not None and drive.in_force != in_force:
             self._note_in_force(DriveId(name, str(target)), in_force)
             self.on_change(name)
 
-    def _with_curves(self, drive: DriveId, limits: ThrottleLimits | None) -> ThrottleLimits | None:
-        """Return limits as libvirt tells them with the curves last seen, which it doesn't tell."""
+    def _with_patched(self, drive: DriveId, limits: ThrottleLimits | None) -> ThrottleLimits | None:
+        """Return limits as libvirt tells them, and what it doesn't tell of them as last seen."""
         domain = self._domains.get(drive.domain)
         known = domain.info.drives.get(drive.target) if domain else None
         if limits is None or known is None or known.in_force is None:
             return limits
         seen = known.in_force
-        return limits._replace(cost_read=seen.cost_read, cost_write=seen.cost_write)
+        return limits._replace(
+            cost_read=seen.cost_read, cost_write=seen.cost_write, split_size=seen.split_size
+        )
 
     def _note_groups(self, name: str, groups: Mapping[str, Group]) -> None:
         """Take over what QEMU itself says of limits, where that has changed."""

@@ -15,7 +15,9 @@ class ThrottleLimits(NamedTuple):
     is larger than that), *_max the burst rates and *_max_length their lengths in seconds. None
     means that nothing is limited, or for a length QEMU's own default. cost_*: what an iops limit
     is charged by for reads and for writes; None where it is by the request or by iops_size, as
-    always in stock QEMU.
+    always in stock QEMU. split_size: larger requests that have to wait pass in parts of so many
+    bytes, each of which waits for its part of the cost; None where they pass whole, as always in
+    stock QEMU.
     """
 
     bps_total: int | None = None
@@ -39,6 +41,7 @@ class ThrottleLimits(NamedTuple):
     iops_size: int | None = None
     cost_read: CostCurve | None = None
     cost_write: CostCurve | None = None
+    split_size: int | None = None
 
     @property
     def unlimited(self) -> bool:
@@ -51,6 +54,7 @@ class ThrottleLimits(NamedTuple):
         values: Mapping[str, int | None],
         cost_read: CostCurve | None = None,
         cost_write: CostCurve | None = None,
+        split_size: int | None = None,
     ) -> ThrottleLimits:
         """Return limits as QEMU and libvirt report them, in the one form that compares equal.
 
@@ -63,14 +67,16 @@ class ThrottleLimits(NamedTuple):
                 known.pop(f"{name}_max_length", None)
         if not any(name.startswith("iops") and name in known for name in AVERAGES):
             known.pop("iops_size", None)
-        return cls(**known, cost_read=cost_read, cost_write=cost_write)
+        return cls(
+            **known, cost_read=cost_read, cost_write=cost_write, split_size=split_size or None
+        )
 
     def items(self) -> list[tuple[str, int | None]]:
-        """Return the name and value of every field but the curves, in QAPI's order."""
+        """Return the name and value of every field of stock QEMU, in QAPI's order."""
         return [(name, getattr(self, name)) for name in FIELDS]
 
 
-#: All but the curves.
-FIELDS = tuple(name for name in ThrottleLimits._fields if not name.startswith("cost_"))
+#: Those that stock QEMU has too.
+FIELDS = ThrottleLimits._fields[: ThrottleLimits._fields.index("cost_read")]
 AVERAGES = FIELDS[:6]
 UNLIMITED = ThrottleLimits()

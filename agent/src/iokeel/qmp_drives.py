@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from iokeel.limits import AVERAGES, FIELDS, ThrottleLimits
-from iokeel.qmp_groups import OBJECT_NAMES, curve_values
+from iokeel.qmp_groups import OBJECT_NAMES, patched_values
 from iokeel.qmp_nodes import node_url
 
 _PERIPHERAL = "/machine/peripheral/"
@@ -157,17 +157,17 @@ def setting(
 ) -> tuple[str, dict[str, Any]]:
     """Return the command, and its arguments, that puts every field of limits in force.
 
-    exact: whether QEMU knows curves, and so has to be told of there being none too.
+    exact: whether QEMU has the patches, and so has to be told of no curve and no split-size too.
     """
-    curves = curve_values(limits) if exact else {}
+    patched = patched_values(limits) if exact else {}
     if drive.throttle_group is not None:
         return "qom-set", {
             "path": f"/objects/{drive.throttle_group}",
             "property": "limits",
-            "value": _values(limits, OBJECT_NAMES) | curves,
+            "value": _values(limits, OBJECT_NAMES) | patched,
         }
     who = {"id": drive.qdev} if drive.qdev else {"device": drive.device}
-    return "block_set_io_throttle", who | _values(limits, _BLOCK_NAMES) | curves
+    return "block_set_io_throttle", who | _values(limits, _BLOCK_NAMES) | patched
 
 
 def _block_name(field: str) -> str:

@@ -6,6 +6,8 @@ compared as the bytes that came, and looked into where those have changed.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from iokeel.curve import CostCurve
@@ -98,15 +100,20 @@ def object_limits(values: Limits) -> ThrottleLimits:
         {field: n for field, n in numbers.items() if isinstance(n, int)},
         _curve(values.get("cost-read")),
         _curve(values.get("cost-write")),
+        size if isinstance(size := values.get("split-size"), int) else None,
     )
 
 
-def curve_values(limits: ThrottleLimits) -> dict[str, list[dict[str, float]]]:
-    """Return the curves of limits in QAPI's words; an empty list, which removes it, for none."""
-    return {
+def patched_values(limits: ThrottleLimits) -> dict[str, Any]:
+    """Return the fields that stock QEMU hasn't in QAPI's words.
+
+    An empty list for no curve and a split-size of 0 for none, which remove what there was.
+    """
+    curves = {
         name: [{"size": size, "cost": cost} for size, cost in curve.points] if curve else []
         for name, curve in (("cost-read", limits.cost_read), ("cost-write", limits.cost_write))
     }
+    return {**curves, "split-size": limits.split_size or 0}
 
 
 def _curve(points: int | list[CurvePoint] | None) -> CostCurve | None:

@@ -104,7 +104,9 @@ class Monitor:
             self._counters.forget_limits(drive)
         self._note_in_force(
             drive.target,
-            ThrottleLimits.of(dict(limits.items()), limits.cost_read, limits.cost_write),
+            ThrottleLimits.of(
+                dict(limits.items()), limits.cost_read, limits.cost_write, limits.split_size
+            ),
         )
 
     def _note_in_force(self, target: str, limits: ThrottleLimits | None) -> None:
@@ -237,7 +239,7 @@ class Monitor:
         self._publish()
 
     async def _with_curves(self, connection: QmpConnection, drives: dict[str, QmpDrive]) -> None:
-        """Put in the curves of limits that query-block tells without them."""
+        """Put in limits with what query-block doesn't tell of them."""
         groups = await connection.execute("query-throttle-groups", {}, GROUPS, _ANSWER_TIMEOUT_S)
         for group in groups:
             if (drive := self._counters.owner(group)) is not None:

@@ -208,6 +208,8 @@ def _set(limits: ThrottleLimits | None) -> dict[str, Any] | None:
     if limits is None:
         return None
     saved: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
+    if limits.split_size is not None:
+        saved["split_size"] = limits.split_size
     curves = {name: curve.points for name in _CURVES if (curve := getattr(limits, name))}
     return saved | curves
 

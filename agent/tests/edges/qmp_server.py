@@ -168,15 +168,15 @@ class QmpServer:
         assert self.groups is not None
         if device not in self.groups:
             self.throttle(device, {"qdev": device, "node-name": "x"})
-        self.objects[device] = self.objects.get(device, {}) | limits
+        self.objects[device] = self.objects.get(device, {"split-size": 0}) | limits
 
     def _group(self, name: str) -> dict[str, Any]:
         assert self.groups is not None
         return {"name": name, "limits": self.objects[name], **self.groups[name]}
 
     def _schema(self) -> list[dict[str, Any]]:
-        curves = ["cost-read", "cost-write"] if self.groups is not None else []
-        members = [{"name": name, "type": "int"} for name in ["iops-total", "bps-read", *curves]]
+        patched = ["cost-read", "cost-write", "split-size"] if self.groups is not None else []
+        members = [{"name": name, "type": "int"} for name in ["iops-total", "bps-read", *patched]]
         commands = ["query-block", "qom-list"]
         commands += ["query-throttle-groups"] if self.groups is not None else []
         commands += [] if self.daemon else ["device_add"]
@@ -206,7 +206,7 @@ def _object_limits(arguments: dict[str, Any]) -> dict[str, Any]:
             way, _, end = rest.partition("_") if rest[:2] in ("rd", "wr") else ("", "", rest)
             way = {"rd": "read", "wr": "write", "": "total"}[way]
             found["-".join([unit, way, *end.split("_")] if end else [unit, way])] = value
-        elif name in ("iops_size", "cost-read", "cost-write"):
+        elif name in ("iops_size", "cost-read", "cost-write", "split-size"):
             found[name.replace("_", "-")] = value
     return found
 

@@ -22,7 +22,7 @@ GOLD = DomainPolicy({}, DrivePolicy(limit=1000))
 VDA = DriveId("db1", "vda")
 ALICE = DriveId("db1", "alice")
 LINE = CostCurve(((4096, 1.0), (1048576, 100.0)))
-EXACT = ThrottleLimits(iops_total=1000, cost_read=DEFAULT_CURVE, cost_write=LINE)
+EXACT = ThrottleLimits(iops_total=1000, cost_read=DEFAULT_CURVE, cost_write=LINE, split_size=16384)
 MEMBER = {"qdev": qdev("vda"), "node-name": "vda-node"}
 POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 LINE_POINTS = [{"size": 4096, "cost": 1.0}, {"size": 1048576, "cost": 100.0}]
@@ -54,7 +54,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[QmpServer]:
     made = await QmpServer(tmp_path / "db1.qmp", ()).start()
     made.daemon = True
     for name in ("alice", "bob"):
-        made.objects[name] = {"iops-total": 0, "cost-read": [], "cost-write": []}
+        made.objects[name] = {"iops-total": 0, "cost-read": [], "cost-write": [], "split-size": 0}
         made.throttle(name, {"node-name": f"{name}-throttle"})
     yield made
     await made.stop()
@@ -89,7 +89,18 @@ async def test_a_stock_qemu_is_not_and_is_not_asked_for_groups(tmp_path: Path) -
         assert (await source.sample(None, 1.0))[VDA].throttle is None
         await source.set_limits(VDA, ThrottleLimits(iops_total=5), 1.0)
     assert "query-throttle-groups" not in server.commands()
-    assert not {name for name in server.asked[-1]["arguments"] if name.startswith("cost")}
+    assert not {"cost-read", "cost-write", "split-size"} & server.asked[-1]["arguments"].keys()
+
+
+async def test_a_qemu_that_has_curves_and_splits_nothing_is_not(tmp_path: Path) -> None:
+    server = await QmpServer(tmp_path / "db1.qmp").start()
+    server.groups = {}
+    server.answers["query-qmp-schema"] = lambda request: server.reply(request).replace(
+        b'"split-size"', b'"other"'
+    )
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        assert not source.vms()["db1"].drives["vda"].exact
 
 
 async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:
@@ -129,16 +140,22 @@ async def test_limits_and_curves_are_set_in_one_command(
     arguments = server.asked[-1]["arguments"]
     assert (arguments["iops"], arguments["bps"], arguments["iops_size"]) == (1000, 0, 0)
     assert (arguments["cost-read"], arguments["cost-write"]) == (POINTS, LINE_POINTS)
+    assert arguments["split-size"] == 16384
     assert in_force(source) == EXACT
     await source.sample(None, 1.0)
     assert in_force(source) == EXACT, "as QEMU says itself"
 
 
-async def test_limits_without_a_curve_remove_it(source: QmpSource, server: QmpServer) -> None:
+async def test_limits_without_a_curve_and_split_size_remove_them(
+    source: QmpSource, server: QmpServer
+) -> None:
     await source.set_limits(VDA, EXACT, 1.0)
     await source.set_limits(VDA, ThrottleLimits(iops_total=7, iops_size=4096), 1.0)
     arguments = server.asked[-1]["arguments"]
     assert (arguments["cost-read"], arguments["cost-write"]) == ([], [])
+    assert arguments["split-size"] == 0
+    await source.sample(None, 1.0)
+    assert in_force(source) == ThrottleLimits(iops_total=7, iops_size=4096)
 
 
 async def test_limits_and_curves_are_found_by_the_next_agent(
@@ -153,12 +170,13 @@ async def test_limits_and_curves_are_found_by_the_next_agent(
 @pytest.mark.parametrize(
     ("name", "value", "found"),
     [
-        ("cost-read", [], ThrottleLimits(iops_total=1000, cost_write=LINE)),
-        ("cost-write", POINTS, ThrottleLimits(None, iops_total=1000, cost_read=DEFAULT_CURVE,
-                                              cost_write=DEFAULT_CURVE)),
-        ("iops-total", 5, ThrottleLimits(iops_total=5, cost_read=DEFAULT_CURVE, cost_write=LINE)),
+        ("cost-read", [], EXACT._replace(cost_read=None)),
+        ("cost-write", POINTS, EXACT._replace(cost_write=DEFAULT_CURVE)),
+        ("split-size", 0, EXACT._replace(split_size=None)),
+        ("split-size", 4096, EXACT._replace(split_size=4096)),
+        ("iops-total", 5, EXACT._replace(iops_total=5)),
     ],
-)  # fmt: skip
+)
 async def test_a_change_by_somebody_else_is_seen_at_the_next_sample(
     source: QmpSource, server: QmpServer, name: str, value: Any, found: ThrottleLimits
 ) -> None:
@@ -237,7 +255,9 @@ async def test_wrong_groups_end_the_connection_and_a_new_one_works(
     assert VDA in await source.sample(None, 1.0)
 
 
-@pytest.mark.parametrize("limits", ["x", [], {"iops-total": "1"}, {"cost-read": [{"size": 1}]}])
+@pytest.mark.parametrize(
+    "limits", ["x", [], {"iops-total": "1"}, {"cost-read": [{"size": 1}]}, {"split-size": "1"}]
+)
 async def test_limits_that_make_no_sense_are_not_known(
     source: QmpSource, server: QmpServer, limits: object
 ) -> None:
@@ -297,6 +317,7 @@ async def test_a_storage_daemons_drives_are_its_groups(daemon: QmpServer) -> Non
         await source.set_limits(ALICE, EXACT, 1.0)
         assert daemon.asked[-1]["execute"] == "qom-set"
         assert daemon.objects["alice"]["cost-read"] == POINTS
+        assert daemon.objects["alice"]["split-size"] == 16384
         await source.sample(None, 1.0)
         assert in_force(source, "alice") == EXACT
 

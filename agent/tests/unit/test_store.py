@@ -34,6 +34,7 @@ limits = st.builds(
     **dict.fromkeys(FIELDS, st.none() | st.integers(1, 10**15)),
     cost_read=curves,
     cost_write=curves,
+    split_size=st.none() | st.sampled_from([4096, 16384, 1 << 30]),
 )
 flows = st.builds(
     Flow,
@@ -115,6 +116,22 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     before = [file.read_bytes() for file in sorted(tmp_path.iterdir())]
     store.save({VDA: SET}, whole=True)
     assert [file.read_bytes() for file in sorted(tmp_path.iterdir())] == before
+
+
+def test_what_was_saved_before_requests_were_split_is_loaded(tmp_path: Path) -> None:
+    Store(tmp_path).save({VDA: SET})
+    row = (
+        '{"sent": {"iops_total": 5, "cost_read": [[4096, 1.0]], "cost_write": [[4096, 2.0]]},'
+        ' "replaced": null, "found": {"bps_total": 7}, "credit_seconds": 3, "credit_open": false,'
+        ' "granted_seconds": 0.0, "priced_for": null}'
+    )
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("UPDATE drives SET state = ?", [row])
+    database.close()
+    known = Store(tmp_path).load()[VDA]
+    read, write = CostCurve(((4096, 1.0),)), CostCurve(((4096, 2.0),))
+    assert known.sent == ThrottleLimits(iops_total=5, cost_read=read, cost_write=write)
+    assert known.found == ThrottleLimits(bps_total=7)
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a database at all" * 99, bytes(8192)])
