@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 from iokeel.errors import CurveError
@@ -18,6 +19,9 @@ SMALLEST_REQUEST_BYTES = 4 * KIB
 _FAR_BYTES = 1 << 40
 # What a throttle group of QEMU's takes (qemu-patches).
 _MAX_POINTS = 32
+# A byte in a part of a large request costs at most so many times what it does in a large one.
+_SPLIT_RATIO = 1.05
+_LARGE_BYTES = 1024 * KIB
 
 Point = tuple[int, float]
 
@@ -131,6 +135,25 @@ class CostModel:
     def same(self) -> bool:
         """Whether reads and writes cost the same."""
         return self.read == self.write
+
+    @cached_property
+    def split_size(self) -> int | None:
+        """The size of the parts in which large requests are as good as whole, in bytes.
+
+        The smallest power of two from 4 KiB on of which a byte costs at most 5 % more than in
+        requests of 1 MiB, by both curves; None where that is 1 MiB, so that nothing is gained.
+        """
+        size = SMALLEST_REQUEST_BYTES
+        while size < _LARGE_BYTES:
+            if max(_byte_ratio(self.read, size), _byte_ratio(self.write, size)) <= _SPLIT_RATIO:
+                return size
+            size *= 2
+        return None
+
+
+def _byte_ratio(curve: CostCurve, size_bytes: int) -> float:
+    """Return what a byte costs in requests of a size over what it costs in large ones."""
+    return (curve.cost(size_bytes) / size_bytes) / (curve.cost(_LARGE_BYTES) / _LARGE_BYTES)
 
 
 def _check(points: Sequence[Point]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.curve import DEFAULT_CURVE, KIB, CostCurve, is_uniform
+from iokeel.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel, is_uniform
 from iokeel.errors import CurveError
 
 # SolidFire Element's published table: size in KiB, cost in hundredths of a 4 KiB I/O.
@@ -122,3 +122,28 @@ def test_points_that_make_no_curve_are_refused(
 ) -> None:
     with pytest.raises(CurveError, match=match):
         CostCurve(points)
+
+
+EVEN = CostCurve(((4 * KIB, 1.0), (16 * KIB, 2.25), (64 * KIB, 9.0), (1024 * KIB, 144.0)))
+PAGES = CostCurve(((4 * KIB, 1.0), (16 * KIB, 1.06), (64 * KIB, 3.75), (1024 * KIB, 60.0)))
+SEEKS = CostCurve(((4 * KIB, 1.0), (1024 * KIB, 2.2)))
+STEEP = CostCurve(((4 * KIB, 1.0), (1024 * KIB, 300.0)))
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "size"),
+    [
+        (PAGES, PAGES, 32 * KIB),  # 16 KiB would cost 1.13 times as much by the byte
+        (EVEN, EVEN, 16 * KIB),
+        (SEEKS, SEEKS, None),
+        (STEEP, STEEP, 4 * KIB),
+        (DEFAULT_CURVE, DEFAULT_CURVE, 128 * KIB),
+        (EVEN, PAGES, 32 * KIB),
+        (PAGES, EVEN, 32 * KIB),
+        (EVEN, SEEKS, None),
+    ],
+)
+def test_parts_are_as_small_as_is_hardly_dearer_by_the_byte(
+    read: CostCurve, write: CostCurve, size: int | None
+) -> None:
+    assert CostModel(read, write).split_size == size
