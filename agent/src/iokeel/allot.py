@@ -28,7 +28,15 @@ from iokeel.demand import hidden_demand
 from iokeel.load import is_loaded, load_of, storage_strain
 from iokeel.party import Party, party_of, share_of
 from iokeel.policy import TenantPolicy
-from iokeel.room import claim_headroom, give_rest, least_room, make_room, room_after, strain_of
+from iokeel.room import (
+    claim_headroom,
+    give_rest,
+    least_room,
+    make_room,
+    room_after,
+    split_for,
+    strain_of,
+)
 from iokeel.share import Claim, divide
 from iokeel.state import DriveSeen, DriveState, Share, StorageSeen, StorageState
 from iokeel.storage import StorageLoad
@@ -175,6 +183,7 @@ def _divide_storage(
         "promised": _promised(there, tenants),
         "wanted": sum(p.wants for p in there),
         "suffering": tuple(suffering),
+        "split_for": split_for(now, protected),
     }
     if capacity is None:
         return StorageState(**state, room=room)

@@ -64,17 +64,20 @@ class CgroupOrder:
     latency_targets_s: Mapping[str, float] = field(default_factory=dict)
 
 
-def backstop(model: CostModel, share: float, margin: float = 1.0) -> IoMax:
+def backstop(
+    model: CostModel, share: float, margin: float = 1.0, part_bytes: int = PART_BYTES
+) -> IoMax:
     """Return bounds that no traffic within a VM's share ever meets, and none tighter than that.
 
     share: normalized I/O operations a second that all its drives on the device may do together,
     as far as QEMU's limits let them: a burst that is open counts. Where reads and writes have
     budgets of their own, each budget alone. margin: what is let through beyond that, as a ratio
-    of it, >= 1, for what QEMU's own pricing misses.
+    of it, >= 1, for what QEMU's own pricing misses. part_bytes: what is larger counts once for each
+    part of this size.
     """
     rate = max(share, 0.0) * margin
-    rbps, riops = _most(model.read, rate)
-    wbps, wiops = _most(model.write, rate)
+    rbps, riops = _most(model.read, rate, part_bytes)
+    wbps, wiops = _most(model.write, rate, part_bytes)
     return IoMax(rbps, wbps, riops, wiops)
 
 
@@ -118,7 +121,7 @@ def vm_orders(
 
 def _limits(state: State, drives: Sequence[DriveState], margin: float) -> IoMax:
     """Return the bounds of drives together; none where nothing holds one of them."""
-    rates: dict[int, float] = {}
+    rates: dict[tuple[int, int], float] = {}
     models: dict[int, CostModel] = {}  # by id, since to hash one takes long
     for known in drives:
         if known.held is None:
@@ -126,8 +129,13 @@ def _limits(state: State, drives: Sequence[DriveState], margin: float) -> IoMax:
         storage = state.storages.get(known.storage or "")
         model = (storage and storage.policy.model) or state.model
         models[id(model)] = model
-        rates[id(model)] = rates.get(id(model), 0.0) + known.held
-    first, *others = (backstop(model, rates[key], margin) for key, model in models.items())
+        split_size = known.sent.split_size if known.sent is not None else None
+        key = id(model), min(PART_BYTES, split_size or PART_BYTES)
+        rates[key] = rates.get(key, 0.0) + known.held
+    first, *others = (
+        backstop(models[model_id], rate, margin, part_bytes)
+        for (model_id, part_bytes), rate in rates.items()
+    )
     return reduce(IoMax.plus, others, first)
 
 
@@ -156,21 +164,21 @@ def fits(held: IoMax, wanted: IoMax) -> bool:
     return True
 
 
-def _most(curve: CostCurve, rate: float) -> tuple[int, int]:
+def _most(curve: CostCurve, rate: float, part_bytes: int) -> tuple[int, int]:
     """Return the most bytes and the most requests a second that cost a rate."""
-    bytes_per_cost, least_cost = _extremes(curve)
+    bytes_per_cost, least_cost = _extremes(curve, part_bytes)
     return max(1, math.ceil(rate * bytes_per_cost)), max(1, math.ceil(rate / least_cost))
 
 
 @lru_cache(maxsize=64)
-def _extremes(curve: CostCurve) -> tuple[float, float]:
+def _extremes(curve: CostCurve, part_bytes: int) -> tuple[float, float]:
     """Return the most bytes for a cost of one, and the least cost of what counts as a request."""
     # Between two points the ratio rises or falls all the way.
     ends = [size for size, _ in curve.points if size < LARGEST_REQUEST_BYTES]
     bytes_per_cost = max(size / curve.cost(size) for size in [*ends, LARGEST_REQUEST_BYTES])
     # One that is counted n times is at least a byte longer than n - 1 parts.
     least_cost = min(
-        curve.cost(parts * PART_BYTES + 1) / (parts + 1)
-        for parts in range(LARGEST_REQUEST_BYTES // PART_BYTES)
+        curve.cost(parts * part_bytes + 1) / (parts + 1)
+        for parts in range(LARGEST_REQUEST_BYTES // part_bytes)
     )
     return bytes_per_cost, least_cost

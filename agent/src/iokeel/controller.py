@@ -64,6 +64,7 @@ from iokeel.estimate import has_shifted, mean_mix, with_seen
 from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
 from iokeel.retune import base_rate, judge, share_moved
+from iokeel.room import split_size
 from iokeel.state import (
     NEW,
     DriveSeen,
@@ -112,7 +113,12 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         before, known = state.drives.get(drive, NEW), drives[drive]
         share = known.share if shares is None else shares.get(drive)
         model = models[now.storage]
-        after, order = _look(before, known, share, now, model, now_ns)
+        storage = storages.get(now.storage or "")
+        if storage is None and seen.partial:  # what it is on may not be known yet
+            split = before.sent.split_size if before.sent else None
+        else:
+            split = split_size(now.policy, model, storage)
+        after, order = _look(before, known, share, now, model, split, now_ns)
         drives[drive] = after
         if order is not None:
             assert after.reason is not None
@@ -147,7 +153,10 @@ def static_limits(state: State) -> list[SetLimits]:
             orders.append(SetLimits(drive, known.found or UNLIMITED, Reason.STOPPING))
             continue
         if known.exact:
-            limits = exact_limits(model, policy.limit, separate=policy.separate_budgets)
+            split = split_size(policy, model, state.storages.get(known.storage or ""))
+            limits = exact_limits(
+                model, policy.limit, separate=policy.separate_budgets, split_size=split
+            )
             orders.append(SetLimits(drive, limits, Reason.STOPPING))
             continue
         limits = limits_for(
@@ -211,11 +220,12 @@ def _look(
     share: Share | None,
     seen: DriveSeen,
     model: CostModel,
+    split: int | None,
     now_ns: int,
 ) -> tuple[DriveState, ThrottleLimits | None]:
     """Return a drive's state after one look at it, and the limits to set, if any.
 
-    known: its state with the new reading counted.
+    known: its state with the new reading counted. split: the split_size of its limits, if exact.
     """
     policy, ceiling = seen.policy, known.ceiling
     allowed = float(ceiling) if ceiling is not None else None
@@ -231,6 +241,8 @@ def _look(
     mix = None if seen.exact else known.priced_for
     if known.base is None or policy != before.policy or seen.exact != before.exact:
         reason = Reason.POLICY
+    elif seen.exact and known.base.split_size != split:
+        reason = Reason.SPLIT
     elif reason is not None:
         mix = None if reason is Reason.IDLE else known.mix
     elif known.credit.open != before.credit.open:
@@ -257,7 +269,7 @@ def _look(
     rate = base_rate(policy, allowed)
     unit = known.unit
     if seen.exact:
-        base = exact_limits(model, rate, separate=policy.separate_budgets)
+        base = exact_limits(model, rate, separate=policy.separate_budgets, split_size=split)
     else:
         if unit is None or mix is not known.priced_for or reason is Reason.POLICY:
             unit = limits_for(model, _UNIT_RATE, mix, separate=policy.separate_budgets)

@@ -106,14 +106,15 @@ def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
     return ThrottleLimits(**rates, iops_size=limits.iops_size)
 
 
-def exact_limits(model: CostModel, limit: float, *, separate: bool = False) -> ThrottleLimits:
+def exact_limits(
+    model: CostModel, limit: float, *, separate: bool = False, split_size: int | None = None
+) -> ThrottleLimits:
     """Return the limits that hold a drive where QEMU itself charges by the cost curve."""
     iops = max(1, round(limit))
+    patched = ThrottleLimits(cost_read=model.read, cost_write=model.write, split_size=split_size)
     if separate:
-        return ThrottleLimits(
-            iops_read=iops, iops_write=iops, cost_read=model.read, cost_write=model.write
-        )
-    return ThrottleLimits(iops_total=iops, cost_read=model.read, cost_write=model.write)
+        return patched._replace(iops_read=iops, iops_write=iops)
+    return patched._replace(iops_total=iops)
 
 
 def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, float] | None:

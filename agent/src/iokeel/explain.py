@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from math import isinf
 from typing import Any
 
@@ -24,7 +25,7 @@ def explain(drive: DriveId, vm: VmInfo, agent: Any) -> list[str]:
     storage: StorageState | None = agent.state.storages.get(known.storage or "")
     lines = [*_policy(known, vm), *_rates(known), *_shares(known, known.storage, storage)]
     if known.policy is not None and known.held is not None:
-        lines += [*_credit(known), *_limits(known)]
+        lines += [*_credit(known), *_limits(known, storage)]
     if agent.cgroups is not None and (held := agent.cgroups.held.get(drive.domain)):
         bounds = "; ".join(f"{what}: {value}" for what, value in held.items())
         lines.append(f"Beneath QEMU, its VM's cgroup has {bounds}.")
@@ -87,9 +88,12 @@ def _shares(known: DriveState, name: str | None, storage: StorageState | None) -
     else:
         steps = f"{rate(share.owed)} by reservation and {rate(share.by_weight)} by weight"
     if share.cut and storage is not None:
-        who = ", ".join(str(drive) for drive in storage.suffering) or "drives with latency targets"
-        steps += f", less {rate(share.cut)} to protect {who}"
+        steps += f", less {rate(share.cut)} to protect {_names(storage.suffering)}"
     return [*lines, f"{of} it is owed {steps}: {iops(share.most)}."]
+
+
+def _names(protected: Sequence[DriveId]) -> str:
+    return ", ".join(str(drive) for drive in protected) or "drives with latency targets"
 
 
 def _storage(name: str, storage: StorageState) -> str:
@@ -143,11 +147,15 @@ def _credit(known: DriveState) -> list[str]:
     return lines
 
 
-def _limits(known: DriveState) -> list[str]:
+def _limits(known: DriveState, storage: StorageState | None) -> list[str]:
     if known.sent is None or known.base is None:
         return ["No limits have been set yet."]
     if known.exact:
         lines = [f"QEMU charges by the cost curve itself, so its limits are {_words(known.sent)}."]
+        if known.sent.split_size is not None:
+            who = _names(storage.split_for if storage else ())
+            least = size(known.sent.split_size)
+            lines.append(f"What is larger than {least} waits in parts of that, to protect {who}.")
     elif known.priced_for is None:
         lines = [
             "Its mix of sizes is not known, so iops-size approximates the cost curve:"

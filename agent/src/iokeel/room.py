@@ -5,6 +5,10 @@ is left is there for the protected drives as soon as they wake: the others' shar
 change then, so no limits have to, and stock QEMU gives nothing away just when it hurts. What
 the others have beyond the room is taken from the lowest weight first, and never from what they
 are owed.
+
+Large requests of the others that are each paced on their own still meet by chance, and whoever
+comes then waits for all of them. So, where QEMU can, they wait for their throttle in parts that are
+as good for the disk as the whole (CostModel.split_size): that depends on policies alone.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from iokeel.capacity import follow
+from iokeel.curve import CostModel
 from iokeel.load import drive_strain
 from iokeel.party import Party
+from iokeel.policy import DrivePolicy
 from iokeel.share import cut_by_weight
-from iokeel.state import StorageState
+from iokeel.state import StorageSeen, StorageState
 from iokeel.workload import DriveId
 
 # The least part of a storage that the others keep, what they are owed aside.
@@ -52,6 +58,24 @@ def claim_headroom(headroom: float, protected: Sequence[Party]) -> None:
     for party in protected:
         mine = headroom * party.policy.weight / weight
         party.wants = max(party.wants, min(party.ceiling, mine))
+
+
+def split_for(now: StorageSeen, protected: Sequence[Party]) -> tuple[DriveId, ...]:
+    """Return the drives for whose latency targets the others' large requests wait in parts.
+
+    None where a storage's latency is that of its guests' requests (load_of): what those wait for
+    between their parts would be part of it.
+    """
+    return () if now.counters is None else tuple(p.drive for p in protected)
+
+
+def split_size(
+    policy: DrivePolicy | None, model: CostModel, storage: StorageState | None
+) -> int | None:
+    """Return in parts of how many bytes a drive's large requests wait; None where whole."""
+    if policy is None or policy.latency_target_ms is not None:
+        return None
+    return model.split_size if storage is not None and storage.split_for else None
 
 
 def make_room(budget: float, others: Sequence[Party], got: dict[DriveId, float]) -> float:

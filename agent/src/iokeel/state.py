@@ -29,6 +29,7 @@ class Reason(Enum):
     BURST_CLOSES = "its burst credit is used up"
     CREDIT_GREW = "it has saved more credit than its limits carry"
     SHARE = "its share of its storage or tenant has changed"
+    SPLIT = "the size of the parts in which its large requests wait has changed"
     OVERWRITTEN = "somebody else had changed the limits"
     RETRY = "the last change of limits had failed"
     RELEASED = "it has no policy or no limit any more"
@@ -126,7 +127,8 @@ class StorageState:
     promised: the sum of its drives' reservations. wanted, given: sums over its drives. level, kept:
     see share.py. short: whether a drive could do more if it were let. suffering: drives above their
     latency target. cut: what the others give up for those; exhausted: whether they have no more to
-    give.
+    give. split_for: the drives for whose latency targets large requests of the others wait in
+    parts.
     """
 
     policy: StoragePolicy
@@ -147,6 +149,7 @@ class StorageState:
     suffering: tuple[DriveId, ...] = ()
     cut: float = 0.0
     exhausted: bool = False
+    split_for: tuple[DriveId, ...] = ()
 
     @property
     def oversold(self) -> bool:

@@ -31,5 +31,6 @@ def exact(host: Host, limit: int, count: int = 1) -> bool:
         each["iops-total"] == limit
         and each["cost-read"] == each["cost-write"] == POINTS
         and not each["bps-total"]
+        and not each["split-size"]
         for each in limits
     )

@@ -16,6 +16,7 @@ from iokeel.client import why
 from iokeel.curve import DEFAULT_CURVE
 from lab.qemu import binaries
 from tests.edges.running import Agent, http
+from tests.edges.storage import MIB, loop_device
 from tests.exact.guests import POINTS
 from tests.exact.monitored import Monitored
 from tests.system.rig import eventually
@@ -90,10 +91,11 @@ def drive(agent: Agent, target: str) -> dict[str, Any]:
     return record
 
 
-def exact(monitored: Monitored, group: str, limit: int) -> bool:
+def exact(monitored: Monitored, group: str, limit: int, split_size: int = 0) -> bool:
     limits = monitored.group(group)["limits"]
-    curves = limits["cost-read"] == limits["cost-write"] == POINTS
-    return bool(curves and limits["iops-total"] == limit and not limits["bps-total"])
+    patched = limits["cost-read"] == limits["cost-write"] == POINTS
+    patched &= limits["split-size"] == split_size
+    return bool(patched and limits["iops-total"] == limit and not limits["bps-total"])
 
 
 def fio(folder: Path, *jobs: str) -> list[dict[str, Any]]:
@@ -165,7 +167,8 @@ def test_rates_cost_and_sizes_are_those_of_the_load(daemon: Monitored, agent: Ag
 
 @on_daemon
 @pytest.mark.parametrize(
-    "change", [{"cost_read": []}, {"cost_write": POINTS[:2]}, {"iops_total": 5000}]
+    "change",
+    [{"cost_read": []}, {"cost_write": POINTS[:2]}, {"split_size": 4096}, {"iops_total": 5000}],
 )
 def test_what_somebody_changes_is_put_back_within_a_tick_and_counted(
     daemon: Monitored, agent: Agent, change: dict[str, Any]
@@ -199,6 +202,22 @@ def test_a_stopped_agent_leaves_limit_and_curve(daemon: Monitored, agent: Agent)
     eventually(lambda: exact(daemon, "alice", 2000))
     assert agent.stop() == 0
     assert exact(daemon, "alice", 2000)
+
+
+def test_large_requests_beside_a_latency_target_wait_in_parts(
+    folder: Path, daemon: Monitored
+) -> None:
+    vm = f'[[vm]]\nname = "sd1"\nsocket = "{daemon.agent_socket}"\n{ALICE}'
+    vm += "[vm.drives.bob]\nlimit = 900\nlatency_target_ms = 2\n"
+    with loop_device(folder, 4 * MIB) as disk:  # a storage that counts what it does
+        agent = Agent(folder, f'{vm}[storage.x]\ndevice = "{disk}"\ndrives = ["sd1/*"]\n').start()
+        try:
+            # Of the published curve's sizes 128 KiB are the first that cost 1.04 times 1 MiB's.
+            eventually(lambda: exact(daemon, "alice", 2000, 128 << 10))
+            eventually(lambda: exact(daemon, "bob", 900))
+            assert "to protect sd1/bob." in "\n".join(why(agent.socket, "sd1", "alice")["alice"])
+        finally:
+            agent.end()
 
 
 def test_a_stock_storage_daemon_is_held_and_says_that_it_counts_nothing(

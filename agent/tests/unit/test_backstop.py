@@ -20,6 +20,7 @@ from iokeel.backstop import (
     vm_orders,
 )
 from iokeel.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
+from iokeel.limits import ThrottleLimits
 from iokeel.policy import DrivePolicy, TenantPolicy
 from iokeel.state import DriveState, State, StorageState
 from iokeel.storage import StoragePolicy
@@ -189,6 +190,19 @@ def test_drives_of_storages_with_curves_of_their_own_are_bounded_by_those() -> N
     assert limits.riops == 100 + 12
     assert limits.wiops == 100 + 6
     assert limits == backstop(DEFAULT_MODEL, 100.0).plus(backstop(OWN, 23.0))
+
+
+def test_requests_that_wait_in_parts_count_once_for_each() -> None:
+    # A read of 16 KiB and a byte costs hardly more than one of 4 KiB, and comes in two.
+    flat = CostCurve(((16 * KIB, 1.0), (64 * KIB, 4.0), (1024 * KIB, 64.0)))
+    whole = held(100.0)
+    split = whole._replace(sent=ThrottleLimits(iops_total=100, split_size=16 * KIB))
+    model = CostModel(flat, flat)
+    both = orders(replace(state(a_vda=whole, a_vdb=split), model=model), SDA)
+    assert both["a"].limits["8:0"] == backstop(model, 100.0).plus(
+        backstop(model, 100.0, part_bytes=16 * KIB)
+    )
+    assert both["a"].limits["8:0"].riops == 100 + 200
 
 
 def test_what_is_unbounded_stays_so_with_more() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,17 @@ from iokeel.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
 from iokeel.limits import UNLIMITED, ThrottleLimits
 from iokeel.policy import DrivePolicy
 from iokeel.retune import IDLE_S
-from iokeel.state import DriveSeen, DriveState, Observation, Reason, SetLimits, State, Verdict
+from iokeel.state import (
+    DriveSeen,
+    DriveState,
+    Observation,
+    Reason,
+    SetLimits,
+    State,
+    StorageSeen,
+    Verdict,
+)
+from iokeel.storage import StorageCounters, StoragePolicy
 from iokeel.workload import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from sim.drive import DRIVE, Phase, Run, Stream, run
 
@@ -352,6 +363,7 @@ def test_the_rate_is_what_was_charged_once_the_curve_is_in_force() -> None:
         EXACT._replace(cost_read=None),
         EXACT._replace(cost_write=CostCurve(((4096, 1.0),))),
         EXACT._replace(cost_read=None, cost_write=None),
+        EXACT._replace(split_size=4096),
     ],
 )
 def test_a_curve_that_was_lost_is_put_back_and_counted(lost: ThrottleLimits) -> None:
@@ -388,3 +400,129 @@ def test_a_stopping_agent_leaves_limit_and_curve() -> None:
     drive = Exact()
     drive.look()
     assert [order.limits for order in static_limits(drive.state)] == [EXACT]
+
+
+# Large requests beside drives with a latency target wait in parts
+
+OTHER = DriveId("db1", "vda")
+PROTECTED = DrivePolicy(limit=LIMIT, latency_target_ms=2.0)
+LINE = CostCurve(((4 * KIB, 1.0), (16 * KIB, 2.25), (1024 * KIB, 144.0)))
+SEEKS = CostCurve(((4 * KIB, 1.0), (1024 * KIB, 2.2)))
+OWN = StoragePolicy(model=CostModel(LINE, LINE))
+
+
+class Beside:
+    """Two drives that QEMU itself charges on a storage, looked at once a second."""
+
+    def __init__(self, policy: StoragePolicy = OWN) -> None:
+        self.policy = policy
+        self.state = State()
+        self.second = 0
+        self.in_force: dict[DriveId, ThrottleLimits] = {DRIVE: UNLIMITED, OTHER: UNLIMITED}
+
+    def look(
+        self,
+        other: DrivePolicy | None = PROTECTED,
+        mine: DrivePolicy = POLICY,
+        requests: int = 0,
+        local: bool = True,
+        exact: bool = True,
+        storage: str = "sda",
+    ) -> list[SetLimits]:
+        """Look; requests: what the other drive has done so far. local: whether a disk counts."""
+        self.second += 1
+        now_ns = self.second * NS_PER_S
+        seen = {
+            DRIVE: DriveSeen(
+                mine, counters(self.second), self.in_force[DRIVE], exact=exact, storage="sda"
+            ),
+            OTHER: DriveSeen(
+                other,
+                counters(self.second, requests),
+                self.in_force[OTHER],
+                exact=exact,
+                storage=storage,
+            ),
+        }
+        disk = StorageCounters(now_ns, 0, 0, 0, 0, 0, 0) if local else None
+        storages = {name: StorageSeen(self.policy, disk) for name in ("sda", "sdb")}
+        self.state, orders = decide(self.state, Observation(seen, storages=storages), now_ns)
+        self.in_force |= {order.drive: order.limits for order in orders}
+        return orders
+
+    @property
+    def sizes(self) -> tuple[int | None, int | None]:
+        return self.in_force[DRIVE].split_size, self.in_force[OTHER].split_size
+
+
+def test_large_requests_beside_a_latency_target_wait_in_parts_and_its_own_whole() -> None:
+    beside = Beside()
+    beside.look()
+    assert beside.sizes == (16 * KIB, None)
+    assert beside.in_force[DRIVE].cost_read == LINE
+    assert [beside.look(requests=100 * i) for i in (0, 1, 2, 2, 2)] == [[]] * 5, "active or not"
+    assert [order.limits.split_size for order in static_limits(beside.state)] == [16 * KIB, None]
+
+
+def test_parts_come_and_go_with_latency_targets() -> None:
+    beside = Beside()
+    beside.look(POLICY)
+    assert beside.sizes == (None, None)
+    for other, size in ((PROTECTED, 16 * KIB), (None, None)):
+        (order,) = [order for order in beside.look(other) if order.drive == DRIVE]
+        assert (order.limits.split_size, order.reason) == (size, Reason.SPLIT)
+        assert beside.look(other) == []
+
+
+def test_parts_are_by_the_agents_curves_where_a_storage_has_none_of_its_own() -> None:
+    beside = Beside(StoragePolicy())
+    beside.look()
+    assert beside.sizes == (128 * KIB, None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "other"),
+    [
+        (OWN, {"other": POLICY}),
+        (OWN, {"other": None}),
+        (OWN, {"storage": "sdb"}),
+        (OWN, {"mine": PROTECTED}),
+        (OWN, {"exact": False}),
+        (OWN, {"local": False}),  # its latency is that of its guests' requests, parts' waits too
+        (StoragePolicy(model=CostModel(SEEKS, SEEKS)), {}),
+    ],
+)
+def test_requests_stay_whole_where_parts_would_help_nobody(
+    policy: StoragePolicy, other: dict[str, Any]
+) -> None:
+    beside = Beside(policy)
+    beside.look(**other)
+    assert beside.in_force[DRIVE] != UNLIMITED
+    assert beside.sizes == (None, None)
+
+
+def test_parts_that_somebody_changed_are_put_back() -> None:
+    beside = Beside()
+    beside.look()
+    wanted = beside.in_force[DRIVE]
+    for size in (None, 4 * KIB):
+        beside.in_force[DRIVE] = wanted._replace(split_size=size)
+        assert beside.look() == [SetLimits(DRIVE, wanted, Reason.OVERWRITTEN)]
+
+
+@pytest.mark.parametrize("storage", ["sda", None])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_look_before_the_storage_is_known_changes_no_parts(
+    storage: str | None, restarted: bool
+) -> None:
+    beside = Beside(StoragePolicy())
+    beside.look()
+    if restarted:
+        sent = {drive: DriveState(sent=known) for drive, known in beside.in_force.items()}
+        beside.state = State(drives=sent)
+    seen = DriveSeen(POLICY, None, beside.in_force[DRIVE], exact=True, storage=storage)
+    beside.state, orders = decide(
+        beside.state, Observation({DRIVE: seen}, partial=True), NS_PER_S + NS_PER_S // 2
+    )
+    assert orders == []
+    assert beside.look() == []

@@ -11,7 +11,7 @@ from iokeel.explain import explain
 from iokeel.policy import DomainPolicy, DrivePolicy
 from iokeel.source import DriveInfo, VmInfo
 from iokeel.state import DriveSeen, DriveState, Observation, State, StorageSeen
-from iokeel.storage import StoragePolicy
+from iokeel.storage import StorageCounters, StoragePolicy
 from iokeel.workload import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 
 VDA = DriveId("db1", "vda")
@@ -186,3 +186,23 @@ def test_what_the_throttle_did_is_told_where_qemu_tells_it() -> None:
         "They waited 10 ms each for the throttle, and took the device 2 ms.",
         "7 reads wait now.",
     ]
+
+
+def test_that_large_requests_wait_in_parts_is_told_and_for_whom() -> None:
+    state = State()
+    promises = {
+        VDA: POLICY,
+        DriveId("db2", "vda"): DrivePolicy(latency_target_ms=2.0),
+        DriveId("db2", "vdb"): DrivePolicy(latency_target_ms=5.0),
+    }
+    disk = StorageSeen(StoragePolicy(), StorageCounters(0, 0, 0, 0, 0, 0, 0))
+    seen = {
+        drive: DriveSeen(policy, None, None, exact=True, storage="sda")
+        for drive, policy in promises.items()
+    }
+    state, _ = decide(state, Observation(seen, storages={"sda": disk}), NS_PER_S)
+    parts = "What is larger than 128 KiB waits in parts of that, to protect db2/vda, db2/vdb."
+    assert parts in lines(state)
+    state, _ = decide(state, Observation({VDA: seen[VDA]}, storages={"sda": disk}), 2 * NS_PER_S)
+    assert not [line for line in lines(state) if "parts of" in line]
+    assert [line for line in lines(state) if line.endswith("wait has changed.")]
