@@ -241,6 +241,8 @@ def _look(
     mix = None if seen.exact else known.priced_for
     if known.base is None or policy != before.policy or seen.exact != before.exact:
         reason = Reason.POLICY
+    elif seen.exact and (known.base.cost_read, known.base.cost_write) != (model.read, model.write):
+        reason = Reason.CURVE
     elif seen.exact and known.base.split_size != split:
         reason = Reason.SPLIT
     elif reason is not None:

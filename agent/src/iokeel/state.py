@@ -29,6 +29,7 @@ class Reason(Enum):
     BURST_CLOSES = "its burst credit is used up"
     CREDIT_GREW = "it has saved more credit than its limits carry"
     SHARE = "its share of its storage or tenant has changed"
+    CURVE = "its storage has, or is found to have, another cost curve"
     SPLIT = "the size of the parts in which its large requests wait has changed"
     OVERWRITTEN = "somebody else had changed the limits"
     RETRY = "the last change of limits had failed"

@@ -501,6 +501,18 @@ def test_requests_stay_whole_where_parts_would_help_nobody(
     assert beside.sizes == (None, None)
 
 
+def test_a_storages_own_curve_comes_with_the_storage() -> None:
+    beside = Beside()
+    seen = DriveSeen(POLICY, None, UNLIMITED, exact=True)
+    beside.state, (order,) = decide(beside.state, Observation({DRIVE: seen}, partial=True), 1)
+    assert order.limits == EXACT
+    beside.in_force[DRIVE] = order.limits
+    (order,) = [order for order in beside.look(other=POLICY) if order.drive == DRIVE]
+    assert order.reason is Reason.CURVE
+    assert order.limits == EXACT._replace(cost_read=LINE, cost_write=LINE)
+    assert beside.look(other=POLICY) == []
+
+
 def test_parts_that_somebody_changed_are_put_back() -> None:
     beside = Beside()
     beside.look()
