@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from iokeel.state import DriveState, StorageSeen, StorageState
 from iokeel.storage import StorageLoad, StoragePolicy, storage_load
+from iokeel.workload import Rates
 
 # A storage that is used to four fifths makes a request wait for twice what is being served when it
 # comes (Pollaczek and Khinchine: rho / (2 (1 - rho)), for one server and arrivals at random).
@@ -88,11 +89,19 @@ def _costs(drives: Iterable[DriveState]) -> tuple[float | None, float | None]:
     cost = requests = squares = 0.0
     for known in drives:
         if known.rate and known.rates is not None and not known.rates.idle:
-            raw_iops = known.rates.read.raw_iops + known.rates.write.raw_iops
+            raw_iops = _served_iops(known, known.rates)
             cost += known.rate
             requests += raw_iops
             squares += known.rate**2 / raw_iops
     return (cost / requests, squares / cost) if requests else (None, None)
+
+
+def _served_iops(known: DriveState, did: Rates) -> float:
+    """Return how many requests of a drive a second its storage sees: parts, while they wait so."""
+    split_size = known.sent.split_size if known.sent is not None and known.backlogged else None
+    if split_size is None:
+        return did.read.raw_iops + did.write.raw_iops
+    return sum(max(flow.raw_iops, flow.bps / split_size) for flow in (did.read, did.write))
 
 
 def _load_by_guests(drives: Iterable[DriveState]) -> StorageLoad | None:

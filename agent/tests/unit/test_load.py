@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from iokeel.limits import ThrottleLimits
 from iokeel.load import load_of, storage_strain
 from iokeel.state import DriveState, StorageSeen, StorageState
 from iokeel.storage import StorageCounters, StoragePolicy
@@ -11,6 +12,7 @@ from iokeel.workload import NS_PER_S, Flow, Rates
 
 POLICY = StoragePolicy(capacity=1000, latency_target_ms=5.0)
 NOTHING = StorageCounters(0, 0, 0, 0, 0, 0, 0)
+LATER = StorageCounters(NS_PER_S, 100, 1_000_000_000, 0, 0, 5, NS_PER_S)
 
 
 def drive(raw_iops: float, cost: float) -> DriveState:
@@ -38,7 +40,21 @@ def drive(raw_iops: float, cost: float) -> DriveState:
 def test_a_target_grows_with_requests_and_with_those_they_wait_for(
     drives: list[DriveState], allowed_ms: float
 ) -> None:
-    latency_ns = 10_000_000
-    now = StorageCounters(NS_PER_S, 100, 100 * latency_ns, 0, 0, 5, NS_PER_S)
-    load = load_of(StorageSeen(POLICY, now), StorageState(POLICY, counters=NOTHING), drives)
+    load = load_of(StorageSeen(POLICY, LATER), StorageState(POLICY, counters=NOTHING), drives)
     assert storage_strain(POLICY, load) == pytest.approx(10 / allowed_ms)
+
+
+@pytest.mark.parametrize(
+    ("split_size", "backlogged", "requests"),
+    [(16384, True, 410), (16384, False, 110), (None, True, 110)],
+)
+def test_requests_that_wait_in_parts_are_served_as_parts(
+    split_size: int | None, backlogged: bool, requests: float
+) -> None:
+    did = Rates(1.0, Flow(100, 100 * 65536), Flow(10, 10 * 4096), 0.001, None)
+    sent = ThrottleLimits(iops_total=800, split_size=split_size)
+    known = DriveState(rates=did, rate=820, sent=sent, backlogged=backlogged)
+    was = StorageState(POLICY, counters=NOTHING)
+    load = load_of(StorageSeen(POLICY, LATER), was, [known])
+    assert load is not None
+    assert load.mean_cost == load.served_cost == pytest.approx(820 / requests)
