@@ -11,7 +11,8 @@ have a latency target run alone too. All figures come from fio's own log of ever
     worst    its lowest rate of any second from the third one on, over its reservation
     latency  mean and 99th percentile of its requests' times, over the same alone
     stolen   the part of the processors' time that this machine's own hypervisor took: with some
-             percent of it, times are not what the disk and its control make them
+             percent of it, times are not what the disk and its control make them, so of up to
+             TRIES runs the first one counts that has less than STOLEN_RATIO, or has the least
 
 Writes results/shares-NAME.json and prints a table.
 """
@@ -51,6 +52,7 @@ from lab.vm import Vm
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 CONTROLS = ("none", "static", "bfq", "iokeel")
+STOLEN_RATIO, TRIES = 0.04, 3
 
 out = Console(highlight=False)
 
@@ -123,6 +125,19 @@ def _curve(points: Sequence[Sequence[Any]]) -> CostCurve:
 
 
 # One run
+
+
+def run_quietly(
+    scenario: Scenario, control: str, alone: bool = False
+) -> tuple[dict[str, Did], float]:
+    """Run all drives' jobs as `run` does, again where much was stolen; return that part too."""
+    tries: list[tuple[dict[str, Did], float]] = []
+    while len(tries) < TRIES and not (tries and tries[-1][1] < STOLEN_RATIO):
+        before = _processors()
+        did = run(scenario, control, alone)
+        took, passed = (b - a for a, b in zip(before, _processors(), strict=True))
+        tries.append((did, took / passed))
+    return min(tries, key=lambda each: each[1])
 
 
 def run(scenario: Scenario, control: str, alone: bool = False) -> dict[str, Did]:
@@ -389,10 +404,9 @@ def main() -> int:
             runs["alone"] = []
         for _ in range(args.repeats):
             for control in runs:
-                before = _processors()
-                runs[control].append(run(scenario, control, alone=control == "alone"))
-                took, passed = (b - a for a, b in zip(before, _processors(), strict=True))
-                stolen.setdefault(control, []).append(took / passed)
+                did, ratio = run_quietly(scenario, control, alone=control == "alone")
+                runs[control].append(did)
+                stolen.setdefault(control, []).append(ratio)
         found = figures(scenario, runs)
         for control, ratios in stolen.items():
             for one, ratio in zip(found[control], ratios, strict=True):
