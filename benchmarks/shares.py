@@ -52,7 +52,7 @@ from lab.vm import Vm
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 CONTROLS = ("none", "static", "bfq", "iokeel")
-STOLEN_RATIO, TRIES = 0.04, 3
+STOLEN_RATIO, TRIES = 0.02, 3
 
 out = Console(highlight=False)
 
