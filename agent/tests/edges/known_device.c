@@ -1,7 +1,9 @@
 /* A disk that serves four requests at a time. A read takes 2 ms, and 2 ms more for each 64 KiB; a
  * write twice as long. For nbdkit's cc plugin. */
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
@@ -18,21 +20,37 @@ static int64_t known_get_size(void *handle)
     return INT64_C(256) << 20;
 }
 
-static int serve(uint64_t microseconds)
+/* A request begins when a server is free, however late this process runs: who queues enough isn't
+ * told of the machine's own delays. */
+static int serve(int64_t microseconds)
 {
-    return nbdkit_nanosleep(microseconds / 1000000, microseconds % 1000000 * 1000);
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static int64_t free_at[4];
+    struct timespec clock;
+    int64_t now, wait;
+    int server = 0;
+
+    clock_gettime(CLOCK_MONOTONIC, &clock);
+    now = clock.tv_sec * INT64_C(1000000) + clock.tv_nsec / 1000;
+    pthread_mutex_lock(&lock);
+    for (int i = 1; i < 4; i++)
+        server = free_at[i] < free_at[server] ? i : server;
+    free_at[server] = (free_at[server] > now ? free_at[server] : now) + microseconds;
+    wait = free_at[server] - now;
+    pthread_mutex_unlock(&lock);
+    return nbdkit_nanosleep(wait / 1000000, wait % 1000000 * 1000);
 }
 
 static int known_pread(void *handle, void *buf, uint32_t count, uint64_t offset, uint32_t flags)
 {
     memset(buf, 1, count);
-    return serve(2000 + UINT64_C(2000) * count / 65536);
+    return serve(2000 + INT64_C(2000) * count / 65536);
 }
 
 static int known_pwrite(void *handle, const void *buf, uint32_t count, uint64_t offset,
                         uint32_t flags)
 {
-    return serve(2 * (2000 + UINT64_C(2000) * count / 65536));
+    return serve(2 * (2000 + INT64_C(2000) * count / 65536));
 }
 
 static struct nbdkit_plugin plugin = {

@@ -258,7 +258,7 @@ def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
 
 def test_a_known_device_is_found(tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
-    with nbd_server(tmp_path, "--threads=4", "cc", KNOWN_DEVICE) as (uri, _):
+    with nbd_server(tmp_path, "--threads=32", "cc", KNOWN_DEVICE) as (uri, _):
         words = (uri, *QUICK, "--destroy-data", "--json", "--plot", plot, "--name", "known")
         status, out, err = calibrate(*words)
     assert (status, err) == (0, "")

@@ -37,12 +37,14 @@ def disk(log: Path) -> Iterator[SharedDisk]:
 
 
 def _done(disk: SharedDisk) -> tuple[int, int]:
-    """Return the reads and writes that the kernel has counted on the device."""
-    for line in Path("/proc/diskstats").read_text().splitlines():
-        fields = line.split()
-        if fields[2] == disk.device.name:
-            return int(fields[3]), int(fields[7])
-    raise AssertionError(f"{disk.device} isn't in /proc/diskstats")
+    """Return the reads and writes that the kernel has counted on the device.
+
+    It counts a request only after whoever waits for it is woken, so nothing may be in progress.
+    """
+    stat = Path("/sys/block", disk.device.name, "stat")
+    while (fields := [int(field) for field in stat.read_text().split()])[8]:
+        time.sleep(0.001)
+    return fields[0], fields[4]
 
 
 def _qmp(disk: SharedDisk, *commands: dict[str, Any]) -> list[Any]:
