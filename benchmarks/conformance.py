@@ -63,9 +63,9 @@ class Completions:
 class Conformance:
     """One drive in one phase, each figure as a ratio of its limit but recovered_s.
 
-    recovered_s: when the last second that was off by more than `within_ratio` ended, counted
-    from the shift. mean: from `settled_s` after the shift to the phase's end. worst_window: the
-    highest window of a second that ends in the phase. seconds: the rate of each.
+    recovered_s: when the last second that counts and was off by more than `within_ratio` ended,
+    counted from the shift. mean: from `settled_s` after the shift to the phase's end. worst_window:
+    the highest window of a second that ends in the phase. seconds: the rate of each.
     """
 
     phase: str
@@ -96,14 +96,20 @@ def phase_conformance(
     limit: float,
     within: dict[str, float],
     new_limit: bool = False,
+    stolen: Sequence[tuple[float, float]] = (),
 ) -> Conformance:
     """Return how a drive kept to a limit in a phase.
 
     new_limit: the limit is another than before, so that windows count only from a second on
-    (what is under way when it changes was allowed).
+    (what is under way when it changes was allowed). stolen: from when to when the machine stood
+    still: a second doesn't count in which requests ended late for that, nor the one after it.
     """
     seconds = [rate / limit for rate in done.seconds(start_s, end_s)]
-    off = [i + 1.0 for i, ratio in enumerate(seconds) if abs(ratio - 1) > within["within_ratio"]]
+    off = [
+        i + 1.0
+        for i, ratio in enumerate(seconds)
+        if abs(ratio - 1) > within["within_ratio"] and counts(start_s + i, stolen)
+    ]
     return Conformance(
         name,
         limit,
@@ -112,6 +118,11 @@ def phase_conformance(
         done.worst_window(start_s + 1 if new_limit else max(0.0, start_s - 1), end_s) / limit,
         _rounded(seconds),
     )
+
+
+def counts(second_s: float, stolen: Sequence[tuple[float, float]]) -> bool:
+    """Whether the machine ran in the second that begins then, and in the one before it."""
+    return not any(begin < second_s + 1 and second_s - 1 < end for begin, end in stolen)
 
 
 def _rounded(ratios: Sequence[float]) -> list[float]:

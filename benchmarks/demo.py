@@ -34,6 +34,7 @@ from iokeel import client, tables
 from iokeel.errors import IokeelError
 from lab.domain import DiskSpec, make_disk
 from lab.host import Host
+from lab.processors import Processors
 from lab.qemu import patched
 from lab.vm import Vm
 
@@ -42,19 +43,26 @@ OUT = HERE.parent / "build/demo"
 URN = "urn:iokeel:policy:1"
 SIZES = {"small": "8k", "large": "64k"}
 _START_DELAY_S = 2  # time for the order to start fio to reach all guests
+_TAIL_S = 1  # what is run after the last phase: its end is counted from the first completion on
+_LOOK_S = 0.5  # between two looks at the drives
+_STOLEN_RATIO = 0.04  # of the processors' time between looks; more makes a second's requests late
 
 out = Console(highlight=False)
 
 
 @dataclass
 class Pass:
-    """One run of all phases: what was done to each drive, and when, in host epoch seconds."""
+    """One run of all phases: what was done to each drive, and when, in host epoch seconds.
+
+    stolen: from when to when this machine's own hypervisor stopped it.
+    """
 
     name: str
     start_s: float = 0.0
     logs: dict[str, bytes] = field(default_factory=dict)
     offsets: dict[str, float] = field(default_factory=dict)
     retunes: list[tuple[float, str]] = field(default_factory=list)
+    stolen: list[tuple[float, float]] = field(default_factory=list)
 
 
 def main() -> int:
@@ -82,6 +90,11 @@ def main() -> int:
     figures = {run.name: _figures(run, scenario) for run in (held, static)}
     _write(scenario, [held, static], figures)
     out.print(_verdicts(figures, scenario))
+    if stolen_s := sum(end - begin for begin, end in held.stolen):
+        out.print(
+            f"For {stolen_s:.1f} s this machine's own hypervisor took the processors; those seconds"
+            " and the next ones don't count in back."
+        )
     _plot(scenario, [held, static])
     out.print(f"Figures: {_shown('results.json')}  Plot: {_shown('shift.png')}")
     kept = all(c.kept(scenario) for rows in figures["iokeel"].values() for c in rows)
@@ -213,13 +226,17 @@ def _run(
             f"rm -f /tmp/io_iops*.log; usleep {round(pause * 1e6)}; {fio}"
         )
     changes = [(g["change"], g) for g in scenario["guests"] if "change" in g]
+    seen_s, seen = time.time(), Processors.now()
     with Live(console=out, auto_refresh=False, transient=not out.is_terminal) as live:
         while (at := time.time() - run.start_s) < length_s:
             while changes and changes[0][0]["at_s"] <= at:
                 what, guest = changes.pop(0)
                 change(guests[guest["name"]], what["limit"], guest["tenant"])
             live.update(_progress(scenario, at, socket), refresh=out.is_terminal)
-            time.sleep(0.5)
+            time.sleep(_LOOK_S)
+            before_s, before, seen_s, seen = seen_s, seen, time.time(), Processors.now()
+            if seen.stolen_ratio(before) > _STOLEN_RATIO:
+                run.stolen.append((before_s, seen_s))
         live.update(_progress(scenario, at, socket), refresh=True)
     for vm in guests.values():
         ended = vm.wait(programs[vm.name], timeout=60)
@@ -234,10 +251,12 @@ def _run(
 def _job(scenario: dict[str, Any], guest: dict[str, Any]) -> str:
     """Return a fio job with a section for each stretch of phases in which a stream runs."""
     sections = []
+    *phases, last = scenario["phases"]
+    phases += [last | {"end_s": last["end_s"] + _TAIL_S}, {"end_s": 0, "streams": []}]
     for stream, size in SIZES.items():
         start = begun = 0
         running = False
-        for phase in [*scenario["phases"], {"end_s": start, "streams": []}]:
+        for phase in phases:
             runs = stream in phase["streams"]
             if runs and not running:
                 begun = start
@@ -294,6 +313,8 @@ def _figures(run: Pass, scenario: dict[str, Any]) -> dict[str, list[Conformance]
     figures = {}
     for guest in scenario["guests"]:
         done = _completions(run, guest["name"])
+        zero_s = run.start_s + _delay_s(run, guest["name"])
+        stolen = [(begin - zero_s, end - zero_s) for begin, end in run.stolen]
         rows = []
         start = 0.0
         for phase in scenario["phases"]:
@@ -304,7 +325,9 @@ def _figures(run: Pass, scenario: dict[str, Any]) -> dict[str, list[Conformance]
                 name = phase["name"] + (", new limit" if i else "")
                 # A window over a lowered limit is judged from the change on.
                 limit = _limit_at(run, guest, begin)
-                rows.append(phase_conformance(done, name, begin, end, limit, scenario, i > 0))
+                rows.append(
+                    phase_conformance(done, name, begin, end, limit, scenario, i > 0, stolen)
+                )
             start = float(phase["end_s"])
         figures[guest["name"]] = rows
     return figures
@@ -328,6 +351,9 @@ def _write(
                 "guest_clock_ahead_s": run.offsets,
                 "fio_begun_s": {name: round(_delay_s(run, name), 3) for name in run.logs},
                 "retunes": [[round(at - run.start_s, 3), name] for at, name in run.retunes],
+                "stolen_s": [
+                    [round(at - run.start_s, 3) for at in between] for between in run.stolen
+                ],
                 "drives": {
                     name: [row.values() | {"kept": row.kept(scenario)} for row in rows]
                     for name, rows in figures[run.name].items()

@@ -46,6 +46,7 @@ from lab.blkio import ROOT as BLKIO
 from lab.blkio import blkio_groups
 from lab.domain import DiskSpec
 from lab.host import Host
+from lab.processors import Processors
 from lab.shared_disk import SharedDisk
 from lab.vm import Vm
 
@@ -133,10 +134,9 @@ def run_quietly(
     """Run all drives' jobs as `run` does, again where much was stolen; return that part too."""
     tries: list[tuple[dict[str, Did], float]] = []
     while len(tries) < TRIES and not (tries and tries[-1][1] < STOLEN_RATIO):
-        before = _processors()
+        before = Processors.now()
         did = run(scenario, control, alone)
-        took, passed = (b - a for a, b in zip(before, _processors(), strict=True))
-        tries.append((did, took / passed))
+        tries.append((did, Processors.now().stolen_ratio(before)))
     return min(tries, key=lambda each: each[1])
 
 
@@ -418,12 +418,6 @@ def main() -> int:
         out.print(table(scenario, found))
         out.print(f"stolen: {max(max(ratios) for ratios in stolen.values()):.1%} of a run, at most")
     return 0
-
-
-def _processors() -> tuple[int, int]:
-    """Return what the hypervisor has taken of the processors' time, and all of it, in ticks."""
-    numbers = [int(text) for text in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-    return numbers[7], sum(numbers)
 
 
 def table(scenario: Scenario, found: Mapping[str, Any]) -> Table:
