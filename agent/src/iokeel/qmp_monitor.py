@@ -234,11 +234,11 @@ class Monitor:
                 {group: drive for group, drive in groups.items() if group is not None},
             )
             if self._abilities.cost_curve:
-                await self._with_curves(connection, drives)
+                await self._with_patched(connection, drives)
         self._drives = drives
         self._publish()
 
-    async def _with_curves(self, connection: QmpConnection, drives: dict[str, QmpDrive]) -> None:
+    async def _with_patched(self, connection: QmpConnection, drives: dict[str, QmpDrive]) -> None:
         """Put in limits with what query-block doesn't tell of them."""
         groups = await connection.execute("query-throttle-groups", {}, GROUPS, _ANSWER_TIMEOUT_S)
         for group in groups:
