@@ -108,7 +108,7 @@ def phase_conformance(
     off = [
         i + 1.0
         for i, ratio in enumerate(seconds)
-        if abs(ratio - 1) > within["within_ratio"] and counts(start_s + i, stolen)
+        if abs(ratio - 1) > within["within_ratio"] and _counts(start_s + i, stolen)
     ]
     return Conformance(
         name,
@@ -120,7 +120,7 @@ def phase_conformance(
     )
 
 
-def counts(second_s: float, stolen: Sequence[tuple[float, float]]) -> bool:
+def _counts(second_s: float, stolen: Sequence[tuple[float, float]]) -> bool:
     """Whether the machine ran in the second that begins then, and in the one before it."""
     return not any(begin < second_s + 1 and second_s - 1 < end for begin, end in stolen)
 
