@@ -3,7 +3,9 @@
 A scenario (scenarios/shares-*.toml) says which simulated disk, which drives with which policies and
 which fio jobs; each drive is a process in a cgroup, as a VM is. It runs with no control, with
 static limits, with BFQ and its weights, and with iokeel, in turn and several times, and drives that
-have a latency target run alone too. All figures come from fio's own log of every request:
+have a latency target run alone too. With --paced their neighbours also run at fixed rates, held by
+iokeel: what the disk makes of that no limits can better, however they are found. All figures come
+from fio's own log of every request:
 
     rate     what a drive's requests cost in a second, by the storage's curve, over [begin_s, end)
     share    its rate over the sum of all drives' rates
@@ -29,7 +31,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,6 +56,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 CONTROLS = ("none", "static", "bfq", "iokeel")
 STOLEN_RATIO, TRIES = 0.02, 3
+_NEVER_MS = 60_000.0  # the highest target there is
 
 out = Console(highlight=False)
 
@@ -123,6 +126,23 @@ def read_scenario(path: Path, seconds: int | None) -> Scenario:
 
 def _curve(points: Sequence[Sequence[Any]]) -> CostCurve:
     return CostCurve(tuple((parse_size(str(size)), float(cost)) for size, cost in points))
+
+
+def paced(scenario: Scenario, rate: float, syncs: bool = True) -> Scenario:
+    """Return a scenario whose drives without a latency target have `rate` between them, always.
+
+    Its drives with a target keep one that always holds, so that the others' requests wait in parts
+    as ever, and nothing is cut. syncs: whether writers sync.
+    """
+    others = sum("latency_target_ms" not in drive.policy for drive in scenario.drives)
+    drives = []
+    for drive in scenario.drives:
+        policy: Mapping[str, Any] = {"limit": max(1, round(rate / others))}
+        if "latency_target_ms" in drive.policy:
+            policy = {"latency_target_ms": _NEVER_MS}
+        job = {key: value for key, value in drive.job.items() if syncs or key != "fsync"}
+        drives.append(replace(drive, policy=policy, job=job))
+    return replace(scenario, capacity=100 * rate, latency_target_ms=_NEVER_MS, drives=tuple(drives))
 
 
 # One run
@@ -348,13 +368,17 @@ def _did(log: Path, began: float, model: CostModel) -> Did:
 def figures(scenario: Scenario, runs: Mapping[str, Sequence[Mapping[str, Did]]]) -> dict[str, Any]:
     """Return the figures of all runs: for each control a list, one for each repeat."""
     begin, end = scenario.begin_s, float(scenario.seconds)
-    free = median(
-        sum(did.completions.rate(begin, end) for did in one.values()) for one in runs["none"]
-    )
+    free = free_rate(scenario, runs["none"])
     return {
         control: [_figures(scenario, one, begin, end, free) for one in repeats]
         for control, repeats in runs.items()
     }
+
+
+def free_rate(scenario: Scenario, runs: Sequence[Mapping[str, Did]]) -> float:
+    """Return what all drives did between them in a second, the median over runs."""
+    begin, end = scenario.begin_s, float(scenario.seconds)
+    return median(sum(did.completions.rate(begin, end) for did in one.values()) for one in runs)
 
 
 def _figures(
@@ -394,6 +418,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, help="instead of the scenario's")
     parser.add_argument("--output", type=Path, default=RESULTS, help="a folder")
     parser.add_argument("--controls", nargs="+", default=list(CONTROLS))
+    parser.add_argument(
+        "--paced", nargs="+", type=int, default=[], help="percents of what no control lets through"
+    )
     args = parser.parse_args()
     for path in args.scenario or sorted((HERE / "scenarios").glob("shares-*.toml")):
         scenario = read_scenario(path, args.seconds)
@@ -402,9 +429,19 @@ def main() -> int:
         has_target = any("latency_target_ms" in drive.policy for drive in scenario.drives)
         if has_target:
             runs["alone"] = []
+        paces = {f"paced, {percent} %": (percent / 100, True) for percent in args.paced}
+        if paces and any("fsync" in drive.job for drive in scenario.drives):
+            most = max(args.paced)
+            paces[f"paced, {most} %, no syncs"] = (most / 100, False)
+        runs |= {name: [] for name in paces}
         for _ in range(args.repeats):
             for control in runs:
-                did, ratio = run_quietly(scenario, control, alone=control == "alone")
+                if control in paces:
+                    pace, syncs = paces[control]
+                    rate = pace * free_rate(scenario, runs["none"])
+                    did, ratio = run_quietly(paced(scenario, rate, syncs), "iokeel")
+                else:
+                    did, ratio = run_quietly(scenario, control, alone=control == "alone")
                 runs[control].append(did)
                 stolen.setdefault(control, []).append(ratio)
         found = figures(scenario, runs)

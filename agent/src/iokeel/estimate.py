@@ -9,7 +9,7 @@ from iokeel.curve import is_uniform
 from iokeel.envelope import Mix
 from iokeel.workload import Flow, Rates
 
-SIZE_RATIO = 0.1
+SIZE_RATIO = 0.2
 DEADBAND_RATIO = 0.025
 NOISE_FACTOR = 2.0
 MIX_HALF_LIFE_S = 4.0

@@ -111,6 +111,16 @@ def test_a_steady_mix_gets_its_limit_and_is_left_alone(stream: Stream) -> None:
     assert len([at for at, _ in did.changes if at > 5]) <= 1
 
 
+def test_a_mix_of_few_requests_is_no_shift_because_it_varies() -> None:
+    mix = Phase(12, (Stream.of(8 * KIB), Stream.of(64 * KIB)))  # 176 requests a second
+    late = 0
+    for seed in range(24):
+        phases = [Phase(4, (Stream.of(64 * KIB),)), mix]
+        did = run(phases, DrivePolicy(limit=1000), tick_offset_s=seed / 24, seed=seed)
+        late += sum(at > 4 + 3 for at, _ in did.changes)  # each lets a tenth of a second through
+    assert late <= 1
+
+
 def test_reads_and_writes_of_different_cost_share_a_budget() -> None:
     dear = CostCurve(tuple((size, 2 * cost) for size, cost in DEFAULT_CURVE.points))
     stream = Stream(((16 * KIB, 1.0),), write_ratio=0.5)
