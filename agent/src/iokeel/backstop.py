@@ -65,19 +65,19 @@ class CgroupOrder:
 
 
 def backstop(
-    model: CostModel, share: float, margin: float = 1.0, part_bytes: int = PART_BYTES
+    model: CostModel, share: float, margin: float = 1.0, read_part_bytes: int = PART_BYTES
 ) -> IoMax:
     """Return bounds that no traffic within a VM's share ever meets, and none tighter than that.
 
     share: normalized I/O operations a second that all its drives on the device may do together,
     as far as QEMU's limits let them: a burst that is open counts. Where reads and writes have
     budgets of their own, each budget alone. margin: what is let through beyond that, as a ratio
-    of it, >= 1, for what QEMU's own pricing misses. part_bytes: what is larger counts once for each
-    part of this size.
+    of it, >= 1, for what QEMU's own pricing misses. read_part_bytes: reads that are larger count
+    once for each part of this size.
     """
     rate = max(share, 0.0) * margin
-    rbps, riops = _most(model.read, rate, part_bytes)
-    wbps, wiops = _most(model.write, rate, part_bytes)
+    rbps, riops = _most(model.read, rate, read_part_bytes)
+    wbps, wiops = _most(model.write, rate, PART_BYTES)
     return IoMax(rbps, wbps, riops, wiops)
 
 

@@ -137,18 +137,16 @@ class CostModel:
         return self.read == self.write
 
     @cached_property
-    def split_size(self) -> int | None:
-        """The size of the parts in which large requests are as good as whole, in bytes.
+    def split_size(self) -> int:
+        """The size of the parts in which large reads are as good as whole, in bytes.
 
         The smallest power of two from 4 KiB on of which a byte costs at most 5 % more than in
-        requests of 1 MiB, by both curves; None where that is 1 MiB, so that nothing is gained.
+        reads of 1 MiB.
         """
         size = SMALLEST_REQUEST_BYTES
-        while size < _LARGE_BYTES:
-            if max(_byte_ratio(self.read, size), _byte_ratio(self.write, size)) <= _SPLIT_RATIO:
-                return size
+        while _byte_ratio(self.read, size) > _SPLIT_RATIO:
             size *= 2
-        return None
+        return size
 
 
 def _byte_ratio(curve: CostCurve, size_bytes: int) -> float:

@@ -37,7 +37,7 @@ class SchemaEntry(msgspec.Struct):
 class Abilities:
     """What a QEMU can do.
 
-    cost_curve: its throttle groups can charge by a curve, and split large requests.
+    cost_curve: its throttle groups can charge by a curve, and split large reads.
     group_statistics: they tell what they do, by query-throttle-groups. guest_devices: it can have
     some; a storage daemon can't.
     """

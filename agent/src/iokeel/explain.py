@@ -155,7 +155,9 @@ def _limits(known: DriveState, storage: StorageState | None) -> list[str]:
         if known.sent.split_size is not None:
             who = _names(storage.split_for if storage else ())
             least = size(known.sent.split_size)
-            lines.append(f"What is larger than {least} waits in parts of that, to protect {who}.")
+            lines.append(
+                f"Reads of more than {least} wait in parts, and syncs wait, to protect {who}."
+            )
     elif known.priced_for is None:
         lines = [
             "Its mix of sizes is not known, so iops-size approximates the cost curve:"

@@ -15,7 +15,7 @@ class ThrottleLimits(NamedTuple):
     is larger than that), *_max the burst rates and *_max_length their lengths in seconds. None
     means that nothing is limited, or for a length QEMU's own default. cost_*: what an iops limit
     is charged by for reads and for writes; None where it is by the request or by iops_size, as
-    always in stock QEMU. split_size: larger requests that have to wait pass in parts of so many
+    always in stock QEMU. split_size: larger reads that have to wait pass in parts of so many
     bytes, each of which waits for its part of the cost; None where they pass whole, as always in
     stock QEMU.
     """

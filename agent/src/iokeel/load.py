@@ -97,11 +97,11 @@ def _costs(drives: Iterable[DriveState]) -> tuple[float | None, float | None]:
 
 
 def _served_iops(known: DriveState, did: Rates) -> float:
-    """Return how many requests of a drive a second its storage sees: parts, while they wait so."""
+    """Return how many requests of a drive a second its storage sees: parts of reads that wait."""
     split_size = known.sent.split_size if known.sent is not None and known.backlogged else None
     if split_size is None:
         return did.read.raw_iops + did.write.raw_iops
-    return sum(max(flow.raw_iops, flow.bps / split_size) for flow in (did.read, did.write))
+    return max(did.read.raw_iops, did.read.bps / split_size) + did.write.raw_iops
 
 
 def _load_by_guests(drives: Iterable[DriveState]) -> StorageLoad | None:

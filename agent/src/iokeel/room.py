@@ -6,9 +6,11 @@ change then, so no limits have to, and stock QEMU gives nothing away just when i
 the others have beyond the room is taken from the lowest weight first, and never from what they
 are owed.
 
-Large requests of the others that are each paced on their own still meet by chance, and whoever
-comes then waits for all of them. So, where QEMU can, they wait for their throttle in parts that are
-as good for the disk as the whole (CostModel.split_size): that depends on policies alone.
+Large reads of the others that are each paced on their own still meet by chance, and whoever comes
+then waits for all of them. So, where QEMU can, they wait for their throttle in parts that are as
+good for the disk as the whole (CostModel.split_size). A sync that comes right after its write makes
+the disk write at once, and holds up whoever comes then. So, where QEMU can, it waits for half of
+what its drive's next write will, while the disk writes by itself. Both depend on policies alone.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def claim_headroom(headroom: float, protected: Sequence[Party]) -> None:
 
 
 def split_for(now: StorageSeen, protected: Sequence[Party]) -> tuple[DriveId, ...]:
-    """Return the drives for whose latency targets the others' large requests wait in parts.
+    """Return the drives for whose latency targets the others' reads wait in parts, and syncs wait.
 
     None where a storage's latency is that of its guests' requests (load_of): what those wait for
     between their parts would be part of it.
@@ -72,7 +74,7 @@ def split_for(now: StorageSeen, protected: Sequence[Party]) -> tuple[DriveId, ..
 def split_size(
     policy: DrivePolicy | None, model: CostModel, storage: StorageState | None
 ) -> int | None:
-    """Return in parts of how many bytes a drive's large requests wait; None where whole."""
+    """Return in parts of how many bytes a drive's reads wait; None: whole, and syncs don't wait."""
     if policy is None or policy.latency_target_ms is not None:
         return None
     return model.split_size if storage is not None and storage.split_for else None

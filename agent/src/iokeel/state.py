@@ -30,7 +30,7 @@ class Reason(Enum):
     CREDIT_GREW = "it has saved more credit than its limits carry"
     SHARE = "its share of its storage or tenant has changed"
     CURVE = "its storage has, or is found to have, another cost curve"
-    SPLIT = "the size of the parts in which its large requests wait has changed"
+    SPLIT = "the size of the parts in which its large reads wait has changed"
     OVERWRITTEN = "somebody else had changed the limits"
     RETRY = "the last change of limits had failed"
     RELEASED = "it has no policy or no limit any more"
@@ -128,7 +128,7 @@ class StorageState:
     promised: the sum of its drives' reservations. wanted, given: sums over its drives. level, kept:
     see share.py. short: whether a drive could do more if it were let. suffering: drives above their
     latency target. cut: what the others give up for those; exhausted: whether they have no more to
-    give. split_for: the drives for whose latency targets large requests of the others wait in
+    give. split_for: the drives for whose latency targets large reads of the others wait in
     parts.
     """
 

@@ -204,9 +204,7 @@ def test_a_stopped_agent_leaves_limit_and_curve(daemon: Monitored, agent: Agent)
     assert exact(daemon, "alice", 2000)
 
 
-def test_large_requests_beside_a_latency_target_wait_in_parts(
-    folder: Path, daemon: Monitored
-) -> None:
+def test_large_reads_beside_a_latency_target_wait_in_parts(folder: Path, daemon: Monitored) -> None:
     vm = f'[[vm]]\nname = "sd1"\nsocket = "{daemon.agent_socket}"\n{ALICE}'
     vm += "[vm.drives.bob]\nlimit = 900\nlatency_target_ms = 2\n"
     with loop_device(folder, 4 * MIB) as disk:  # a storage that counts what it does

@@ -192,7 +192,7 @@ def test_drives_of_storages_with_curves_of_their_own_are_bounded_by_those() -> N
     assert limits == backstop(DEFAULT_MODEL, 100.0).plus(backstop(OWN, 23.0))
 
 
-def test_requests_that_wait_in_parts_count_once_for_each() -> None:
+def test_reads_that_wait_in_parts_count_once_for_each() -> None:
     # A read of 16 KiB and a byte costs hardly more than one of 4 KiB, and comes in two.
     flat = CostCurve(((16 * KIB, 1.0), (64 * KIB, 4.0), (1024 * KIB, 64.0)))
     whole = held(100.0)
@@ -200,9 +200,10 @@ def test_requests_that_wait_in_parts_count_once_for_each() -> None:
     model = CostModel(flat, flat)
     both = orders(replace(state(a_vda=whole, a_vdb=split), model=model), SDA)
     assert both["a"].limits["8:0"] == backstop(model, 100.0).plus(
-        backstop(model, 100.0, part_bytes=16 * KIB)
+        backstop(model, 100.0, read_part_bytes=16 * KIB)
     )
     assert both["a"].limits["8:0"].riops == 100 + 200
+    assert both["a"].limits["8:0"].wiops == 100 + 100
 
 
 def test_what_is_unbounded_stays_so_with_more() -> None:

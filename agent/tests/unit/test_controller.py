@@ -465,7 +465,7 @@ class Beside:
         return self.in_force[DRIVE].split_size, self.in_force[OTHER].split_size
 
 
-def test_large_requests_beside_a_latency_target_wait_in_parts_and_its_own_whole() -> None:
+def test_large_reads_beside_a_latency_target_wait_in_parts_and_its_own_whole() -> None:
     beside = Beside()
     beside.look()
     assert beside.sizes == (16 * KIB, None)
@@ -490,6 +490,12 @@ def test_parts_are_by_the_agents_curves_where_a_storage_has_none_of_its_own() ->
     assert beside.sizes == (128 * KIB, None)
 
 
+def test_reads_of_a_disk_that_seeks_stay_nearly_whole() -> None:
+    beside = Beside(StoragePolicy(model=CostModel(SEEKS, SEEKS)))
+    beside.look()
+    assert beside.sizes == (1024 * KIB, None)  # but its syncs wait
+
+
 @pytest.mark.parametrize(
     ("policy", "other"),
     [
@@ -499,7 +505,6 @@ def test_parts_are_by_the_agents_curves_where_a_storage_has_none_of_its_own() ->
         (OWN, {"mine": PROTECTED}),
         (OWN, {"exact": False}),
         (OWN, {"local": False}),  # its latency is that of its guests' requests, parts' waits too
-        (StoragePolicy(model=CostModel(SEEKS, SEEKS)), {}),
     ],
 )
 def test_requests_stay_whole_where_parts_would_help_nobody(

@@ -48,10 +48,10 @@ def test_a_target_grows_with_requests_and_with_those_they_wait_for(
     ("split_size", "backlogged", "requests"),
     [(16384, True, 410), (16384, False, 110), (None, True, 110)],
 )
-def test_requests_that_wait_in_parts_are_served_as_parts(
+def test_reads_that_wait_in_parts_are_served_as_parts(
     split_size: int | None, backlogged: bool, requests: float
 ) -> None:
-    did = Rates(1.0, Flow(100, 100 * 65536), Flow(10, 10 * 4096), 0.001, None)
+    did = Rates(1.0, Flow(100, 100 * 65536), Flow(10, 10 * 65536), 0.001, None)
     sent = ThrottleLimits(iops_total=800, split_size=split_size)
     known = DriveState(rates=did, rate=820, sent=sent, backlogged=backlogged)
     was = StorageState(POLICY, counters=NOTHING)
