@@ -55,9 +55,9 @@ bench-feedback: setup ## Measure what each constant of the capacity's feedback c
 bench-retune: setup ## Measure what each constant of the retune law costs and gains
 	$(RUN) benchmarks/retune_constants.py
 
-bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (70 minutes)
+bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (90 minutes)
 	qemu-patches/build
-	$(RUN) benchmarks/shares.py
+	$(RUN) benchmarks/shares.py --paced 80
 	$(RUN) benchmarks/shares_figures.py
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)

@@ -3,9 +3,9 @@
 A scenario (scenarios/shares-*.toml) says which simulated disk, which drives with which policies and
 which fio jobs; each drive is a process in a cgroup, as a VM is. It runs with no control, with
 static limits, with BFQ and its weights, and with iokeel, in turn and several times, and drives that
-have a latency target run alone too. With --paced their neighbours also run at fixed rates, held by
-iokeel: what the disk makes of that no limits can better, however they are found. All figures come
-from fio's own log of every request:
+have a latency target run alone too. With --paced their neighbours also run at fixed rates, which
+iokeel only holds, and where they sync without that too: what limits can do on the disk at best. All
+figures come from fio's own log of every request:
 
     rate     what a drive's requests cost in a second, by the storage's curve, over [begin_s, end)
     share    its rate over the sum of all drives' rates
@@ -427,13 +427,14 @@ def main() -> int:
         runs: dict[str, list[dict[str, Did]]] = {control: [] for control in args.controls}
         stolen: dict[str, list[float]] = {}
         has_target = any("latency_target_ms" in drive.policy for drive in scenario.drives)
+        paces: dict[str, tuple[float, bool]] = {}
         if has_target:
             runs["alone"] = []
-        paces = {f"paced, {percent} %": (percent / 100, True) for percent in args.paced}
-        if paces and any("fsync" in drive.job for drive in scenario.drives):
-            most = max(args.paced)
-            paces[f"paced, {most} %, no syncs"] = (most / 100, False)
-        runs |= {name: [] for name in paces}
+            paces = {f"paced, {percent} %": (percent / 100, True) for percent in args.paced}
+            if paces and any("fsync" in drive.job for drive in scenario.drives):
+                most = max(args.paced)
+                paces[f"paced, {most} %, no syncs"] = (most / 100, False)
+            runs |= {name: [] for name in paces}
         for _ in range(args.repeats):
             for control in runs:
                 if control in paces:

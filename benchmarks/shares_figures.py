@@ -116,13 +116,13 @@ def latency_rows(name: str) -> Iterator[str]:
     keys = ("latency_mean_ms", "latency_p99_ms")
     alone = {key: [run["drives"]["victim"][key] for run in found["alone"]] for key in keys}
     yield row(disk, "alone", *(spread(values) for values in alone.values()), "")
-    for control in (c for c in CONTROLS if c in found):
+    for control in (c for c in found if c != "alone"):
         cells = []
         for key in keys:
             values = [run["drives"]["victim"][key] for run in found[control]]
             cells.append(f"{spread(values)}: {short(median(values) / median(alone[key]), 2)} x")
         totals = [100 * run["total_ratio"] for run in found[control]]
-        yield row("", NAMES[control], *cells, f"{spread(totals)} %")
+        yield row("", NAMES.get(control, control), *cells, f"{spread(totals)} %")
 
 
 def heading(*cells: str) -> Iterator[str]:
