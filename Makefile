@@ -4,11 +4,11 @@ BIN := .venv/bin
 RUN := PYTHONPATH=benchmarks $(BIN)/python
 QEMU_RESULT := benchmarks/results/qemu-patches.json
 
-.PHONY: help setup packages demo test test-qemu test-exact check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup packages demo test test-qemu test-exact check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: packages .venv/ready ## Install what is missing, and the command into .venv
 
@@ -52,10 +52,13 @@ bench-backstop: setup ## Measure io.max under a VM, in a guest with cgroup v2
 bench-feedback: setup ## Measure what each constant of the capacity's feedback costs and gains
 	$(RUN) benchmarks/feedback.py
 
+bench-io-latency: setup ## Measure io.max with io.latency beside it, in a kernel built for that (15 minutes)
+	$(RUN) benchmarks/backstop.py --io-latency
+
 bench-retune: setup ## Measure what each constant of the retune law costs and gains
 	$(RUN) benchmarks/retune_constants.py
 
-bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (90 minutes)
+bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (2 hours)
 	qemu-patches/build
 	$(RUN) benchmarks/shares.py --paced 80
 	$(RUN) benchmarks/shares_figures.py
@@ -70,7 +73,7 @@ bench-qemu: setup ## Measure the QEMU patches against stock QEMU
 	$(RUN) benchmarks/qemu/bench_qemu.py --out $(QEMU_RESULT)
 	$(RUN) benchmarks/qemu/bench_qemu.py --table $(QEMU_RESULT) --readme qemu-patches/README.md
 
-bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000
+bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000 (hours)
 	$(RUN) benchmarks/random_hosts.py
 
 clean: ## Remove what was built here; the cache folder stays

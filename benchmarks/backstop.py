@@ -3,7 +3,8 @@
 Boots Debian's kernel in a guest, where a QEMU runs in a group as libvirt and systemd make it. The
 agent's own code bounds the group for a share; fio reads and writes beside QEMU, in its group; the
 kernel counts (io.stat, over 5 s). held: the counted rate over the bound. within: the rate of reads
-that keep to the share, over the share. Writes results/backstop.json and prints a table.
+that keep to the share, over the share. Writes results/backstop.json and prints a table. With
+--io-latency, in a kernel that has it, also the group's target before, while it is set, and after.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ import iokeel
 from lab.domain import DiskSpec, domain_xml, make_disk
 from lab.guest import PYTHON, image
 from lab.host import Host
+from lab.kernel import with_io_latency
 from lab.vm import Vm
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results/backstop.json"
+IO_LATENCY_RESULT = HERE / "results/backstop-io-latency.json"
 SCRIPT = HERE / "backstop_guest.py"
 STORAGE_DAEMON = shutil.which("qemu-storage-daemon")
 BOUNDS = {
@@ -81,10 +84,12 @@ def main() -> None:
     """Run the guest some times, and write what came of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--kernel", type=Path, help="another than Debian's, with all built in")
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument(
+        "--io-latency", action="store_true", help="in a kernel with io.latency, built if need be"
+    )
     options = parser.parse_args()
-    runs = [run(options.kernel) for _ in range(options.repeats)]
+    kernel = with_io_latency() if options.io_latency else None
+    runs = [run(kernel) for _ in range(options.repeats)]
     share = runs[0]["share"]
     held = {
         traffic: [round(told[traffic][counter] / told["limits"][bound], 4) for told in runs]
@@ -94,6 +99,9 @@ def main() -> None:
     free = [round(told["free"]["rios"] / runs[0]["limits"]["riops"], 2) for told in runs]
     for name, ratios in (*held.items(), ("within the share", within), ("without a bound", free)):
         print(f"{name:16} {' '.join(f'{ratio:7.4f}' for ratio in ratios)}")
+    if kernel:
+        for at in ("before", "set", "restored"):
+            print(f"{'io.latency ' + at:20} {', '.join(told[at]['io.latency'] for told in runs)}")
     git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"]
     revision = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     scenario = {
@@ -106,7 +114,7 @@ def main() -> None:
         "git_revision": revision or None,
     }
     results = {"held": held, "within": within, "without_bound": free}
-    options.output.write_text(
+    (IO_LATENCY_RESULT if kernel else RESULT).write_text(
         json.dumps({"scenario": scenario, "results": results, "runs": runs}, indent=2) + "\n"
     )
 

@@ -19,6 +19,8 @@ import argparse
 import json
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from math import inf
 from pathlib import Path
 from random import Random
@@ -36,6 +38,7 @@ from sim.storage import Disk, steady
 
 RESULT = Path(__file__).parent / "results/sim.json"
 SECONDS = 80
+LARGE = ((100, 86_400), (5_000, 3_600))  # drives, seconds
 DRIVES_A_DISK = 50
 
 
@@ -105,23 +108,25 @@ def large(drives: int, seconds: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hosts", type=int, default=200, help="of each kind")
-    parser.add_argument("--no-large", action="store_true", help="leave the large hosts out")
+    parser.add_argument("--only", choices=("many", "large"), help="what is there stays of the rest")
     args = parser.parse_args()
-    result: dict[str, Any] = {"seconds": SECONDS, "hosts": args.hosts, "kinds": [], "large": []}
-    for exact in (False, True):
-        for target in (False, True):
-            for faults in (False, True):
-                for hold_s in (5, 20):
-                    kind = {"exact": exact, "target": target, "faults": faults, "hold_s": hold_s}
-                    found = many(args.hosts, hold_s, exact=exact, target=target, faults=faults)
-                    result["kinds"].append({**kind, **found})
-                    write(result)
-                    show(kind, found)
-    for drives, seconds in () if args.no_large else ((100, 86_400), (5_000, 3_600)):
-        found = large(drives, seconds)
-        result["large"].append(found)
-        write(result)
-        print(found, flush=True)
+    result: dict[str, Any] = json.loads(RESULT.read_text())
+    if args.only != "large":
+        result |= {"seconds": SECONDS, "hosts": args.hosts, "kinds": []}
+        either = (False, True)
+        for exact, target, faults, hold_s in product(either, either, either, (5, 20)):
+            kind = {"exact": exact, "target": target, "faults": faults, "hold_s": hold_s}
+            found = many(args.hosts, hold_s, exact=exact, target=target, faults=faults)
+            result["kinds"].append({**kind, **found})
+            write(result)
+            show(kind, found)
+    if args.only != "many":
+        result["large"] = []
+        with ProcessPoolExecutor() as pool:
+            for found in pool.map(large, *zip(*LARGE, strict=True)):
+                result["large"].append(found)
+                write(result)
+                print(found, flush=True)
     return 0
 
 

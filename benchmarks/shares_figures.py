@@ -73,7 +73,7 @@ def latency(axes: Any) -> None:
             axes.bar(at, heights, 0.16, log=True, **look)
     axes.set_xticks(range(len(names)), [name.replace("-", "\n") for name in names])
     axes.set(title="Latency beside 15 others (pale: 99th percentile)", ylabel="ms")
-    axes.legend()
+    axes.legend(loc="upper center")
 
 
 def latency_scenarios() -> list[str]:

@@ -9,8 +9,9 @@ are owed.
 Large reads of the others that are each paced on their own still meet by chance, and whoever comes
 then waits for all of them. So, where QEMU can, they wait for their throttle in parts that are as
 good for the disk as the whole (CostModel.split_size). A sync that comes right after its write makes
-the disk write at once, and holds up whoever comes then. So, where QEMU can, it waits for half of
-what its drive's next write will, while the disk writes by itself. Both depend on policies alone.
+the disk write at once, and holds up whoever comes then. So, where QEMU can, syncs wait for each
+other, for half of what their drive's next write will at most, while the disk writes by itself. Both
+depend on policies alone.
 """
 
 from __future__ import annotations
