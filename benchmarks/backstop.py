@@ -2,9 +2,10 @@
 
 Boots Debian's kernel in a guest, where a QEMU runs in a group as libvirt and systemd make it. The
 agent's own code bounds the group for a share; fio reads and writes beside QEMU, in its group; the
-kernel counts (io.stat, over 5 s). held: the counted rate over the bound. within: the rate of reads
-that keep to the share, over the share. Writes results/backstop.json and prints a table. With
---io-latency, in a kernel that has it, also the group's target before, while it is set, and after.
+kernel counts (io.stat, the median of 7 seconds). held: the counted rate over the bound. within:
+the rate of reads that keep to the share, over the share. Writes results/backstop.json and prints a
+table. With --io-latency, in a kernel that has it, also the group's target before, while it is set,
+and after.
 """
 
 from __future__ import annotations

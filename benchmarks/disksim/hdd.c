@@ -212,7 +212,7 @@ static uint64_t begin_read(struct hdd *hdd, struct request **place, uint64_t hea
     read->unit = 0;
     if (joins(hdd, read->offset, head)) {
         hdd->segment[0].to = end > head ? end : head;
-        return end > head ? head : end;
+        return head;
     }
     if (hdd->reads_on)
         hdd->segment[0].to = head;

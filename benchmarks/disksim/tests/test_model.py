@@ -46,7 +46,10 @@ def reads(*offsets: int, length: int = 4 * KIB, every_ns: int = 0) -> list[Comma
 
 
 def mixed(seed: int, device: str, count: int) -> list[Command]:
-    """Return reads, writes, some with FUA, and flushes, of all sizes, in streams and strewn."""
+    """Return reads, writes, some with FUA, and flushes, of all sizes, in streams and strewn.
+
+    Some begin where the one before began, and may lie in it.
+    """
     draw = random.Random(seed)
     end = int(params(device)["capacity"]) // 512 - 1024
     heads = [draw.randrange(end - count * 512) * 512 for _ in range(4)]
@@ -59,6 +62,8 @@ def mixed(seed: int, device: str, count: int) -> list[Command]:
             continue
         length, stream = draw.choice([512, 4096, 5000, 16384, 65536, 262144]), draw.randrange(10)
         offset = heads[stream] if stream < 4 else draw.randrange(end) * 512
+        if stream == 4 and commands:
+            offset = commands[-1].offset
         if stream < 4:
             heads[stream] += length
         fua = op == "write" and draw.random() < 0.05
