@@ -18,7 +18,7 @@ _LIMITS = (
     "bps-read-max-length iops-read-max-length bps-read-max bps-total iops-total-max-length "
     "iops-total iops-write-max bps-write cost-read bps-total-max cost-write bps-write-max "
     "iops-size iops-read iops-write-max-length iops-write bps-total-max-length iops-read-max "
-    "bps-read bps-write-max-length iops-total-max split-size"
+    "idle-credit-ms bps-read bps-write-max-length iops-total-max split-size"
 ).split()
 _WAYS = {"rd": "read", "wr": "write"}
 #: What the agent looks for in the schema, and as much beside it as the patched QEMU has.
@@ -44,16 +44,16 @@ class ExactDrive(Drive):
 
     def __init__(self, vm: str, number: int, seed: int) -> None:
         super().__init__(vm, number, seed)
-        self._split_size = 0
+        self._patched = {"split-size": 0, "idle-credit-ms": 100}
         self._curves: dict[str, list[dict[str, float]]] = {}
         self._prices: dict[str, CostCurve] = {}
         self._costs = {"read": 0.0, "write": 0.0}
 
     def set_limits(self, arguments: dict[str, Any]) -> str | None:
-        """Put limits, curves and split-size in force."""
+        """Put limits, curves and what else the patches have in force."""
         if complaint := super().set_limits(arguments):
             return complaint
-        self._split_size = arguments.get("split-size", self._split_size)
+        self._patched = {name: arguments.get(name, old) for name, old in self._patched.items()}
         for name in ("cost-read", "cost-write"):
             points = self._curves[name] = arguments.get(name, self._curves.get(name, []))
             curve = tuple((int(p["size"]), p["cost"]) for p in points)
@@ -81,7 +81,7 @@ class ExactDrive(Drive):
             return None
         fields = {_object_name(name): self.limits.get(name, 0) for name in (*LIMITS, "iops_size")}
         fields |= {_object_name(name): self.limits.get(name, 1) for name in LENGTHS}
-        fields |= {"split-size": self._split_size}
+        fields |= self._patched
         fields |= self._curves  # type: ignore[arg-type]
         size_bytes, _, offered = self._workload
         held = self.achieved_iops() < offered

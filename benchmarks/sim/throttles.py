@@ -3,7 +3,8 @@
 The same buckets as in throttle.py, for drives that always have the next request ready and whose
 requests are small against a bucket: a bucket that leaks at `rate` and holds `size` lets through
 what is free in it, and `rate` for as long as a step lasts. Setting limits empties it, or where QEMU
-charges by the cost curve itself leaves it as full as it was.
+charges by the cost curve itself leaves it as full as it was. No timer is late here, so no more than
+the idle credit is ever free.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
+from iokeel.limits import AVERAGES, QEMU_IDLE_CREDIT_MS, UNLIMITED, ThrottleLimits
 from sim.guests import Kind
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -34,6 +35,8 @@ class Throttles:
         part = np.ones(self._size.shape[1])
         if exact:
             np.divide(self._free[i], self._size[i], out=part, where=np.isfinite(self._size[i]))
+        credit = limits.idle_credit_ms
+        credit_s = (QEMU_IDLE_CREDIT_MS if credit is None else credit) / 1000
         self.limits[i] = limits
         self._rate[i] = self._size[i] = np.inf
         for j, name in enumerate(AVERAGES):
@@ -42,10 +45,10 @@ class Throttles:
             if rate:
                 length = getattr(limits, f"{name}_max_length") or 1
                 self._rate[i, j] = rate
-                self._size[i, j] = burst * length if burst else rate / 10
+                self._size[i, j] = burst * length if burst else rate * credit_s
                 if burst and length > 1:
                     self._rate[i, len(AVERAGES) + j] = burst
-                    self._size[i, len(AVERAGES) + j] = burst / 10
+                    self._size[i, len(AVERAGES) + j] = burst * credit_s
         limited = np.isfinite(self._size[i])
         self._free[i] = np.inf
         self._free[i, limited] = part[limited] * self._size[i, limited]

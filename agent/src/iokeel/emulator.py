@@ -37,7 +37,8 @@ class SchemaEntry(msgspec.Struct):
 class Abilities:
     """What a QEMU can do.
 
-    cost_curve: its throttle groups can charge by a curve, and split large reads.
+    cost_curve: its throttle groups can charge by a curve, split large reads, and limit the credit
+    after idleness.
     group_statistics: they tell what they do, by query-throttle-groups. guest_devices: it can have
     some; a storage daemon can't.
     """
@@ -50,7 +51,7 @@ class Abilities:
     def of(cls, schema: Sequence[SchemaEntry]) -> Abilities:
         """Return what a schema tells."""
         commands = {entry.name for entry in schema if entry.meta_type == "command"}
-        limits = {"iops-total", "cost-read", "cost-write", "split-size"}
+        limits = {"iops-total", "cost-read", "cost-write", "split-size", "idle-credit-ms"}
         curve = any(limits <= {m.name for m in entry.members} for entry in schema if entry.members)
         return cls(curve, "query-throttle-groups" in commands, "device_add" in commands)
 

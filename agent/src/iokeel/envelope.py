@@ -44,6 +44,9 @@ from iokeel.workload import Flow
 # agent dies. QEMU hands out a tenth of a second more at each change of limits, and a bucket
 # that was idle holds as much: what is measured of all that together stays below 1.25.
 OVERSHOOT_RATIO = 0.08
+# What a drive may do at once after idleness where QEMU charges by the curve: 1 % of a second. What
+# waits then goes on as before, so nothing is lost by timers that are late.
+IDLE_CREDIT_MS = 10
 # The iops bound keeps at least this distance from the measured mix, so that bps alone decides.
 _CLEARANCE_RATIO = 1.05
 # What a direction that was idle may do at once in any case, as a share of the budget.
@@ -111,7 +114,12 @@ def exact_limits(
 ) -> ThrottleLimits:
     """Return the limits that hold a drive where QEMU itself charges by the cost curve."""
     iops = max(1, round(limit))
-    patched = ThrottleLimits(cost_read=model.read, cost_write=model.write, split_size=split_size)
+    patched = ThrottleLimits(
+        cost_read=model.read,
+        cost_write=model.write,
+        split_size=split_size,
+        idle_credit_ms=IDLE_CREDIT_MS,
+    )
     if separate:
         return patched._replace(iops_read=iops, iops_write=iops)
     return patched._replace(iops_total=iops)

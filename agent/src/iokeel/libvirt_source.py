@@ -34,7 +34,7 @@ from iokeel.libvirt_domain import (
     to_libvirt,
 )
 from iokeel.libvirt_exact import set_curve
-from iokeel.limits import UNLIMITED, ThrottleLimits
+from iokeel.limits import PATCHED_FIELDS, UNLIMITED, ThrottleLimits
 from iokeel.metadata import DomainXml, missing_targets, parse_domain, parse_policy
 from iokeel.policy import DomainPolicy, DrivePolicy
 from iokeel.process import guest
@@ -333,9 +333,7 @@ class LibvirtSource:
         if limits is None or known is None or known.in_force is None:
             return limits
         seen = known.in_force
-        return limits._replace(
-            cost_read=seen.cost_read, cost_write=seen.cost_write, split_size=seen.split_size
-        )
+        return limits._replace(**{name: getattr(seen, name) for name in PATCHED_FIELDS})
 
     def _note_groups(self, name: str, groups: Mapping[str, Group]) -> None:
         """Take over what QEMU itself says of limits, where that has changed."""

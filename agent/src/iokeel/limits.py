@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from iokeel.curve import CostCurve
+
+QEMU_IDLE_CREDIT_MS = 100
+"""What a bucket without bursts holds in stock QEMU."""
 
 
 class ThrottleLimits(NamedTuple):
@@ -17,7 +20,8 @@ class ThrottleLimits(NamedTuple):
     is charged by for reads and for writes; None where it is by the request or by iops_size, as
     always in stock QEMU. split_size: larger reads that have to wait pass in parts of so many
     bytes, each of which waits for its part of the cost; None where they pass whole, as always in
-    stock QEMU.
+    stock QEMU. idle_credit_ms: how much passes at once after idleness, in milliseconds of I/O at
+    the limit; None for QEMU's 100.
     """
 
     bps_total: int | None = None
@@ -42,6 +46,7 @@ class ThrottleLimits(NamedTuple):
     cost_read: CostCurve | None = None
     cost_write: CostCurve | None = None
     split_size: int | None = None
+    idle_credit_ms: int | None = None
 
     @property
     def unlimited(self) -> bool:
@@ -49,27 +54,23 @@ class ThrottleLimits(NamedTuple):
         return not any(getattr(self, name) for name in AVERAGES)
 
     @classmethod
-    def of(
-        cls,
-        values: Mapping[str, int | None],
-        cost_read: CostCurve | None = None,
-        cost_write: CostCurve | None = None,
-        split_size: int | None = None,
-    ) -> ThrottleLimits:
+    def of(cls, values: Mapping[str, Any]) -> ThrottleLimits:
         """Return limits as QEMU and libvirt report them, in the one form that compares equal.
 
-        0 means none there, a burst's length is 1 unless another was asked for and 0 or absent
-        where there is no burst, and iops_size says nothing where no iops is limited.
+        0 means none there, but for the idle credit; a burst's length is 1 unless another was
+        asked for and 0 or absent where there is no burst, and iops_size says nothing where no
+        iops is limited.
         """
-        known = {name: value for name in FIELDS if (value := values.get(name))}
+        known = {name: value for name in cls._fields if (value := values.get(name))}
+        known["idle_credit_ms"] = values.get("idle_credit_ms", QEMU_IDLE_CREDIT_MS)
+        if known["idle_credit_ms"] == QEMU_IDLE_CREDIT_MS:
+            del known["idle_credit_ms"]
         for name in AVERAGES:
             if f"{name}_max" not in known or known.get(f"{name}_max_length") == 1:
                 known.pop(f"{name}_max_length", None)
         if not any(name.startswith("iops") and name in known for name in AVERAGES):
             known.pop("iops_size", None)
-        return cls(
-            **known, cost_read=cost_read, cost_write=cost_write, split_size=split_size or None
-        )
+        return cls(**known)
 
     def items(self) -> list[tuple[str, int | None]]:
         """Return the name and value of every field of stock QEMU, in QAPI's order."""
@@ -78,5 +79,6 @@ class ThrottleLimits(NamedTuple):
 
 #: Those that stock QEMU has too.
 FIELDS = ThrottleLimits._fields[: ThrottleLimits._fields.index("cost_read")]
+PATCHED_FIELDS = ThrottleLimits._fields[len(FIELDS) :]
 AVERAGES = FIELDS[:6]
 UNLIMITED = ThrottleLimits()

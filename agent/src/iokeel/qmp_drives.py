@@ -157,7 +157,7 @@ def setting(
 ) -> tuple[str, dict[str, Any]]:
     """Return the command, and its arguments, that puts every field of limits in force.
 
-    exact: whether QEMU has the patches, and so has to be told of no curve and no split-size too.
+    exact: whether QEMU has the patches, and so has to be told what stock QEMU hasn't too.
     """
     patched = patched_values(limits) if exact else {}
     if drive.throttle_group is not None:

@@ -12,12 +12,13 @@ import msgspec
 
 from iokeel.curve import CostCurve
 from iokeel.errors import CurveError
-from iokeel.limits import FIELDS, ThrottleLimits
+from iokeel.limits import FIELDS, QEMU_IDLE_CREDIT_MS, ThrottleLimits
 from iokeel.workload import ThrottleCount, ThrottleCounters
 
 QUERY_GROUPS = b'"execute":"query-throttle-groups"'
 #: What a field of ThrottleLimits is in QAPI's ThrottleLimits.
-OBJECT_NAMES = {field: field.replace("_", "-") for field in FIELDS}
+_ALL_NAMES = {field: field.replace("_", "-") for field in ThrottleLimits._fields}
+OBJECT_NAMES = {field: _ALL_NAMES[field] for field in FIELDS}
 
 
 class SizeCount(msgspec.Struct, gc=False):
@@ -95,25 +96,23 @@ def group_limits(raw: msgspec.Raw | bytes) -> ThrottleLimits | None:
 
 def object_limits(values: Limits) -> ThrottleLimits:
     """Return the limits of a throttle-group object, as qom-get reads them."""
-    numbers = {field: values.get(name) for field, name in OBJECT_NAMES.items()}
-    return ThrottleLimits.of(
-        {field: n for field, n in numbers.items() if isinstance(n, int)},
-        _curve(values.get("cost-read")),
-        _curve(values.get("cost-write")),
-        size if isinstance(size := values.get("split-size"), int) else None,
-    )
+    found = {field: values.get(name) for field, name in _ALL_NAMES.items()}
+    numbers = {field: n for field, n in found.items() if isinstance(n, int)}
+    curves = {field: _curve(found[field]) for field in ("cost_read", "cost_write")}
+    return ThrottleLimits.of(numbers | curves)
 
 
 def patched_values(limits: ThrottleLimits) -> dict[str, Any]:
     """Return the fields that stock QEMU hasn't in QAPI's words.
 
-    An empty list for no curve and a split-size of 0 for none, which remove what there was.
+    What is none there, such as an empty list for no curve, removes what there was.
     """
     curves = {
         name: [{"size": size, "cost": cost} for size, cost in curve.points] if curve else []
         for name, curve in (("cost-read", limits.cost_read), ("cost-write", limits.cost_write))
     }
-    return {**curves, "split-size": limits.split_size or 0}
+    credit = QEMU_IDLE_CREDIT_MS if limits.idle_credit_ms is None else limits.idle_credit_ms
+    return {**curves, "split-size": limits.split_size or 0, "idle-credit-ms": credit}
 
 
 def _curve(points: int | list[CurvePoint] | None) -> CostCurve | None:

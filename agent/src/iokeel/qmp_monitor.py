@@ -102,12 +102,7 @@ class Monitor:
         finally:
             self._orders += 1
             self._counters.forget_limits(drive)
-        self._note_in_force(
-            drive.target,
-            ThrottleLimits.of(
-                dict(limits.items()), limits.cost_read, limits.cost_write, limits.split_size
-            ),
-        )
+        self._note_in_force(drive.target, ThrottleLimits.of(limits._asdict()))
 
     def _note_in_force(self, target: str, limits: ThrottleLimits | None) -> None:
         info = self._reports.known.get(self._vm.name)

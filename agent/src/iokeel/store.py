@@ -23,6 +23,7 @@ from iokeel.workload import DriveId, Flow
 log = logging.getLogger(__name__)
 
 _CURVES = ("cost_read", "cost_write")
+_LEAST = {"idle_credit_ms": 0}
 # What comes of reading something that this didn't write.
 _NOT_OURS = (ValueError, KeyError, TypeError, IndexError, RecursionError, CurveError)
 
@@ -207,11 +208,11 @@ def _text(kept: _Kept) -> str:
 def _set(limits: ThrottleLimits | None) -> dict[str, Any] | None:
     if limits is None:
         return None
-    saved: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
-    if limits.split_size is not None:
-        saved["split_size"] = limits.split_size
-    curves = {name: curve.points for name in _CURVES if (curve := getattr(limits, name))}
-    return saved | curves
+    return {
+        name: value.points if isinstance(value, CostCurve) else value
+        for name, value in limits._asdict().items()
+        if value is not None
+    }
 
 
 def _limits(saved: Mapping[str, Any] | None) -> ThrottleLimits | None:
@@ -221,7 +222,7 @@ def _limits(saved: Mapping[str, Any] | None) -> ThrottleLimits | None:
 def _throttle(saved: Mapping[str, Any]) -> ThrottleLimits:
     values: dict[str, Any] = dict(saved)
     curves: dict[str, Any] = {n: _curve(values.pop(n)) for n in _CURVES if n in values}
-    if not all(isinstance(value, int) and value > 0 for value in values.values()):
+    if not all(isinstance(n, int) and n >= _LEAST.get(name, 1) for name, n in values.items()):
         raise ValueError(f"limits {saved}")
     return ThrottleLimits(**values, **curves)
 

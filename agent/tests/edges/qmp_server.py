@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 GREETING = b'{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}}}}\r\n'
-
+#: What the patched QEMU's limits have beside the curves, in a group that is new.
+DEFAULTS = {"split-size": 0, "idle-credit-ms": 100}
 
 _BLOCK_INFO = """
     bps bps_rd bps_wr iops iops_rd iops_wr
@@ -168,14 +169,14 @@ class QmpServer:
         assert self.groups is not None
         if device not in self.groups:
             self.throttle(device, {"qdev": device, "node-name": "x"})
-        self.objects[device] = self.objects.get(device, {"split-size": 0}) | limits
+        self.objects[device] = self.objects.get(device, DEFAULTS) | limits
 
     def _group(self, name: str) -> dict[str, Any]:
         assert self.groups is not None
         return {"name": name, "limits": self.objects[name], **self.groups[name]}
 
     def _schema(self) -> list[dict[str, Any]]:
-        patched = ["cost-read", "cost-write", "split-size"] if self.groups is not None else []
+        patched = ["cost-read", "cost-write", *DEFAULTS] if self.groups is not None else []
         members = [{"name": name, "type": "int"} for name in ["iops-total", "bps-read", *patched]]
         commands = ["query-block", "qom-list"]
         commands += ["query-throttle-groups"] if self.groups is not None else []
@@ -206,7 +207,7 @@ def _object_limits(arguments: dict[str, Any]) -> dict[str, Any]:
             way, _, end = rest.partition("_") if rest[:2] in ("rd", "wr") else ("", "", rest)
             way = {"rd": "read", "wr": "write", "": "total"}[way]
             found["-".join([unit, way, *end.split("_")] if end else [unit, way])] = value
-        elif name in ("iops_size", "cost-read", "cost-write", "split-size"):
+        elif name in ("iops_size", "cost-read", "cost-write", *DEFAULTS):
             found[name.replace("_", "-")] = value
     return found
 

@@ -15,14 +15,20 @@ from iokeel.limits import UNLIMITED, ThrottleLimits
 from iokeel.policy import DomainPolicy, DrivePolicy
 from iokeel.qmp_source import QmpSource
 from iokeel.workload import Counters, DriveId, ThrottleCount, ThrottleCounters
-from tests.edges.qmp_server import QmpServer, error, qdev
+from tests.edges.qmp_server import DEFAULTS, QmpServer, error, qdev
 from tests.edges.test_qmp import running, until
 
 GOLD = DomainPolicy({}, DrivePolicy(limit=1000))
 VDA = DriveId("db1", "vda")
 ALICE = DriveId("db1", "alice")
 LINE = CostCurve(((4096, 1.0), (1048576, 100.0)))
-EXACT = ThrottleLimits(iops_total=1000, cost_read=DEFAULT_CURVE, cost_write=LINE, split_size=16384)
+EXACT = ThrottleLimits(
+    iops_total=1000,
+    cost_read=DEFAULT_CURVE,
+    cost_write=LINE,
+    split_size=16384,
+    idle_credit_ms=10,
+)
 MEMBER = {"qdev": qdev("vda"), "node-name": "vda-node"}
 POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 LINE_POINTS = [{"size": 4096, "cost": 1.0}, {"size": 1048576, "cost": 100.0}]
@@ -54,7 +60,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[QmpServer]:
     made = await QmpServer(tmp_path / "db1.qmp", ()).start()
     made.daemon = True
     for name in ("alice", "bob"):
-        made.objects[name] = {"iops-total": 0, "cost-read": [], "cost-write": [], "split-size": 0}
+        made.objects[name] = {"iops-total": 0, "cost-read": [], "cost-write": [], **DEFAULTS}
         made.throttle(name, {"node-name": f"{name}-throttle"})
     yield made
     await made.stop()
@@ -89,7 +95,7 @@ async def test_a_stock_qemu_is_not_and_is_not_asked_for_groups(tmp_path: Path) -
         assert (await source.sample(None, 1.0))[VDA].throttle is None
         await source.set_limits(VDA, ThrottleLimits(iops_total=5), 1.0)
     assert "query-throttle-groups" not in server.commands()
-    assert not {"cost-read", "cost-write", "split-size"} & server.asked[-1]["arguments"].keys()
+    assert not {"cost-read", "cost-write", *DEFAULTS} & server.asked[-1]["arguments"].keys()
 
 
 async def test_a_qemu_that_has_curves_and_splits_nothing_is_not(tmp_path: Path) -> None:
@@ -140,7 +146,7 @@ async def test_limits_and_curves_are_set_in_one_command(
     arguments = server.asked[-1]["arguments"]
     assert (arguments["iops"], arguments["bps"], arguments["iops_size"]) == (1000, 0, 0)
     assert (arguments["cost-read"], arguments["cost-write"]) == (POINTS, LINE_POINTS)
-    assert arguments["split-size"] == 16384
+    assert (arguments["split-size"], arguments["idle-credit-ms"]) == (16384, 10)
     assert in_force(source) == EXACT
     await source.sample(None, 1.0)
     assert in_force(source) == EXACT, "as QEMU says itself"
@@ -153,7 +159,7 @@ async def test_limits_without_a_curve_and_split_size_remove_them(
     await source.set_limits(VDA, ThrottleLimits(iops_total=7, iops_size=4096), 1.0)
     arguments = server.asked[-1]["arguments"]
     assert (arguments["cost-read"], arguments["cost-write"]) == ([], [])
-    assert arguments["split-size"] == 0
+    assert (arguments["split-size"], arguments["idle-credit-ms"]) == (0, 100)
     await source.sample(None, 1.0)
     assert in_force(source) == ThrottleLimits(iops_total=7, iops_size=4096)
 
@@ -174,6 +180,8 @@ async def test_limits_and_curves_are_found_by_the_next_agent(
         ("cost-write", POINTS, EXACT._replace(cost_write=DEFAULT_CURVE)),
         ("split-size", 0, EXACT._replace(split_size=None)),
         ("split-size", 4096, EXACT._replace(split_size=4096)),
+        ("idle-credit-ms", 0, EXACT._replace(idle_credit_ms=0)),
+        ("idle-credit-ms", 100, EXACT._replace(idle_credit_ms=None)),
         ("iops-total", 5, EXACT._replace(iops_total=5)),
     ],
 )

@@ -32,5 +32,6 @@ def exact(host: Host, limit: int, count: int = 1) -> bool:
         and each["cost-read"] == each["cost-write"] == POINTS
         and not each["bps-total"]
         and not each["split-size"]
+        and each["idle-credit-ms"] == 10
         for each in limits
     )

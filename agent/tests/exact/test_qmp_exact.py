@@ -94,7 +94,7 @@ def drive(agent: Agent, target: str) -> dict[str, Any]:
 def exact(monitored: Monitored, group: str, limit: int, split_size: int = 0) -> bool:
     limits = monitored.group(group)["limits"]
     patched = limits["cost-read"] == limits["cost-write"] == POINTS
-    patched &= limits["split-size"] == split_size
+    patched &= limits["split-size"] == split_size and limits["idle-credit-ms"] == 10
     return bool(patched and limits["iops-total"] == limit and not limits["bps-total"])
 
 
@@ -168,7 +168,13 @@ def test_rates_cost_and_sizes_are_those_of_the_load(daemon: Monitored, agent: Ag
 @on_daemon
 @pytest.mark.parametrize(
     "change",
-    [{"cost_read": []}, {"cost_write": POINTS[:2]}, {"split_size": 4096}, {"iops_total": 5000}],
+    [
+        {"cost_read": []},
+        {"cost_write": POINTS[:2]},
+        {"split_size": 4096},
+        {"idle_credit_ms": 100},
+        {"iops_total": 5000},
+    ],
 )
 def test_what_somebody_changes_is_put_back_within_a_tick_and_counted(
     daemon: Monitored, agent: Agent, change: dict[str, Any]

@@ -319,7 +319,9 @@ def test_no_second_is_a_quarter_over_whatever_comes(
 
 # QEMU charges by the curve itself
 
-EXACT = ThrottleLimits(iops_total=LIMIT, cost_read=DEFAULT_CURVE, cost_write=DEFAULT_CURVE)
+EXACT = ThrottleLimits(
+    iops_total=LIMIT, cost_read=DEFAULT_CURVE, cost_write=DEFAULT_CURVE, idle_credit_ms=10
+)
 
 
 class Exact:
@@ -374,6 +376,7 @@ def test_the_rate_is_what_was_charged_once_the_curve_is_in_force() -> None:
         EXACT._replace(cost_write=CostCurve(((4096, 1.0),))),
         EXACT._replace(cost_read=None, cost_write=None),
         EXACT._replace(split_size=4096),
+        EXACT._replace(idle_credit_ms=None),
     ],
 )
 def test_a_curve_that_was_lost_is_put_back_and_counted(lost: ThrottleLimits) -> None:
