@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure the QEMU patch series: exactness, shifts, retunes, weights, overhead.
+"""Measure the QEMU patch series: exactness, shifts, idleness, retunes, weights, overhead.
 
 A storage daemon exports throttled null devices over NBD on a unix socket, and
 fio loads them. What fio logs, one line a request, is priced here from the
@@ -29,6 +29,7 @@ import math
 import os
 import platform
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -36,6 +37,7 @@ import sys
 import tempfile
 import time
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 KIB = 1024
@@ -346,6 +348,44 @@ def shift(ctx):
     return rows
 
 
+def idleness(ctx):
+    """What passes in the first second after idleness, and while the host is late?"""
+    limit, bursts, seconds, rows = 1000, 4, 5, []
+    cases = [("stock", {"iops-total": limit}), ("patched", limits_of(limit))]
+    cases += [("patched", limits_of(limit) | {"idle-credit-ms": credit}) for credit in (50, 10, 0)]
+    for which, limits in cases:
+        with daemon(getattr(ctx, which), limits) as target:
+            jobs = [job(target, 2, "randread", bs="4k", startdelay=3 * i) for i in range(bursts)]
+            _, requests = run_fio(target, jobs)
+            begins = [
+                request.ms
+                for before, request in pairwise([None, *requests])
+                if before is None or request.ms - before.ms > 500
+            ]
+            after_idleness = [
+                sum(begin <= request.ms < begin + 1000 for request in requests) / limit
+                for begin in begins
+            ]
+            process = start_fio(target.folder, [job(target, seconds, "randread", bs="4k")])
+            while process.poll() is None:
+                time.sleep(0.18)
+                target.process.send_signal(signal.SIGSTOP)
+                time.sleep(0.02)
+                target.process.send_signal(signal.SIGCONT)
+            _, requests = finish_fio(process, target.folder, 1)
+        rows.append(
+            {
+                "qemu": which,
+                "limit": limit,
+                "idle_credit_ms": limits.get("idle-credit-ms"),
+                "after_idleness": after_idleness,
+                "while_late": statistics.mean(rates(requests, coster(), seconds - 1)) / limit,
+            }
+        )
+        ctx.say(rows[-1])
+    return rows
+
+
 def retune(ctx):
     """What passes in 10 s when limits are rewritten 10 times a second?"""
     seconds, rows = 10, []
@@ -518,7 +558,9 @@ def accounting(ctx):
     return rows
 
 
-BENCHMARKS = {f.__name__: f for f in (exactness, shift, retune, weights, overhead, accounting)}
+BENCHMARKS = {
+    f.__name__: f for f in (exactness, shift, idleness, retune, weights, overhead, accounting)
+}
 
 
 def percent(ratio, digits=1):
@@ -562,6 +604,21 @@ def tables(result):
             "Shift: 4K reads for 5 s, then 1M reads, limit 2000; rate in % of the limit",
             ["QEMU", *(f"s {i}" for i in range(2, 2 + len(rows[0]["seconds"])))],
             [[row["qemu"], *(f"{100 * x:.1f}" for x in row["seconds"])] for row in rows],
+        )
+    if rows := results.get("idleness"):
+        table(
+            "Idleness: the worst first second of four that come after one of idleness, and what "
+            "passes while the daemon is stopped for 20 ms five times a second; in % of the limit",
+            ["QEMU", "idle-credit-ms", "after idleness", "while it is late"],
+            [
+                [
+                    row["qemu"],
+                    "" if row["idle_credit_ms"] is None else str(row["idle_credit_ms"]),
+                    percent(max(row["after_idleness"])),
+                    percent(row["while_late"]),
+                ]
+                for row in rows
+            ],
         )
     if rows := results.get("retune"):
         table(
