@@ -39,7 +39,7 @@ IDLE_S = 12
 SETTLED_S = 9
 # Limits for a mix, a shift of it, and a bucket's tenth of a second.
 STOCK_RATIO = 1.25
-EXACT_RATIO = 1.11
+EXACT_RATIO = 1.02
 
 hosts = settings(max_examples=50, deadline=None, derandomize=True)
 
