@@ -37,6 +37,7 @@ import msgspec
 
 from iokeel.config import Vm
 from iokeel.policy import DomainPolicy
+from iokeel.qmp_drives import BlockStats
 from iokeel.qmp_source import QmpSource
 from iokeel.workload import Counters
 
@@ -63,24 +64,6 @@ def _from_dicts(drives: list[dict[str, Any]]) -> list[Counters]:
         for drive in drives
         for s in (drive["stats"],)
     ]  # fmt: skip
-
-
-class Stats(msgspec.Struct, gc=False):
-    """Of a drive's counters, those that the agent uses."""
-
-    rd_operations: int
-    rd_bytes: int
-    wr_operations: int
-    wr_bytes: int
-    rd_total_time_ns: int
-    wr_total_time_ns: int
-
-
-class BlockStats(msgspec.Struct, gc=False):
-    """An element of query-blockstats."""
-
-    stats: Stats
-    qdev: str = ""
 
 
 class Reply(msgspec.Struct, gc=False):

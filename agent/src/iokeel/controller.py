@@ -348,27 +348,11 @@ def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLi
 def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     """Return a drive's state with its rates, cost, credit and mix brought up to a reading."""
     policy, counters = seen.policy, seen.counters
-    if counters is None or before.counters is None:
-        return before._replace(
-            policy=policy,
-            storage=seen.storage,
-            tenant=seen.tenant,
-            counters=counters or before.counters,
-            rates=None,
-            rate=None,
-            active_ns=None if counters is None else before.active_ns,
-        )
-    did = rates(before.counters, counters)
-    if did is None:
-        return before._replace(
-            policy=policy,
-            storage=seen.storage,
-            tenant=seen.tenant,
-            counters=counters,
-            rates=None,
-            rate=None,
-            active_ns=None,
-        )
+    if (policy, seen.storage, seen.tenant) != (before.policy, before.storage, before.tenant):
+        before = before._replace(policy=policy, storage=seen.storage, tenant=seen.tenant)
+    last = before.counters
+    if last is None or counters is None or (did := rates(last, counters)) is None:
+        return before._replace(counters=counters or last, rates=None, rate=None, active_ns=None)
     seen_mix = before.mix or NO_MIX
     did = Rates(
         did.elapsed_s,
@@ -386,9 +370,6 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     lately, demand = demand_after(before.lately, rate, owed, exact=seen.exact)
     if did.idle:
         return before._replace(
-            policy=policy,
-            storage=seen.storage,
-            tenant=seen.tenant,
             counters=counters,
             rates=did,
             rate=rate,
@@ -398,7 +379,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
             throttled_s=before.throttled_s + _held_s(before, did, full=False),
             credit=_credit(before, policy, rate, did),
             active_ns=None,
-            idle_ns=before.idle_ns or before.counters.at_ns,
+            idle_ns=before.idle_ns or last.at_ns,
         )
     bps = did.read.bps + did.write.bps
     size = before.size.after(bps / (did.read.raw_iops + did.write.raw_iops))
@@ -414,9 +395,6 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
         credit = NO_CREDIT  # QEMU has counted the burst as used up, a little earlier than we did
     held = full and (not bursting or rate >= _FULL_RATIO * (before.held or 0.0))
     return before._replace(
-        policy=policy,
-        storage=seen.storage,
-        tenant=seen.tenant,
         counters=counters,
         rates=did,
         rate=rate,
