@@ -422,6 +422,7 @@ def main() -> int:
         "--paced", nargs="+", type=int, default=[], help="percents of what no control lets through"
     )
     args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
     for path in args.scenario or sorted((HERE / "scenarios").glob("shares-*.toml")):
         scenario = read_scenario(path, args.seconds)
         runs: dict[str, list[dict[str, Did]]] = {control: [] for control in args.controls}
