@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.limits import AVERAGES, QEMU_IDLE_CREDIT_MS, UNLIMITED, ThrottleLimits
+from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from sim.guests import Kind
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,8 +35,7 @@ class Throttles:
         part = np.ones(self._size.shape[1])
         if exact:
             np.divide(self._free[i], self._size[i], out=part, where=np.isfinite(self._size[i]))
-        credit = limits.idle_credit_ms
-        credit_s = (QEMU_IDLE_CREDIT_MS if credit is None else credit) / 1000
+        credit_s = limits.idle_credit_ms / 1000
         self.limits[i] = limits
         self._rate[i] = self._size[i] = np.inf
         for j, name in enumerate(AVERAGES):

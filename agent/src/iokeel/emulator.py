@@ -38,9 +38,8 @@ class Abilities:
     """What a QEMU can do.
 
     cost_curve: its throttle groups can charge by a curve, split large reads, and limit the credit
-    after idleness.
-    group_statistics: they tell what they do, by query-throttle-groups. guest_devices: it can have
-    some; a storage daemon can't.
+    after idleness. group_statistics: they tell what they do, by query-throttle-groups.
+    guest_devices: it can have some; a storage daemon can't.
     """
 
     cost_curve: bool = False

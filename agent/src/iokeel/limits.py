@@ -21,7 +21,7 @@ class ThrottleLimits(NamedTuple):
     always in stock QEMU. split_size: larger reads that have to wait pass in parts of so many
     bytes, each of which waits for its part of the cost; None where they pass whole, as always in
     stock QEMU. idle_credit_ms: how much passes at once after idleness, in milliseconds of I/O at
-    the limit; None for QEMU's 100.
+    the limit, which in stock QEMU is always the same.
     """
 
     bps_total: int | None = None
@@ -46,7 +46,7 @@ class ThrottleLimits(NamedTuple):
     cost_read: CostCurve | None = None
     cost_write: CostCurve | None = None
     split_size: int | None = None
-    idle_credit_ms: int | None = None
+    idle_credit_ms: int = QEMU_IDLE_CREDIT_MS
 
     @property
     def unlimited(self) -> bool:
@@ -63,8 +63,6 @@ class ThrottleLimits(NamedTuple):
         """
         known = {name: value for name in cls._fields if (value := values.get(name))}
         known["idle_credit_ms"] = values.get("idle_credit_ms", QEMU_IDLE_CREDIT_MS)
-        if known["idle_credit_ms"] == QEMU_IDLE_CREDIT_MS:
-            del known["idle_credit_ms"]
         for name in AVERAGES:
             if f"{name}_max" not in known or known.get(f"{name}_max_length") == 1:
                 known.pop(f"{name}_max_length", None)

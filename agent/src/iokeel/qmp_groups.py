@@ -12,7 +12,7 @@ import msgspec
 
 from iokeel.curve import CostCurve
 from iokeel.errors import CurveError
-from iokeel.limits import FIELDS, QEMU_IDLE_CREDIT_MS, ThrottleLimits
+from iokeel.limits import FIELDS, ThrottleLimits
 from iokeel.workload import ThrottleCount, ThrottleCounters
 
 QUERY_GROUPS = b'"execute":"query-throttle-groups"'
@@ -111,8 +111,8 @@ def patched_values(limits: ThrottleLimits) -> dict[str, Any]:
         name: [{"size": size, "cost": cost} for size, cost in curve.points] if curve else []
         for name, curve in (("cost-read", limits.cost_read), ("cost-write", limits.cost_write))
     }
-    credit = QEMU_IDLE_CREDIT_MS if limits.idle_credit_ms is None else limits.idle_credit_ms
-    return {**curves, "split-size": limits.split_size or 0, "idle-credit-ms": credit}
+    numbers = {"split-size": limits.split_size or 0, "idle-credit-ms": limits.idle_credit_ms}
+    return {**curves, **numbers}
 
 
 def _curve(points: int | list[CurvePoint] | None) -> CostCurve | None:

@@ -181,7 +181,7 @@ async def test_limits_and_curves_are_found_by_the_next_agent(
         ("split-size", 0, EXACT._replace(split_size=None)),
         ("split-size", 4096, EXACT._replace(split_size=4096)),
         ("idle-credit-ms", 0, EXACT._replace(idle_credit_ms=0)),
-        ("idle-credit-ms", 100, EXACT._replace(idle_credit_ms=None)),
+        ("idle-credit-ms", 100, EXACT._replace(idle_credit_ms=100)),
         ("iops-total", 5, EXACT._replace(iops_total=5)),
     ],
 )

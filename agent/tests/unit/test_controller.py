@@ -376,7 +376,7 @@ def test_the_rate_is_what_was_charged_once_the_curve_is_in_force() -> None:
         EXACT._replace(cost_write=CostCurve(((4096, 1.0),))),
         EXACT._replace(cost_read=None, cost_write=None),
         EXACT._replace(split_size=4096),
-        EXACT._replace(idle_credit_ms=None),
+        EXACT._replace(idle_credit_ms=100),
     ],
 )
 def test_a_curve_that_was_lost_is_put_back_and_counted(lost: ThrottleLimits) -> None:

@@ -35,7 +35,7 @@ limits = st.builds(
     cost_read=curves,
     cost_write=curves,
     split_size=st.none() | st.sampled_from([4096, 16384, 1 << 30]),
-    idle_credit_ms=st.none() | st.integers(0, 99),
+    idle_credit_ms=st.integers(0, 100),
 )
 flows = st.builds(
     Flow,
