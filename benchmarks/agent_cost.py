@@ -313,7 +313,7 @@ def profile(scenario: Scenario, ticks: int) -> dict[str, Any]:
 
 def run_agent(config: Path, samples: Path | None) -> None:
     """Run the agent in this process, sampled between SIGUSR1 and SIGUSR2 where asked to."""
-    from iokeel.cli import main as iokeel
+    from iokeel.cli.main import main as iokeel
 
     if samples is not None:
         sample_into(samples)

@@ -16,12 +16,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from iokeel.backstop import CgroupOrder, backstop
-from iokeel.cgroup import Cgroups
-from iokeel.curve import DEFAULT_MODEL
-from iokeel.process import Process, process
-from iokeel.storage_paths import StoragePaths
-from iokeel.store import Store
+from iokeel.core.backstop import CgroupOrder, backstop
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.host.block_devices import StoragePaths
+from iokeel.host.cgroup.groups import Cgroups
+from iokeel.host.process import Process, process
+from iokeel.state_store import Store
 
 ROOT = Path("/sys/fs/cgroup")
 SLICE = ROOT / "machine.slice"

@@ -40,8 +40,8 @@ from rich.console import Console
 from rich.table import Table
 
 from disksim.tests.reference import Command, Device, Flash, Hdd, serve
-from iokeel.load import storage_strain
-from iokeel.storage import StorageLoad, StoragePolicy
+from iokeel.core.sharing.latency import storage_strain
+from iokeel.core.sharing.storage import StorageLoad, StoragePolicy
 from lab.disksim import params
 from lab.nbdkit import Nbdkit
 
@@ -148,7 +148,7 @@ def calibrated(disk: str, slowdown: float, options: Sequence[str]) -> dict[str, 
     """Return what `iokeel calibrate` found of a disk."""
     with Nbdkit(disk, slowdown=slowdown) as server:
         plot = RESULTS / f"calibrate-{disk}.png"
-        words = [sys.executable, "-m", "iokeel.cli", "calibrate", server.uri, "--destroy-data"]
+        words = [sys.executable, "-m", "iokeel", "calibrate", server.uri, "--destroy-data"]
         words += ["--json", f"--plot={plot}", f"--name={disk}", *options]
         done = subprocess.run(words, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout)

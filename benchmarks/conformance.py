@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iokeel.curve import DEFAULT_MODEL, CostModel
+from iokeel.core.curve import DEFAULT_MODEL, CostModel
 
 _STEP_S = 0.05
 Floats = NDArray[np.float64]

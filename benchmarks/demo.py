@@ -30,7 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance import Completions, Conformance, phase_conformance
-from iokeel import client, tables
+from iokeel.cli import client, tables
 from iokeel.errors import IokeelError
 from lab.domain import DiskSpec, make_disk
 from lab.host import Host

@@ -1,7 +1,7 @@
 """How stable are the capacity's feedback and the room for latency targets, and what do they cost?
 
 Runs the agent's real law on a simulated host (sim/), once for each value of each constant of
-iokeel.capacity with the others as they are: on disks with a soft and with a sharp knee, with stock
+iokeel.core.sharing.capacity with the others as they are: on disks with a soft and with a sharp knee, with stock
 and with exact throttles. Writes results/capacity-feedback.json and ../docs/capacity-feedback.png,
 and prints a table. Of the ratio, eight guests want all they can get of a disk whose capacity is
 halved and comes back, or is configured too high or too low:
@@ -37,9 +37,9 @@ from typing import Any
 
 import numpy as np
 
-import iokeel.capacity as capacity
-from iokeel.policy import DrivePolicy
-from iokeel.storage import StoragePolicy
+import iokeel.core.sharing.capacity as capacity
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.sharing.storage import StoragePolicy
 from sim.fleet import Fleet, Record
 from sim.guests import Guest, Kind, Phase, idle
 from sim.storage import Disk

@@ -35,11 +35,11 @@ from typing import Any
 
 import msgspec
 
-from iokeel.config import Vm
-from iokeel.policy import DomainPolicy
-from iokeel.qmp_drives import BlockStats
-from iokeel.qmp_source import QmpSource
-from iokeel.workload import Counters
+from iokeel.config.load import Vm
+from iokeel.core.counters import Counters
+from iokeel.core.policy import DomainPolicy
+from iokeel.hypervisors.qmp.drives import BlockStats
+from iokeel.hypervisors.qmp.source import QmpSource
 
 HERE = Path(__file__).parent
 QUERY = b'{"execute":"query-blockstats","id":1}\n'
@@ -235,7 +235,7 @@ async def one_epoll(paths: list[str], decode: Decode) -> Tick:
 
 
 async def agent(paths: list[str], _: Decode) -> Tick:
-    """What the agent ships: iokeel.qmp_source, with all that makes it robust."""
+    """What the agent ships: iokeel.hypervisors.qmp.source, with all that makes it robust."""
     vms = [Vm(Path(path).stem, Path(path), DomainPolicy({})) for path in paths]
     source = QmpSource(vms)
     task = asyncio.create_task(source.run())

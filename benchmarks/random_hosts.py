@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.policy import DrivePolicy
-from iokeel.storage import StoragePolicy
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.sharing.storage import StoragePolicy
 from sim.cases import BASE_S, CAPACITY, KINDS, KNEE, SPARE, Case, case
 from sim.checks import changes, longest_idle, longest_miss, worst_second, worst_sum
 from sim.fleet import Faults, Record

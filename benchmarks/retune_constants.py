@@ -23,13 +23,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import iokeel.envelope as envelope
-import iokeel.estimate as estimate
-import iokeel.retune as retune
-from iokeel.curve import DEFAULT_MODEL
-from iokeel.envelope import Mix
-from iokeel.policy import DrivePolicy
-from iokeel.workload import Flow
+import iokeel.core.drive.envelope as envelope
+import iokeel.core.drive.mix as estimate
+import iokeel.core.drive.retune as retune
+from iokeel.core.counters import Flow
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.drive.envelope import Mix
+from iokeel.core.policy import DrivePolicy
 from sim.drive import Phase, Run, Stream, run
 
 RESULT = Path(__file__).parent / "results/retune-constants.json"

@@ -41,9 +41,9 @@ from rich.console import Console
 from rich.table import Table
 
 from conformance import Completions
-from iokeel import client
-from iokeel.curve import CostCurve, CostModel
-from iokeel.units import parse_size
+from iokeel.cli import client
+from iokeel.core.curve import CostCurve, CostModel
+from iokeel.words.units import parse_size
 from lab.blkio import ROOT as BLKIO
 from lab.blkio import blkio_groups
 from lab.domain import DiskSpec

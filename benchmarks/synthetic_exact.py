@@ -12,7 +12,7 @@ from typing import Any
 
 from synthetic_hypervisor import LENGTHS, LIMITS, QUEUE_DEPTH, Drive
 
-from iokeel.curve import CostCurve
+from iokeel.core.curve import CostCurve
 
 _LIMITS = (
     "bps-read-max-length iops-read-max-length bps-read-max bps-total iops-total-max-length "

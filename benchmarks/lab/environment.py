@@ -25,7 +25,7 @@ def environment(root: Path, requirements: Path, source: Path, command: str) -> P
     requirements: pip's lock file, with hashes. What PyPI has as source only (libvirt-python)
         is compiled inside, against the root's own headers.
     source: a folder of Python packages that is on the environment's path, read where it is.
-    command: a console script to make, as pyproject.toml has them: "iokeel = iokeel.cli:main".
+    command: a console script to make, as pyproject.toml has them: "iokeel = iokeel.cli.main:main".
     Made at first use (a minute, with the network). Raises RuntimeError with pip's words.
     """
 

@@ -100,7 +100,7 @@ class Host:
         root = debian.root("trixie", TRIXIE_PACKAGES)
         if requirements is None:
             return cls("trixie", root, folder, {}, (), hooks)
-        source, command = PROJECT / "agent/src", "iokeel = iokeel.cli:main"
+        source, command = PROJECT / "agent/src", "iokeel = iokeel.cli.main:main"
         home = environment.environment(root, requirements, source, command)
         binds = {environment.HOME: (home, "ro")}
         return cls("trixie", root, folder, binds, [environment.HOME / "bin/iokeel"], hooks)

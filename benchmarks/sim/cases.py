@@ -8,8 +8,8 @@ from itertools import chain
 from math import inf
 from random import Random
 
-from iokeel.policy import DrivePolicy, TenantPolicy
-from iokeel.storage import StoragePolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy
+from iokeel.core.sharing.storage import StoragePolicy
 from sim.fleet import Faults, Fleet
 from sim.guests import Guest, Kind, Phase
 from sim.storage import Disk, steady

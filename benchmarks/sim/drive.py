@@ -11,12 +11,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import iokeel.retune as retune
-from iokeel.controller import decide
-from iokeel.curve import DEFAULT_MODEL, CostModel
-from iokeel.policy import DrivePolicy
-from iokeel.state import DriveSeen, Observation, SetLimits, State
-from iokeel.workload import NS_PER_S, Counters, DriveId
+import iokeel.core.drive.retune as retune
+from iokeel.core.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.curve import DEFAULT_MODEL, CostModel
+from iokeel.core.decide import decide
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.state import DriveSeen, Observation, SetLimits, State
 from sim.throttle import Throttle
 
 DRIVE = DriveId("guest", "vda")

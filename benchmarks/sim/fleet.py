@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.controller import decide
-from iokeel.curve import DEFAULT_MODEL
-from iokeel.limits import UNLIMITED
-from iokeel.policy import TenantPolicy
-from iokeel.state import DriveSeen, Observation, SetLimits, State, StorageSeen
-from iokeel.storage import StorageCounters
-from iokeel.store import Store
-from iokeel.workload import NS_PER_S, Counters, ThrottleCount, ThrottleCounters
+from iokeel.core.counters import NS_PER_S, Counters, ThrottleCount, ThrottleCounters
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.decide import decide
+from iokeel.core.limits import UNLIMITED
+from iokeel.core.policy import TenantPolicy
+from iokeel.core.sharing.storage import StorageCounters
+from iokeel.core.state import DriveSeen, Observation, SetLimits, State, StorageSeen
+from iokeel.state_store import Store
 from sim.guests import Guest, Phase, idle
 from sim.storage import Array, Disk, serve
 from sim.throttles import Throttles

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
 
-from iokeel.curve import DEFAULT_MODEL, KIB, CostModel
-from iokeel.limits import AVERAGES
-from iokeel.policy import DrivePolicy
-from iokeel.workload import DriveId
+from iokeel.core.counters import DriveId
+from iokeel.core.curve import DEFAULT_MODEL, KIB, CostModel
+from iokeel.core.limits import AVERAGES
+from iokeel.core.policy import DrivePolicy
 
 Sizes = tuple[tuple[int, float], ...]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from iokeel.share import Claim
+from iokeel.core.sharing.divide import Claim
 from sim.cases import Case
 from sim.storage import Array
 

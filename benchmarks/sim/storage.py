@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.storage import StoragePolicy
+from iokeel.core.sharing.storage import StoragePolicy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.limits import AVERAGES, UNLIMITED, ThrottleLimits
+from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from sim.guests import Kind
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -13,22 +13,22 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from iokeel.api import serve
-from iokeel.backstop import vm_orders
-from iokeel.cgroup import Cgroups
-from iokeel.config import Config
-from iokeel.controller import decide, static_limits
+from iokeel.config.load import Config
+from iokeel.core.backstop import vm_orders
+from iokeel.core.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.decide import decide, static_limits
+from iokeel.core.drive.retune import LOOK_AGAIN_S
+from iokeel.core.sharing.storage import StorageId, StoragePolicy
+from iokeel.core.state import DriveSeen, DriveState, Observation, SetLimits, State, StorageSeen
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected
-from iokeel.metrics import Metrics
-from iokeel.retune import LOOK_AGAIN_S
-from iokeel.source import Source, VmInfo
-from iokeel.state import DriveSeen, DriveState, Observation, SetLimits, State, StorageSeen
-from iokeel.storage import StorageId, StoragePolicy
-from iokeel.storage_load import DiskStats
-from iokeel.storages import Storages
-from iokeel.store import Store
-from iokeel.units import iops
-from iokeel.workload import NS_PER_S, Counters, DriveId
+from iokeel.host.cgroup.groups import Cgroups
+from iokeel.host.disk_counters import DiskStats
+from iokeel.host.drive_storages import Storages
+from iokeel.hypervisors.source import Source, VmInfo
+from iokeel.report.http import serve
+from iokeel.report.prometheus import Metrics
+from iokeel.state_store import Store
+from iokeel.words.units import iops
 
 log = logging.getLogger(__name__)
 
@@ -342,11 +342,11 @@ async def run_agent(config: Config) -> None:
     with store.lock():
         sources: list[Source] = []
         if config.libvirt.enabled:
-            from iokeel.libvirt_source import LibvirtSource
+            from iokeel.hypervisors.libvirt.source import LibvirtSource
 
             sources.append(LibvirtSource(config.libvirt.uri, config.classes))
         if config.vms:
-            from iokeel.qmp_source import QmpSource
+            from iokeel.hypervisors.qmp.source import QmpSource
 
             sources.append(QmpSource(config.vms))
         agent = Agent(config, sources, store, Metrics())

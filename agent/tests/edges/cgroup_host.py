@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from iokeel.errors import IokeelError
-from iokeel.process import Process
+from iokeel.host.process import Process
 
 V2_FILES = {"cgroup.procs": "", "cgroup.type": "domain\n", "io.max": ""}
 V1_FILES = {

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from iokeel.config import parse
+from iokeel.config.load import parse
 from tests.edges.running import IOKEEL, NOBODY, iokeel, wait_for
 from tests.edges.storage import MIB, loop_device, mounted, nbd_server
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.backstop import CgroupOrder, IoMax
-from iokeel.cgroup import Cgroups
-from iokeel.cgroup_place import group_of, io_hierarchy
+from iokeel.core.backstop import CgroupOrder, IoMax
 from iokeel.errors import CgroupRefused
-from iokeel.process import Process
-from iokeel.store import Store
+from iokeel.host.cgroup.groups import Cgroups
+from iokeel.host.cgroup.place import group_of, io_hierarchy
+from iokeel.host.process import Process
+from iokeel.state_store import Store
 from tests.edges.cgroup_host import Host, Memory, scope
 
 SDB = "8:16"

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel import config
-from iokeel.config import (
+from iokeel.config import load as config
+from iokeel.config.load import (
     AgentConfig,
     CgroupConfig,
     Config,
@@ -26,12 +26,12 @@ from iokeel.config import (
     load,
     parse,
 )
-from iokeel.config_tables import Address, validated
-from iokeel.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
+from iokeel.config.tables import Address, validated
+from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
+from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
+from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.errors import ConfigError
-from iokeel.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
-from iokeel.storage import StoragePolicy
-from iokeel.units import parse_size
+from iokeel.words.units import parse_size
 
 EVERYTHING = """
 [agent]

@@ -21,9 +21,9 @@ from typing import IO, Any
 import pytest
 
 import iokeel
+from iokeel.core.policy import BUILTIN_CLASSES
 from iokeel.errors import PolicyError
-from iokeel.metadata import parse_policy
-from iokeel.policy import BUILTIN_CLASSES
+from iokeel.policy_xml.domain import parse_policy
 
 HOOK = Path(__file__).parents[3] / "libvirt-hooks" / "qemu.d" / "50-iokeel"
 OTHERS = ["start", "started", "stopped", "release", "reconnect"]
@@ -412,7 +412,7 @@ def test_the_command_and_the_agent_judge_alike(
         '</metadata><devices><disk><target dev="vda"/></disk></devices></domain>'
     ).encode()
     strict.install_check(
-        f'PYTHONPATH="{Path(iokeel.__file__).parents[1]}" exec {sys.executable} -m iokeel.cli "$@"'
+        f'PYTHONPATH="{Path(iokeel.__file__).parents[1]}" exec {sys.executable} -m iokeel "$@"'
     )
     with strict.agent():
         of_agent = strict.answered("prepare", xml)

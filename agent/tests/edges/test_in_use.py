@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.in_use import InUse
+from iokeel.host.in_use import InUse
 from tests.edges.storage import MIB, loop_device
 
 DISK, PARTITION, OTHER = os.makedev(8, 16), os.makedev(8, 17), os.makedev(8, 32)

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
+from iokeel.core.limits import ThrottleLimits
+from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy
 from iokeel.errors import PolicyError
-from iokeel.limits import ThrottleLimits
-from iokeel.metadata import (
+from iokeel.policy_xml.domain import (
     Disk,
     domain_targets,
     missing_targets,
     parse_domain,
     parse_policy,
 )
-from iokeel.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy
-from iokeel.schema import NAMESPACE, explain, schema_path
+from iokeel.policy_xml.schema import NAMESPACE, explain, schema_path
 
 NS = f'xmlns:iokeel="{NAMESPACE}"'
 GOLD = BUILTIN_CLASSES["gold"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.process import Process, guest, is_guest, is_qemu, parent, peer, process
+from iokeel.host.process import Process, guest, is_guest, is_qemu, parent, peer, process
 from tests.edges.cgroup_host import Host
 
 

@@ -23,14 +23,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iokeel.config import Vm
+from iokeel.config.load import Vm
+from iokeel.core.counters import Counters, DriveId
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost, DriveGone, LimitsRejected
-from iokeel.limits import UNLIMITED, ThrottleLimits
-from iokeel.policy import DomainPolicy, DrivePolicy
-from iokeel.qmp import ANYTHING, MOST_REPLY_BYTES, MonitorLost, QmpConnection, connect, decoder
-from iokeel.qmp_drives import Block, BlockStats, drives_of
-from iokeel.qmp_source import QmpSource
-from iokeel.workload import Counters, DriveId
+from iokeel.hypervisors.qmp.connection import (
+    ANYTHING,
+    MOST_REPLY_BYTES,
+    MonitorLost,
+    QmpConnection,
+    connect,
+    decoder,
+)
+from iokeel.hypervisors.qmp.drives import Block, BlockStats, drives_of
+from iokeel.hypervisors.qmp.source import QmpSource
 from tests.edges.qmp_server import GREETING, QmpServer, answer, error, qdev
 
 GOLD = DrivePolicy(limit=1000)
@@ -361,7 +368,7 @@ def test_a_socket_of_another_user_says_whose_it_is_and_what_to_do(
 _CONNECT_AS_NOBODY = """
 import asyncio, os, sys
 from pathlib import Path
-from iokeel.qmp import MonitorLost, connect
+from iokeel.hypervisors.qmp.connection import MonitorLost, connect
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from iokeel.config import Vm
-from iokeel.curve import DEFAULT_CURVE, CostCurve
-from iokeel.limits import UNLIMITED, ThrottleLimits
-from iokeel.policy import DomainPolicy, DrivePolicy
-from iokeel.qmp_source import QmpSource
-from iokeel.workload import Counters, DriveId, ThrottleCount, ThrottleCounters
+from iokeel.config.load import Vm
+from iokeel.core.counters import Counters, DriveId, ThrottleCount, ThrottleCounters
+from iokeel.core.curve import DEFAULT_CURVE, CostCurve
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.hypervisors.qmp.source import QmpSource
 from tests.edges.qmp_server import DEFAULTS, QmpServer, error, qdev
 from tests.edges.test_qmp import running, until
 
@@ -125,7 +125,7 @@ async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:
 async def test_a_wrong_or_no_schema_is_an_error_and_asked_for_again(
     server: QmpServer, schema: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("iokeel.qmp_monitor._ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("iokeel.hypervisors.qmp.monitor._ANSWER_TIMEOUT_S", 0.2)
     server.answers["query-qmp-schema"] = lambda request: (
         None if schema is None else schema.replace(b"%d", str(request["id"]).encode())
     )

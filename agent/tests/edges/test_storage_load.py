@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.storage import Place, StorageCounters, storage_load
-from iokeel.storage_load import DiskStats, Pressure, read_pressure
-from iokeel.storage_paths import StoragePaths
+from iokeel.core.sharing.storage import Place, StorageCounters, storage_load
+from iokeel.host.block_devices import StoragePaths
+from iokeel.host.disk_counters import DiskStats, Pressure, read_pressure
 
 MS = 1_000_000
 # Of Linux 6.18; the last is of Linux 4.17, without discards and flushes.

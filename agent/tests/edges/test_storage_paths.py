@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.network_storage import network_place
-from iokeel.storage import Place
-from iokeel.storage_paths import StoragePaths
+from iokeel.core.sharing.storage import Place
+from iokeel.host.block_devices import StoragePaths
+from iokeel.host.network_storage import network_place
 
 
 class Host:

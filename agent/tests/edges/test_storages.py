@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from iokeel import storages
-from iokeel.config import StorageConfig, parse
-from iokeel.source import DriveInfo, VmInfo
-from iokeel.storage import Place
-from iokeel.storage_paths import StoragePaths
-from iokeel.storages import Storages
-from iokeel.workload import DriveId
+from iokeel.config.load import StorageConfig, parse
+from iokeel.core.counters import DriveId
+from iokeel.core.sharing.storage import Place
+from iokeel.host import drive_storages as storages
+from iokeel.host.block_devices import StoragePaths
+from iokeel.host.drive_storages import Storages
+from iokeel.hypervisors.source import DriveInfo, VmInfo
 
 SDA, SDB = Place("sda", "8:0"), Place("sdb", "8:16")
 LOOP, LV = Place("loop0", "7:0"), Place("dm-1", "253:1")

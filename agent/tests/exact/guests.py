@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from iokeel.curve import DEFAULT_CURVE
+from iokeel.core.curve import DEFAULT_CURVE
 from lab.host import Host
 
 #: The published curve in QAPI's words.

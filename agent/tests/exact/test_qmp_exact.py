@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from iokeel.client import why
-from iokeel.curve import DEFAULT_CURVE
+from iokeel.cli.client import why
+from iokeel.core.curve import DEFAULT_CURVE
 from lab.qemu import binaries
 from tests.edges.running import Agent, http
 from tests.edges.storage import MIB, loop_device

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from iokeel.client import why
+from iokeel.cli.client import why
 from lab.host import Host
 
 URN = "urn:iokeel:policy:1"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.curve import DEFAULT_MODEL
-from iokeel.envelope import limits_for
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.drive.envelope import limits_for
 from lab.domain import DiskSpec, make_disk
 from lab.host import Host
 from lab.vm import Vm

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.backstop import CgroupOrder, IoMax
-from iokeel.cgroup import Cgroups
-from iokeel.cgroup_place import io_hierarchy
-from iokeel.process import Process, process
-from iokeel.storage_paths import StoragePaths
+from iokeel.core.backstop import CgroupOrder, IoMax
+from iokeel.host.block_devices import StoragePaths
+from iokeel.host.cgroup.groups import Cgroups
+from iokeel.host.cgroup.place import io_hierarchy
+from iokeel.host.process import Process, process
 from tests.edges.cgroup_host import Memory
 from tests.edges.running import Agent, start_qemu, wait_for
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.storage_paths import StoragePaths
+from iokeel.host.block_devices import StoragePaths
 from lab.domain import DiskSpec, make_disk
 from lab.host import Host
 from lab.vm import Vm
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 
 POOL = "<pool type='dir'><name>images</name><target><path>{}</path></target></pool>"
 DISK = "<disk type='{}' device='disk'><driver name='qemu' type='raw'/>{}<target dev='{}'/></disk>"
-FIND = "from iokeel.process import guest; print(*(guest('{}') or ['nothing']))"
+FIND = "from iokeel.host.process import guest; print(*(guest('{}') or ['nothing']))"
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from iokeel.curve import DEFAULT_MODEL
-from iokeel.envelope import limits_for
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.drive.envelope import limits_for
 from lab.domain import DiskSpec, make_disk
 from lab.host import PROJECT, Host
 from lab.vm import Vm

@@ -1,0 +1,1 @@
+"""The measurement of a storage."""

@@ -1,0 +1,1 @@
+"""The control law: pure functions over typed values."""

@@ -1,0 +1,184 @@
+"""The backstop below QEMU: what a VM's cgroup may do on a device, given the VM's share of it.
+
+The kernel bounds requests a second and bytes a second by direction, and knows no cost curve. So
+each bound is the most of its kind that any traffic within the share can show: all of it requests
+of the cheapest size, or all of it of the size with the most bytes for its cost. A VM that keeps
+to its share is never held back, whatever it does; one that goes past QEMU's throttle (a block job,
+an image's metadata, vhost-user) is held to a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache, reduce
+
+from iokeel.core.counters import DriveId
+from iokeel.core.curve import CostCurve, CostModel
+from iokeel.core.policy import MOST_WEIGHT
+from iokeel.core.state import DriveState, State
+
+# The longest that an ATA disk takes, and longer than guests' drivers make one.
+LARGEST_REQUEST_BYTES = 32 * 1024 * 1024
+# A request that a device takes in parts only is counted once for each part. Hardly any device
+# takes less than this at once (queue/max_sectors_kb).
+PART_BYTES = 128 * 1024
+# Held bounds that are somewhat loose stay: each change of them grants a fresh start.
+_LOOSE_RATIO = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class IoMax:
+    """Bounds of a group on a device, in cgroup's words, each > 0; None: no bound."""
+
+    rbps: int | None = None
+    wbps: int | None = None
+    riops: int | None = None
+    wiops: int | None = None
+
+    def plus(self, other: IoMax) -> IoMax:
+        """Return the bounds of what is held to these and of what is held to others, together."""
+        pairs = zip(self.items(), other.items(), strict=True)
+        return IoMax(*(None if a is None or b is None else a + b for (_, a), (_, b) in pairs))
+
+    def items(self) -> Iterator[tuple[str, int | None]]:
+        """Yield the bounds by name."""
+        for bound in fields(self):
+            yield bound.name, getattr(self, bound.name)
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupOrder:
+    """What a VM's group shall have.
+
+    limits: bounds by device (MAJOR:MINOR of a whole disk), of all devices that the VM comes to;
+    IoMax() where it has none. weight: of the VM among the others,
+    1 to 10,000, where 100 is usual; None leaves it. latency_targets_s: by device, the latency
+    that the kernel shall protect.
+    """
+
+    limits: Mapping[str, IoMax] = field(default_factory=dict)
+    weight: int | None = None
+    latency_targets_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def backstop(
+    model: CostModel, share: float, margin: float = 1.0, read_part_bytes: int = PART_BYTES
+) -> IoMax:
+    """Return bounds that no traffic within a VM's share ever meets, and none tighter than that.
+
+    share: normalized I/O operations a second that all its drives on the device may do together,
+    as far as QEMU's limits let them: a burst that is open counts. Where reads and writes have
+    budgets of their own, each budget alone. margin: what is let through beyond that, as a ratio
+    of it, >= 1, for what QEMU's own pricing misses. read_part_bytes: reads that are larger count
+    once for each part of this size.
+    """
+    rate = max(share, 0.0) * margin
+    rbps, riops = _most(model.read, rate, read_part_bytes)
+    wbps, wiops = _most(model.write, rate, PART_BYTES)
+    return IoMax(rbps, wbps, riops, wiops)
+
+
+def vm_orders(
+    state: State, devices: Mapping[DriveId, Sequence[str]], margin: float = 1.0
+) -> dict[str, CgroupOrder]:
+    """Return what each VM's group shall have.
+
+    devices: those of this host (MAJOR:MINOR) that each drive's requests come to, as a logical
+    volume and the disk below it; a drive that isn't in it may come to any. A VM has bounds on a
+    device where all its drives that come there are held to something, each by its own curves;
+    its weight is its drives' together, or its part of its tenant's.
+    """
+    weights: Counter[str] = Counter()
+    by_tenant: Counter[str] = Counter()
+    vms: dict[str, list[tuple[DriveId, DriveState]]] = {}
+    for drive, known in state.drives.items():
+        vms.setdefault(drive.domain, []).append((drive, known))
+        if known.policy is not None:
+            weights[drive.domain] += known.policy.weight
+            by_tenant[known.tenant or ""] += known.policy.weight
+    orders = {}
+    for vm, drives in vms.items():
+        if not weights[vm]:  # it has no policy
+            continue
+        there: dict[str, list[DriveState]] = {}
+        for drive, known in drives:
+            for device in devices.get(drive, ()):
+                there.setdefault(device, []).append(known)
+        all_known = all(drive in devices for drive, _ in drives)
+        orders[vm] = CgroupOrder(
+            {
+                device: _limits(state, on, margin) if all_known else IoMax()
+                for device, on in there.items()
+            },
+            _weight(vm, drives[0][1], state, weights, by_tenant),
+            {device: target / 1000 for device, on in there.items() if (target := _target_ms(on))},
+        )
+    return orders
+
+
+def _limits(state: State, drives: Sequence[DriveState], margin: float) -> IoMax:
+    """Return the bounds of drives together; none where nothing holds one of them."""
+    rates: dict[tuple[int, int], float] = {}
+    models: dict[int, CostModel] = {}  # by id, since to hash one takes long
+    for known in drives:
+        if known.held is None:
+            return IoMax()
+        storage = state.storages.get(known.storage or "")
+        model = (storage and storage.policy.model) or state.model
+        models[id(model)] = model
+        split_size = known.sent.split_size if known.sent is not None else None
+        key = id(model), min(PART_BYTES, split_size or PART_BYTES)
+        rates[key] = rates.get(key, 0.0) + known.held
+    first, *others = (
+        backstop(models[model_id], rate, margin, part_bytes)
+        for (model_id, part_bytes), rate in rates.items()
+    )
+    return reduce(IoMax.plus, others, first)
+
+
+def _target_ms(drives: Sequence[DriveState]) -> float | None:
+    targets = [known.policy.latency_target_ms for known in drives if known.policy is not None]
+    return min((target for target in targets if target is not None), default=None)
+
+
+def _weight(
+    vm: str, drive: DriveState, state: State, weights: Counter[str], by_tenant: Counter[str]
+) -> int:
+    weight = float(weights[vm])
+    promised = state.tenants.get(drive.tenant or "")
+    if promised is not None and by_tenant[drive.tenant or ""]:
+        weight *= promised.weight / by_tenant[drive.tenant or ""]
+    return min(MOST_WEIGHT, max(1, round(weight)))
+
+
+def fits(held: IoMax, wanted: IoMax) -> bool:
+    """Whether bounds that are held do for those that are wanted: not tighter, hardly looser."""
+    for (_, old), (_, new) in zip(held.items(), wanted.items(), strict=True):
+        if (old is None) != (new is None):
+            return False
+        if old is not None and new is not None and not new <= old <= _LOOSE_RATIO * new:
+            return False
+    return True
+
+
+def _most(curve: CostCurve, rate: float, part_bytes: int) -> tuple[int, int]:
+    """Return the most bytes and the most requests a second that cost a rate."""
+    bytes_per_cost, least_cost = _extremes(curve, part_bytes)
+    return max(1, math.ceil(rate * bytes_per_cost)), max(1, math.ceil(rate / least_cost))
+
+
+@lru_cache(maxsize=64)
+def _extremes(curve: CostCurve, part_bytes: int) -> tuple[float, float]:
+    """Return the most bytes for a cost of one, and the least cost of what counts as a request."""
+    # Between two points the ratio rises or falls all the way.
+    ends = [size for size, _ in curve.points if size < LARGEST_REQUEST_BYTES]
+    bytes_per_cost = max(size / curve.cost(size) for size in [*ends, LARGEST_REQUEST_BYTES])
+    # One that is counted n times is at least a byte longer than n - 1 parts.
+    least_cost = min(
+        curve.cost(parts * part_bytes + 1) / (parts + 1)
+        for parts in range(LARGEST_REQUEST_BYTES // part_bytes)
+    )
+    return bytes_per_cost, least_cost

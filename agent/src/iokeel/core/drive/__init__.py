@@ -1,0 +1,1 @@
+"""Do a drive's limits fit what it does?"""

@@ -1,0 +1,354 @@
+"""Limits for stock QEMU that hold a drive to a normalized rate under a cost curve.
+
+Stock QEMU knows two linear prices: a byte costs one (bps) and a request costs one, or
+size / iops_size where it is larger (iops). A cost curve lies between them, so two bounds
+together hold a drive to a rate of `limit` normalized I/O operations a second:
+
+- **bps**, tight. Of the measured mix, with b bytes a second at a cost of k a second, exactly
+  B = limit * b / k bytes a second cost `limit`. Bytes add up whatever the sizes are, so B is
+  exact for a mix of which only the mean size is known.
+- **iops**, loose. Smaller requests cost more a byte, so B alone would let a shift to small
+  requests through at up to 1.7 times the limit (the published curve, 1 MiB to 4 KiB). S
+  requests a second bound that: whatever mix comes, it costs at most (1 + OVERSHOOT_RATIO) *
+  limit until the next retune, as long as the measured mix itself fits in S.
+
+How S is found: the dearest traffic within both bounds is a linear program, and its dual gives
+for every price of a byte p >= 0 the bound
+
+    cost <= p * B + S * g(p),     g(p) = max over sizes x of (cost(x) - p * x) / units(x)
+
+with units(x) = max(1, x / iops_size). So S = max over p of ((1 + r) * limit - p * B) / g(p) is
+the largest S that keeps the promise. iops_size is chosen among candidates so that the worst
+size is served best. Without a mix there is no B (p = 0), and what remains is the envelope: the
+iops_size and S whose worst error over all sizes is least.
+
+Reads and writes under one budget share bps_total and, where they cost the same, iops_total;
+where their curves differ each has its own iops bound, and the sum over both takes S * g's
+place. Two budgets are two such problems with one iops_size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Any, NamedTuple
+
+from iokeel.core.counters import Flow
+from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
+from iokeel.core.limits import AVERAGES, ThrottleLimits
+
+# How far above its limit a drive may be between a shift and the next retune, or for good where the
+# agent dies. QEMU hands out a tenth of a second more at each change of limits, and a bucket
+# that was idle holds as much: what is measured of all that together stays below 1.25.
+OVERSHOOT_RATIO = 0.08
+# What a drive may do at once after idleness where QEMU charges by the curve: 1 % of a second. What
+# waits then goes on as before, so nothing is lost by timers that are late.
+IDLE_CREDIT_MS = 10
+# The iops bound keeps at least this distance from the measured mix, so that bps alone decides.
+_CLEARANCE_RATIO = 1.05
+# What a direction that was idle may do at once in any case, as a share of the budget.
+_IDLE_SHARE = 0.02
+# How finely iops_size is searched, in steps to a doubling, and how many prices of a byte are
+# tried for S. Finer ones change what is served by less than 1 % (docs/control-law.md).
+_STEPS_WITH_MIX = 1
+_STEPS_WITHOUT_MIX = 16
+_BYTE_PRICES = 24
+
+
+class Mix(NamedTuple):
+    """What a drive's requests look like: reads and writes, as rates in any common unit."""
+
+    read: Flow
+    write: Flow
+
+
+NO_MIX = Mix(Flow(0, 0), Flow(0, 0))
+
+
+def flow_cost(curve: CostCurve, flow: Flow) -> float:
+    """Return what a flow costs, in normalized I/O operations a second (0 for none)."""
+    if flow.raw_iops <= 0:
+        return 0.0
+    return flow.raw_iops * curve.mean_cost(flow.bps / flow.raw_iops, flow.seen_bytes)
+
+
+def mix_cost(model: CostModel, mix: Mix) -> float:
+    """Return what a mix costs, in normalized I/O operations a second."""
+    return flow_cost(model.read, mix.read) + flow_cost(model.write, mix.write)
+
+
+def limits_for(
+    model: CostModel,
+    limit: float,
+    mix: Mix | None = None,
+    *,
+    separate: bool = False,
+    overshoot_ratio: float | None = None,
+) -> ThrottleLimits:
+    """Return the stock limits that hold a drive to a normalized rate.
+
+    limit: normalized I/O operations a second, > 0; with `separate`, for reads and for writes
+    each. mix: what the drive does, None where that is not known: then no size is served more
+    than overshoot_ratio over its limit, and the worst is served as well as one iops_size can.
+    """
+    most_ratio = 1 + (OVERSHOOT_RATIO if overshoot_ratio is None else overshoot_ratio)
+    if mix is None:
+        return _envelope(model, limit, separate, most_ratio)
+    budgets = _budgets(model, limit, mix, separate, most_ratio)
+    return _best(model, budgets, _STEPS_WITH_MIX)
+
+
+def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
+    """Return limits that hold any mix to `ratio` times the rate that these hold it to."""
+    rates: dict[str, Any] = {
+        name: max(1, round(value * ratio)) for name in AVERAGES if (value := getattr(limits, name))
+    }
+    return ThrottleLimits(**rates, iops_size=limits.iops_size)
+
+
+def exact_limits(
+    model: CostModel, limit: float, *, separate: bool = False, split_size: int | None = None
+) -> ThrottleLimits:
+    """Return the limits that hold a drive where QEMU itself charges by the cost curve."""
+    iops = max(1, round(limit))
+    patched = ThrottleLimits(
+        cost_read=model.read,
+        cost_write=model.write,
+        split_size=split_size,
+        idle_credit_ms=IDLE_CREDIT_MS,
+    )
+    if separate:
+        return patched._replace(iops_read=iops, iops_write=iops)
+    return patched._replace(iops_total=iops)
+
+
+def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, float] | None:
+    """Return between which normalized rates limits hold a mix whose demand has no end.
+
+    cost: what the mix costs a second. None where nothing in the limits bounds the mix. The two
+    differ where an iops bound is what holds requests of which only the mean size is known.
+    """
+    read, write = mix.read, mix.write
+    least = most = inf
+    for bps, iops, flows in (
+        (limits.bps_total, limits.iops_total, (read, write)),
+        (limits.bps_read, limits.iops_read, (read,)),
+        (limits.bps_write, limits.iops_write, (write,)),
+    ):
+        if not (bps or iops):
+            continue
+        requests = sum([flow.raw_iops for flow in flows])
+        if not requests:
+            continue
+        sent = sum([flow.bps for flow in flows])
+        if bps:
+            least, most = min(least, bps / sent), min(most, bps / sent)
+        if iops:
+            least = min(least, iops / _units(flows, limits.iops_size))
+            units = sent / limits.iops_size if limits.iops_size else 0.0
+            most = min(most, iops / max(requests, units))
+    return (least * cost, most * cost) if least < inf else None
+
+
+@lru_cache(maxsize=1024)
+def _envelope(model: CostModel, limit: float, separate: bool, most_ratio: float) -> ThrottleLimits:
+    budgets = _budgets(model, limit, NO_MIX, separate, most_ratio)
+    return _best(model, budgets, _STEPS_WITHOUT_MIX)
+
+
+def _best(model: CostModel, budgets: Sequence[_Budget], steps_to_a_doubling: int) -> ThrottleLimits:
+    best = max(
+        _iops_sizes(model, steps_to_a_doubling),
+        key=lambda iops_size: min(budget.worst_service(iops_size) for budget in budgets),
+    )
+    values: dict[str, Any] = {} if best is None else {"iops_size": best}
+    for budget in budgets:
+        values |= budget.values(best)
+    return ThrottleLimits(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """One iops bound of a budget: the curve that prices its requests, and the mix's flows."""
+
+    field: str
+    curve: CostCurve
+    flows: tuple[Flow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """One limit and the bounds that together hold it.
+
+    most: what the dearest traffic may cost until the next retune. bps: the tight bound in bytes
+    a second, 0 where no mix is known. scale: what brings the mix up to the limit. flat: whether
+    all requests cost the same, so that iops is the tight bound.
+    """
+
+    limit: float
+    most: float
+    field: str
+    bps: float
+    bounds: tuple[_Bound, ...]
+    scale: float
+    flat: bool = False
+
+    def values(self, iops_size: int | None) -> dict[str, int]:
+        """Return the budget's fields of ThrottleLimits."""
+        values = {
+            bound.field: max(1, round(units))
+            for bound, units in zip(self.bounds, self.iops(iops_size), strict=True)
+        }
+        if self.bps:
+            values[self.field] = max(1, round(self.bps))
+        return values
+
+    def iops(self, iops_size: int | None) -> list[float]:
+        """Return each bound's S: what the mix needs, and the largest headroom on top."""
+        if self.flat:
+            return [self.limit / self.bounds[0].curve.points[0][1]]
+        clearance = self.scale * _CLEARANCE_RATIO
+        needs = [clearance * _units(bound.flows, iops_size) for bound in self.bounds]
+        headroom = max(
+            (self.most - price * self.bps - _dot(needs, gains)) / sum(gains)
+            for price, gains in self._prices(iops_size)
+        )
+        return [
+            min(
+                need or _IDLE_SHARE * self.limit / bound.curve.cost(iops_size or 1),
+                self.most / bound.curve.points[0][1],
+            )
+            if headroom <= 0
+            else min(need + headroom, self.most / bound.curve.points[0][1])
+            for need, bound in zip(needs, self.bounds, strict=True)
+        ]
+
+    def worst_service(self, iops_size: int | None) -> float:
+        """Return the least that requests all of one size get, as a ratio of the limit.
+
+        Where some traffic could cost more than `most`, it is negative, by as much as that.
+        """
+        iops = self.iops(iops_size)
+        needs = (self.scale * _units(bound.flows, iops_size) for bound in self.bounds)
+        if any(units < 0.999 * need for units, need in zip(iops, needs, strict=True)):
+            return -inf
+        dearest = min(
+            price * self.bps + _dot(iops, gains) for price, gains in self._prices(iops_size)
+        )
+        excess = (dearest - self.most) / self.limit
+        if excess > 1e-6:
+            return -excess
+        return min(
+            min(units / charge, self.bps / size if self.bps else inf) * cost / self.limit
+            for bound, units in zip(self.bounds, iops, strict=True)
+            for size, cost, charge in _sizes(bound.curve, iops_size)
+        )
+
+    def _prices(self, iops_size: int | None) -> Sequence[tuple[float, tuple[float, ...]]]:
+        table = _gains(tuple(bound.curve for bound in self.bounds), iops_size)
+        return table if self.bps else table[:1]
+
+
+def _budgets(
+    model: CostModel, limit: float, mix: Mix, separate: bool, most_ratio: float
+) -> tuple[_Budget, ...]:
+    read = _Bound("iops_read", model.read, (mix.read,))
+    write = _Bound("iops_write", model.write, (mix.write,))
+    if separate:
+        return (
+            _budget(limit, most_ratio, "bps_read", (read,)),
+            _budget(limit, most_ratio, "bps_write", (write,)),
+        )
+    if model.same:
+        bounds: tuple[_Bound, ...] = (_Bound("iops_total", model.read, (mix.read, mix.write)),)
+    elif mix == NO_MIX:
+        bounds = (_Bound("iops_total", _dearer(model), ()),)
+    else:
+        bounds = (read, write)
+    return (_budget(limit, most_ratio, "bps_total", bounds),)
+
+
+def _budget(limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, ...]) -> _Budget:
+    most = most_ratio * limit
+    cost = sum(flow_cost(bound.curve, flow) for bound in bounds for flow in bound.flows)
+    if cost <= 0:
+        return _Budget(limit, most, field, 0.0, bounds, 0.0)
+    scale = limit / cost
+    bps = scale * sum(flow.bps for bound in bounds for flow in bound.flows)
+    size, least = bounds[0].curve.points[0]
+    requests = scale * sum(flow.raw_iops for bound in bounds for flow in bound.flows)
+    if len(bounds) == 1 and bps < size * requests:
+        return _Budget(limit, most, field, size * limit / least, bounds, scale, flat=True)
+    return _Budget(limit, most, field, bps, bounds, scale)
+
+
+def _units_of(size_bytes: float, iops_size: int | None) -> float:
+    return max(1.0, size_bytes / iops_size) if iops_size else 1.0
+
+
+def _units(flows: Iterable[Flow], iops_size: int | None) -> float:
+    """Return what the iops bounds charge flows a second, at most.
+
+    Requests of different sizes with the same mean are charged more than requests that are all
+    of that mean, for a small one is charged 1 however small it is: at most 1 more.
+    """
+    total = 0.0
+    for flow in flows:
+        if flow.raw_iops > 0:
+            mean = flow.bps / flow.raw_iops
+            if iops_size is None or is_uniform(mean):
+                units = _units_of(mean, iops_size)
+            else:
+                units = 1 + mean / iops_size
+            total += flow.raw_iops * units
+    return total
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    if len(a) == 1:  # as nearly always, and in the innermost loop
+        return a[0] * b[0]
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _sizes(curve: CostCurve, iops_size: int | None) -> tuple[tuple[int, float, float], ...]:
+    """Return (size, cost, units charged) where the worst case of a curve can lie."""
+    sizes = {size for size, _ in curve.points} | {SMALLEST_REQUEST_BYTES << i for i in range(10)}
+    if iops_size:
+        sizes.add(iops_size)
+    return tuple((s, curve.cost(s), _units_of(s, iops_size)) for s in sorted(sizes))
+
+
+@lru_cache(maxsize=64)
+def _iops_sizes(model: CostModel, to_a_doubling: int) -> tuple[int | None, ...]:
+    """Candidates for iops_size: none, and a geometric grid over the curves' range."""
+    sizes = [size for curve in (model.read, model.write) for size, _ in curve.points]
+    low, high = min(4096, *sizes), max(4096, *sizes)
+    steps = math.ceil(math.log2(high / low) * to_a_doubling)
+    return (None, *(round(low * 2 ** (i / to_a_doubling)) for i in range(steps + 1)))
+
+
+@lru_cache(maxsize=64)
+def _dearer(model: CostModel) -> CostCurve:
+    """Return a curve that is nowhere below either of a model's."""
+    sizes = sorted({size for curve in (model.read, model.write) for size, _ in curve.points})
+    return CostCurve(tuple((s, max(model.read.cost(s), model.write.cost(s))) for s in sizes))
+
+
+@lru_cache(maxsize=4096)
+def _gains(
+    curves: tuple[CostCurve, ...], iops_size: int | None
+) -> tuple[tuple[float, tuple[float, ...]], ...]:
+    """Return (p, g(p) of each curve) for prices of a byte from 0 to the dearest there is."""
+    tables = [_sizes(curve, iops_size) for curve in curves]
+    by_byte = [cost / size for table in tables for size, cost, _ in table]
+    cheapest, dearest = 0.9 * min(by_byte), max(by_byte)
+    step = (dearest / cheapest) ** (1 / (_BYTE_PRICES - 1))
+    prices = [0.0, *(cheapest * step**i for i in range(_BYTE_PRICES))]
+    return tuple(
+        (p, tuple(max(1e-9, *((c - p * s) / units for s, c, units in t)) for t in tables))
+        for p in prices
+    )

@@ -1,0 +1,1 @@
+"""The hypervisor's own devices, mounts and processes."""

@@ -1,0 +1,133 @@
+"""The files of a group that I/O is bounded by, in v2 and in v1, one setting at a time.
+
+A setting is a file and, where it is by device, the device; a value is what stands behind the
+device, or behind "default". What isn't set has the value that unsets it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from iokeel.core.backstop import CgroupOrder, IoMax
+from iokeel.host.cgroup.place import Hierarchy
+from iokeel.host.mounts import text_of
+
+# In v1, a file for each of IoMax's bounds.
+_V1_LIMITS = {
+    "rbps": "blkio.throttle.read_bps_device",
+    "wbps": "blkio.throttle.write_bps_device",
+    "riops": "blkio.throttle.read_iops_device",
+    "wiops": "blkio.throttle.write_iops_device",
+}
+_UNSET = {
+    "io.max": "rbps=max wbps=max riops=max wiops=max",
+    "io.latency": "target=max",
+    **dict.fromkeys(_V1_LIMITS.values(), "0"),
+}
+_MOST_BFQ_WEIGHT = 1000
+_US_PER_S = 1_000_000
+
+
+class Setting(NamedTuple):
+    """A file of a group, and the device (MAJOR:MINOR) that it is about; "" where about none."""
+
+    file: str
+    device: str = ""
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether it is a bound, which every kernel with the controller has."""
+        return self.file == "io.max" or self.file in _V1_LIMITS.values()
+
+    def __str__(self) -> str:
+        return f"{self.file} {self.device}".strip()
+
+
+def wanted(
+    order: CgroupOrder, group: Path, hierarchy: Hierarchy, sys: Path
+) -> Iterator[tuple[Setting, str]]:
+    """Yield what an order comes to in a group, as far as the kernel has it."""
+    for device, limits in order.limits.items():
+        yield from _limits(device, limits, hierarchy)
+    for device, target_s in order.latency_targets_s.items():
+        if (group / "io.latency").exists():
+            yield Setting("io.latency", device), f"target={max(1, round(target_s * _US_PER_S))}"
+    if order.weight is not None:  # of which there is one, whatever the device
+        yield from _weights(order.weight, [*order.limits], group, hierarchy, sys)
+
+
+def read(group: Path, setting: Setting) -> str | None:
+    """Return the value of a setting, or None where it can't be read."""
+    text = text_of(group / setting.file)
+    if text is None:
+        return None
+    unset = _UNSET.get(setting.file)
+    for line in text.splitlines():
+        first, _, rest = line.partition(" ")
+        if unset is None and (first == "default" or not rest):
+            return rest or first
+        if unset is not None and first == setting.device:
+            return rest
+    return unset
+
+
+def write(group: Path, setting: Setting, value: str) -> None:
+    """Write the value of a setting, in one call. Raises OSError."""
+    of = setting.device or ("default" if setting.file.startswith("io.") else "")
+    file = os.open(group / setting.file, os.O_WRONLY | os.O_TRUNC)
+    try:
+        os.write(file, f"{of} {value}".strip().encode())
+    finally:
+        os.close(file)
+
+
+def tighter(setting: Setting, found: str, value: str) -> str:
+    """Return a value that is no looser than what somebody else had set. A weight is just ours."""
+    if setting.file == "io.max":
+        ours, theirs = _bounds(value), _bounds(found)
+        return " ".join(f"{name}={_least(bound, theirs[name])}" for name, bound in ours.items())
+    if setting.file == "io.latency":
+        return f"target={_least(value.partition('=')[2], found.partition('=')[2])}"
+    if setting.file in _UNSET:
+        return _least(value, found)
+    return value
+
+
+def _limits(device: str, limits: IoMax, hierarchy: Hierarchy) -> Iterator[tuple[Setting, str]]:
+    if hierarchy.version == 2:
+        bounds = (f"{name}={'max' if value is None else value}" for name, value in limits.items())
+        yield Setting("io.max", device), " ".join(bounds)
+    else:
+        for name, value in limits.items():
+            yield Setting(_V1_LIMITS[name], device), str(value or 0)
+
+
+def _weights(
+    weight: int, devices: list[str], group: Path, hierarchy: Hierarchy, sys: Path
+) -> Iterator[tuple[Setting, str]]:
+    """Yield weights where something goes by them: BFQ or iocost on one of the devices."""
+    schedulers = [text_of(sys / f"dev/block/{device}/queue/scheduler") for device in devices]
+    if any("[bfq]" in (scheduler or "") for scheduler in schedulers):
+        file = "io.bfq.weight" if hierarchy.version == 2 else "blkio.bfq.weight"
+        if (group / file).exists():
+            yield Setting(file), str(min(weight, _MOST_BFQ_WEIGHT))
+    if (group / "io.weight").exists():
+        lines = (text_of(hierarchy.folder / "io.cost.qos") or "").splitlines()
+        controlled = {line.split(" ")[0] for line in lines if " enable=1" in line}
+        if controlled & {*devices}:
+            yield Setting("io.weight"), str(weight)
+
+
+def _bounds(value: str) -> dict[str, str]:
+    """Return the bounds that io.max's value has by name."""
+    said = dict(part.split("=", 1) for part in value.split() if "=" in part)
+    return {name: said.get(name, "max") for name, _ in IoMax().items()}
+
+
+def _least(one: str, other: str) -> str:
+    """Return the lesser of two values, of which "max" and "0" stand for none."""
+    numbers = [text for text in (one, other) if text.isdigit() and int(text)]
+    return min(numbers, key=int) if numbers else one

@@ -1,0 +1,292 @@
+"""The edge to cgroups: bounds, weights and latency targets on VMs' groups, and what was before.
+
+What is found in a group is remembered before it is changed, over a crash of the agent too, and
+put back when the agent stops or a VM has no order any more: a setting that somebody else has
+changed since stays as it is then. Calls block for a little, and are made one after another.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from iokeel.core.backstop import CgroupOrder, IoMax, fits
+from iokeel.errors import CgroupRefused, IokeelError
+from iokeel.host.cgroup.files import Setting, read, tighter, wanted, write
+from iokeel.host.cgroup.place import Hierarchy, group_of, io_hierarchy
+from iokeel.host.process import Process
+
+log = logging.getLogger(__name__)
+
+# A group that is no VM's own seldom becomes one: look again this often.
+_REFUSED_S = 30.0
+_NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class Memory(Protocol):
+    """What keeps a text for each group over the agent's restarts."""
+
+    def load_cgroups(self) -> dict[str, str]:
+        """Return what was saved, by group."""
+
+    def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
+        """Save some, and forget those that are None. Raises IokeelError."""
+
+
+@dataclass
+class _Group:
+    """A group that was changed, by what is set in it.
+
+    inode: tells it from a later one of its name. found: what was there before. ours: what the
+    agent has set last, and before that: a crash may have kept the last from being written.
+    """
+
+    inode: int
+    found: dict[str, str] = field(default_factory=dict)
+    ours: dict[str, list[str]] = field(default_factory=dict)
+
+
+class Cgroups:
+    """The groups of this host's VMs. Not for several threads at once, but for `held`."""
+
+    def __init__(
+        self, memory: Memory, proc: Path = Path("/proc"), sys: Path = Path("/sys")
+    ) -> None:
+        self.errors: Counter[str] = Counter()
+        #: What is set on VMs' groups now, by VM, and by file and device.
+        self.held: Mapping[str, Mapping[str, str]] = {}
+        self._memory = memory
+        self._proc = proc
+        self._sys = sys
+        self._hierarchy = io_hierarchy(proc)
+        self._places: dict[tuple[str, Process], tuple[Path, int]] = {}
+        self._refused: dict[tuple[str, Process], float] = {}
+        self._limits: dict[Path, Mapping[str, IoMax]] = {}
+        self._done: dict[Path, dict[Setting, str]] = {}
+        self._told: set[object] = set()
+        self._groups = dict(self._loaded())
+        self._unsaved: set[Path] = set()
+
+    def apply(
+        self,
+        orders: Mapping[str, CgroupOrder],
+        processes: Mapping[str, Process],
+        *,
+        partial: bool = False,
+    ) -> None:
+        """Put in force what VMs' groups shall have, by VM, and put all others back.
+
+        processes: the VMs' QEMUs by VM; one without is passed over. partial: whether there may
+        be VMs that are not known yet, so that the others stay as they are. Nothing is raised:
+        what can't be done is logged once, counted, and tried again with the next call.
+        """
+        if self._hierarchy is None:
+            if orders:
+                self._tell("none", "cgroup: this host has no io or blkio controller mounted")
+            return
+        groups = dict(self._found(orders, processes, self._hierarchy))
+        steady = {path: self._steady(path, orders[vm]) for path, vm in groups.items()}
+        self._limits = {path: order.limits for path, order in steady.items()}
+        values = {
+            path: dict(wanted(order, path, self._hierarchy, self._sys))
+            for path, order in steady.items()
+        }
+        changes = [
+            change
+            for path, settings in values.items()
+            if settings != self._done.get(path)
+            for change in self._plan(path, settings)
+        ]
+        self._save()
+        failed = {path for path, setting, value in changes if not self._write(path, setting, value)}
+        self._done = {path: done for path, done in values.items() if path not in failed}
+        if not partial:
+            for path in self._groups.keys() - values.keys():
+                self._put_back(path)
+        self._save()
+        self.held = {
+            vm: {key: ours[-1] for key, ours in self._groups[path].ours.items()}
+            for path, vm in groups.items()
+            if path in self._groups
+        }
+
+    def restore(self) -> None:
+        """Put every group back as it was."""
+        for path in [*self._groups]:
+            self._put_back(path)
+        self._save()
+        self._done, self.held = {}, {}
+
+    # Groups
+
+    def _found(
+        self,
+        orders: Mapping[str, CgroupOrder],
+        processes: Mapping[str, Process],
+        hierarchy: Hierarchy,
+    ) -> Iterator[tuple[Path, str]]:
+        """Yield the groups that are there, and the VM of each."""
+        known = {(vm, processes[vm]): None for vm in orders if vm in processes}
+        self._places = {key: place for key, place in self._places.items() if key in known}
+        self._refused = {key: until for key, until in self._refused.items() if key in known}
+        for vm, qemu in known:
+            if (path := self._place(vm, qemu, hierarchy)) is not None:
+                yield path, vm
+
+    def _place(self, vm: str, qemu: Process, hierarchy: Hierarchy) -> Path | None:
+        """Return a VM's group, which is looked for again where it is no longer the one it was."""
+        if (known := self._places.get((vm, qemu))) is not None:
+            if _inode(known[0]) == known[1]:
+                return known[0]
+            del self._places[vm, qemu]
+        if time.monotonic() < self._refused.get((vm, qemu), 0.0):
+            return None
+        try:
+            path = group_of(vm, qemu, hierarchy, self._proc)
+        except CgroupRefused as error:
+            self._refused[vm, qemu] = time.monotonic() + _REFUSED_S
+            self.errors["refused"] += 1
+            self._tell(vm, str(error))
+            return None
+        inode = _inode(path) if path is not None else None
+        if path is None or inode is None:  # it is gone, which is normal
+            return None
+        self._places[vm, qemu] = path, inode
+        self._done.pop(path, None)
+        self._limits.pop(path, None)
+        if path in self._groups and self._groups[path].inode != inode:
+            self._forget(path)
+        return path
+
+    def _steady(self, path: Path, order: CgroupOrder) -> CgroupOrder:
+        """Return an order with the bounds that are held already where they do."""
+        held = self._limits.get(path, {})
+        limits = {
+            device: held[device] if device in held and fits(held[device], bounds) else bounds
+            for device, bounds in order.limits.items()
+        }
+        return replace(order, limits=limits)
+
+    # Settings
+
+    def _plan(
+        self, path: Path, values: Mapping[Setting, str]
+    ) -> Iterator[tuple[Path, Setting, str]]:
+        """Take note of what a group has and is to have, and yield what to write."""
+        inode = _inode(path)
+        if inode is None:
+            return
+        group = self._groups.setdefault(path, _Group(inode))
+        for setting, value in values.items():
+            key = str(setting)
+            now = read(path, setting)
+            if now is None:
+                self._lacks(path, setting)
+                continue
+            ours = group.ours.get(key, [])
+            found = group.found[key] if now in ours else now
+            new = tighter(setting, found, value)
+            if new != now or ours:
+                self._unsaved.add(path)
+                group.found[key] = found
+                group.ours[key] = [*[old for old in ours if old != new][-1:], new]
+            if new != now:
+                yield path, setting, new
+        for key in group.found.keys() - {str(setting) for setting in values}:
+            self._put_setting_back(path, group, key)
+        if not group.found:
+            self._forget(path)
+
+    def _forget(self, path: Path) -> None:
+        del self._groups[path]
+        self._done.pop(path, None)
+        self._unsaved.add(path)
+
+    def _lacks(self, path: Path, setting: Setting) -> None:
+        """Say once that a group has no controller."""
+        if setting.is_limit and path.exists():
+            switch = path.parent / "cgroup.subtree_control"
+            v2 = setting.file == "io.max"
+            mend = f"; echo +io >{switch} turns it on" if v2 else ""
+            self.errors["controller"] += 1
+            self._tell("controller", f"{path}: has no {setting.file}, so no backstop{mend}")
+
+    def _put_back(self, path: Path) -> None:
+        group = self._groups[path]
+        there = _inode(path) == group.inode
+        for key in [*group.found] if there else []:
+            self._put_setting_back(path, group, key)
+        if not there or not group.found:
+            self._forget(path)
+
+    def _put_setting_back(self, path: Path, group: _Group, key: str) -> None:
+        setting = Setting(*key.split(" "))
+        is_ours = read(path, setting) in group.ours.get(key, [])
+        if not is_ours or self._write(path, setting, group.found[key]):
+            self._unsaved.add(path)
+            del group.found[key]
+            group.ours.pop(key, None)
+
+    def _write(self, path: Path, setting: Setting, value: str) -> bool:
+        """Write a setting, and return whether that is done with."""
+        try:
+            write(path, setting, value)
+        except OSError as error:
+            if not path.exists():  # the VM has just ended
+                return True
+            if error.errno in _NO_RIGHTS:
+                self.errors["permission"] += 1
+                what = "the agent may not write it, so VMs have no backstop"
+                mend = "run it as root, or set enabled = false in [cgroup]"
+                self._tell("rights", f"{path / setting.file}: {what}; {mend}")
+            else:
+                self.errors["cgroup"] += 1
+                what = f"{setting.device} {value} was refused: {error.strerror}".strip()
+                self._tell((setting, error.errno), f"{path / setting.file}: {what}")
+            return False
+        return True
+
+    def _tell(self, about: object, what: str) -> None:
+        if about not in self._told:
+            self._told.add(about)
+            log.warning("%s", what)
+
+    # Memory
+
+    def _loaded(self) -> Iterator[tuple[Path, _Group]]:
+        for path, text in self._memory.load_cgroups().items():
+            try:
+                group = _Group(**json.loads(text))
+            except (ValueError, TypeError) as error:
+                log.warning("cgroup %s: what was saved of it can't be used (%s)", path, error)
+            else:
+                yield Path(path), group
+
+    def _save(self) -> None:
+        changed = {
+            str(path): json.dumps(asdict(self._groups[path])) if path in self._groups else None
+            for path in self._unsaved
+        }
+        if not changed:
+            return
+        try:
+            self._memory.save_cgroups(changed)
+        except IokeelError as error:
+            self.errors["store"] += 1
+            self._tell("store", str(error))
+        else:
+            self._unsaved.clear()
+
+
+def _inode(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return None

@@ -1,0 +1,111 @@
+"""What the host's block devices do, from /proc/diskstats, and how it waits for them.
+
+One reading a tick serves all storages. A storage without a device of this host, as those over a
+network, has no counters here: what it does is known by its guests alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from iokeel.core.sharing.storage import Place, StorageCounters, StorageId
+
+log = logging.getLogger(__name__)
+
+_NS_PER_MS = 1_000_000
+# Fields of a line after the name (Documentation/admin-guide/iostats.rst).
+_READS, _READ_MS, _WRITES, _WRITE_MS, _IN_FLIGHT, _BUSY_MS = 0, 3, 4, 7, 8, 9
+_FIELDS = 11
+# More requests are never in flight: some kernels have shown 2^32 - 1 for none.
+_MOST_IN_FLIGHT = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Parts of the last 10 s in which some, or all, of the host's work waited for I/O: 0 to 1."""
+
+    some_ratio: float
+    full_ratio: float
+
+
+class DiskStats:
+    """Reads the counters of storages' devices."""
+
+    def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        self._file = proc / "diskstats"
+        self._sys = sys
+        self._before: dict[str, str] = {}
+        self._told: set[str] = set()
+
+    def read(self, devices: Mapping[StorageId, Place]) -> dict[StorageId, StorageCounters]:
+        """Return the counters of those storages whose devices count."""
+        try:
+            text = self._file.read_text()
+        except OSError as error:
+            self._tell(str(self._file), f"can't be read: {error.strerror}")
+            return {}
+        at_ns = time.monotonic_ns()
+        wanted = {place.number for place in devices.values()}
+        lines: dict[str, str] = {}
+        found: dict[str | None, StorageCounters] = {}
+        for line in text.splitlines():
+            major, minor, device, rest = (line.split(None, 3) + [""] * 4)[:4]
+            number = f"{major}:{minor}"
+            if number in wanted and (counters := _counters(rest, at_ns)) is not None:
+                lines[number] = rest
+                if rest != self._before.get(number) or self._counts(number, device):
+                    found[number] = counters
+        self._before = lines
+        return {name: found[p.number] for name, p in devices.items() if p.number in found}
+
+    def _counts(self, number: str, device: str) -> bool:
+        """Whether a device whose counters stand still is one that counts at all."""
+        try:
+            off = (self._sys / "dev/block" / number / "queue/iostats").read_text().strip() == "0"
+        except OSError:  # it is a partition, or just gone
+            off = False
+        if off:
+            switch = f"/sys/block/{device}/queue/iostats"
+            self._tell(device, f"its counters are off; echo 1 >{switch} turns them on")
+        return not off
+
+    def _tell(self, where: str, what: str) -> None:
+        if where not in self._told:
+            self._told.add(where)
+            log.warning("%s: %s; its latency isn't known", where, what)
+
+
+def read_pressure(proc: Path = Path("/proc")) -> Pressure | None:
+    """Return how the host waits for I/O, or None where its kernel doesn't say."""
+    try:
+        text = (proc / "pressure/io").read_text()
+    except OSError:  # not built in; or switched off, where reading gives EOPNOTSUPP
+        return None
+    percent = dict(re.findall(r"^(some|full) avg10=(\d+\.\d+) ", text, re.MULTILINE))
+    if percent.keys() != {"some", "full"}:
+        return None
+    return Pressure(float(percent["some"]) / 100, float(percent["full"]) / 100)
+
+
+def _counters(rest: str, at_ns: int) -> StorageCounters | None:
+    """Return what a line says, or None where it makes no sense."""
+    fields = rest.split(None, _FIELDS)
+    if len(fields) < _FIELDS or not all(f.isascii() and f.isdigit() for f in fields[:_FIELDS]):
+        return None
+    numbers = [int(field) for field in fields[:_FIELDS]]
+    if numbers[_IN_FLIGHT] > _MOST_IN_FLIGHT:
+        return None
+    return StorageCounters(
+        at_ns,
+        numbers[_READS],
+        numbers[_READ_MS] * _NS_PER_MS,
+        numbers[_WRITES],
+        numbers[_WRITE_MS] * _NS_PER_MS,
+        numbers[_IN_FLIGHT],
+        numbers[_BUSY_MS] * _NS_PER_MS,
+    )

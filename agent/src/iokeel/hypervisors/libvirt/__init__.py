@@ -1,0 +1,1 @@
+"""VMs that libvirt runs."""

@@ -1,0 +1,1 @@
+"""VMs that are reached by their QMP sockets."""

@@ -1,0 +1,218 @@
+"""The counters of one VM's drives, asked for over its QMP connection at each tick.
+
+A tick needs no task: queries are written to the sockets of all VMs, replies are taken where the
+event loop reads them, and one future is awaited for all (connection.py
+says why).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar, cast
+
+from iokeel.config.load import Vm
+from iokeel.core.counters import Counters, DriveId, ThrottleCounters
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.hypervisors.abilities import Abilities
+from iokeel.hypervisors.qmp.connection import MonitorLost, QmpConnection, Reply, decoder
+from iokeel.hypervisors.qmp.drives import BlockStats
+from iokeel.hypervisors.qmp.throttle_groups import QUERY_GROUPS, Group, group_limits
+from iokeel.hypervisors.source import Reports
+
+log = logging.getLogger(__name__)
+
+_COUNTERS = decoder(list[BlockStats])
+GROUPS = decoder(list[Group])
+_UNREAD = b""
+_QUERY_COUNTERS = b'"execute":"query-blockstats"'
+
+T = TypeVar("T")
+
+
+class Round:
+    """What one sample waits for, and what came of it."""
+
+    __slots__ = ("done", "found", "outstanding")
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.found: dict[DriveId, Counters] = {}
+        self.outstanding = 1  # one for those that are not asked yet
+        self.done = done
+
+    def came(self) -> None:
+        """Take note that one of those that were asked has answered, or won't."""
+        self.outstanding -= 1
+        if not self.outstanding:
+            self.end()
+
+    def end(self) -> None:
+        """Wait no longer."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class DriveCounters:
+    """Asks one VM for the counters of its drives and, where it has them, its throttle groups.
+
+    look_again: called where drives are not as they are known to be. note_limits: called with a
+    target and the limits that its throttle group is seen to have.
+    """
+
+    def __init__(
+        self,
+        vm: Vm,
+        reports: Reports,
+        look_again: Callable[[], None],
+        note_limits: Callable[[str, ThrottleLimits | None], None],
+    ) -> None:
+        self.hangs = False
+        self._vm = vm
+        self._reports = reports
+        self._look_again = look_again
+        self._note_limits = note_limits
+        self._asked: Round | None = None
+        self._abilities = Abilities()
+        # By what QEMU calls it, each BlockBackend's drive, or None where it is without a medium.
+        self._ids: Mapping[tuple[str, str], DriveId | None] = {}
+        self._groups: Mapping[str, DriveId] = {}
+        self._throttles: dict[DriveId, ThrottleCounters] = {}
+        self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
+
+    def connected(self, abilities: Abilities) -> None:
+        """Begin anew with a QEMU that answers."""
+        self._asked, self.hangs, self._abilities = None, False, abilities
+
+    def follow(
+        self, ids: Mapping[tuple[str, str], DriveId | None], groups: Mapping[str, DriveId]
+    ) -> None:
+        """Count these drives: by (qdev, device), and by the throttle-group object of its own."""
+        self._ids, self._groups = ids, groups
+        self._limits.clear()
+
+    def forget_limits(self, drive: DriveId) -> None:
+        """Look into a drive's limits at the next tick, whether they have changed or not."""
+        self._limits[drive] = _UNREAD
+
+    def ask(self, connection: QmpConnection | None, round_: Round) -> None:
+        """Ask for the counters of all drives, unless an earlier answer is still owed."""
+        if self._asked is not None or connection is None:
+            self._missed()
+            return
+        groups, devices = self._abilities.group_statistics, self._abilities.guest_devices
+        if not groups and not devices:
+            return
+        self._asked = round_
+        round_.outstanding += 1
+        if groups:
+            connection.ask(QUERY_GROUPS, GROUPS, partial(self._grouped, round_))
+        if devices:
+            connection.ask(_QUERY_COUNTERS, _COUNTERS, partial(self._counted, round_))
+
+    def check_answered(self) -> None:
+        """Take note where the answer has not come in time."""
+        if self._asked is not None and not self.hangs:
+            self._missed()
+
+    def owner(self, group: Group) -> DriveId | None:
+        """Return the drive that a throttle group limits, and nothing else beside it."""
+        drive = self._groups.get(group.name)
+        if drive is None and len(group.members) == 1:
+            (member,) = group.members
+            drive = self._ids.get((member.qdev, member.device))
+        return drive
+
+    def _grouped(self, round_: Round, reply: Reply[list[Group]] | MonitorLost) -> None:
+        self._throttles = {}
+        devices = self._abilities.guest_devices
+        try:
+            groups = self._answer(reply)
+            if groups is not None:
+                self._take_groups(groups)
+            if not devices and not round_.done.done():
+                for drive, throttle in self._throttles.items():
+                    round_.found[drive] = Counters.of_group(throttle)
+        finally:
+            if not devices:
+                self._asked = None
+                round_.came()
+
+    def _counted(self, round_: Round, reply: Reply[list[BlockStats]] | MonitorLost) -> None:
+        self._asked = None
+        try:
+            drives = self._answer(reply)
+            if drives is not None and not round_.done.done():
+                self._take(round_.found, drives)
+        finally:
+            round_.came()
+
+    def _answer(self, reply: Reply[T] | MonitorLost) -> T | None:
+        if isinstance(reply, MonitorLost):
+            return None
+        if reply.error is not None:
+            self._reports.errors["refused"] += 1
+            return None
+        if self.hangs:
+            self.hangs = False
+            self._look_again()
+            log.info("VM %s: QEMU answers again", self._vm.name)
+        return cast(T, reply.answer)
+
+    def _take(self, found: dict[DriveId, Counters], drives: list[BlockStats]) -> None:
+        now_ns = time.monotonic_ns()
+        ids = self._ids
+        if len(drives) != len(ids):
+            self._look_again()
+        for drive in drives:
+            stats = drive.stats
+            try:
+                identity = ids[drive.qdev, drive.device]
+            except KeyError:
+                self._look_again()
+                continue
+            if identity is not None:
+                found[identity] = Counters(
+                    now_ns,
+                    stats.rd_operations,
+                    stats.rd_bytes,
+                    stats.wr_operations,
+                    stats.wr_bytes,
+                    stats.rd_total_time_ns,
+                    stats.wr_total_time_ns,
+                    self._throttles.get(identity),
+                )
+
+    def _take_groups(self, groups: list[Group]) -> None:
+        now_ns = time.monotonic_ns()
+        devices = self._abilities.guest_devices
+        gone = set(self._limits)
+        for group in groups:
+            drive = self.owner(group)
+            if drive is None:
+                if not devices:
+                    self._look_again()
+                continue
+            gone.discard(drive)
+            if len(group.members) == 1 or not devices:
+                self._throttles[drive] = group.counters(now_ns)
+            limits = bytes(group.limits)
+            if limits != self._limits.get(drive):
+                self._limits[drive] = limits
+                self._note_limits(drive.target, group_limits(limits))
+        for drive in gone:  # a drive that has left its group has no limits
+            del self._limits[drive]
+            self._note_limits(drive.target, UNLIMITED)
+            self._look_again()
+
+    def _missed(self) -> None:
+        self._reports.errors["timeout"] += 1
+        if not self.hangs:
+            self.hangs = True
+            log.error(
+                "VM %s: %s: QEMU doesn't answer; see whether it is stopped or its storage hangs",
+                self._vm.name,
+                self._vm.socket,
+            )

@@ -1,0 +1,100 @@
+"""VMs that are reached by their QMP sockets: QEMU without libvirt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections.abc import Collection, Mapping, Sequence
+
+from iokeel.config.load import Vm
+from iokeel.core.counters import Counters, DriveId
+from iokeel.core.limits import ThrottleLimits
+from iokeel.errors import DriveGone
+from iokeel.hypervisors.qmp.counters import Round
+from iokeel.hypervisors.qmp.monitor import Monitor
+from iokeel.hypervisors.source import Reports, VmInfo
+
+log = logging.getLogger(__name__)
+
+# How many sockets are connected at once, and how many asked before replies are read: replies that
+# are read soon after they were made carry a time that is right.
+_CONNECTING = 64
+_ASKED_AT_ONCE = 32
+# Descriptors that are not sockets of VMs.
+_OTHER_FILES = 100
+
+
+class QmpSource(Reports):
+    """The VMs behind some QMP sockets. Implements iokeel.hypervisors.source.Source."""
+
+    def __init__(self, vms: Sequence[Vm]) -> None:
+        super().__init__()
+        self._monitors = {vm.name: Monitor(vm, self) for vm in vms}
+
+    async def run(self) -> None:
+        """Connect to every socket, keep connected and follow the drives, until cancelled."""
+        _allow_files(len(self._monitors) + _OTHER_FILES)
+        connecting = asyncio.Semaphore(_CONNECTING)
+        async with asyncio.TaskGroup() as group:
+            for monitor in self._monitors.values():
+                group.create_task(monitor.run(connecting))
+
+    def announce(self, domain: str) -> None:
+        """Connect to a VM, or find its drives anew, at once."""
+        if (monitor := self._monitors.get(domain)) is not None:
+            monitor.look_again()
+
+    def vms(self) -> Mapping[str, VmInfo]:
+        """Return the running VMs by name, as last seen. Does no I/O."""
+        return self.known
+
+    async def sample(
+        self, domains: Collection[str] | None, timeout_s: float
+    ) -> Mapping[DriveId, Counters]:
+        """Read the counters of all VMs' drives, or of some domains' only.
+
+        A VM that still owes the answer to an earlier query is not asked again, and what it
+        answers after its timeout is dropped.
+        """
+        loop = asyncio.get_running_loop()
+        round_ = Round(loop.create_future())
+        deadline = loop.call_later(timeout_s, round_.end)
+        monitors = [
+            monitor
+            for name in (self._monitors if domains is None else domains)
+            if (monitor := self._monitors.get(name)) is not None and monitor.connected
+        ]
+        try:
+            for number, monitor in enumerate(monitors, 1):
+                monitor.ask(round_)
+                if number % _ASKED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            round_.came()
+            await round_.done
+        finally:
+            deadline.cancel()
+        if round_.outstanding:
+            for monitor in monitors:
+                monitor.check_answered()
+        return round_.found
+
+    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
+        """Put limits in force by block_set_io_throttle, or on the drive's throttle-group object.
+
+        Raises DriveGone, LimitsRejected or ConnectionLost. After a timeout it is not known which
+        limits hold, and they are read again as soon as QEMU answers.
+        """
+        monitor = self._monitors.get(drive.domain)
+        if monitor is None:
+            raise DriveGone(str(drive), "no VM of that name is configured")
+        await monitor.set_limits(drive, limits, timeout_s)
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise the limit of open files as far as it has to and may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+    if hard < wanted:
+        log.error("%d files can be open, %d are needed: raise LimitNOFILE", hard, wanted)

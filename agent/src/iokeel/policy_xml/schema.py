@@ -1,0 +1,192 @@
+"""What may be written in a <policy> element, and what is wrong with one that is written otherwise.
+
+The schema policy.rng decides. What it finds is then said in words of our own, since libxml2's
+name neither the attribute nor the mend.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from lxml import etree
+
+from iokeel.core.policy import MOST_IOPS
+from iokeel.errors import ConfigError, PolicyError
+from iokeel.words.quoting import did_you_mean, shown
+
+NAMESPACE = "urn:iokeel:policy:1"
+
+_XML_SPACE = " \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How an attribute's value is written: as policy.rng has it, and in words."""
+
+    pattern: re.Pattern[str]
+    what: str
+    mend: str
+
+
+NAME = Kind(
+    re.compile(r"[A-Za-z0-9_.-]{1,64}"),
+    "not a name",
+    "give 1 to 64 of the characters A-Z a-z 0-9 _ . -",
+)
+WHOLE = Kind(
+    re.compile(r"[0-9]{1,12}"),
+    "not a whole number in plain digits",
+    f"write it like 500, at most {MOST_IOPS}",
+)
+POSITIVE = Kind(
+    re.compile(r"(?=.{1,16}\Z)(?:0*[1-9][0-9]*(?:\.[0-9]+)?|0+\.0*[1-9][0-9]*)"),
+    "not a positive number in plain digits",
+    "write it like 5 or 2.5",
+)
+BUDGET = Kind(re.compile("shared|separate"), "not known", "give 'shared' or 'separate'")
+
+POLICY_ATTRIBUTES = {"tenant": NAME, "class": NAME}
+DRIVE_ATTRIBUTES = {
+    "target": NAME,
+    "class": NAME,
+    "reservation": WHOLE,
+    "limit": WHOLE,
+    "burst": WHOLE,
+    "burst-seconds": WHOLE,
+    "weight": WHOLE,
+    "latency-target-ms": POSITIVE,
+    "budget": BUDGET,
+}
+
+
+def validate(policy: etree._Element, where: str) -> None:
+    """Raise PolicyError for the first thing in a <policy> that the schema does not allow.
+
+    where: what to call the document, such as "domain db1"; the line is put after it.
+    """
+    schema = _schema()
+    if schema.validate(policy):
+        return
+    explain(policy, where)
+    # Not reached as long as explain knows all that the schema does, which a test holds.
+    message = shown(str(schema.error_log.last_error))
+    raise PolicyError(at(policy, where), f"not valid, {message}", "see policy.rng")
+
+
+def schema_path() -> Path:
+    """Return where the schema is: in the installed package, or in a checkout beside the hook."""
+    packaged = Path(__file__).with_name("policy.rng")
+    checkout = Path(__file__).parents[4] / "libvirt-hooks" / "policy.rng"
+    return packaged if packaged.exists() else checkout
+
+
+@cache
+def _schema() -> etree.RelaxNG:
+    path = schema_path()
+    try:
+        return etree.RelaxNG(etree.parse(str(path)))
+    except (OSError, etree.LxmlError) as error:
+        mend = "install iokeel anew"
+        raise ConfigError(str(path), f"not a schema, {shown(str(error))}", mend) from error
+
+
+def explain(policy: etree._Element, where: str) -> None:
+    """Raise PolicyError for the first thing in a <policy> that may not be there; else return."""
+    _explain_attributes(policy, POLICY_ATTRIBUTES, where)
+    _explain_text(policy, where)
+    for element in elements(policy):
+        line = at(element, where)
+        if element.tag != f"{{{NAMESPACE}}}drive":
+            _explain_element(policy, element, line)
+        _explain_attributes(element, DRIVE_ATTRIBUTES, where)
+        if element.get("target") is None:
+            raise PolicyError(line, "<drive> has no target", "name its disk, like target='vda'")
+        _explain_text(element, where)
+        for child in elements(element):
+            raise PolicyError(
+                at(child, where),
+                f"element {shown(local(child))} is inside <drive>",
+                "end the <drive> before it; all that it says is in its attributes",
+            )
+
+
+def _explain_element(policy: etree._Element, element: etree._Element, line: str) -> None:
+    name, namespace = local(element), namespace_of(element)
+    if name != "drive":
+        raise PolicyError(
+            line, f"element {shown(name)} is not known", did_you_mean(name, ["drive"])
+        )
+    if namespace:
+        what = f"<drive> is in namespace {shown(namespace)}"
+        raise PolicyError(line, what, "put it into that of its <policy>")
+    if policy.prefix is None:
+        mend = "write <drive> without xmlns=''"
+    else:
+        mend = f"write <{shown(policy.prefix)[1:-1]}:drive>"
+    raise PolicyError(line, "<drive> is in no namespace", mend)
+
+
+def _explain_attributes(element: etree._Element, known: Mapping[str, Kind], where: str) -> None:
+    line = at(element, where)
+    for name, value in attributes(element):
+        attribute = etree.QName(name)
+        if attribute.namespace:
+            raise PolicyError(
+                line,
+                f"attribute {shown(attribute.localname)} is in namespace "
+                f"{shown(attribute.namespace)}",
+                "write it without a prefix" if attribute.localname in known else "remove it",
+            )
+        kind = known.get(name)
+        if kind is None:
+            raise PolicyError(
+                line, f"attribute {shown(name)} is not known", did_you_mean(name, known)
+            )
+        if not kind.pattern.fullmatch(value):
+            raise PolicyError(line, f"{name} is {shown(value)}, {kind.what}", kind.mend)
+
+
+def _explain_text(element: etree._Element, where: str) -> None:
+    for text in (element.text, *(child.tail for child in element)):
+        found = (text or "").strip(_XML_SPACE)
+        if found:
+            raise PolicyError(
+                at(element, where),
+                f"text {shown(found)} in <{local(element)}>",
+                "remove it; a policy is in attributes",
+            )
+
+
+def elements(parent: etree._Element) -> Iterator[etree._Element]:
+    """Yield a parent's child elements, not its comments and processing instructions."""
+    return (child for child in parent if isinstance(child.tag, str))
+
+
+def attributes(element: etree._Element) -> list[tuple[str, str]]:
+    """Return an element's attributes in their order."""
+    return cast(list[tuple[str, str]], element.items())
+
+
+def local(element: etree._Element) -> str:
+    """Return an element's name without its namespace."""
+    return etree.QName(element).localname
+
+
+def namespace_of(element: etree._Element) -> str:
+    """Return an element's namespace, "" for none."""
+    return etree.QName(element).namespace or ""
+
+
+def line_of(element: etree._Element) -> int:
+    """Return the line in which an element begins."""
+    return cast(int, element.sourceline) or 1
+
+
+def at(element: etree._Element, where: str) -> str:
+    """Return what to call an element in an error: the document and the line."""
+    return f"{where}, line {line_of(element)}"

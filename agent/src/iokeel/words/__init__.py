@@ -1,0 +1,1 @@
+"""Sizes, rates and names as people write and read them."""

@@ -1,0 +1,66 @@
+"""Sizes, rates and times as a person writes and reads them."""
+
+from __future__ import annotations
+
+import re
+
+from iokeel.errors import ConfigError
+from iokeel.words.quoting import shown
+
+_SIZE = re.compile(r"([0-9]{1,15}) ?([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
+_FACTORS = {None: 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_DECIMAL = (("G", 1e9), ("M", 1e6), ("k", 1e3))
+
+
+def parse_size(text: str) -> int:
+    """Return a size such as "4k", "1M", "64 KiB" or "4096" in bytes; k, m and g are binary.
+
+    Raises ConfigError for anything else.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ConfigError(shown(text), "not a size", "give bytes, or write it like 4k or 1m")
+    return int(match[1]) * _FACTORS[match[2] and match[2].lower()]
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with a binary unit: 8 KiB, 27.5 KiB, 512 B."""
+    for unit, factor in _BINARY:
+        if count >= factor:
+            return f"{_short(count / factor)} {unit}"
+    return f"{_short(count)} B"
+
+
+def rate(count: float, unit: str = "") -> str:
+    """Return a rate with a decimal prefix: 950, 12.4k, or with a unit 98.3 MB/s."""
+    for prefix, factor in _DECIMAL:
+        if count >= 10 * factor or (unit and count >= factor):
+            return f"{_short(count / factor)}{' ' if unit else ''}{prefix}{unit}"
+    return f"{_short(count)}{' ' + unit if unit else ''}"
+
+
+def iops(count: float) -> str:
+    """Return a normalized rate: 4000 iops, 12.5k iops."""
+    return f"{rate(count)} iops"
+
+
+def percent(ratio: float) -> str:
+    """Return a ratio in percent: 0.98 is 98 %."""
+    return f"{100 * ratio:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a time: 380 us, 4.2 ms, 1.3 s, 12 min, 3 h."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{_short(seconds * 1e3)} ms"
+    if seconds < 120:
+        return f"{_short(seconds)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _short(value: float) -> str:
+    text = f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    return text.removesuffix(".0")

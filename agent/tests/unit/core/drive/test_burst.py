@@ -1,0 +1,78 @@
+"""Burst credit: a second for each second under the limit, up to a cap, and never overdrawn."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iokeel.core.drive.burst import REOPEN_S, Credit
+from iokeel.core.policy import DrivePolicy
+
+POLICY = DrivePolicy(limit=1000, burst=2000, burst_seconds=60)
+
+
+def after(credit: Credit, rate: float | None, seconds: int, policy: DrivePolicy = POLICY) -> Credit:
+    for _ in range(seconds):
+        credit = credit.after(policy, rate, 1.0)
+    return credit
+
+
+def test_a_second_under_the_limit_earns_a_second() -> None:
+    assert after(Credit(), 0, 10).seconds == 10
+    assert after(Credit(), 500, 10).seconds == 10
+
+
+def test_credit_stops_at_its_cap() -> None:
+    assert after(Credit(), 0, 100).seconds == 60
+
+
+def test_a_second_of_burst_spends_a_second_and_ends_it_in_time() -> None:
+    full = after(Credit(), 0, 100)
+    assert full.open
+    assert after(full, 2000, 59).open
+    spent = after(full, 2000, 60)
+    assert spent == Credit(0, False)
+
+
+def test_a_drive_at_its_limit_earns_and_spends_nothing() -> None:
+    half = Credit(30, True)
+    assert after(half, 1000, 100) == half
+    assert after(half, 970, 100) == half
+    assert after(half, 1030, 100) == half
+
+
+def test_an_unknown_rate_changes_nothing() -> None:
+    assert after(Credit(30, True), None, 10) == Credit(30, True)
+
+
+def test_the_burst_opens_again_only_with_some_credit() -> None:
+    assert not after(Credit(), 0, int(REOPEN_S) - 1).open
+    assert after(Credit(), 0, int(REOPEN_S)).open
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [DrivePolicy(limit=1000), DrivePolicy(limit=1000, burst=1000), DrivePolicy(reservation=5)],
+)
+def test_without_a_burst_there_is_no_credit(policy: DrivePolicy) -> None:
+    assert after(Credit(), 0, 100, policy) == Credit()
+
+
+def test_no_burst_seconds_means_no_burst() -> None:
+    policy = DrivePolicy(limit=1000, burst=2000, burst_seconds=0)
+    assert not after(Credit(), 0, 100, policy).open
+
+
+@given(st.lists(st.tuples(st.floats(0, 5000), st.floats(0.05, 3.0))))
+def test_bursts_never_take_longer_than_what_was_earned(ticks: list[tuple[float, float]]) -> None:
+    credit, earned, spent = Credit(), 0.0, 0.0
+    for rate, elapsed in ticks:
+        burst = credit.open and rate > 1.05 * 1000
+        if not credit.open:
+            rate = min(rate, 1000.0)
+        if burst:
+            spent += min(elapsed, credit.seconds)
+        elif rate < 0.95 * 1000:
+            earned += elapsed
+        credit = credit.after(POLICY, rate, elapsed)
+        assert 0 <= credit.seconds <= 60
+    assert spent <= earned + 1e-6

@@ -1,0 +1,542 @@
+"""Shares of storages and tenants, on cases whose figures are worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
+from iokeel.core.policy import DrivePolicy, TenantPolicy
+from iokeel.core.sharing.allocate import allot
+from iokeel.core.sharing.capacity import HEADROOM_RATIO, POWER, SLACK, STEP
+from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
+from iokeel.core.state import DriveSeen, DriveState, Share, StorageSeen, StorageState
+
+DISK = "sda"
+CAPACITY = StoragePolicy(capacity=10_000)
+
+
+@dataclass
+class Host:
+    """Drives and what they did in the last second, on storages with a state each."""
+
+    storages: dict[str, StorageSeen] = field(default_factory=lambda: {DISK: StorageSeen(CAPACITY)})
+    tenants: dict[str, TenantPolicy] = field(default_factory=dict)
+    before: Mapping[str, StorageState] = field(default_factory=dict)
+    seen: dict[DriveId, DriveSeen] = field(default_factory=dict)
+    known: dict[DriveId, DriveState] = field(default_factory=dict)
+
+    def drive(
+        self,
+        name: str,
+        rate: float | None = 0.0,
+        *,
+        full: bool = False,
+        storage: str = DISK,
+        tenant: str | None = None,
+        policy: bool = True,
+        latency_ms: float = 1.0,
+        **promised: Any,
+    ) -> None:
+        """Add a drive. full: whether its limits were what held it."""
+        drive = DriveId(name, "vda")
+        promise = DrivePolicy(**promised) if policy else None
+        did = None
+        if rate is not None:
+            seconds = latency_ms / 1000 if rate else None
+            did = Rates(1.0, Flow(rate, rate * 4096), Flow(0, 0), seconds, None)
+        self.seen[drive] = DriveSeen(promise, None, None, storage=storage, tenant=tenant)
+        self.known[drive] = DriveState(
+            policy=promise, rates=did, rate=rate, demand=rate or 0.0, backlogged=full
+        )
+
+    def allot(self) -> dict[str, Share]:
+        """Return the drives' shares by the domain's name, and keep the storages' states."""
+        self.before, shares = allot(self.seen, self.known, self.storages, self.before, self.tenants)
+        return {drive.domain: share for drive, share in shares.items()}
+
+    def most(self) -> dict[str, float]:
+        return {name: share.most for name, share in self.allot().items()}
+
+    @property
+    def disk(self) -> StorageState:
+        return self.before[DISK]
+
+
+def test_backlogged_drives_divide_a_storage_by_weight() -> None:
+    host = Host()
+    for name, weight in {"a": 400, "b": 300, "c": 200, "d": 100}.items():
+        host.drive(name, 1000, full=True, weight=weight)
+    assert host.most() == pytest.approx({"a": 4000, "b": 3000, "c": 2000, "d": 1000})
+    assert host.disk.level == 10
+    assert host.disk.given == pytest.approx(10_000)
+
+
+def test_reservations_come_before_weights_and_limits_before_both() -> None:
+    host = Host()
+    host.drive("a", 1000, full=True, reservation=3000)
+    host.drive("b", 1000, full=True)
+    host.drive("c", 1000, full=True, limit=1000)
+    shares = host.allot()
+    assert shares["a"].most == pytest.approx(6000)
+    assert shares["a"].owed == 3000
+    assert shares["a"].by_weight == pytest.approx(3000)
+    assert shares["b"].most == pytest.approx(3000)
+    assert shares["c"].most >= 1000
+
+
+def test_a_drive_below_its_limits_wants_what_it_does_and_leaves_the_rest() -> None:
+    host = Host()
+    host.drive("a", 500)
+    host.drive("b", 1000, full=True)
+    host.drive("c", 1000, full=True)
+    most = host.most()
+    assert most["b"] == most["c"] == pytest.approx(4750)
+    assert host.disk.given == pytest.approx(10_000)
+
+
+def test_an_idle_drive_is_entitled_to_what_it_would_get_if_it_woke() -> None:
+    host = Host()
+    host.drive("idle", 0, reservation=2000, weight=200)
+    host.drive("a", 1000, full=True)
+    host.drive("b", 1000, full=True)
+    most = host.most()
+    assert most["a"] == most["b"] == 5000
+    assert most["idle"] == 10_000  # 2,000 + 200 x 50, bound by what there is
+    host.drive("c", 1000, full=True, weight=800)
+    assert host.most()["idle"] == pytest.approx(2000 + 200 * 10)
+
+
+def test_where_all_wants_fit_every_drive_may_do_what_the_storage_can() -> None:
+    host = Host()
+    host.drive("a", 3000)
+    host.drive("b", 4000)
+    host.drive("c", 0)
+    assert set(host.most().values()) == {10_000}
+    assert host.disk.level == inf
+    assert not host.disk.short
+
+
+def test_what_drives_without_a_policy_do_is_not_there_to_divide() -> None:
+    host = Host()
+    host.drive("stranger", 4000, policy=False)
+    host.drive("a", 1000, full=True)
+    host.drive("b", 1000, full=True)
+    assert host.most() == {"a": 3000, "b": 3000}
+    assert host.disk.usable == 6000
+    host.drive("stranger", 40_000, policy=False)
+    assert host.most() == {"a": 0, "b": 0}
+    assert host.disk.level == 0
+
+
+def test_reservations_that_do_not_fit_are_scaled_down_together_and_it_is_said() -> None:
+    host = Host()
+    host.drive("a", 1000, full=True, reservation=15_000)
+    host.drive("b", 1000, full=True, reservation=5_000)
+    host.drive("c", 1000, full=True)
+    assert host.most() == pytest.approx({"a": 7500, "b": 2500, "c": 0})
+    assert host.disk.kept == 0.5
+    assert host.disk.promised == 20_000
+    assert host.disk.oversold
+
+
+def test_reservations_of_idle_drives_are_oversold_too_but_nobody_is_cut() -> None:
+    host = Host()
+    host.drive("a", 0, reservation=15_000)
+    host.drive("b", 1000, full=True, reservation=5_000)
+    most = host.most()
+    assert most["b"] == 10_000
+    assert host.disk.kept == 1
+    assert host.disk.oversold
+
+
+def test_a_drive_that_was_not_seen_yet_wants_what_it_is_promised() -> None:
+    host = Host()
+    host.drive("new", None, reservation=4000)
+    host.drive("a", 1000, full=True)
+    assert host.most() == {"a": 6000, "new": 10_000}
+
+
+def test_drives_on_a_storage_of_unknown_capacity_are_bound_by_nothing_there() -> None:
+    host = Host({DISK: StorageSeen(StoragePolicy())})
+    host.drive("a", 1000, full=True, limit=1000)
+    assert host.allot() == {}
+    assert host.disk.usable is None
+
+
+def test_drives_of_unknown_storage_keep_their_tenants_limit() -> None:
+    host = Host(tenants={"acme": TenantPolicy(limit=1000)})
+    host.drive("a", 100, full=True, tenant="acme", storage="nowhere")
+    host.drive("b", 100, full=True, tenant="acme")
+    assert host.most() == {"a": 500, "b": 500}
+
+
+def test_a_tenants_limit_holds_over_its_drives_on_two_storages() -> None:
+    host = Host({DISK: StorageSeen(CAPACITY), "sdb": StorageSeen(CAPACITY)})
+    host.tenants["acme"] = TenantPolicy(limit=3000)
+    host.drive("a", 100, full=True, tenant="acme", weight=200)
+    host.drive("b", 100, full=True, tenant="acme", weight=100, storage="sdb")
+    host.drive("x", 100, full=True)
+    host.drive("y", 100, full=True, storage="sdb")
+    shares = host.allot()
+    assert shares["a"].most == pytest.approx(2000)
+    assert shares["a"].tenant == "acme"
+    assert shares["a"].storage is None
+    assert shares["b"].most == pytest.approx(1000)
+    assert shares["x"].most == pytest.approx(8000)  # what acme leaves is not lost
+    assert shares["y"].most == pytest.approx(9000)
+    assert not shares["x"].tenant
+
+
+def test_a_tenants_drives_share_its_weight_and_not_each_has_its_own() -> None:
+    host = Host(tenants={"acme": TenantPolicy(weight=100)})
+    for name in "abc":
+        host.drive(name, 100, full=True, tenant="acme")
+    host.drive("x", 100, full=True)
+    most = host.most()
+    assert most["x"] == 5000
+    assert most["a"] == most["b"] == most["c"] == pytest.approx(5000 / 3)
+
+
+def test_a_tenants_reservation_goes_to_whichever_of_its_drives_asks() -> None:
+    host = Host(tenants={"acme": TenantPolicy(reservation=6000)})
+    host.drive("a", 100, full=True, tenant="acme")
+    host.drive("b", 0, tenant="acme")
+    host.drive("x", 100, full=True)
+    assert host.most() == {"a": 8000, "b": 8000, "x": 2000}
+
+
+def test_a_tenants_reservation_is_spread_over_storages_by_demand() -> None:
+    host = Host({DISK: StorageSeen(CAPACITY), "sdb": StorageSeen(CAPACITY)})
+    host.tenants["acme"] = TenantPolicy(reservation=4000)
+    host.drive("a", 2999, full=True, tenant="acme")
+    host.drive("b", 999, full=True, tenant="acme", storage="sdb")
+    host.drive("x", 100, full=True)
+    host.drive("y", 100, full=True, storage="sdb")
+    assert host.most() == {"a": 6500, "x": 3500, "b": 5500, "y": 4500}
+
+
+def test_what_a_tenants_idle_drive_is_owed_is_not_given_to_another_of_its_drives_on_top() -> None:
+    host = Host(tenants={"acme": TenantPolicy()})
+    host.drive("a", 0, tenant="acme", reservation=4000)
+    host.drive("b", 1000, full=True, tenant="acme")
+    host.drive("x", 1000, full=True)
+    most = host.most()
+    assert (most["b"], most["x"]) == (5000, 5000)
+    assert host.disk.given == pytest.approx(10_000)
+    assert most["a"] >= 4000
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_never_more_than_there_is_is_given_to_those_that_want_it(full: bool) -> None:
+    tenants = {"acme": TenantPolicy(3000, 7000, 200), "umbra": TenantPolicy(weight=50)}
+    host = Host(tenants=tenants)
+    for i in range(12):
+        tenant = ("acme", "umbra", None)[i % 3]
+        rate = 900.0 * (i % 4)
+        host.drive(f"d{i}", rate, full=full and i % 4 > 1, tenant=tenant, reservation=100 * i)
+    host.allot()
+    assert host.disk.given <= 10_000 * (1 + 1e-9)
+    assert host.disk.given == pytest.approx(min(10_000, host.disk.wanted))
+
+
+# Latency targets
+
+VICTIM: dict[str, Any] = {"latency_target_ms": 2.0}
+
+
+def test_others_leave_room_for_a_drive_with_a_target_that_is_idle() -> None:
+    host = Host()
+    host.drive("victim", 0, **VICTIM)
+    host.drive("a", 4000, full=True)
+    host.drive("b", 4000, full=True)
+    most = host.most()
+    assert most["a"] == most["b"] == pytest.approx(HEADROOM_RATIO * 5000)
+    assert most["victim"] >= 3333
+    assert host.disk.suffering == ()
+    host.drive("victim", (1 - HEADROOM_RATIO) * 10_000, **VICTIM)
+    assert host.most() == pytest.approx(most)  # nobody's limits change when it wakes up
+
+
+def test_no_throttle_of_its_own_slows_a_drive_with_a_target_while_there_is_room() -> None:
+    host = Host()
+    host.drive("victim", 1000, weight=1, latency_ms=1.5, **VICTIM)
+    host.drive("a", 4000, full=True, weight=1000)
+    assert host.most() == pytest.approx({"victim": 1500, "a": 8500})
+    host.drive("victim", 1000, full=True, weight=1, limit=1200, **VICTIM)
+    assert host.most()["victim"] >= 1200
+
+
+def suffering(**lower: Any) -> Host:
+    host = Host()
+    host.drive("victim", 500, latency_ms=20.0, **VICTIM)
+    host.drive("low", 4000, full=True, weight=50, **lower)
+    host.drive("high", 4000, full=True, weight=200)
+    return host
+
+
+def test_the_lowest_weight_is_cut_first_for_a_drive_that_suffers() -> None:
+    host = suffering()
+    for _ in range(6):
+        shares = host.allot()
+    assert host.disk.suffering == (DriveId("victim", "vda"),)
+    assert host.disk.room == pytest.approx(HEADROOM_RATIO * STEP**6)
+    # by weight the victim has 20,000 / 7, low half of that and high twice that; but for the two
+    # there is room for 4,517 only
+    assert shares["low"].most == 0
+    assert shares["low"].cut == pytest.approx(10_000 / 7)
+    assert shares["high"].most == pytest.approx(HEADROOM_RATIO * STEP**6 * 10_000)
+    assert host.disk.cut == pytest.approx(50_000 / 7 - shares["high"].most)
+    assert not host.disk.exhausted
+
+
+def test_nobody_is_cut_below_what_it_is_owed_and_it_is_said_when_that_is_all_that_is_left() -> None:
+    host = suffering(reservation=1500)
+    for _ in range(40):
+        shares = host.allot()
+    assert shares["low"].most == pytest.approx(1500)
+    assert shares["high"].most <= 1
+    assert host.disk.exhausted
+    before = host.disk.room
+    host.drive("victim", 500, latency_ms=0.2, **VICTIM)
+    host.drive("high", 1, full=True, weight=200)
+    host.allot()
+    assert host.disk.room > before  # and comes back from there at once
+    assert not host.disk.exhausted
+
+
+def test_a_drive_whose_own_limit_makes_it_wait_does_not_suffer() -> None:
+    host = Host()
+    host.drive("victim", 500, full=True, latency_ms=50.0, limit=500, **VICTIM)
+    host.drive("a", 4000, full=True)
+    host.allot()
+    assert host.disk.suffering == ()
+    assert host.disk.room == HEADROOM_RATIO
+
+
+# Capacity by latency
+
+FOLLOWED = StoragePolicy(capacity=10_000, latency_target_ms=2.0, least_ratio=0.5, most_ratio=1.2)
+
+
+def counted(second: int, requests: int, latency_ms: float) -> StorageCounters:
+    """Return counters that show requests a second of a latency since second 0."""
+    busy = requests * latency_ms / 1000
+    done = second * requests
+    return StorageCounters(
+        second * NS_PER_S,
+        done,
+        round(done * latency_ms * 1e6),
+        0,
+        0,
+        0,
+        round(second * min(1.0, busy) * NS_PER_S),
+    )
+
+
+def followed(host: Host, latency_ms: float, seconds: int, requests: int = 5000) -> list[float]:
+    ratios = []
+    for second in range(seconds):
+        seen = counted(second, requests, latency_ms)
+        host.storages[DISK] = StorageSeen(FOLLOWED, seen)
+        host.allot()
+        ratios.append(host.disk.ratio)
+    return ratios
+
+
+def test_capacity_falls_fast_while_latency_is_above_target_down_to_its_bound() -> None:
+    host = Host()
+    host.drive("a", 5000, full=True)
+    ratios = followed(host, 8.0, 10)
+    # A first reading shows nothing; after the next it is a step below what was done and no more.
+    assert ratios[:2] == pytest.approx([1, 0.7])
+    assert ratios[2:4] == pytest.approx([0.5, 0.5])
+    assert ratios[-1] == 0.5
+    assert host.disk.usable == 5000
+
+
+def test_what_was_done_counts_for_the_time_in_which_there_was_something_to_do() -> None:
+    host = Host()
+    host.drive("a", 4500, full=True)
+    ratios = []
+    for second in range(2):
+        seen = counted(second, 5000, 8.0)
+        host.storages[DISK] = StorageSeen(FOLLOWED, replace(seen, busy_ns=seen.busy_ns // 2))
+        host.allot()
+        ratios.append(host.disk.ratio)
+    # 9,000 a second, for half a second
+    assert ratios[1] == pytest.approx(STEP**0.5 * SLACK * 0.9)
+
+
+def test_drives_that_began_a_moment_ago_want_what_they_do_in_a_whole_second() -> None:
+    host = Host()
+    for name in ("a", "b"):
+        host.drive(name, 500)
+    for second in range(2):
+        seen = counted(second, 5000, 8.0)
+        host.storages[DISK] = StorageSeen(FOLLOWED, replace(seen, busy_ns=seen.busy_ns // 10))
+        most = host.most()
+    assert host.disk.wanted == pytest.approx(2 * 2 * 500 / 0.1)
+    assert most["a"] == most["b"] == pytest.approx((host.disk.usable or 0) / 2)
+
+
+@pytest.mark.parametrize(
+    ("did", "in_flight", "cut"), [(8800, 0, False), (8800, 40, True), (8000, 0, True)]
+)
+def test_what_is_served_right_after_a_cut_was_asked_for_before_it(
+    did: float, in_flight: int, cut: bool
+) -> None:
+    """Unless the queue is still there, or the storage can't do what it is let."""
+    host = Host()
+    ratios = []
+    for second, rate in enumerate((9500, 9500, did)):
+        host.drive("a", rate, full=True)
+        seen = replace(counted(second, 5000, 8.0), in_flight=in_flight)
+        host.storages[DISK] = StorageSeen(FOLLOWED, seen)
+        host.allot()
+        ratios.append(host.disk.ratio)
+    assert ratios[1] == pytest.approx(STEP * SLACK * 0.95)
+    assert (ratios[2] < ratios[1]) is cut
+
+
+def test_capacity_rises_slowly_while_somebody_wants_more_up_to_its_bound() -> None:
+    host = Host()
+    host.drive("a", 5000, full=True)
+    ratios = followed(host, 0.5, 20)
+    assert 1 < ratios[1] < 1.15
+    assert ratios[-1] == 1.2
+    idle = Host()
+    idle.drive("a", 100)
+    assert set(followed(idle, 0.5, 20)) == {1.0}
+
+
+def test_where_headroom_is_kept_more_capacity_is_more_headroom() -> None:
+    host = Host()
+    host.drive("victim", 0.0, latency_target_ms=2.0)
+    host.drive("a", 5000, full=True)
+    assert set(followed(host, 0.5, 20)) == {1.0}
+    low = followed(host, 8.0, 3)[-1]
+    assert low < 1
+    assert followed(host, 0.5, 60)[-1] == 1  # but what was there before comes back
+
+
+def test_a_slow_request_on_a_disk_that_does_nothing_else_is_not_its_load() -> None:
+    host = Host()
+    host.drive("a", 10)
+    assert set(followed(host, 50.0, 10, requests=10)) == {1.0}
+
+
+def test_one_calm_second_may_be_noise() -> None:
+    host = Host()
+    host.drive("a", 5000, full=True)
+    done = took = 0
+    for second, latency_ms in enumerate((1.9, 1.9, 0.5, 1.9, 0.5, 0.5)):
+        seen = counted(second, 5000, 1.0)
+        took += round(5000 * latency_ms * 1e6)
+        host.storages[DISK] = StorageSeen(FOLLOWED, replace(seen, read_time_ns=took))
+        host.allot()
+        done += host.disk.ratio > 1
+    assert done == 1
+
+
+@pytest.mark.parametrize(("did", "doubted"), [(10_400, 2), (8000, 0)])
+def test_latency_while_limits_change_counts_when_it_stays_or_no_gift_explains_it(
+    did: float, doubted: int
+) -> None:
+    host = Host()
+    host.drive("a", did, full=True)
+    a = DriveId("a", "vda")
+    ratios = []
+    for second in range(5):
+        host.storages[DISK] = StorageSeen(FOLLOWED, counted(second, 5000, 8.0 * (second > 0)))
+        read = Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0)
+        at_ns = (second - 1) * NS_PER_S
+        host.known[a] = host.known[a]._replace(counters=read, held=10_000.0, sent_ns=at_ns)
+        host.allot()
+        ratios.append(host.disk.ratio)
+    assert ratios[: 1 + doubted] == [1] * (1 + doubted)  # a first reading shows nothing
+    assert ratios[1 + doubted] < 1
+
+
+@pytest.mark.parametrize(("did", "doubted"), [(10_600, 2), (10_400, 0)])
+def test_latency_counts_when_it_stays_where_more_is_done_than_a_storage_can(
+    did: float, doubted: int
+) -> None:
+    host = Host()
+    host.drive("a", did, full=True)
+    ratios = followed(host, 8.0, 5)
+    assert ratios[: 1 + doubted] == [1] * (1 + doubted)  # a first reading shows nothing
+    assert ratios[1 + doubted] < 1
+
+
+def test_storage_without_counters_is_tried_out_where_all_its_drives_wait_for_their_limits() -> None:
+    host = Host({DISK: StorageSeen(FOLLOWED)})
+    host.drive("a", 3000, latency_ms=8.0)
+    host.allot()
+    ratio = host.disk.ratio
+    host.drive("a", 3000, full=True, latency_ms=8.0)
+    for _ in range(3):
+        host.allot()
+    assert ratio < host.disk.ratio < 1.02 * ratio
+
+
+# Unknown capacity
+
+
+def test_a_storage_of_unknown_capacity_is_divided_only_once_somebody_suffers() -> None:
+    host = Host({DISK: StorageSeen(StoragePolicy())})
+    host.drive("victim", 500, latency_ms=1.0, **VICTIM)
+    host.drive("a", 4000)
+    host.drive("b", 3500)
+    assert host.allot() == {}
+    host.drive("victim", 500, latency_ms=4.0, **VICTIM)
+    most = host.most()
+    assert host.disk.usable == 8000
+    assert most["a"] + most["b"] == pytest.approx(HEADROOM_RATIO * 2**-POWER * 8000)
+    host.drive("victim", 0, **VICTIM)
+    host.drive("a", 3000, full=True)
+    before = host.disk.peak
+    for _ in range(100):
+        host.allot()
+    assert before < host.disk.peak < 1.5 * before  # it is tried out, slowly, and never forgotten
+
+
+def test_counters_that_stop_or_go_backwards_change_nothing() -> None:
+    host = Host()
+    host.drive("a", 5000, full=True)
+    followed(host, 8.0, 2)
+    before = host.disk.ratio
+    frozen = counted(1, 5000, 8.0)
+    for counters in (frozen, counted(0, 5000, 8.0), None):
+        host.storages[DISK] = StorageSeen(FOLLOWED, counters)
+        host.known[DriveId("a", "vda")] = DriveState(
+            policy=DrivePolicy(), rate=None, demand=5000, backlogged=True
+        )
+        host.allot()
+        assert host.disk.ratio == before
+        assert host.disk.load is None
+
+
+def test_network_storage_is_known_by_its_guests_latency() -> None:
+    host = Host({DISK: StorageSeen(FOLLOWED)})
+    host.drive("a", 3000, latency_ms=8.0)
+    host.drive("b", 1000, latency_ms=4.0)
+    host.allot()
+    assert host.disk.load is not None
+    assert host.disk.load.latency_s == pytest.approx(0.007)
+    assert host.disk.load.queue == pytest.approx(28)
+    assert host.disk.ratio == 0.7
+
+
+def test_another_capacity_by_the_operator_begins_anew() -> None:
+    host = Host()
+    host.drive("a", 5000, full=True)
+    followed(host, 8.0, 10)
+    host.storages[DISK] = StorageSeen(StoragePolicy(capacity=8000))
+    host.allot()
+    assert host.disk.ratio == 1
+    assert host.disk.usable == 8000

@@ -1,0 +1,82 @@
+"""Feedback by latency: which way it goes, how fast at most, and when it stays."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iokeel.core.sharing.capacity import CALM_RATIO, DOWN_MOST, SLACK, STEP, UP_RATIO, follow
+
+RATIOS = st.floats(0.01, 10)
+STRAINS = st.floats(0.001, 1e6)
+TIMES = st.floats(0.05, 2)
+USED = st.floats(0, 20)
+
+
+def after(
+    ratio: float,
+    strain: float | None,
+    elapsed_s: float = 1.0,
+    *,
+    used: float | None = None,
+    short: bool = True,
+    loaded: bool = True,
+) -> float:
+    did = ratio if used is None else used
+    return follow(ratio, strain, used=did, short=short, loaded=loaded, elapsed_s=elapsed_s)
+
+
+@given(RATIOS, STRAINS, TIMES, USED, st.booleans(), st.booleans())
+def test_it_never_moves_faster_than_it_may(
+    ratio: float, strain: float, elapsed_s: float, used: float, short: bool, loaded: bool
+) -> None:
+    moved = after(ratio, strain, elapsed_s, used=used, short=short, loaded=loaded) / ratio
+    assert DOWN_MOST**elapsed_s * 0.999 <= moved <= (1 + UP_RATIO) ** elapsed_s * 1.001
+
+
+@given(RATIOS, STRAINS, TIMES)
+def test_it_goes_up_only_where_somebody_wants_more_and_down_only_where_it_is_loaded(
+    ratio: float, strain: float, elapsed_s: float
+) -> None:
+    assert after(ratio, strain, elapsed_s, short=False) <= ratio
+    assert after(ratio, strain, elapsed_s, loaded=False) >= ratio
+    assert after(ratio, strain, elapsed_s, short=False, loaded=False) == ratio
+
+
+@given(RATIOS, TIMES, st.floats(CALM_RATIO, 1), st.booleans())
+def test_it_stays_while_latency_is_just_below_its_target(
+    ratio: float, elapsed_s: float, strain: float, short: bool
+) -> None:
+    assert after(ratio, strain, elapsed_s, short=short) == ratio
+    assert after(ratio, None, elapsed_s) == ratio
+
+
+@given(RATIOS, TIMES, STRAINS, STRAINS)
+def test_a_higher_latency_never_lets_through_more(
+    ratio: float, elapsed_s: float, one: float, other: float
+) -> None:
+    low, high = sorted((one, other))
+    assert after(ratio, high, elapsed_s) <= after(ratio, low, elapsed_s) * 1.000001
+
+
+@given(RATIOS, STRAINS, st.integers(1, 20))
+def test_it_depends_on_the_time_and_not_on_how_often_it_is_asked(
+    ratio: float, strain: float, times: int
+) -> None:
+    often = ratio
+    for _ in range(times):
+        often = after(often, strain, 1.0 / times)
+    assert often == pytest.approx(after(ratio, strain))
+
+
+@given(RATIOS, STRAINS)
+def test_one_reading_after_a_long_gap_counts_for_two_seconds_at_most(
+    ratio: float, strain: float
+) -> None:
+    assert after(ratio, strain, 3600.0) == after(ratio, strain, 2.0)
+
+
+@given(st.floats(1.1, 1e6), st.floats(0.75, 0.95))
+def test_the_first_step_down_is_to_a_little_below_what_was_done(strain: float, used: float) -> None:
+    """A storage that is full does what it can, however wrong its capacity is."""
+    found = after(1.0, strain, used=used)
+    assert max(DOWN_MOST, STEP * SLACK * used * 0.999) <= found <= min(1.0, SLACK * used)

@@ -1,0 +1,114 @@
+"""Counters to rates: what is not known is never nonsense."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iokeel.core.counters import Counters, ThrottleCount, ThrottleCounters, rates
+
+START = Counters(1_000_000_000, 100, 409_600, 50, 819_200, 10_000_000, 20_000_000)
+counters = st.builds(Counters, *[st.integers(0, 2**64) for _ in range(7)])
+
+
+def test_rates_sizes_and_latencies_of_an_interval() -> None:
+    later = Counters(3_000_000_000, 300, 409_600 + 200 * 8192, 50, 819_200, 410_000_000, 20_000_000)
+    did = rates(START, later)
+    assert did is not None
+    assert did.elapsed_s == 2
+    assert did.read.raw_iops == 100
+    assert did.read.mean_size_bytes == 8192
+    assert did.read_latency_s == pytest.approx(0.002)
+    assert did.write.raw_iops == 0
+    assert did.write.mean_size_bytes is None
+    assert did.write_latency_s is None
+
+
+@pytest.mark.parametrize("field", [f for f in START._fields if f not in ("at_ns", "throttle")])
+def test_rates_are_unknown_when_a_counter_goes_backwards(field: str) -> None:
+    later = START._replace(at_ns=2_000_000_000)
+    assert rates(START, later._replace(**{field: getattr(START, field) - 1})) is None
+
+
+def test_rates_are_unknown_when_no_time_has_passed() -> None:
+    assert rates(START, START) is None
+    assert rates(START, START._replace(at_ns=0)) is None
+
+
+@given(counters, counters)
+def test_rates_are_never_negative(earlier: Counters, later: Counters) -> None:
+    did = rates(earlier, later)
+    if did is not None:
+        assert did.elapsed_s > 0
+        assert min(did.read.raw_iops, did.read.bps, did.write.raw_iops, did.write.bps) >= 0
+
+
+# What a throttle group tells
+
+READS = ThrottleCount(100, 409_600, 100.0, 40, 8_000_000_000, 3, ((4096, 100),))
+WRITES = ThrottleCount(50, 819_200, 135.0, 0, 0, 0, ((16384, 50),))
+GROUP = ThrottleCounters(1_100_000_000, READS, WRITES)
+BOTH = START._replace(throttle=GROUP)
+
+
+def after(reads: ThrottleCount, writes: ThrottleCount = WRITES) -> Counters:
+    """A reading 2 s later: 200 reads, which took 12 s in all."""
+    return START._replace(
+        at_ns=3_000_000_000,
+        read_requests=300,
+        read_bytes=409_600 + 200 * 8192,
+        read_time_ns=12_010_000_000,
+        throttle=ThrottleCounters(3_100_000_000, reads, writes),
+    )
+
+
+def test_cost_waits_and_sizes_are_those_between_two_readings() -> None:
+    did = rates(
+        BOTH,
+        after(
+            READS._replace(
+                requests=300, cost=420.0, waited=140, wait_ns=18_000_000_000, waiting=7,
+                sizes=((4096, 100), (8192, 200)),
+            )
+        ),
+    )  # fmt: skip
+    assert did is not None
+    assert did.throttled is not None
+    assert did.throttled.rate == 160.0
+    assert did.throttled.wait_s(write=False) == 10.0
+    assert did.throttled.held_s(write=False) == 2.0, "no more than has passed"
+    assert did.throttled.held_s(write=True) == 0.0
+    assert did.throttled.sizes(write=False) == {8192: 200}
+    assert did.throttled.sizes(write=True) == {}
+    assert did.read_latency_s == pytest.approx(0.06)
+    assert did.device_latency_s(write=False) == pytest.approx(0.01)
+    assert did.device_latency_s(write=True) is None
+
+
+def test_requests_that_wait_on_and_on_are_held_all_the_time() -> None:
+    did = rates(BOTH, after(READS))
+    assert did is not None
+    assert did.throttled is not None
+    assert did.throttled.held_s(write=False) == 2.0
+
+
+def test_a_device_latency_below_zero_is_unknown() -> None:
+    did = rates(BOTH, after(READS._replace(wait_ns=READS.wait_ns + 12_000_000_001)))
+    assert did is not None
+    assert did.device_latency_s(write=False) is None
+
+
+@pytest.mark.parametrize("field", ["requests", "cost", "waited", "wait_ns"])
+def test_a_group_whose_counters_went_backwards_tells_nothing(field: str) -> None:
+    did = rates(BOTH, after(READS._replace(**{field: getattr(READS, field) - 1})))
+    assert did is not None
+    assert did.throttled is None
+    assert did.read.raw_iops == 100
+
+
+def test_a_group_alone_has_rates_but_no_latency() -> None:
+    more = ThrottleCounters(3_100_000_000, READS._replace(requests=300, bytes=4_096_000), WRITES)
+    did = rates(Counters.of_group(GROUP), Counters.of_group(more))
+    assert did is not None
+    assert did.read.raw_iops == 100
+    assert did.read_latency_s is None
+    assert did.device_latency_s(write=False) is None

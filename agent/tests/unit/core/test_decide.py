@@ -1,0 +1,558 @@
+"""The control law, in a simulated throttle that charges as QEMU's does, and by its decisions."""
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
+from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
+from iokeel.core.decide import decide, full_bounds, static_limits
+from iokeel.core.drive.retune import IDLE_S
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
+from iokeel.core.state import (
+    DriveSeen,
+    DriveState,
+    Observation,
+    Reason,
+    SetLimits,
+    State,
+    StorageSeen,
+    Verdict,
+)
+from sim.drive import DRIVE, Phase, Run, Stream, run
+
+LIMIT = 10_000
+POLICY = DrivePolicy(limit=LIMIT)
+SIZES = [4 * KIB, 8 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB]
+BY_HAND = ThrottleLimits(iops_total=123)
+
+
+def counters(at_s: float, reads: int = 0, size: int = 8 * KIB) -> Counters:
+    return Counters(round(at_s * NS_PER_S), reads, reads * size, 0, 0, reads * 1_000_000, 0)
+
+
+class Watched:
+    """One drive, looked at once a second; orders are in force at once unless told otherwise."""
+
+    def __init__(self, in_force: ThrottleLimits | None = UNLIMITED) -> None:
+        self.state = State()
+        self.in_force = in_force
+        self.now_s = 100.0
+        self.reads = 0
+
+    def look(
+        self,
+        policy: DrivePolicy | None = POLICY,
+        reads: int | None = 0,
+        size: int = 8 * KIB,
+        failed: bool = False,
+    ) -> list[SetLimits]:
+        self.now_s += 1
+        self.reads += reads or 0
+        read = None if reads is None else counters(self.now_s, self.reads, size)
+        seen = Observation({DRIVE: DriveSeen(policy, read, self.in_force, failed)})
+        self.state, orders = decide(self.state, seen, round(self.now_s * NS_PER_S))
+        if orders and self.in_force is not None:
+            self.in_force = orders[-1].limits
+        return orders
+
+    @property
+    def known(self) -> DriveState:
+        return self.state.drives[DRIVE]
+
+
+def seconds_off(did: Run, start: float, end: float, within: float = 0.05) -> list[int]:
+    rates = [did.rate(start + i, start + i + 1) / LIMIT for i in range(int(end - start))]
+    return [i for i, rate in enumerate(rates) if abs(rate - 1) > within]
+
+
+@pytest.mark.parametrize(("before", "after"), list(permutations(SIZES[::2] + SIZES[-1:], 2)))
+@pytest.mark.parametrize("offset", [0.05, 0.85])
+def test_every_shift_is_priced_again_within_three_seconds(
+    before: int, after: int, offset: float
+) -> None:
+    phases = [Phase(5, (Stream.of(before),)), Phase(6, (Stream.of(after),))]
+    did = run(phases, POLICY, tick_offset_s=offset)
+    assert max(seconds_off(did, 5, 11), default=0) < 3
+    assert did.worst_window(3, 11) <= 1.25 * LIMIT
+
+
+@pytest.mark.parametrize("curve", [((4096, 1.0), (1048576, 100.0)), ((16384, 1.0), (262144, 5.0))])
+def test_a_shift_under_another_curve_is_priced_again_too(
+    curve: tuple[tuple[int, float], ...],
+) -> None:
+    model = CostModel(CostCurve(curve), CostCurve(curve))
+    phases = [Phase(6, (Stream.of(4096),)), Phase(6, (Stream.of(262144),))]
+    phases += [Phase(6, (Stream.of(8192),))]
+    did = run(phases, POLICY, model=model)
+    for start in (6, 12):
+        assert max(seconds_off(did, start, start + 6), default=0) < 3
+    assert did.worst_window(3, 18) <= 1.25 * LIMIT
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        Stream(((8 * KIB, 0.5), (64 * KIB, 0.5))),
+        Stream(((4 * KIB, 0.9), (64 * KIB, 0.1))),
+        Stream(((4 * KIB, 0.4), (16 * KIB, 0.4), (256 * KIB, 0.2))),
+        Stream(((8 * KIB, 1.0),), write_ratio=0.4),
+    ],
+)
+def test_a_steady_mix_gets_its_limit_and_is_left_alone(stream: Stream) -> None:
+    did = run([Phase(30, (stream,))], POLICY)
+    assert did.rate(4, 30) == pytest.approx(LIMIT, rel=0.03)
+    assert len([at for at, _ in did.changes if at > 5]) <= 1
+
+
+def test_a_mix_of_few_requests_is_no_shift_because_it_varies() -> None:
+    mix = Phase(12, (Stream.of(8 * KIB), Stream.of(64 * KIB)))  # 176 requests a second
+    late = 0
+    for seed in range(24):
+        phases = [Phase(4, (Stream.of(64 * KIB),)), mix]
+        did = run(phases, DrivePolicy(limit=1000), tick_offset_s=seed / 24, seed=seed)
+        late += sum(at > 4 + 3 for at, _ in did.changes)  # each lets a tenth of a second through
+    assert late <= 1
+
+
+def test_reads_and_writes_of_different_cost_share_a_budget() -> None:
+    dear = CostCurve(tuple((size, 2 * cost) for size, cost in DEFAULT_CURVE.points))
+    stream = Stream(((16 * KIB, 1.0),), write_ratio=0.5)
+    did = run([Phase(15, (stream,))], POLICY, model=CostModel(DEFAULT_CURVE, dear))
+    assert did.rate(4, 15) == pytest.approx(LIMIT, rel=0.03)
+
+
+def test_a_drive_that_does_less_than_its_limit_is_not_retuned() -> None:
+    streams = [Stream.of(8 * KIB, rate=500.0), Stream.of(64 * KIB, rate=100.0)]
+    did = run([Phase(10, (s,)) for s in streams * 2], POLICY)
+    assert [reason for _, reason in did.changes] == ["POLICY"]
+
+
+def test_a_burst_ends_with_its_credit() -> None:
+    policy = DrivePolicy(limit=1000, burst=2000, burst_seconds=10)
+    did = run([Phase(12, ()), Phase(25, (Stream.of(8 * KIB),))], policy)
+    above = did.rate(12, 37) * 25 - 1000 * 25
+    assert above <= 1000 * 10.5
+    assert did.rate(14, 20) == pytest.approx(2000, rel=0.05)
+    assert did.rate(26, 37) == pytest.approx(1000, rel=0.05)
+    assert did.worst_window(13, 37) <= 2000 * 1.25
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.94])
+def test_credit_earned_by_a_busy_drive_is_there_when_it_bursts(share: float) -> None:
+    """QEMU's own bucket has leaked only what the drive left of its limit by then."""
+    policy = DrivePolicy(limit=1000, burst=2000, burst_seconds=20)
+    busy = Stream.of(8 * KIB, rate=share * 1000 / 1.6)
+    did = run([Phase(60, (busy,)), Phase(40, (Stream.of(8 * KIB),))], policy)
+    above = (did.rate(60, 100) - 1000) * 40
+    assert 1000 * 15 <= above <= 1000 * 21
+
+
+def test_a_burst_ends_even_where_the_agent_does_not_come_back() -> None:
+    watched = Watched()
+    policy = DrivePolicy(limit=1000, burst=2000, burst_seconds=10)
+    for _ in range(30):
+        watched.look(policy)
+    limits = watched.in_force
+    assert limits is not None
+    assert limits.iops_total is not None
+    assert limits.iops_total_max is not None
+    assert limits.iops_total_max_length is not None
+    # QEMU's bucket of max * length fills at max - average.
+    bucket = limits.iops_total_max * limits.iops_total_max_length
+    assert bucket / (limits.iops_total_max - limits.iops_total) <= 10
+
+
+def test_the_same_look_twice_orders_nothing_new() -> None:
+    watched = Watched()
+    assert watched.look()
+    assert watched.look() == []
+
+
+def test_limits_that_somebody_changed_are_put_back_and_counted() -> None:
+    watched = Watched()
+    (first,) = watched.look()
+    watched.in_force = BY_HAND
+    (again,) = watched.look()
+    assert again.limits == first.limits
+    assert again.reason is Reason.OVERWRITTEN
+    assert watched.known.overwritten == 1
+
+
+def test_a_failed_order_is_sent_again_and_is_nobodys_overwriting() -> None:
+    watched = Watched(in_force=None)
+    (first,) = watched.look()
+    (again,) = watched.look(failed=True)
+    assert again.limits == first.limits
+    assert watched.known.overwritten == 0
+
+
+def test_a_drive_without_a_policy_is_left_alone() -> None:
+    watched = Watched(in_force=BY_HAND)
+    for _ in range(3):
+        assert watched.look(policy=None, reads=1000) == []
+    assert watched.known.verdict is Verdict.NO_POLICY
+
+
+def test_a_drive_that_loses_its_policy_gets_back_what_it_had() -> None:
+    watched = Watched(in_force=BY_HAND)
+    assert watched.look()
+    (back,) = watched.look(policy=None)
+    assert back.limits == BY_HAND
+    assert watched.look(policy=None) == []
+
+
+def test_limits_changed_by_hand_before_a_policy_went_stay() -> None:
+    watched = Watched()
+    watched.look()
+    watched.in_force = BY_HAND
+    assert watched.look(policy=None) == []
+
+
+def test_a_restarted_agent_finds_its_limits_in_force_and_changes_nothing() -> None:
+    watched = Watched()
+    watched.look()
+    for _ in range(5):
+        watched.look(reads=6250, size=8 * KIB)
+    known = watched.known
+    saved = DriveState(
+        sent=known.sent, found=known.found, credit=known.credit, priced_for=known.priced_for
+    )
+    watched.state = State(drives={DRIVE: saved})
+    assert watched.look() == []
+    assert watched.known.sent == known.sent
+
+
+def test_limits_are_kept_when_counters_go_backwards() -> None:
+    watched = Watched()
+    watched.look()
+    watched.look(reads=5000)
+    watched.reads = 0
+    assert watched.look(reads=10) == []
+    assert watched.known.rate is None
+
+
+def test_limits_are_kept_when_counters_cannot_be_read() -> None:
+    watched = Watched()
+    watched.look()
+    watched.look(reads=6250)
+    assert watched.look(reads=None) == []
+    assert watched.known.rate is None
+
+
+def test_a_new_limit_is_in_force_at_once() -> None:
+    watched = Watched()
+    watched.look()
+    (order,) = watched.look(policy=replace(POLICY, limit=LIMIT // 2))
+    assert order.reason is Reason.POLICY
+    assert order.limits.iops_total is not None
+    assert order.limits.iops_total <= 0.55 * LIMIT
+
+
+def test_a_drive_that_went_idle_is_ready_for_any_mix() -> None:
+    watched = Watched()
+    (fresh,) = watched.look()
+    for _ in range(5):
+        watched.look(reads=800, size=64 * KIB)
+    assert watched.in_force != fresh.limits
+    for _ in range(int(IDLE_S) + 1):
+        watched.look()
+    assert watched.in_force == fresh.limits
+
+
+def test_static_limits_let_no_size_above_the_limit() -> None:
+    watched = Watched()
+    watched.look()
+    (order,) = static_limits(watched.state)
+    assert order.reason is Reason.STOPPING
+    limits = order.limits
+    assert limits.iops_total is not None
+    assert limits.iops_size is not None
+    for size in range(4096, 1 << 20, 4096):
+        passed = limits.iops_total / max(1, size / limits.iops_size)
+        assert passed * DEFAULT_CURVE.cost(size) <= 1.001 * LIMIT
+
+
+def test_a_partial_look_keeps_the_other_drives() -> None:
+    watched = Watched()
+    watched.look()
+    other = DriveId("other", "vda")
+    seen = Observation({other: DriveSeen(POLICY, counters(1), None)}, partial=True)
+    state, _ = decide(watched.state, seen, 0)
+    assert set(state.drives) == {DRIVE, other}
+    state, _ = decide(state, Observation({other: DriveSeen(POLICY, counters(2), None)}), 0)
+    assert set(state.drives) == {other}
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(SIZES), st.sampled_from(SIZES), st.floats(0, 1), st.integers(2, 6)
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.floats(0.02, 0.98),
+    st.integers(0, 1000),
+)
+def test_no_second_is_a_quarter_over_whatever_comes(
+    phases: list[tuple[int, int, float, int]], offset: float, seed: int
+) -> None:
+    did = run(
+        [Phase(s, (Stream(((a, 1 - p), (b, p))),)) for a, b, p, s in phases],
+        POLICY,
+        tick_offset_s=offset,
+        seed=seed,
+    )
+    # In the first second the drive is not yet seen; later a single request may round up.
+    largest = DEFAULT_CURVE.cost(1024 * KIB)
+    end = sum(s for *_, s in phases)
+    assert did.worst_window(1.5, end) <= 1.25 * LIMIT + largest
+
+
+# QEMU charges by the curve itself
+
+EXACT = ThrottleLimits(
+    iops_total=LIMIT, cost_read=DEFAULT_CURVE, cost_write=DEFAULT_CURVE, idle_credit_ms=10
+)
+
+
+class Exact:
+    """A drive whose QEMU has cost curves, looked at once a second."""
+
+    def __init__(self, in_force: ThrottleLimits = UNLIMITED) -> None:
+        self.state = State()
+        self.in_force = in_force
+        self.now_s = 100.0
+        self.group = ThrottleCount(0, 0, 0.0, 0, 0, 0)
+
+    def look(self, policy: DrivePolicy | None = POLICY, **passed: float) -> list[SetLimits]:
+        """Look, after so much more of what a ThrottleCount has; `waiting` is as of now."""
+        self.now_s += 1
+        now_ns = round(self.now_s * NS_PER_S)
+        old = self.group._asdict()
+        waiting = int(passed.pop("waiting", 0))
+        self.group = self.group._replace(
+            **{name: old[name] + value for name, value in passed.items()}, waiting=waiting
+        )
+        group = ThrottleCounters(now_ns, self.group, ThrottleCount(0, 0, 0.0, 0, 0, 0))
+        seen = DriveSeen(policy, Counters.of_group(group), self.in_force, exact=True)
+        self.state, orders = decide(self.state, Observation({DRIVE: seen}), now_ns)
+        if orders:
+            self.in_force = orders[-1].limits
+        return orders
+
+    @property
+    def known(self) -> DriveState:
+        return self.state.drives[DRIVE]
+
+
+def test_exact_limits_carry_the_curve_and_need_no_retune() -> None:
+    drive = Exact()
+    assert [order.limits for order in drive.look()] == [EXACT]
+    for size in SIZES:
+        assert drive.look(requests=100, bytes=100 * size, cost=100 * DEFAULT_CURVE.cost(size)) == []
+    assert drive.known.retunes == 0
+
+
+def test_the_rate_is_what_was_charged_once_the_curve_is_in_force() -> None:
+    drive = Exact()
+    drive.look(requests=10, bytes=10 * 64 * KIB, cost=10.0)
+    drive.look(requests=100, bytes=100 * 6000, cost=777.0)
+    assert drive.known.rate == pytest.approx(777.0)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        EXACT._replace(cost_read=None),
+        EXACT._replace(cost_write=CostCurve(((4096, 1.0),))),
+        EXACT._replace(cost_read=None, cost_write=None),
+        EXACT._replace(split_size=4096),
+        EXACT._replace(idle_credit_ms=100),
+    ],
+)
+def test_a_curve_that_was_lost_is_put_back_and_counted(lost: ThrottleLimits) -> None:
+    drive = Exact()
+    drive.look()
+    drive.look()
+    drive.in_force = lost
+    (order,) = drive.look()
+    assert (order.limits, order.reason) == (EXACT, Reason.OVERWRITTEN)
+    assert drive.look() == []
+    assert drive.known.overwritten == 1
+
+
+def test_a_drive_is_throttled_while_its_requests_wait() -> None:
+    drive = Exact()
+    drive.look()
+    drive.look(requests=10, bytes=40960, cost=10.0, waited=2, wait_ns=300_000_000)
+    assert drive.known.throttled_s == pytest.approx(0.3)
+    assert full_bounds(drive.known) == ["iops_total"], "far below its limit in the mean"
+    drive.look(requests=9000, bytes=9000 * 4096, cost=9999.0)
+    assert drive.known.throttled_s == pytest.approx(0.3)
+    assert full_bounds(drive.known) == [], "nothing had to wait"
+    drive.look(requests=99, bytes=99 * 4096, cost=99.0, waited=99, wait_ns=9 * NS_PER_S, waiting=9)
+    assert drive.known.throttled_s == pytest.approx(1.3)
+
+
+def test_a_drive_whose_policy_goes_gets_back_its_limits_without_our_curve() -> None:
+    drive = Exact(BY_HAND)
+    drive.look()
+    assert [order.limits for order in drive.look(policy=None)] == [BY_HAND]
+
+
+def test_a_stopping_agent_leaves_limit_and_curve() -> None:
+    drive = Exact()
+    drive.look()
+    assert [order.limits for order in static_limits(drive.state)] == [EXACT]
+
+
+# Large requests beside drives with a latency target wait in parts
+
+OTHER = DriveId("db1", "vda")
+PROTECTED = DrivePolicy(limit=LIMIT, latency_target_ms=2.0)
+LINE = CostCurve(((4 * KIB, 1.0), (16 * KIB, 2.25), (1024 * KIB, 144.0)))
+SEEKS = CostCurve(((4 * KIB, 1.0), (1024 * KIB, 2.2)))
+OWN = StoragePolicy(model=CostModel(LINE, LINE))
+
+
+class Beside:
+    """Two drives that QEMU itself charges on a storage, looked at once a second."""
+
+    def __init__(self, policy: StoragePolicy = OWN) -> None:
+        self.policy = policy
+        self.state = State()
+        self.second = 0
+        self.in_force: dict[DriveId, ThrottleLimits] = {DRIVE: UNLIMITED, OTHER: UNLIMITED}
+
+    def look(
+        self,
+        other: DrivePolicy | None = PROTECTED,
+        mine: DrivePolicy = POLICY,
+        requests: int = 0,
+        local: bool = True,
+        exact: bool = True,
+        storage: str = "sda",
+    ) -> list[SetLimits]:
+        """Look; requests: what the other drive has done so far. local: whether a disk counts."""
+        self.second += 1
+        now_ns = self.second * NS_PER_S
+        seen = {
+            DRIVE: DriveSeen(
+                mine, counters(self.second), self.in_force[DRIVE], exact=exact, storage="sda"
+            ),
+            OTHER: DriveSeen(
+                other,
+                counters(self.second, requests),
+                self.in_force[OTHER],
+                exact=exact,
+                storage=storage,
+            ),
+        }
+        disk = StorageCounters(now_ns, 0, 0, 0, 0, 0, 0) if local else None
+        storages = {name: StorageSeen(self.policy, disk) for name in ("sda", "sdb")}
+        self.state, orders = decide(self.state, Observation(seen, storages=storages), now_ns)
+        self.in_force |= {order.drive: order.limits for order in orders}
+        return orders
+
+    @property
+    def sizes(self) -> tuple[int | None, int | None]:
+        return self.in_force[DRIVE].split_size, self.in_force[OTHER].split_size
+
+
+def test_large_reads_beside_a_latency_target_wait_in_parts_and_its_own_whole() -> None:
+    beside = Beside()
+    beside.look()
+    assert beside.sizes == (16 * KIB, None)
+    assert beside.in_force[DRIVE].cost_read == LINE
+    assert [beside.look(requests=100 * i) for i in (0, 1, 2, 2, 2)] == [[]] * 5, "active or not"
+    assert [order.limits.split_size for order in static_limits(beside.state)] == [16 * KIB, None]
+
+
+def test_parts_come_and_go_with_latency_targets() -> None:
+    beside = Beside()
+    beside.look(POLICY)
+    assert beside.sizes == (None, None)
+    for other, size in ((PROTECTED, 16 * KIB), (None, None)):
+        (order,) = [order for order in beside.look(other) if order.drive == DRIVE]
+        assert (order.limits.split_size, order.reason) == (size, Reason.SPLIT)
+        assert beside.look(other) == []
+
+
+def test_parts_are_by_the_agents_curves_where_a_storage_has_none_of_its_own() -> None:
+    beside = Beside(StoragePolicy())
+    beside.look()
+    assert beside.sizes == (128 * KIB, None)
+
+
+def test_reads_of_a_disk_that_seeks_stay_nearly_whole() -> None:
+    beside = Beside(StoragePolicy(model=CostModel(SEEKS, SEEKS)))
+    beside.look()
+    assert beside.sizes == (1024 * KIB, None)  # but its syncs wait
+
+
+@pytest.mark.parametrize(
+    ("policy", "other"),
+    [
+        (OWN, {"other": POLICY}),
+        (OWN, {"other": None}),
+        (OWN, {"storage": "sdb"}),
+        (OWN, {"mine": PROTECTED}),
+        (OWN, {"exact": False}),
+        (OWN, {"local": False}),  # its latency is that of its guests' requests, parts' waits too
+    ],
+)
+def test_requests_stay_whole_where_parts_would_help_nobody(
+    policy: StoragePolicy, other: dict[str, Any]
+) -> None:
+    beside = Beside(policy)
+    beside.look(**other)
+    assert beside.in_force[DRIVE] != UNLIMITED
+    assert beside.sizes == (None, None)
+
+
+def test_a_storages_own_curve_comes_with_the_storage() -> None:
+    beside = Beside()
+    seen = DriveSeen(POLICY, None, UNLIMITED, exact=True)
+    beside.state, (order,) = decide(beside.state, Observation({DRIVE: seen}, partial=True), 1)
+    assert order.limits == EXACT
+    beside.in_force[DRIVE] = order.limits
+    (order,) = [order for order in beside.look(other=POLICY) if order.drive == DRIVE]
+    assert order.reason is Reason.CURVE
+    assert order.limits == EXACT._replace(cost_read=LINE, cost_write=LINE)
+    assert beside.look(other=POLICY) == []
+
+
+def test_parts_that_somebody_changed_are_put_back() -> None:
+    beside = Beside()
+    beside.look()
+    wanted = beside.in_force[DRIVE]
+    for size in (None, 4 * KIB):
+        beside.in_force[DRIVE] = wanted._replace(split_size=size)
+        assert beside.look() == [SetLimits(DRIVE, wanted, Reason.OVERWRITTEN)]
+
+
+@pytest.mark.parametrize("storage", ["sda", None])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_look_before_the_storage_is_known_changes_no_parts(
+    storage: str | None, restarted: bool
+) -> None:
+    beside = Beside(StoragePolicy())
+    beside.look()
+    if restarted:
+        sent = {drive: DriveState(sent=known) for drive, known in beside.in_force.items()}
+        beside.state = State(drives=sent)
+    seen = DriveSeen(POLICY, None, beside.in_force[DRIVE], exact=True, storage=storage)
+    beside.state, orders = decide(
+        beside.state, Observation({DRIVE: seen}, partial=True), NS_PER_S + NS_PER_S // 2
+    )
+    assert orders == []
+    assert beside.look() == []

@@ -1,0 +1,208 @@
+"""Why a drive's limits are what they are, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+
+from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
+from iokeel.core.decide import decide
+from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
+from iokeel.core.state import DriveSeen, DriveState, Observation, State, StorageSeen
+from iokeel.errors import PolicyError
+from iokeel.hypervisors.source import DriveInfo, VmInfo
+from iokeel.report.explain import explain
+
+VDA = DriveId("db1", "vda")
+POLICY = DrivePolicy(reservation=100, limit=1000)
+
+
+@dataclass
+class Running:
+    """What explain sees of an agent."""
+
+    state: State
+    last_error: dict[DriveId, str] = field(default_factory=dict)
+    cgroups: SimpleNamespace | None = None
+
+
+def after(
+    policy: DrivePolicy | None,
+    seconds: int = 8,
+    reads: tuple[int, int] = (0, 0),
+    writes: tuple[int, int] = (0, 0),
+) -> State:
+    """Return the state after a drive did (requests a second, of a size) for a while."""
+    state = State()
+    for second in range(1, seconds + 1):
+        counters = Counters(
+            second * NS_PER_S,
+            second * reads[0],
+            second * reads[0] * reads[1],
+            second * writes[0],
+            second * writes[0] * writes[1],
+            0,
+            0,
+        )
+        known = state.drives.get(VDA, DriveState())
+        seen = Observation({VDA: DriveSeen(policy, counters, known.sent)})
+        state, _ = decide(state, seen, second * NS_PER_S)
+    return state
+
+
+def lines(state: State, policy_error: PolicyError | None = None, error: str = "") -> list[str]:
+    vm = VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}), policy_error)
+    return explain(VDA, vm, Running(state, {VDA: error} if error else {}))
+
+
+def test_what_the_cgroup_beneath_has_is_said() -> None:
+    state = after(POLICY)
+    held = {"db1": {"io.max 8:0": "riops=900", "io.weight": "default 100"}, "web1": {}}
+    vm = VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}))
+    said = explain(VDA, vm, Running(state, cgroups=SimpleNamespace(held=held)))
+    beneath = "Beneath QEMU, its VM's cgroup has io.max 8:0: riops=900; io.weight: default 100."
+    assert beneath in said
+    assert not [line for line in lines(state) if line.startswith("Beneath")]
+
+
+def test_a_drive_that_was_never_seen_is_explained() -> None:
+    assert lines(State()) == [
+        "The drive has no policy.",
+        "What it did in the last interval is not known (yet).",
+        "Last look: its rates are not known yet.",
+    ]
+
+
+def test_a_drive_without_policy_is_left_alone() -> None:
+    said = lines(after(None, reads=(100, 4096)))
+    assert said[0] == "The drive has no policy."
+    assert said[1] == (
+        "In the last 1.0 s it did 100 reads/s of 4 KiB on average, which costs 100 iops."
+    )
+    assert said[-1] == "Last look: it has no policy, so it is left alone."
+
+
+def test_the_steps_go_from_promise_to_bound() -> None:
+    said = lines(after(POLICY, reads=(500, 8192), writes=(20, 65536)))
+    # 500 reads at 1.6 and 20 writes at 10 cost 800 + 200, by the published table
+    assert said[0] == "The policy gives a limit of 1000 iops, and a reservation of 100 iops."
+    assert "500 reads/s of 8 KiB on average and 20 writes/s of 64 KiB on average" in said[1]
+    assert said[1].endswith("which costs 1000 iops.")
+    assert said[2] == "Its reservation is not guaranteed, for what it is on is not known."
+    assert said[3] == "So it may do 1000 iops now, of which it used 100 %."
+    assert any(line.startswith("These were set ") for line in said)
+
+
+def test_a_share_is_explained_step_by_step() -> None:
+    # vda, with a reservation, and vdb share 900; both want more than there is
+    state = State()
+    vdb = DriveId("db1", "vdb")
+    promises = {VDA: DrivePolicy(reservation=100, weight=300), vdb: DrivePolicy()}
+    storage = StorageSeen(StoragePolicy(capacity=900))
+    for second in range(1, 4):
+        seen = {
+            drive: DriveSeen(
+                policy,
+                Counters(second * NS_PER_S, second * 800, second * 800 * 4096, 0, 0, 0, 0),
+                state.drives.get(drive, DriveState()).sent,
+                storage="sda",
+            )
+            for drive, policy in promises.items()
+        }
+        state, _ = decide(state, Observation(seen, storages={"sda": storage}), second * NS_PER_S)
+    said = lines(state)
+    assert said[2] == "sda can serve 900 iops now."
+    # what the reservation leaves, 800, by weight 3 to 1
+    assert said[3] == "Of sda it is owed 100 by reservation and 600 by weight: 700 iops."
+
+
+def test_an_idle_drive_does_nothing() -> None:
+    assert "In the last 1.0 s it did nothing." in lines(after(POLICY))
+
+
+def test_burst_and_credit_are_told() -> None:
+    policy = replace(POLICY, burst=3000, burst_seconds=30)
+    said = lines(after(policy, seconds=21))
+    assert "a burst of 3000 iops for up to 30 s" in said[0]
+    assert "It has 20 s of burst credit; the burst is open." in said
+    assert "So it may do 3000 iops now." in said
+
+
+def test_separate_budgets_are_told() -> None:
+    said = lines(after(replace(POLICY, separate_budgets=True)))
+    assert said[0].endswith("; reads and writes have a budget of their own each.")
+
+
+def test_a_policy_without_limit_promises_none() -> None:
+    said = lines(after(DrivePolicy()))
+    assert said[0] == "The policy gives no limit."
+    assert said[-1] == "Last look: its policy sets no limit."
+
+
+def test_errors_are_told() -> None:
+    wrong = PolicyError("domain db1, line 1", "limit is -5", "give 1 to 100000000")
+    said = lines(after(POLICY), wrong, "db1/vda: refused; see the log")
+    assert said[0] == f"The domain's policy has an error: {wrong}."
+    assert said[-1] == "Error: db1/vda: refused; see the log."
+
+
+def test_a_line_is_a_line() -> None:
+    for line in lines(after(POLICY, reads=(500, 8192))):
+        assert len(line.splitlines()) == 1
+        assert line.endswith(".")
+
+
+def test_what_the_throttle_did_is_told_where_qemu_tells_it() -> None:
+    state = State()
+    for second in (1, 2):
+        reads = ThrottleCount(
+            100 * second,
+            0,
+            200.0 * second,
+            80 * second,
+            second * NS_PER_S,
+            7,
+            ((4096, 100 * second),),
+        )
+        group = ThrottleCounters(second * NS_PER_S, reads, ThrottleCount(0, 0, 0.0, 0, 0, 0))
+        counters = Counters(
+            second * NS_PER_S,
+            100 * second,
+            409_600 * second,
+            0,
+            0,
+            1_200_000_000 * second,
+            0,
+            group,
+        )
+        known = state.drives.get(VDA, DriveState())
+        seen = Observation({VDA: DriveSeen(POLICY, counters, known.sent, exact=True)})
+        state, _ = decide(state, seen, second * NS_PER_S)
+    told = lines(state)
+    assert "which costs 200 iops" in told[1]
+    assert told[2:5] == [
+        "The reads were 100 % of 4 KiB to 8 KiB.",
+        "They waited 10 ms each for the throttle, and took the device 2 ms.",
+        "7 reads wait now.",
+    ]
+
+
+def test_that_large_reads_and_syncs_wait_is_told_and_for_whom() -> None:
+    state = State()
+    promises = {
+        VDA: POLICY,
+        DriveId("db2", "vda"): DrivePolicy(latency_target_ms=2.0),
+        DriveId("db2", "vdb"): DrivePolicy(latency_target_ms=5.0),
+    }
+    disk = StorageSeen(StoragePolicy(), StorageCounters(0, 0, 0, 0, 0, 0, 0))
+    seen = {
+        drive: DriveSeen(policy, None, None, exact=True, storage="sda")
+        for drive, policy in promises.items()
+    }
+    state, _ = decide(state, Observation(seen, storages={"sda": disk}), NS_PER_S)
+    parts = "Reads of more than 128 KiB wait in parts, and syncs wait, to protect db2/vda, db2/vdb."
+    assert parts in lines(state)
+    state, _ = decide(state, Observation({VDA: seen[VDA]}, storages={"sda": disk}), 2 * NS_PER_S)
+    assert not [line for line in lines(state) if "in parts" in line]
+    assert [line for line in lines(state) if line.endswith("wait has changed.")]
