@@ -1,7 +1,7 @@
 # iokeel: make help
 PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo /usr/bin/python3 || echo python3)
 BIN := .venv/bin
-RUN := PYTHONPATH=benchmarks $(BIN)/python
+RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 QEMU_RESULT := benchmarks/results/qemu-patches.json
 
 .PHONY: help setup packages demo test test-qemu test-exact check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
@@ -22,10 +22,10 @@ packages:
 	@touch $@
 
 demo: setup ## Watch iokeel hold three real guests to their policies (MODE=exact: on the patched QEMU)
-	$(RUN) benchmarks/demo.py
+	$(RUN) benchmarks.demo.run
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
-	cd agent && ../$(BIN)/python -m pytest tests/unit tests/edges tests/system ../benchmarks/lab/tests ../benchmarks/disksim/tests
+	cd agent && ../$(BIN)/python -m pytest tests/unit tests/edges tests/system tests/lab ../benchmarks/disksim/tests
 
 test-qemu: setup ## Build QEMU with the patches, and test it and the agent at its QMP socket
 	qemu-patches/test
@@ -37,44 +37,43 @@ test-exact: setup ## Test the agent with libvirt, real guests and the patched QE
 check: setup ## Check style and types
 	$(BIN)/ruff check --config agent/pyproject.toml agent benchmarks libvirt-hooks/qemu.d/50-iokeel
 	$(BIN)/ruff format --check --config agent/pyproject.toml agent benchmarks libvirt-hooks/qemu.d/50-iokeel
-	cd agent && ../$(BIN)/mypy src tests
-	cd benchmarks && ../$(BIN)/mypy --config-file ../agent/pyproject.toml *.py lab sim disksim/tests
-	shellcheck agent/packages .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- benchmarks qemu-patches)
+	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks
+	shellcheck agent/packages .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/testing benchmarks qemu-patches)
 
 bench: bench-retune bench-agent bench-backstop bench-disksim ## Run all benchmarks
 
 bench-agent: setup ## Measure what the agent costs for 10 to 5,000 drives
-	$(RUN) benchmarks/agent_cost.py
+	$(RUN) benchmarks.agent_cost.run
 
 bench-backstop: setup ## Measure io.max under a VM, in a guest with cgroup v2
-	$(RUN) benchmarks/backstop.py
+	$(RUN) benchmarks.backstop.run
 
 bench-feedback: setup ## Measure what each constant of the capacity's feedback costs and gains
-	$(RUN) benchmarks/feedback.py
+	$(RUN) benchmarks.law.feedback
 
 bench-io-latency: setup ## Measure io.max with io.latency beside it, in a kernel built for that (15 minutes)
-	$(RUN) benchmarks/backstop.py --io-latency
+	$(RUN) benchmarks.backstop.run --io-latency
 
 bench-retune: setup ## Measure what each constant of the retune law costs and gains
-	$(RUN) benchmarks/retune_constants.py
+	$(RUN) benchmarks.law.retune_constants
 
 bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (2 hours)
 	qemu-patches/build
-	$(RUN) benchmarks/shares.py --paced 80
-	$(RUN) benchmarks/shares_figures.py
+	$(RUN) benchmarks.shares.run --paced 80
+	$(RUN) benchmarks.shares.figures
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)
-	$(RUN) benchmarks/disksim_figures.py --readme benchmarks/disksim/README.md
+	$(RUN) benchmarks.disks.figures --readme benchmarks/disksim/README.md
 
 bench-calibrate: setup ## Calibrate the simulated disks, and compare with what they are (45 minutes)
-	$(RUN) benchmarks/calibrate_disks.py
+	$(RUN) benchmarks.disks.calibrate
 
 bench-qemu: setup ## Measure the QEMU patches against stock QEMU
-	$(RUN) benchmarks/qemu/bench_qemu.py --out $(QEMU_RESULT)
-	$(RUN) benchmarks/qemu/bench_qemu.py --table $(QEMU_RESULT) --readme qemu-patches/README.md
+	$(RUN) benchmarks.qemu.run --out $(QEMU_RESULT)
+	$(RUN) benchmarks.qemu.run --table $(QEMU_RESULT) --readme qemu-patches/README.md
 
 bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000 (hours)
-	$(RUN) benchmarks/random_hosts.py
+	$(RUN) benchmarks.law.random_hosts
 
 clean: ## Remove what was built here; the cache folder stays
 	rm -rf .venv build

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.edges.running import QEMU, Agent, free_port, start_qemu
+from testing.agents import QEMU, Agent, free_port, start_qemu
 
 VM = """
 [[vm]]

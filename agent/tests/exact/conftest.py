@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.host import Host
+from testing.lab.host import Host
 from tests.system.rig import Agent, running_agent
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from iokeel.core.curve import DEFAULT_CURVE
-from lab.host import Host
+from testing.lab.host import Host
 
 #: The published curve in QAPI's words.
 POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]

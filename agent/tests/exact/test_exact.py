@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance import Completions
-from lab.domain import DiskSpec, make_disk
-from lab.host import Host
-from lab.qemu import patched
-from lab.vm import Vm
+from benchmarks.demo.conformance import Completions
+from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.host import Host
+from testing.lab.qemu import patched
+from testing.lab.vm import Vm
 from tests.exact.guests import exact, groups, monitor
 from tests.system.rig import Agent, blkdeviotune, eventually, policy, set_metadata
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.domain import DiskSpec, make_disk
-from lab.host import Host
-from lab.qemu import patched
-from lab.vm import Vm
+from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.host import Host
+from testing.lab.qemu import patched
+from testing.lab.vm import Vm
 from tests.exact.guests import exact, groups
 from tests.system.rig import Agent, eventually, policy, running_agent
 

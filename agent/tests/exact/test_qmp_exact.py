@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from iokeel.cli.client import why
 from iokeel.core.curve import DEFAULT_CURVE
-from lab.qemu import binaries
-from tests.edges.running import Agent, http
-from tests.edges.storage import MIB, loop_device
+from testing.agents import Agent, http
+from testing.lab.qemu import binaries
+from testing.storage import MIB, loop_device
 from tests.exact.guests import POINTS
 from tests.exact.monitored import Monitored
 from tests.system.rig import eventually

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.domain import DiskSpec, make_disk
-from lab.host import PROJECT, Host
-from lab.needs import missing
-from lab.vm import Vm
+from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.host import PROJECT, Host
+from testing.lab.needs import missing
+from testing.lab.vm import Vm
 from tests.system.rig import Agent, policy, running_agent
 
 if lacking := missing():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from iokeel.cli.client import why
-from lab.host import Host
+from testing.lab.host import Host
 
 URN = "urn:iokeel:policy:1"
 T = TypeVar("T")

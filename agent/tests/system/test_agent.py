@@ -7,9 +7,9 @@ import pytest
 
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.drive.envelope import limits_for
-from lab.domain import DiskSpec, make_disk
-from lab.host import Host
-from lab.vm import Vm
+from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.host import Host
+from testing.lab.vm import Vm
 from tests.system.rig import Agent, blkdeviotune, eventually, policy, set_metadata
 
 pytestmark = pytest.mark.timeout(600)  # the first run makes a Debian 13
@@ -206,7 +206,7 @@ def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: Agent, disk: Path)
 
 def test_fio_is_held_to_the_policy(guest: Vm, agent: Agent) -> None:
     """Counts by fio's own log: never a quarter over in any second, and not held far below."""
-    from conformance import Completions
+    from benchmarks.demo.conformance import Completions
 
     in_charge(agent)
     common = "--filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8 --rw=randread"

@@ -19,8 +19,8 @@ from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import io_hierarchy
 from iokeel.host.process import Process, process
-from tests.edges.cgroup_host import Memory
-from tests.edges.running import Agent, start_qemu, wait_for
+from testing.agents import Agent, start_qemu, wait_for
+from testing.cgroup_host import Memory
 
 if not shutil.which("qemu-storage-daemon"):
     pytest.skip("qemu-storage-daemon is not there", allow_module_level=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backstop import BOUNDS, lacking, run
+from benchmarks.backstop.run import BOUNDS, lacking, run
 
 if missing := lacking():
     pytest.skip(f"the guest needs {missing}", allow_module_level=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.domain import DiskSpec, domain_xml
-from lab.guest import image
-from lab.host import Host
-from lab.vm import Vm
+from testing.lab.domain import DiskSpec, domain_xml
+from testing.lab.guest import image
+from testing.lab.host import Host
+from testing.lab.vm import Vm
 from tests.system.rig import Agent, policy
 
 pytestmark = pytest.mark.timeout(600)

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from lab.host import Host
-from lab.vm import Vm
+from testing.lab.host import Host
+from testing.lab.vm import Vm
 from tests.system.rig import Agent, blkdeviotune, eventually, set_metadata
 
 pytestmark = pytest.mark.timeout(600)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from iokeel.host.block_devices import StoragePaths
-from lab.domain import DiskSpec, make_disk
-from lab.host import Host
-from lab.vm import Vm
+from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.host import Host
+from testing.lab.vm import Vm
 from tests.system.rig import Agent, eventually, policy
 
 pytestmark = pytest.mark.timeout(600)

@@ -6,9 +6,9 @@ import pytest
 
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.drive.envelope import limits_for
-from lab.domain import DiskSpec, make_disk
-from lab.host import PROJECT, Host
-from lab.vm import Vm
+from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.host import PROJECT, Host
+from testing.lab.vm import Vm
 from tests.system.rig import Agent, eventually, policy, set_metadata
 
 pytestmark = pytest.mark.timeout(600)

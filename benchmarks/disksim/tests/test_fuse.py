@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from disksim.tests.log import checked
-from lab.disksim import DEVICES, built, params
-from lab.namespace import Namespace
-from lab.needs import missing
+from benchmarks.disksim.tests.log import checked
+from testing.lab.disksim import DEVICES, built, params
+from testing.lab.namespace import Namespace
+from testing.lab.needs import missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

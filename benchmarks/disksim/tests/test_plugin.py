@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from disksim.tests.log import checked, rows_of
-from lab.disksim import DEVICES, built, params
-from lab.fio import fio
-from lab.nbdkit import Nbdkit
+from benchmarks.disksim.tests.log import checked, rows_of
+from testing.lab.disksim import DEVICES, built, params
+from testing.lab.fio import fio
+from testing.lab.nbdkit import Nbdkit
 
 LACKING = [name for name in ("nbdkit", "nbdcopy", "fio", "gcc") if not shutil.which(name)]
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")

@@ -25,7 +25,7 @@ from iokeel.core.state import (
     StorageSeen,
     Verdict,
 )
-from sim.drive import DRIVE, Phase, Run, Stream, run
+from testing.sim.drive import DRIVE, Phase, Run, Stream, run
 
 LIMIT = 10_000
 POLICY = DrivePolicy(limit=LIMIT)

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import State
-from sim.cases import CAPACITY, Case, case
-from sim.checks import changes, longest_idle, longest_miss, wanted, worst_second, worst_sum
-from sim.fleet import Faults, Fleet, Record
-from sim.guests import Guest, Kind, Phase, idle
-from sim.oracle import fair_shares
-from sim.storage import Disk, steady
+from testing.sim.cases import CAPACITY, Case, case
+from testing.sim.checks import changes, longest_idle, longest_miss, wanted, worst_second, worst_sum
+from testing.sim.fleet import Faults, Fleet, Record
+from testing.sim.guests import Guest, Kind, Phase, idle
+from testing.sim.oracle import fair_shares
+from testing.sim.storage import Disk, steady
 
 SECONDS = 60
 HOLDS = st.sampled_from((5, 10, 20))

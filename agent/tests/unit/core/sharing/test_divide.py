@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.sharing.divide import Claim, cut_by_weight, divide
-from sim.oracle import by_bisection
+from testing.sim.oracle import by_bisection
 
 AMOUNTS = st.one_of(st.integers(0, 100_000).map(float), st.floats(1e-3, 1e8))
 WEIGHTS = st.one_of(st.integers(1, 10_000).map(float), st.floats(1e-3, 1e12))

@@ -1,0 +1,137 @@
+"""Domain XML: a guest that boots the lab's image, with the disks that a test wants."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from testing.lab.guest import AGENT_PORT, Image
+
+CMDLINE = "console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off random.trust_cpu=on"
+SPARE_PORTS = 4
+
+IoTune = Mapping[str, int | str]
+"""Limits in libvirt's own words, e.g. {"total_iops_sec": 100, "size_iops_sec": 4096}."""
+
+
+@dataclass(frozen=True)
+class DiskSpec:
+    """One disk of a guest.
+
+    target: the guest's name for it; vdX is virtio-blk, sdX is on a virtio-scsi controller.
+    path: an image file, or a block device of the host.
+    iotune: libvirt's limits on the device itself; excludes throttle_groups.
+    throttle_groups: names of the domain's groups that it passes through, in order (libvirt
+        11.2 and later).
+    serial: what the guest sees as its serial number.
+    """
+
+    target: str
+    path: Path
+    iotune: IoTune | None = None
+    throttle_groups: Sequence[str] = ()
+    serial: str | None = None
+    format: str = "raw"
+    cache: str = "none"
+    io: str = "native"
+
+
+def make_disk(path: Path, size_mib: int) -> Path:
+    """Write a raw image full of data that is not zero, and return its path.
+
+    QEMU answers reads of areas that it knows to be zero without asking the throttle, so a
+    sparse file would measure nothing. One random block, repeated, is enough against that.
+    """
+    block = os.urandom(1 << 20)
+    with path.open("wb") as disk:
+        for _ in range(size_mib):
+            disk.write(block)
+    return path
+
+
+def domain_xml(
+    name: str,
+    drives: Sequence[DiskSpec],
+    *,
+    image: Image,
+    folder: Path,
+    policy: str | None = None,
+    throttle_groups: Mapping[str, IoTune] | None = None,
+    memory_mib: int = 384,
+    vcpus: int = 1,
+    emulator: Path | None = None,
+) -> str:
+    """Return the XML of a domain that boots `image` under emulation.
+
+    folder: where its console's log `NAME.console` and its agent's socket `NAME.agent` go.
+    policy: XML to put into <metadata>.
+    throttle_groups: name -> limits of the domain's throttle groups (libvirt 11.2 and later).
+    emulator: a QEMU other than the host's own.
+    """
+    domain = ET.Element("domain", type="qemu")
+    _add(domain, "name", name)
+    if policy:
+        _add(domain, "metadata").append(ET.fromstring(policy))
+    _add(domain, "memory", str(memory_mib), unit="MiB")
+    _add(domain, "vcpu", str(vcpus))
+    if throttle_groups:
+        groups = _add(domain, "throttlegroups")
+        for group, limits in throttle_groups.items():
+            _limits(_add(groups, "throttlegroup"), {"group_name": group, **limits})
+    system = _add(domain, "os")
+    _add(system, "type", "hvm", arch="x86_64", machine="q35")
+    _add(system, "kernel", str(image.kernel))
+    _add(system, "initrd", str(image.initramfs))
+    _add(system, "cmdline", CMDLINE)
+    _add(_add(domain, "features"), "acpi")
+    _add(domain, "cpu", mode="maximum")
+    _add(domain, "on_poweroff", "destroy")
+    _add(domain, "on_reboot", "destroy")  # a guest that panics ends, rather than try for ever
+    devices = _add(domain, "devices")
+    if emulator:
+        _add(devices, "emulator", str(emulator))
+    for drive in drives:
+        devices.append(disk_element(drive))
+    if any(drive.target.startswith("sd") for drive in drives):
+        _add(devices, "controller", type="scsi", model="virtio-scsi")
+    _add(devices, "controller", type="usb", model="none")
+    for index in range(1, len(drives) + SPARE_PORTS + 4):  # room to hot-plug disks
+        _add(devices, "controller", type="pci", model="pcie-root-port", index=str(index))
+    console = _add(devices, "serial", type="file")
+    _add(console, "source", path=str(folder / f"{name}.console"))
+    agent = _add(devices, "channel", type="unix")
+    _add(agent, "source", mode="bind", path=str(folder / f"{name}.agent"))
+    _add(agent, "target", type="virtio", name=AGENT_PORT)
+    _add(devices, "memballoon", model="none")
+    ET.indent(domain)
+    return ET.tostring(domain, encoding="unicode")
+
+
+def disk_element(spec: DiskSpec) -> ET.Element:
+    """Return the <disk> element of one disk, for a domain or to attach to one that runs."""
+    block = spec.path.is_block_device()
+    disk = ET.Element("disk", type="block" if block else "file", device="disk")
+    _add(disk, "driver", name="qemu", type=spec.format, cache=spec.cache, io=spec.io)
+    _add(disk, "source", **{"dev" if block else "file": str(spec.path)})
+    _add(disk, "target", dev=spec.target, bus="scsi" if spec.target.startswith("sd") else "virtio")
+    if spec.iotune:
+        _limits(_add(disk, "iotune"), spec.iotune)
+    if spec.throttle_groups:
+        filters = _add(disk, "throttlefilters")
+        for group in spec.throttle_groups:
+            _add(filters, "throttlefilter", group=group)
+    if spec.serial:
+        _add(disk, "serial", spec.serial)
+    return disk
+
+
+def _limits(parent: ET.Element, limits: IoTune) -> None:
+    for name, value in limits.items():
+        _add(parent, name, str(value))
+
+
+def _add(parent: ET.Element, tag: str, text: str | None = None, **attributes: str) -> ET.Element:
+    child = ET.SubElement(parent, tag, attributes)
+    child.text = text
+    return child

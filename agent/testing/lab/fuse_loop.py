@@ -1,0 +1,79 @@
+"""A simulated disk as a kernel block device: a file by FUSE, and a loop device over it."""
+
+import errno
+import fcntl
+import os
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+from testing.lab.disksim import DEVICES, built
+from testing.lab.namespace import Namespace
+
+LOOP_CTL_GET_FREE, LOOP_CONFIGURE = 0x4C82, 0x4C0A
+AUTOCLEAR, DIRECT_IO = 4, 16
+LOOP_CONFIG = "=II 5Q 4I 160x 2Q 64x"
+"""linux/loop.h's struct loop_config: fd, block size, loop_info64 with its flags."""
+
+
+class FuseLoop:
+    """A block device that a simulated disk is behind; it goes when closed, or its owner dies.
+
+    device: its path, such as /dev/loop0.
+    """
+
+    def __init__(self, inside: Namespace, folder: Path, name: str, **options: object) -> None:
+        """Make the device.
+
+        inside: where the simulation runs, so that it and its mount end with the owner.
+        folder: a folder there, for the file. name, options: see lab.nbdkit.Nbdkit.
+        Raises RuntimeError when a program or the kernel refuses.
+        """
+        file = folder / "disk"
+        file.touch()
+        given = {"params": DEVICES[name], **options}
+        argv = [str(built() / "disksim-fuse"), str(file)]
+        argv += [f"{name}={value}" for name, value in given.items() if value is not None]
+        self._fuse = inside.popen(argv, stderr=subprocess.PIPE, text=True)
+        try:
+            seen = Path(f"/proc/{inside.pid}/root{file}")
+            deadline = time.monotonic() + 20
+            while seen.stat().st_size == 0:
+                if self._fuse.poll() is not None or time.monotonic() > deadline:
+                    self._fuse.kill()
+                    raise RuntimeError(self._fuse.communicate()[1].strip())
+                time.sleep(0.01)
+            backing = os.open(seen, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self.device, self._loop = _attach(backing)
+            finally:
+                os.close(backing)
+        except BaseException:
+            self._fuse.kill()
+            raise
+
+    def close(self) -> None:
+        """Give the device back; who else has it open keeps it until they close it."""
+        os.close(self._loop)
+        self._fuse.terminate()
+        self._fuse.communicate()
+
+
+def _attach(backing: int) -> tuple[Path, int]:
+    """Return a loop device over a file, and a descriptor; it ends with the last one closed."""
+    info = struct.pack(LOOP_CONFIG, backing, 512, *[0] * 8, AUTOCLEAR | DIRECT_IO, 0, 0)
+    control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        while True:
+            device = Path(f"/dev/loop{fcntl.ioctl(control, LOOP_CTL_GET_FREE)}")
+            loop = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.ioctl(loop, LOOP_CONFIGURE, info)
+                return device, loop
+            except OSError as error:
+                os.close(loop)
+                if error.errno != errno.EBUSY:  # someone else was quicker
+                    raise RuntimeError(f"{device}: {error}") from error
+    finally:
+        os.close(control)

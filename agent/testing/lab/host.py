@@ -1,0 +1,186 @@
+"""A hypervisor host: a Debian with QEMU and its own libvirtd, in a namespace of its own."""
+
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from testing.lab import debian, environment
+from testing.lab.cache import cache_dir
+from testing.lab.namespace import Namespace
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+TRIXIE_PACKAGES = (
+    "libvirt-daemon-system", "libvirt-clients", "qemu-system-x86", "qemu-utils",
+    "python3-venv", "python3-dev", "gcc", "libc6-dev", "pkgconf", "libvirt-dev", "ca-certificates",
+)  # fmt: skip
+
+QEMU_CONF = """
+security_driver = "none"
+user = "root"
+group = "root"
+dynamic_ownership = 0
+remember_owner = 0
+cgroup_controllers = [ ]
+namespaces = [ ]
+seccomp_sandbox = 0
+stdio_handler = "file"
+"""
+LIBVIRTD_CONF = """
+auth_unix_rw = "none"
+log_outputs = "2:stderr"
+"""
+
+
+class Host:
+    """A hypervisor. Use it as a context manager: leaving it ends all that runs on it.
+
+    dir: its folder, short because sockets lie in it; visible inside at the same path, as are
+        /tmp, the project and the cache folder. All of it goes with the host.
+    uri: libvirt's connection string, the same inside and outside.
+    iokeel: the words that run the project's command inside the host.
+    """
+
+    def __init__(
+        self, suite: str, root: Path, folder: Path | None, binds: Mapping[Path, tuple[Path, str]],
+        iokeel: Sequence[str | Path], hooks: Path | None,
+    ) -> None:  # fmt: skip
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp"))
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ValueError(f"{folder} is not empty, and a host removes its folder when it closes")
+        if len(str(folder)) > 60:
+            raise ValueError(f"{folder} is too long: sockets below it must fit in 108 bytes")
+        self.suite = suite
+        self.dir = folder.resolve()
+        self.iokeel = [str(word) for word in iokeel]
+        self.uri = f"qemu+unix:///system?socket={self.dir}/run/libvirt/libvirt-sock"
+        self._libvirtd: subprocess.Popen[bytes] | None = None
+        self._configure(hooks)
+        caches = cache_dir() / f"libvirt-{suite}"  # QEMU's capabilities
+        caches.mkdir(exist_ok=True)
+        self.namespace = Namespace(self.dir, root, {
+            Path("/tmp"): (Path("/tmp"), "rw"),
+            cache_dir(): (cache_dir(), "ro"),
+            PROJECT: (PROJECT, "rw"),
+            self.dir: (self.dir, "rw"),
+            Path("/run"): (self.dir / "run", "rw"),
+            Path("/etc/libvirt"): (self.dir / "etc", "rw"),
+            Path("/var/lib/libvirt"): (self.dir / "lib", "rw"),
+            Path("/var/log/libvirt"): (self.dir / "log", "rw"),
+            Path("/var/cache/libvirt"): (caches, "rw"),
+            **binds,
+        })  # fmt: skip
+
+    @classmethod
+    def bookworm(cls, folder: Path | None = None, *, hooks: Path | None = None) -> "Host":
+        """Return a host with this machine's own QEMU, libvirt and project environment.
+
+        hooks: a folder whose content becomes /etc/libvirt/hooks.
+        """
+        return cls("bookworm", Path("/"), folder, {}, [PROJECT / ".venv/bin/iokeel"], hooks)
+
+    @classmethod
+    def trixie(
+        cls, folder: Path | None = None, *, hooks: Path | None = None,
+        requirements: Path | None = None,
+    ) -> "Host":  # fmt: skip
+        """Return a host with Debian 13's QEMU 10.0 and libvirt 11.3, which has throttle groups.
+
+        hooks: a folder whose content becomes /etc/libvirt/hooks.
+        requirements: the agent's lock file; without it the host has no `iokeel`.
+        The first call makes the root (30 s, 650 MB) and the agent's environment.
+        """
+        root = debian.root("trixie", TRIXIE_PACKAGES)
+        if requirements is None:
+            return cls("trixie", root, folder, {}, (), hooks)
+        source, command = PROJECT / "agent/src", "iokeel = iokeel.cli.main:main"
+        home = environment.environment(root, requirements, source, command)
+        binds = {environment.HOME: (home, "ro")}
+        return cls("trixie", root, folder, binds, [environment.HOME / "bin/iokeel"], hooks)
+
+    def _configure(self, hooks: Path | None) -> None:
+        for name in ("run", "etc/hooks", "lib", "log"):
+            (self.dir / name).mkdir(parents=True)
+        (self.dir / "etc/qemu.conf").write_text(QEMU_CONF)
+        (self.dir / "etc/libvirtd.conf").write_text(LIBVIRTD_CONF)
+        if hooks:
+            shutil.copytree(hooks, self.dir / "etc/hooks", dirs_exist_ok=True)
+
+    def popen(self, argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process inside; `options` are subprocess.Popen's. It ends with the host."""
+        return self.namespace.popen(argv, **options)
+
+    def run(
+        self, argv: Sequence[str | Path], input: str | None = None,
+        timeout: float = 120, check: bool = True,
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        """Run a program inside and return its exit status and output.
+
+        timeout: seconds; past it the program is killed and subprocess.TimeoutExpired raised.
+        Raises RuntimeError with the program's own words when it fails, unless check is False.
+        """
+        return self.namespace.run(argv, input, timeout, check)
+
+    def virsh(self, *args: str | Path, input: str | None = None) -> str:
+        """Run one virsh command inside and return what it prints.
+
+        input: what virsh reads where it is given the file /dev/stdin.
+        Raises RuntimeError with virsh's words when the command fails.
+        """
+        return self.run(["virsh", "--quiet", *args], input).stdout
+
+    def start_libvirtd(self, timeout: float = 60) -> None:
+        """Start libvirtd, or do nothing where it runs, and wait until it answers.
+
+        timeout: seconds. Raises RuntimeError with the end of its log when it doesn't answer.
+        """
+        if self._libvirtd and self._libvirtd.poll() is None:
+            return
+        log = self.dir / "log/libvirtd.log"
+        with log.open("ab") as out:
+            self._libvirtd = self.popen(
+                ["libvirtd"], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + timeout
+        while self.run(["virsh", "--quiet", "uri"], check=False).returncode:
+            if time.monotonic() > deadline or self._libvirtd.poll() is not None:
+                raise RuntimeError(f"libvirtd doesn't answer:\n{log.read_text()[-2000:]}")
+            time.sleep(0.1)
+
+    def kill_libvirtd(self) -> None:
+        """End libvirtd as a crash would, by SIGKILL. Guests run on."""
+        if self._libvirtd:
+            self._libvirtd.kill()
+            self._libvirtd.wait()
+
+    def signal_libvirtd(self, number: signal.Signals) -> None:
+        """Send libvirtd a signal, such as SIGSTOP to have it hang."""
+        if self._libvirtd:
+            self._libvirtd.send_signal(number)
+
+    def restart_libvirtd(self) -> None:
+        """End libvirtd in order and start it again. Guests run on."""
+        if self._libvirtd:
+            self._libvirtd.terminate()
+            self._libvirtd.wait()
+        self.start_libvirtd()
+
+    def close(self) -> None:
+        """End every guest and process on the host, unmount, and remove its folder."""
+        self.namespace.close()
+        if self._libvirtd:
+            self._libvirtd.wait()
+
+    def __enter__(self) -> "Host":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,74 @@
+"""nbdkit with a simulated disk, on a unix socket."""
+
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from testing.lab.disksim import DEVICES, built
+
+THREADS = 256
+"""Commands of one connection that can be under way at once."""
+
+
+class Nbdkit:
+    """A simulated disk that NBD clients reach at `uri`; a context manager.
+
+    device: a name of DEVICES. size_bytes: its first so many bytes (None: all).
+    slowdown: what all times are stretched by. log: where to log each command.
+    options: more of the plugin's, `store` or a device's parameters.
+    It ends with its maker, however that ends.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        size_bytes: int | None = None,
+        slowdown: float = 1,
+        log: Path | None = None,
+        **options: object,
+    ) -> None:
+        self.slowdown = slowdown
+        self._folder = tempfile.TemporaryDirectory(prefix="disksim-")
+        self.socket = Path(self._folder.name) / "nbd.sock"
+        given = {"slowdown": slowdown, "size": size_bytes, "log": log, **options}
+        argv = ["nbdkit", "--foreground", "--exit-with-parent", f"--threads={THREADS}"]
+        argv += [f"--unix={self.socket}", str(built() / "disksim.so"), f"params={DEVICES[device]}"]
+        argv += [f"{name}={value}" for name, value in given.items() if value is not None]
+        self.process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 20
+        while not self.socket.exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                _, said = self.process.communicate()
+                self._folder.cleanup()
+                raise RuntimeError(f"nbdkit doesn't start: {said.strip()}")
+            time.sleep(0.01)
+
+    @property
+    def uri(self) -> str:
+        """The disk's address, for fio's nbd engine and the like."""
+        return f"nbd+unix:///?socket={self.socket}"
+
+    def close(self) -> None:
+        """End it; clients must be gone."""
+        self.process.terminate()
+        try:
+            self.process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

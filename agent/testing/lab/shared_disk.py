@@ -1,0 +1,115 @@
+"""A disk that several drives share: simulated, but a block device of this kernel."""
+
+import contextlib
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from testing.lab import qemu
+from testing.lab.cache import cache_dir
+from testing.lab.disksim import DEVICES, params
+from testing.lab.fuse_loop import FuseLoop
+from testing.lab.namespace import Namespace
+from testing.lab.storage_daemon import StorageDaemon
+
+
+class SharedDisk:
+    """A simulated disk, a loop device over it, and a storage daemon that shares it out.
+
+    with SharedDisk("sata-ssd-px-256m5s", drives=16) as disk:
+        fio({"ioengine": "nbd", "uri": disk.uri(0), "rw": "randread", ...})
+
+    All of it goes when it is closed, or when its owner ends in any way.
+
+    device: the loop device; /proc/diskstats, blkio cgroups and schedulers see its requests.
+    slowdown: what the disk's times are stretched by. A rate here is that much less than the
+        device's, a latency that much more.
+    """
+
+    def __init__(
+        self, name: str, drives: int = 16, drive_bytes: int | None = None, slowdown: float = 1,
+        binary: Path | None = None, log: Path | None = None, apart: bool = False, **options: object,
+    ) -> None:  # fmt: skip
+        """Start a disk.
+
+        name: of lab.disksim.DEVICES. drives: how many share it; 0: no storage daemon.
+        drive_bytes: of each, one after the other from the disk's start (None: all of the disk,
+            in equal parts of whole mebibytes).
+        binary: of qemu-storage-daemon (None: the one with this project's patches).
+        log: where the disk logs each request.
+        apart: a storage daemon for each drive, since the kernel tells processes apart, not drives.
+        options: parameters that differ from the device's.
+        """
+        if drive_bytes is None:
+            drive_bytes = int(params(name)["capacity"]) // max(drives, 1) >> 20 << 20
+        self.name, self.slowdown = name, slowdown
+        self.params_file, self.drive_bytes = DEVICES[name], drive_bytes
+        self._daemons: list[StorageDaemon] = []
+        with contextlib.ExitStack() as stack:
+            folder = Path(tempfile.mkdtemp(prefix="disk-", dir="/tmp"))
+            shown = {path: (path, "rw") for path in (Path("/tmp"), cache_dir(), folder)}
+            inside = stack.enter_context(Namespace(folder, Path("/"), shown))
+            loop = FuseLoop(inside, folder, name, slowdown=slowdown, log=log, **options)
+            stack.callback(loop.close)
+            self.device = loop.device
+            self._set_queue("rotational", int(name.startswith("hdd")))
+            self._set_queue("read_ahead_kb", 128)  # loop takes more than a disk's default
+            self.set_scheduler("none")  # a loop device keeps what it was last given
+            every = range(drives)
+            for part in [[i] for i in every] if apart else [every] if drives else []:
+                own = folder / f"daemon{part[0]}"
+                own.mkdir()
+                daemon = StorageDaemon(
+                    inside, binary or qemu.storage_daemon(), own, self.device, part, drive_bytes
+                )
+                self._daemons.append(daemon)
+                stack.callback(daemon.close)
+            self._stack = stack.pop_all()
+
+    def qmp_socket(self, drive: int) -> Path:
+        """Return the QMP socket of a drive's storage daemon."""
+        return self._daemon(drive).qmp_socket
+
+    def uri(self, drive: int) -> str:
+        """Return a drive's address for NBD clients."""
+        return self._daemon(drive).uri(drive)
+
+    def process(self, drive: int) -> int:
+        """Return the process id of a drive's storage daemon."""
+        return self._daemon(drive).process.pid
+
+    def set_scheduler(self, name: str) -> None:
+        """Give the device one of the kernel's schedulers: none, bfq, mq-deadline, kyber.
+
+        BFQ's own times are stretched as the disk's are, and its heuristics for interactive
+        processes are off, as its authors have them when they measure shares.
+        """
+        self._set_queue("scheduler", name)
+        if name == "bfq":
+            self._set_queue("iosched/low_latency", 0)
+            self._set_queue("iosched/slice_idle_us", round(8000 * self.slowdown))
+            self._set_queue("iosched/timeout_sync", round(124 * self.slowdown))
+
+    def _set_queue(self, name: str, value: object) -> None:
+        Path("/sys/block", self.device.name, "queue", name).write_text(str(value))
+
+    def _daemon(self, drive: int) -> StorageDaemon:
+        if not self._daemons:
+            raise RuntimeError("this disk has no storage daemon: give it drives")
+        return self._daemons[min(drive, len(self._daemons) - 1)]
+
+    def close(self) -> None:
+        """End everything; clients must be gone."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

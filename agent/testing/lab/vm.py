@@ -1,0 +1,97 @@
+"""A guest: a domain of a lab host, and the programs that run in it."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from testing.lab.domain import DiskSpec, disk_element, domain_xml
+from testing.lab.guest import image
+from testing.lab.host import Host
+from testing.lab.programs import Programs
+from testing.lab.qga import AgentError, GuestAgent
+
+
+class Vm(Programs):
+    """One guest of a host, by name. Use it as a context manager, or destroy() it.
+
+    Its domain need not be one that this object defined. One Vm a guest at a time: the guest
+    agent serves one peer.
+    """
+
+    def __init__(self, host: Host, name: str) -> None:
+        self.host = host
+        self.name = name
+        super().__init__(GuestAgent(host.dir / f"{name}.agent"))
+
+    @classmethod
+    def boot(cls, host: Host, name: str, drives: Sequence[DiskSpec], **options: Any) -> "Vm":
+        """Define a domain, start it, and wait until its agent answers.
+
+        options: those of domain_xml.
+        """
+        xml = domain_xml(name, drives, image=image(), folder=host.dir, **options)
+        vm = cls(host, name)
+        vm.define(xml)
+        vm.start()
+        return vm
+
+    def define(self, xml: str) -> None:
+        """Make the domain persistent, or change it from its next start on."""
+        self.host.virsh("define", "/dev/stdin", input=xml)
+
+    def start(self, timeout: float = 60) -> None:
+        """Start the domain and wait for its agent.
+
+        timeout: seconds. Raises AgentError with the console's end when it doesn't answer.
+        """
+        self.host.virsh("start", self.name)
+        self.wait_ready(timeout)
+
+    def wait_ready(self, timeout: float = 60) -> None:
+        """Wait until the guest's agent answers; see start()."""
+        try:
+            self.agent.call("guest-ping", timeout)
+        except AgentError as error:
+            console = self.console()[-2000:]
+            raise AgentError(f"{error}; the end of its console:\n{console}") from error
+
+    def console(self) -> str:
+        """Return what the guest has written to its console."""
+        return (self.host.dir / f"{self.name}.console").read_text(errors="replace")
+
+    def destroy(self) -> None:
+        """Stop the guest at once, if it runs. Its definition stays."""
+        self.agent.close()
+        if self.running():
+            self.host.virsh("destroy", self.name)
+
+    def shutdown(self, timeout: float = 30) -> None:
+        """Ask the guest to power off, and wait until it is off. Raises TimeoutError."""
+        self.host.virsh("shutdown", self.name, "--mode", "acpi")
+        deadline = time.monotonic() + timeout
+        while self.running():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name} is still running after {timeout} s")
+            time.sleep(0.1)
+        self.agent.close()
+
+    def running(self) -> bool:
+        """Return whether libvirt says that the guest runs."""
+        return self.host.virsh("domstate", self.name).strip() == "running"
+
+    def attach(self, drive: DiskSpec) -> None:
+        """Plug a disk into the running guest, and wait until it sees it."""
+        element = ET.tostring(disk_element(drive), encoding="unicode")
+        self.host.virsh("attach-device", self.name, "/dev/stdin", "--live", input=element)
+        self.exec(f"until [ -b /dev/{drive.target} ]; do usleep 10000; done")
+
+    def detach(self, target: str) -> None:
+        """Unplug a disk from the running guest."""
+        self.host.virsh("detach-disk", self.name, target, "--live")
+
+    def __enter__(self) -> "Vm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()

@@ -1,0 +1,151 @@
+"""Random hosts: policies, workloads and faults, all from one source of chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import inf
+from random import Random
+
+from iokeel.core.policy import DrivePolicy, TenantPolicy
+from iokeel.core.sharing.storage import StoragePolicy
+from testing.sim.fleet import Faults, Fleet
+from testing.sim.guests import Guest, Kind, Phase
+from testing.sim.storage import Disk, steady
+
+CAPACITY = 20_000
+# What a disk really does without a latency target, beside its configured capacity: with less there
+# is nothing by which a drive could show that it wants more.
+SPARE = 1.15
+TARGET_MS = 1.0
+BASE_S = 0.0001
+KNEE = 4.0
+KINDS = (Kind.of(4), Kind.of(8, 0.3), Kind.of(16), Kind.of(64, 0.5))
+RATES = (0.0, 100.0, 1000.0, 3000.0, 8000.0, inf, inf)
+
+
+@dataclass
+class Case:
+    """A random host. steps: seconds at which demand changes, and what each drive does from then."""
+
+    guests: list[Guest]
+    disks: list[Disk]
+    tenants: dict[str, TenantPolicy]
+    steps: list[tuple[float, list[Phase]]]
+    faults: Faults
+    exact: bool
+    delay_steps: int
+
+    def fleet(self) -> Fleet:
+        return Fleet(
+            self.guests,
+            self.disks,
+            self.tenants,
+            faults=self.faults,
+            delay_steps=self.delay_steps,
+        )
+
+
+def policies(chance: Random, count: int, disks: Sequence[int]) -> list[DrivePolicy]:
+    """Return policies whose reservations fit into nine tenths of each disk."""
+    free = dict.fromkeys(disks, 0.9 * CAPACITY)
+    found = []
+    for disk in disks[:count]:
+        reservation = min(chance.choice((0, 0, 0, 500, 2000, 5000)), int(free[disk]))
+        free[disk] -= reservation
+        limit = chance.choice((None, None, 1000, 4000, 12_000))
+        burst = None
+        if limit is not None:
+            limit = max(limit, reservation)
+            burst = chance.choice((None, None, 2 * limit))
+        weight = chance.choice((50, 100, 200, 1000))
+        found.append(DrivePolicy(reservation, limit, burst, 20, weight))
+    return found
+
+
+def steps_of(
+    chance: Random, count: int, seconds: int, hold_s: int
+) -> list[tuple[float, list[Phase]]]:
+    """Return what drives do: all change together, some time between two ticks."""
+    steps = []
+    begin = 0.0
+    while begin < seconds:
+        length = hold_s + 0.25 * chance.randrange(4)
+        phases = [
+            Phase(length, chance.choice(RATES), chance.choice(KINDS), chance.choice((16, 32, 128)))
+            for _ in range(count)
+        ]
+        steps.append((begin, phases))
+        begin += length
+    return steps
+
+
+def faults_of(chance: Random, count: int, disks: int, seconds: int) -> Faults:
+    """Return some faults in the first half of a run."""
+    ticks = range(2, seconds // 2)
+
+    def some(most: int) -> frozenset[tuple[int, int]]:
+        return frozenset(
+            (chance.choice(ticks), chance.randrange(count)) for _ in range(chance.randrange(most))
+        )
+
+    gone = set()
+    for _ in range(chance.randrange(3)):
+        start, i = chance.choice(ticks), chance.randrange(count)
+        gone |= {(tick, i) for tick in range(start, start + chance.choice((1, 3, 8)))}
+    down = set()
+    if chance.random() < 0.5:
+        start = chance.choice(ticks)
+        down = set(range(start, start + chance.choice((1, 2, 5))))
+    counters = {
+        (chance.choice(ticks), chance.randrange(disks)): chance.choice(
+            ("none", "frozen", "garbage")
+        )
+        for _ in range(chance.randrange(6))
+    }
+    return Faults(some(8), some(8), frozenset(gone), counters, frozenset(down))
+
+
+def case(
+    chance: Random, seconds: int, hold_s: int, *, target: bool = False, faults: bool = False
+) -> Case:
+    """Return a random host of one or two disks and up to seven drives.
+
+    hold_s: how long its drives go on doing the same. target: whether its disks have a latency
+    target, and really do from 0.7 to 1.3 of what is configured.
+    """
+    count, disks = chance.randint(2, 7), chance.randint(1, 2)
+    where = [i % disks for i in range(count)]
+    exact = chance.random() < 0.5
+    tenants = {}
+    if chance.random() < 0.4:
+        tenants["acme"] = TenantPolicy(chance.choice((0, 1000)), None, chance.choice((100, 300)))
+    steps = steps_of(chance, count, seconds, hold_s)
+    promised = policies(chance, count, where)
+    guests = [
+        Guest(
+            f"g{i}",
+            promised[i],
+            _phases(steps, i),
+            where[i],
+            chance.choice(("acme", None)) if tenants else None,
+            exact,
+        )
+        for i in range(count)
+    ]
+    policy = StoragePolicy(CAPACITY, TARGET_MS if target else None)
+    real = [CAPACITY * (chance.choice((0.7, 1.0, 1.3)) if target else SPARE) for _ in range(disks)]
+    return Case(
+        guests,
+        [Disk(policy, steady(one), BASE_S, KNEE) for one in real],
+        tenants,
+        steps,
+        faults_of(chance, count, disks, seconds) if faults else Faults(),
+        exact,
+        chance.choice((0, 0, 1)),
+    )
+
+
+def _phases(steps: Sequence[tuple[float, list[Phase]]], i: int) -> Iterator[Phase]:
+    return chain((phases[i] for _, phases in steps), (Phase(inf, 0.0),))

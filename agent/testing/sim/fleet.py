@@ -1,0 +1,372 @@
+"""A simulated host: many drives on a few disks, held to their policies by the agent's real law.
+
+Time goes in steps of STEP_S. In each, every drive does what its demand, its throttle (throttles.py)
+and its disk (storage.py) let it do. Each STEPS_A_TICK steps `decide` is shown the counters, and
+what it orders is in force `delay_steps` later. What it wants a second look at is looked at
+again half a tick later. Nothing is random but the guests' own phases and the noise of the disks'
+latency, both from seeds, so that a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iokeel.core.counters import NS_PER_S, Counters, ThrottleCount, ThrottleCounters
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.decide import decide
+from iokeel.core.limits import UNLIMITED
+from iokeel.core.policy import TenantPolicy
+from iokeel.core.sharing.storage import StorageCounters
+from iokeel.core.state import DriveSeen, Observation, SetLimits, State, StorageSeen
+from iokeel.state_store import Store
+from testing.sim.guests import Guest, Phase, idle
+from testing.sim.storage import Array, Disk, serve
+from testing.sim.throttles import Throttles
+
+STEPS_A_TICK = 4
+STEP_S = 0.25
+# A drive of before an agent's start that isn't seen is remembered as long as the daemon does.
+FIND_AGAIN_S = 60
+_EPOCH_NS = 1000 * NS_PER_S
+
+
+@dataclass
+class Faults:
+    """What goes wrong, by tick (and drive, or disk).
+
+    lost: counters that aren't read. failing: drives whose orders aren't carried out. gone: drives
+    that aren't there, and do nothing; they come back as new. counters: what a disk's counters are:
+    none, frozen or garbage. down: ticks in which no agent runs; the next one begins anew
+    with what the store keeps.
+    """
+
+    lost: frozenset[tuple[int, int]] = frozenset()
+    failing: frozenset[tuple[int, int]] = frozenset()
+    gone: frozenset[tuple[int, int]] = frozenset()
+    counters: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    down: frozenset[int] = frozenset()
+
+
+@dataclass
+class Record:
+    """What happened, a row a tick and a column a drive or disk.
+
+    served, asked: normalized operations a second, means over the second after the tick; asked is
+    what the drive did ask for at least. most: the highest served in any second that ends in this
+    one. pressure: what is in flight of a drive that its disk holds, in normalized operations.
+    wait_s, used: latency and used part of each disk. usable: what the agent takes it for.
+    latency_s: the mean time of each drive's requests without its throttle's wait. orders:
+    (tick, drive, reason).
+    """
+
+    served: Array
+    asked: Array
+    pressure: Array
+    most: Array
+    latency_s: Array
+    wait_s: Array
+    used: Array
+    usable: Array
+    orders: list[tuple[int, int, str]] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, ticks: int, drives: int, disks: int) -> Record:
+        a, b, c, d, e = (np.zeros((ticks, drives), np.float32) for _ in range(5))
+        f, g, h = (np.zeros((ticks, disks), np.float32) for _ in range(3))
+        return cls(a, b, c, d, e, f, g, h)
+
+    def retunes(self, since_tick: int = 0) -> Mapping[int, int]:
+        """Return how often limits of each drive were changed from a tick on."""
+        count: dict[int, int] = defaultdict(int)
+        for tick, i, _ in self.orders:
+            if tick >= since_tick:
+                count[i] += 1
+        return count
+
+
+class Fleet:
+    """Guests, their throttles and disks, and an agent."""
+
+    def __init__(
+        self,
+        guests: Sequence[Guest],
+        disks: Sequence[Disk],
+        tenants: Mapping[str, TenantPolicy] | None = None,
+        *,
+        faults: Faults | None = None,
+        delay_steps: int = 0,
+        seed: int = 1,
+        managed: bool = True,
+    ) -> None:
+        self.guests, self.disks, self.tenants = guests, disks, dict(tenants or {})
+        self.faults = faults or Faults()
+        self.delay_steps, self.managed = delay_steps, managed
+        self.state = State(DEFAULT_MODEL, {}, self.tenants)
+        count = len(guests)
+        self._chance = np.random.default_rng(seed)
+        self._throttles = Throttles(count)
+        self._disk = np.array([guest.disk for guest in guests], np.intp)
+        self._index = {guest.drive: i for i, guest in enumerate(guests)}
+        self._phases: list[Phase] = [idle(0)] * count
+        self._due: dict[int, list[int]] = {0: list(range(count))}
+        self._until = [0.0] * count
+        self._asked, self._pressure, self._cost, self._write = np.zeros((4, count))
+        self._depth = np.ones(count)
+        self._bytes = np.zeros((2, count))
+        # requests and bytes so far, as whole numbers, and parts of a request; times in seconds
+        self._done, self._sent = np.zeros((2, count), np.int64), np.zeros((2, count), np.int64)
+        self._begun, self._took = np.zeros((2, count)), np.zeros((2, count))
+        # of exact throttles: what they charged, requests that had to wait, and for how long
+        self._charged, self._waits = np.zeros((2, count)), np.zeros((2, count))
+        self._waited = np.zeros((2, count), np.int64)
+        self._disk_done = np.zeros((2, len(disks)))
+        self._disk_took, self._disk_busy = np.zeros((2, len(disks)))
+        self._disk_shown: list[StorageCounters | None] = [None] * len(disks)
+        self._noise = np.ones(len(disks))
+        self._is_full = np.zeros(count, bool)
+        self._pending: dict[int, list[SetLimits]] = defaultdict(list)
+        self._waiting: dict[int, int] = {}
+        self._failed: dict[int, int] = {}
+        self._step = self._started = 0
+
+    def run(self, seconds: int, *, keep_states: bool = False) -> Record:
+        """Let some seconds pass, and return what happened."""
+        record = Record.of(seconds, len(self.guests), len(self.disks))
+        recent: deque[Array] = deque(maxlen=STEPS_A_TICK)
+        for row in range(seconds):
+            tick = self._step // STEPS_A_TICK
+            self._begin(tick)
+            record.asked[row] = inf
+            for part in range(STEPS_A_TICK):
+                self._change_phases()
+                if self.managed and tick not in self.faults.down:
+                    if part == 0:
+                        self._look(tick, record)
+                    elif part == STEPS_A_TICK // 2 and self.state.look_again:
+                        again = {self._index[drive] for drive in self.state.look_again}
+                        self._look(tick, record, again)
+                for order in self._pending.pop(self._step, ()):
+                    self._carry_out(order, tick)
+                asked = self._asks(tick)
+                done, latency_s, waits, used = self._pass(asked)
+                recent.append(done)
+                record.served[row] += done / STEPS_A_TICK
+                record.asked[row] = np.minimum(record.asked[row], asked)
+                record.pressure[row] = self._pressure
+                record.most[row] = np.maximum(record.most[row], sum(recent) / len(recent))
+                record.latency_s[row] += latency_s / STEPS_A_TICK
+                record.wait_s[row] += waits / STEPS_A_TICK
+                record.used[row] += used / STEPS_A_TICK
+                self._step += 1
+            record.usable[row] = [self._usable(disk) for disk in self.disks]
+            if keep_states:
+                record.states.append(self.state)
+        return record
+
+    def _usable(self, disk: Disk) -> float:
+        known = self.state.storages.get(self._name(self.disks.index(disk)))
+        return inf if known is None or known.usable is None else known.usable
+
+    @staticmethod
+    def _name(disk: int) -> str:
+        return f"disk{disk}"
+
+    # What guests, throttles and disks do
+
+    def _begin(self, tick: int) -> None:
+        noises = np.array([disk.noise for disk in self.disks])
+        self._noise = np.exp(noises * self._chance.standard_normal(len(noises)) - noises**2 / 2)
+        for i in range(len(self.guests) if self.faults.gone else 0):
+            if (tick, i) in self.faults.gone and (tick - 1, i) not in self.faults.gone:
+                self._throttles.set(i, UNLIMITED, self._phases[i].kind, self.guests[i].exact)
+                self._done[:, i] = self._sent[:, i] = 0
+                self._waited[:, i] = 0
+                self._took[:, i] = self._charged[:, i] = self._waits[:, i] = 0.0
+                self._waiting.pop(i, None)
+                self._failed.pop(i, None)
+
+    def _change_phases(self) -> None:
+        for i in self._due.pop(self._step, ()):
+            guest = self.guests[i]
+            while self._until[i] < (self._step + 0.5) * STEP_S:
+                phase = next(guest.phases, idle(inf))
+                self._phases[i] = phase
+                self._until[i] += phase.seconds
+            phase = self._phases[i]
+            self._asked[i] = phase.rate
+            self._cost[i] = phase.kind.cost()
+            self._write[i] = phase.kind.write_ratio
+            self._depth[i] = phase.depth
+            self._pressure[i] = phase.depth * phase.kind.cost()
+            self._bytes[:, i] = phase.kind.mean_bytes
+            self._throttles.price(i, phase.kind, guest.exact)
+            if self._until[i] < inf:
+                due = max(self._step + 1, round(self._until[i] / STEP_S))
+                self._due.setdefault(due, []).append(i)
+
+    def _asks(self, tick: int) -> Array:
+        if not self.faults.gone:
+            return self._asked
+        gone = [(tick, i) in self.faults.gone for i in range(len(self.guests))]
+        return np.where(gone, 0.0, self._asked)
+
+    def _pass(self, asked: Array) -> tuple[Array, Array, Array, Array]:
+        """Let a step pass; return each drive's rate and latency, each disk's latency and use."""
+        allowed = np.minimum(asked, self._throttles.most(STEP_S))
+        now_s = self._step * STEP_S
+        capacity = np.array([disk.capacity(now_s) for disk in self.disks])
+        base_s = np.array([disk.base_s for disk in self.disks])
+        knee = np.array([disk.knee for disk in self.disks])
+        done, waits, used = serve(allowed, self._pressure, self._disk, capacity, base_s, knee)
+        self._throttles.account(done, STEP_S)
+        waits = waits * self._noise
+        requests = done / self._cost
+        latency_s = np.where(done > 0, waits[self._disk], 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            full = np.where(asked > 1.001 * done, self._depth / requests, 0.0)
+        parts = np.stack((1 - self._write, self._write))
+        self._begun += parts * (requests * STEP_S)
+        whole = np.floor(self._begun).astype(np.int64)
+        self._begun -= whole
+        self._done += whole
+        self._sent += np.rint(whole * self._bytes).astype(np.int64)
+        took = np.where(requests > 0, np.maximum(latency_s, full), 0.0)
+        self._took += whole * took
+        self._charged += parts * (done * STEP_S)
+        self._waits += whole * (took - latency_s)
+        self._waited += np.where(took > 1.001 * latency_s, whole, 0)
+        self._is_full = took > 1.001 * latency_s
+        by_disk = np.bincount(self._disk, requests * STEP_S, len(self.disks))
+        writes = np.bincount(self._disk, requests * self._write * STEP_S, len(self.disks))
+        self._disk_done += (by_disk - writes, writes)
+        self._disk_took += by_disk * waits
+        self._disk_busy += np.minimum(1.0, used) * STEP_S
+        return done, latency_s, waits, used
+
+    # What the agent does
+
+    @property
+    def _now_ns(self) -> int:
+        return _EPOCH_NS + round(self._step * STEP_S * NS_PER_S)
+
+    def _look(self, tick: int, record: Record, only: set[int] | None = None) -> None:
+        if only is None and tick - 1 in self.faults.down:
+            self._restart(tick)
+        keep = only is not None or tick < self._started + FIND_AGAIN_S
+        storages = {} if only is not None else self._storages(tick)
+        seen = Observation(self._drives(tick, only), only is not None, storages, keep)
+        self.state, orders = decide(self.state, seen, self._now_ns)
+        for order in orders:
+            i = self._index[order.drive]
+            record.orders.append((tick, i, order.reason.name))
+            self._waiting[i] = self._step + self.delay_steps
+            self._pending[self._step + self.delay_steps].append(order)
+
+    def _drives(self, tick: int, only: set[int] | None) -> dict[Any, DriveSeen]:
+        now_ns = self._now_ns
+        rows = zip(
+            self._done[0].tolist(),
+            self._sent[0].tolist(),
+            self._done[1].tolist(),
+            self._sent[1].tolist(),
+            np.rint(self._took[0] * NS_PER_S).astype(np.int64).tolist(),
+            np.rint(self._took[1] * NS_PER_S).astype(np.int64).tolist(),
+            strict=True,
+        )
+        faults, drives = self.faults, {}
+        for i, (guest, row) in enumerate(zip(self.guests, rows, strict=True)):
+            if (only is not None and i not in only) or (faults.gone and (tick, i) in faults.gone):
+                continue
+            lost = faults.lost and (tick, i) in faults.lost
+            failed = i in self._failed and self._failed[i] <= tick
+            known = i not in self._waiting and (i not in self._failed or failed)
+            drives[guest.drive] = DriveSeen(
+                guest.policy,
+                None if lost else self._counters(now_ns, row, i),
+                self._throttles.limits[i] if known else None,
+                failed,
+                guest.exact,
+                self._name(guest.disk),
+                guest.tenant,
+            )
+        return drives
+
+    def _counters(self, now_ns: int, row: Sequence[int], i: int) -> Counters:
+        reads, read_bytes, writes, write_bytes, read_ns, write_ns = row
+        return Counters(
+            now_ns, reads, read_bytes, writes, write_bytes, read_ns, write_ns, self._group(i)
+        )
+
+    def _group(self, i: int) -> ThrottleCounters | None:
+        """Return the statistics of an exact drive's throttle group."""
+        if not self.guests[i].exact:
+            return None
+        count = [
+            ThrottleCount(
+                int(self._done[way, i]),
+                int(self._sent[way, i]),
+                float(self._charged[way, i]),
+                int(self._waited[way, i]),
+                round(self._waits[way, i] * NS_PER_S),
+                int(self._depth[i]) if self._is_full[i] else 0,
+            )
+            for way in (0, 1)
+        ]
+        return ThrottleCounters(self._now_ns, *count)
+
+    def _storages(self, tick: int) -> dict[str, StorageSeen]:
+        seen = {}
+        for k, disk in enumerate(self.disks):
+            reads, writes = self._disk_done[:, k]
+            took = self._disk_took[k] * reads / max(1.0, reads + writes)
+            other = self._disk_took[k] - took
+            busy = self._disk_busy[k]
+            values: tuple[float, ...] = (
+                reads,
+                took * NS_PER_S,
+                writes,
+                other * NS_PER_S,
+                0,
+                busy * NS_PER_S,
+            )
+            fault = self.faults.counters.get((tick, k))
+            if fault == "garbage":
+                values = tuple(float(self._chance.integers(0, 2**62)) for _ in values)
+            shown = StorageCounters(self._now_ns, *map(round, values))
+            if fault == "frozen":
+                shown = self._disk_shown[k] or shown
+            self._disk_shown[k] = shown
+            hidden = not disk.counted or fault == "none"
+            seen[self._name(k)] = StorageSeen(disk.policy, None if hidden else shown)
+        return seen
+
+    def _carry_out(self, order: SetLimits, tick: int) -> None:
+        i = self._index[order.drive]
+        self._waiting.pop(i, None)
+        if (tick, i) in self.faults.gone:
+            return
+        if (tick, i) in self.faults.failing:
+            self._failed[i] = tick + 1
+            return
+        self._failed.pop(i, None)
+        self._throttles.set(i, order.limits, self._phases[i].kind, self.guests[i].exact)
+
+    def _restart(self, tick: int) -> None:
+        """Begin anew with what the last agent kept in its store."""
+        with tempfile.TemporaryDirectory() as folder:
+            Store(Path(folder)).save(self.state.drives, whole=True)
+            drives = Store(Path(folder)).load()
+        self.state = State(DEFAULT_MODEL, drives, self.tenants)
+        self._started = tick
+        self._pending.clear()
+        self._waiting.clear()
+        self._failed.clear()

@@ -1,0 +1,67 @@
+"""What everybody should get, by a slow method that shares nothing with the law's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from iokeel.core.sharing.divide import Claim
+from testing.sim.cases import Case
+from testing.sim.storage import Array
+
+
+def by_bisection(capacity: float, claims: Sequence[Claim]) -> list[float]:
+    """Divide a capacity with nothing but the definition: find the level by halving."""
+    owed = [min(c.reservation, c.wants) for c in claims]
+    if sum(owed) >= capacity:
+        return [o * capacity / sum(owed) if sum(owed) else 0.0 for o in owed]
+
+    def at(level: float) -> list[float]:
+        return [o + min(level * c.weight, c.wants - o) for o, c in zip(owed, claims, strict=True)]
+
+    low, high = 0.0, 2 * capacity / min(c.weight for c in claims)
+    if sum(at(high)) <= capacity:
+        return at(high)
+    while (middle := (low + high) / 2) not in (low, high):
+        if sum(at(middle)) > capacity:
+            high = middle
+        else:
+            low = middle
+    return at(low)
+
+
+def fair_shares(case: Case, usable: Array, wants: Array) -> Array:
+    """Return what each drive should get, were it known what each wants.
+
+    usable: of each disk. A tenant's reservation is where its drives want it.
+    """
+    shares = np.zeros(len(case.guests))
+    for disk in range(len(case.disks)):
+        here = [i for i, guest in enumerate(case.guests) if guest.disk == disk]
+        groups = [[i] for i in here if case.guests[i].tenant is None]
+        for tenant in case.tenants:
+            mine = [i for i in here if case.guests[i].tenant == tenant]
+            groups += [mine] if mine else []
+        claims = [_claim(case, group, wants) for group in groups]
+        for group, amount in zip(groups, by_bisection(float(usable[disk]), claims), strict=True):
+            shares[group] = by_bisection(amount, [_own(case, i, wants) for i in group])
+    return shares
+
+
+def _own(case: Case, i: int, wants: Array) -> Claim:
+    policy = case.guests[i].policy
+    assert policy is not None
+    return Claim(policy.reservation, policy.weight, float(wants[i]))
+
+
+def _claim(case: Case, group: Sequence[int], wants: Array) -> Claim:
+    tenant = case.guests[group[0]].tenant
+    if tenant is None:
+        return _own(case, group[0], wants)
+    promise = case.tenants[tenant]
+    everywhere = [i for i, guest in enumerate(case.guests) if guest.tenant == tenant]
+    part = wants[group].sum() / max(1e-9, wants[everywhere].sum())
+    owed = sum(min(_own(case, i, wants).reservation, float(wants[i])) for i in group)
+    wanted = float(wants[group].sum())
+    return Claim(max(promise.reservation * part, owed), promise.weight, wanted)

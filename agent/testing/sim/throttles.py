@@ -1,0 +1,72 @@
+"""The throttles of many drives as a fluid: what they let through in a step of time.
+
+The same buckets as in throttle.py, for drives that always have the next request ready and whose
+requests are small against a bucket: a bucket that leaks at `rate` and holds `size` lets through
+what is free in it, and `rate` for as long as a step lasts. Setting limits empties it, or where QEMU
+charges by the cost curve itself leaves it as full as it was. No timer is late here, so no more than
+the idle credit is ever free.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
+from testing.sim.guests import Kind
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Throttles:
+    """The buckets of each drive: one for each average, and one more for each burst's rate."""
+
+    def __init__(self, drives: int) -> None:
+        buckets = 2 * len(AVERAGES)
+        self.limits = [UNLIMITED] * drives
+        self._rate = np.full((drives, buckets), np.inf)
+        self._size = np.full((drives, buckets), np.inf)
+        self._free = np.full((drives, buckets), np.inf)
+        self._charge = np.zeros((drives, buckets))
+
+    def set(self, i: int, limits: ThrottleLimits, kind: Kind, exact: bool) -> None:
+        """Put limits in force on a drive."""
+        part = np.ones(self._size.shape[1])
+        if exact:
+            np.divide(self._free[i], self._size[i], out=part, where=np.isfinite(self._size[i]))
+        credit_s = limits.idle_credit_ms / 1000
+        self.limits[i] = limits
+        self._rate[i] = self._size[i] = np.inf
+        for j, name in enumerate(AVERAGES):
+            rate = getattr(limits, name)
+            burst = getattr(limits, f"{name}_max")
+            if rate:
+                length = getattr(limits, f"{name}_max_length") or 1
+                self._rate[i, j] = rate
+                self._size[i, j] = burst * length if burst else rate * credit_s
+                if burst and length > 1:
+                    self._rate[i, len(AVERAGES) + j] = burst
+                    self._size[i, len(AVERAGES) + j] = burst * credit_s
+        limited = np.isfinite(self._size[i])
+        self._free[i] = np.inf
+        self._free[i, limited] = part[limited] * self._size[i, limited]
+        self.price(i, kind, exact)
+
+    def price(self, i: int, kind: Kind, exact: bool) -> None:
+        """Charge a drive for requests of another kind from now on."""
+        charges = kind.charges(self.limits[i].iops_size, exact)
+        self._charge[i] = charges + charges
+
+    def most(self, step_s: float) -> Array:
+        """Return what each drive could do in a step, in normalized operations a second."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            most = (self._free / step_s + self._rate) / self._charge
+        least: Array = np.min(np.where(self._charge > 0, most, np.inf), axis=1)
+        return least
+
+    def account(self, did: Array, step_s: float) -> None:
+        """Charge each drive for what it did in a step, in normalized operations a second."""
+        used = np.where(self._charge > 0, did[:, None] * self._charge, 0.0)
+        free = self._free + (self._rate - used) * step_s
+        self._free = np.clip(free, 0.0, self._size)

@@ -1,0 +1,54 @@
+"""Storages to calibrate: loop devices, small filesystems, and nbdkit's exports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from testing.agents import wait_for
+
+MIB = 1 << 20
+
+
+@contextmanager
+def loop_device(folder: Path, size: int, *options: str) -> Iterator[Path]:
+    """A loop device of random data."""
+    file = folder / "disk.raw"
+    with file.open("wb") as disk:
+        for _ in range(size // MIB):
+            disk.write(os.urandom(MIB))
+    words: list[str | Path] = ["losetup", "--find", "--show", *options, file]
+    device = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        yield Path(device)
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+@contextmanager
+def mounted(folder: Path, what: str | Path, *options: str) -> Iterator[Path]:
+    """A filesystem that is mounted for as long."""
+    folder.mkdir()
+    subprocess.run(["mount", *options, what, folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@contextmanager
+def nbd_server(folder: Path, *words: str | Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """An nbdkit with a plugin and its options: its URI, and its process."""
+    socket, pid = folder / "nbd.sock", folder / "nbd.pid"
+    server = subprocess.Popen(
+        ["nbdkit", "--foreground", "--unix", socket, "--pidfile", pid, *words]
+    )
+    try:
+        wait_for(lambda: pid.exists() or server.poll() is not None, "nbdkit serves")
+        yield f"nbd+unix:///?socket={socket}", server
+    finally:
+        server.kill()
+        server.wait()

@@ -1,0 +1,342 @@
+"""`iokeel calibrate` as its operator types it: what it refuses, and what it measures."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iokeel.config.load import parse
+from testing.agents import IOKEEL, NOBODY, iokeel, wait_for
+from testing.storage import MIB, loop_device, mounted, nbd_server
+
+KIB = 1024
+KNOWN_DEVICE = Path(__file__).parent / "known_device.c"
+QUICK_SECONDS = 0.5
+QUICK = ("--quick", "--seconds", str(QUICK_SECONDS))
+QUICKEST = ("--quick", "--seconds", "0.2")
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make devices and mounts")
+
+
+def calibrate(*words: str | Path, **more: Any) -> tuple[int, str, str]:
+    done = iokeel("calibrate", *words, timeout_s=280, **more)
+    return done.status, done.out, done.err
+
+
+def refused(status: int, *words: str | Path, **more: Any) -> str:
+    """Run a calibration that has to fail, with one line and nothing else, and return the line."""
+    done = iokeel("calibrate", *words, **more)
+    assert (done.status, done.out) == (status, "")
+    return done.complaint
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 64 MiB."""
+    with mounted(tmp_path / "small", "tmpfs", "-t", "tmpfs", "-o", "size=64m") as folder:
+        yield folder
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[Path]:
+    with loop_device(tmp_path, 32 * MIB) as made:
+        yield made
+
+
+# What can't be asked
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("/none", "/none: no such file or directory; give a block device, a folder, or an NBD URI"),
+        ("/dev/null", "/dev/null: is no storage; give a block device, a folder, or an NBD URI"),
+        ("/dev/null/x", "/dev/null/x: not a directory"),
+        ("/tmp --size 4x", "--size '4x': not a size"),
+        ("/tmp --size 0", "--size: 0 MiB are too few to tell anything; give 16m or more"),
+        ("/tmp --size 1m", "--size: 1 MiB are too few to tell anything; give 16m or more"),
+        ("/tmp --destroy-data", "--destroy-data: is for devices; leave it out"),
+        ("/tmp --fill", "--fill: is for devices"),
+        ("nbd:///export", "nbd:///export: names no server; write it like nbd://host/export"),
+        ("nbd://localhost --size 1m", "--size: 1 MiB are too few"),
+        ("nbd://localhost --fill", "--fill: destroys all data; give --destroy-data too"),
+        ("nbd://localhost --fill --destroy-data", "--fill: an export is filled as far as --size"),
+        ("/tmp --name a/b", "--name: 'a/b' is not a name"),
+        ("/tmp --plot x.doc", "--plot: x.doc is no picture; end it in .png, .svg, .pdf"),
+        ("/tmp --plot /none/x.png", "--plot: the folder of /none/x.png is not there"),
+        ("/tmp --seconds 0", "--seconds"),
+        ("/tmp --threads 0", "--threads"),
+        ("", ""),
+    ],
+)
+def test_a_slip_is_one_line_before_anything_is_done(words: str, said: str) -> None:
+    assert said in refused(2, *words.split())
+
+
+def test_a_name_that_cant_be_written_is_refused(tmp_path: Path) -> None:
+    odd = tmp_path / "odd\nname"
+    odd.mkdir()
+    assert "has characters that can't be written; rename it" in refused(2, odd)
+
+
+def test_without_fio_the_mend_is_said(tmp_path: Path) -> None:
+    said = refused(1, tmp_path, environment={"PATH": str(tmp_path)})
+    assert said == "fio: is not there; install it (apt-get install fio)"
+
+
+# What isn't so
+
+
+@root_only
+def test_a_full_filesystem_is_refused_with_what_would_fit(small: Path) -> None:
+    # 64 MiB less a twentieth.
+    fits = "give --size 60m, or another folder"
+    what = "has no room for a file of 4096 MiB (5 % are left free)"
+    assert refused(1, small) == f"{small}: {what}; {fits}"
+    with (small / "large").open("wb") as file:
+        file.write(bytes(50 * MIB))
+    what = "has no room for a file of 16 MiB (5 % are left free)"
+    assert refused(1, small, "--size", "16m") == f"{small}: {what}; make room, or another folder"
+
+
+@root_only
+def test_a_read_only_filesystem_is_refused(small: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+    said = refused(1, small, "--size", "16m")
+    assert said.startswith(f"{small}: read-only file system; mount it for writing")
+
+
+@root_only
+def test_a_user_without_rights_is_told(short_folder: Path, tmp_path: Path, device: Path) -> None:
+    for what in (short_folder, tmp_path, device):
+        said = refused(1, what, "--size", "16m", uid=NOBODY)
+        assert said == f"{what}: permission denied; run it as root"
+
+
+@root_only
+def test_a_mounted_device_is_refused(tmp_path: Path, device: Path) -> None:
+    subprocess.run(["mkfs.ext4", "-q", device], check=True)
+    with mounted(tmp_path / "a place", device) as folder:
+        said = refused(1, device)
+        assert said.startswith(
+            f"{device}: is in use: mounted at {folder}; calibrate while it rests"
+        )
+        for more in ((), ("--even-if-in-use",)):
+            said = refused(1, device, "--destroy-data", *more)
+            assert said.endswith("--destroy-data is for a device that nobody uses")
+
+
+@root_only
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDONLY | os.O_EXCL])
+def test_a_device_that_a_program_has_open_is_refused(device: Path, flags: int) -> None:
+    handle = os.open(device, flags)
+    try:
+        assert f"(process {os.getpid()})" in refused(1, device)
+    finally:
+        os.close(handle)
+
+
+@root_only
+def test_a_filesystem_with_the_disks_of_guests_is_refused(small: Path, tmp_path: Path) -> None:
+    disk = small / "guest.raw"
+    disk.write_bytes(bytes(MIB))
+    socket = tmp_path / "s"
+    words: list[str | Path] = [
+        "qemu-nbd",
+        "--format=raw",
+        f"--socket={socket}",
+        "--persistent",
+        disk,
+    ]
+    server = subprocess.Popen(words)
+    try:
+        wait_for(socket.exists, "qemu-nbd serves")
+        said = refused(1, small, "--size", "16m")
+        assert said.startswith(f"{small}: is in use: open by qemu-nbd (process {server.pid});")
+        # Nor is the file itself ever touched: it stands for the filesystem that it is on.
+        assert refused(1, disk, "--size", "16m") == said
+    finally:
+        server.kill()
+        server.wait()
+
+
+@root_only
+def test_a_read_only_device_isnt_written(tmp_path: Path) -> None:
+    with loop_device(tmp_path, 16 * MIB, "--read-only") as device:
+        said = refused(1, device, "--destroy-data")
+        assert said == f"{device}: is read-only; leave out --destroy-data"
+
+
+@root_only
+def test_a_device_is_as_large_as_it_is(device: Path) -> None:
+    assert refused(2, device, "--size", "33m") == f"--size: {device} has 32 MiB; give no more"
+
+
+def test_a_failing_device_is_told(tmp_path: Path) -> None:
+    words = ("--filter=error", "memory", "64m", "error=EIO", "error-pread-rate=100%")
+    with nbd_server(tmp_path, *words) as (uri, _):
+        said = refused(1, uri)
+    assert said.startswith(f"{uri}: a read at offset ")
+    assert said.endswith("failed, Input/output error; see the kernel's log and the device's health")
+
+
+def test_a_device_that_fails_at_writes_is_told(tmp_path: Path) -> None:
+    words = ("--filter=error", "memory", "64m", "error=EIO", "error-pwrite-rate=100%")
+    with nbd_server(tmp_path, *words) as (uri, _):
+        said = refused(1, uri, "--destroy-data", "--fill", "--size", "16m")
+    assert said.startswith(f"{uri}: a write at offset ")
+
+
+def test_a_server_that_isnt_there_is_told(tmp_path: Path) -> None:
+    uri = f"nbd+unix:///?socket={tmp_path}/none"
+    said = refused(1, uri)
+    assert said.startswith(f"{uri}: can't be used, ")
+    assert said.endswith("see that the server runs and has this export")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
+    used, temporary = tmp_path / "used", tmp_path / "temporary"
+    used.mkdir()
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [IOKEEL, "calibrate", used, "--size", "16m", "--even-if-in-use"],
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
+    try:
+        found: list[int] = []
+
+        def runs() -> bool:
+            found.extend(measuring(process.pid))
+            return bool(found)
+
+        wait_for(runs, "fio runs")
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert said == b"iokeel: calibrate: interrupted, and nothing is left behind; run it again\n"
+    assert list(used.iterdir()) == list(temporary.iterdir()) == []
+    assert not Path(f"/proc/{found[0]}").exists()
+
+
+def measuring(process: int) -> list[int]:
+    """Return the fio that a calibration runs against its storage."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has just ended
+            if b"--rw" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
+    words: list[str | Path] = [IOKEEL, "calibrate", tmp_path, "--size", "1g", "--even-if-in-use"]
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    wait_for(lambda: bool(measuring(process.pid)), "fio runs")
+    process.kill()
+    process.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+# What is measured
+
+
+def test_a_known_device_is_found(tmp_path: Path) -> None:
+    plot = tmp_path / "plot.png"
+    with nbd_server(tmp_path, "--threads=32", "cc", KNOWN_DEVICE) as (uri, _):
+        words = (uri, *QUICK, "--destroy-data", "--json", "--plot", plot, "--name", "known")
+        status, out, err = calibrate(*words)
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    # Four at a time, each 2 ms and 2 ms more for each 64 KiB; writes twice that.
+    times = {kib: 0.002 * (1 + kib / 64) for kib in (4, 16, 64, 256, 1024)}
+    series = {(s["kind"], s["order"], s["size_bytes"] // KIB): s for s in found["series"]}
+    assert {(kind, order) for kind, order, _ in series} == {
+        (kind, order) for kind in ("read", "write") for order in ("random", "sequential")
+    }
+    for (kind, _, kib), one in series.items():
+        most = 4 / times[kib] / (2 if kind == "write" else 1)
+        # A window may begin and end with a request that was mostly served outside it.
+        assert 0.7 * most < one["raw_iops"] < 1.05 * most + 2 / QUICK_SECONDS
+        assert one["saturation_depth"] >= 4
+    assert 0.7 < found["capacity"] / (4 / times[4]) < 1.05
+    pasted = parse(found["config"].encode(), "pasted").storages["known"].policy
+    assert pasted.capacity == found["capacity"]
+    table = tomllib.loads(found["config"])["storage"]["known"]
+    assert table["capacity"] == found["capacity"]
+    for key, factor in (("curve_read", 1), ("curve_write", 2)):
+        costs = {size: cost for size, cost in found[key]}
+        assert costs[1024 * KIB] == pytest.approx(factor * times[1024] / times[4], rel=0.15)
+        assert costs[4 * KIB] == pytest.approx(factor, rel=0.15)
+        assert [["4k", costs[4 * KIB]], ["1m", costs[1024 * KIB]]] == [
+            table[key][0],
+            table[key][-1],
+        ]
+    # Four servers at 80 %, by Erlang's formula, take 1.75 times as long as one request alone, and
+    # the target is twice that; the longest are writes, of which the law allows for three transfers.
+    alone_ms = 1e3 * times[4]
+    assert table["latency_target_ms"] == pytest.approx((2 * 2 - 3 / 4) * alone_ms, rel=0.3)
+    assert table["source"] == f"nbd:unix:{tmp_path}/nbd.sock"
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@root_only
+def test_a_device_is_only_read_and_can_be_pasted(device: Path) -> None:
+    before = hashlib.sha256(device.read_bytes()).digest()
+    status, out, err = calibrate(device, *QUICKEST)
+    assert status == 0
+    assert hashlib.sha256(device.read_bytes()).digest() == before
+    table = tomllib.loads(out)["storage"][device.name]
+    assert table.pop("device") == str(device)
+    assert table.keys() == {"capacity", "latency_target_ms", "curve_read"}
+    pasted = parse(out.encode(), "pasted").storages[device.name].policy
+    assert pasted.model is not None
+    assert pasted.model.same
+    assert "warning: writes were not measured" in err
+    assert "as zeros" not in err
+
+
+def test_a_folder_is_left_as_it_was(tmp_path: Path) -> None:
+    status, out, err = calibrate(tmp_path, *QUICKEST, "--size", "16m", "--even-if-in-use")
+    assert status == 0
+    assert list(tmp_path.iterdir()) == []
+    (table,) = tomllib.loads(out)["storage"].values()
+    assert table.pop("path") == str(tmp_path)
+    assert table.keys() == {"capacity", "latency_target_ms", "curve_read", "curve_write"}
+    assert parse(out.encode(), "pasted").storages
+    assert err.splitlines()[0].split() == "kind size rate bytes depth p99 cost fit error".split()
+
+
+@root_only
+def test_a_filled_device_has_no_zeros(tmp_path: Path, device: Path) -> None:
+    with device.open("wb") as disk:
+        disk.write(bytes(32 * MIB))
+    words: list[str | Path] = [IOKEEL, "calibrate", device, "--destroy-data", "--fill"]
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: all(map(any, blocks(device))), "all is filled")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def blocks(device: Path) -> Iterator[bytes]:
+    time.sleep(0.2)
+    with device.open("rb") as disk:
+        while block := disk.read(64 * KIB):
+            yield block

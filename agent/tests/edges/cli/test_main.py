@@ -1,0 +1,426 @@
+"""The command as its operator types it: a process of its own, its output and its exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import socket
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testing.agents import IOKEEL, NOBODY, Agent, Done, iokeel, wait_for
+
+KIB = 1024
+KEYS = [
+    "size_bytes",
+    "cost",
+    *("min_iops", "max_iops", "burst_iops"),
+    *("min_bps", "max_bps", "burst_bps"),
+]
+GOOD = '<policy xmlns="urn:iokeel:policy:1" class="gold"><drive target="vda" limit="500"/></policy>'
+NONE_THERE = "is not there; start the agent (systemctl start iokeel), or give --socket"
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    file = tmp_path / "policy.xml"
+    file.write_text(GOOD)
+    return file
+
+
+def table(*words: str) -> list[dict[str, Any]]:
+    done = iokeel("curve", "table", "--json", *words)
+    assert (done.status, done.err) == (0, "")
+    rows: list[dict[str, Any]] = json.loads(done.out)
+    return rows
+
+
+def refused(status: int, *words: str | Path, **more: Any) -> str:
+    """Run a command that has to fail, with one line and nothing else, and return the line."""
+    done = iokeel(*words, **more)
+    assert (done.status, done.out) == (status, "")
+    return done.complaint
+
+
+# curve table
+
+
+def test_costs_are_those_published() -> None:
+    rows = table("--sizes", "512,4k,5k,8k,12k,24k,40K,64 KiB,1m")
+    costs = {row["size_bytes"]: row["cost"] for row in rows}
+    published = {4: 100, 5: 115, 8: 160, 12: 215, 24: 385, 40: 625, 64: 1000, 1024: 15000}
+    assert costs == {512: 100} | {kib * KIB: cost for kib, cost in published.items()}
+
+
+def test_rates_are_those_published() -> None:
+    rows = {row["size_bytes"] // KIB: row for row in table("--max", "15000")}
+    assert [rows[kib]["max_iops"] for kib in (4, 8, 16, 256)] == [15000, 9375, 5556, 385]
+    (row,) = table("--min", "20000", "--max", "40000", "--burst", "50000", "--sizes", "8k")
+    assert list(row) == KEYS
+    assert [row[f"{name}_iops"] for name in ("min", "max", "burst")] == [12500, 25000, 31250]
+    mib_s = [round(row[f"{name}_bps"] / KIB**2) for name in ("min", "max", "burst")]
+    assert mib_s == [98, 195, 244]
+
+
+def test_default_sizes_are_whole_kib_and_then_powers_of_two() -> None:
+    sizes = [row["size_bytes"] for row in table()]
+    assert sizes == [kib * KIB for kib in [*range(4, 257), 512, 1024]]
+    assert all(row["max_iops"] is None for row in table())
+
+
+def test_the_table_is_for_people() -> None:
+    done = iokeel("curve", "table", "--max", "40000", "--sizes", "8k,1m")
+    assert done.out.splitlines() == [
+        " size   cost  max iops   max rate",
+        "8 KiB    160     25000  195 MiB/s",
+        "1 MiB  15000       267  267 MiB/s",
+    ]
+
+
+@pytest.mark.parametrize("sizes", ["0", "-1", "4x", "", "4k,,8k", "4k;8k", "4.5k", "\u0661k"])
+def test_what_is_no_size_is_named(sizes: str) -> None:
+    assert refused(2, "curve", "table", f"--sizes={sizes}").startswith("--sizes")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--min 5 --max 3", "--max: 3 is below --min 5"),
+        ("--max 5 --burst 3", "--burst: 3 is below --max 5"),
+        ("--min 5 --burst 3", "--burst: 3 is below --min 5"),
+    ],
+)
+def test_rates_out_of_order_are_a_slip(words: str, said: str) -> None:
+    mend = "give --min, --max and --burst in ascending order"
+    assert refused(2, "curve", "table", *words.split()) == f"{said}; {mend}"
+
+
+def test_equal_rates_are_in_order() -> None:
+    assert table("--min", "5", "--max", "5", "--burst", "5", "--sizes", "4k")[0]["min_iops"] == 5
+
+
+@pytest.mark.parametrize("rate", ["0", "-5", "x", "1.5", "1" + "0" * 400])
+def test_what_is_no_rate_is_named(rate: str) -> None:
+    assert "--max" in refused(2, "curve", "table", "--max", rate)
+
+
+def test_a_curve_comes_from_the_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text("[curve]\nread = [['4k', 2.0]]\nwrite = [['4k', 3.5]]\n")
+    row = table("--sizes", "4k", "--config", str(config))[0]
+    assert row["cost"] == 200
+    assert table("--sizes", "4k", "--config", str(config), "--writes")[0]["cost"] == 350
+
+
+# policy check
+
+
+def test_a_good_policy_is_shown(policy: Path) -> None:
+    done = iokeel("policy", "check", policy)
+    assert (done.status, done.err) == (0, "")
+    lines = [line.split() for line in done.out.splitlines()]
+    assert lines[1][:4] == ["vda", "500", "500", "20k"]
+    assert lines[2][:2] == ["every", "other"]
+
+
+def test_a_policy_is_read_from_standard_input() -> None:
+    done = iokeel("policy", "check", "-", "--json", stdin=GOOD.encode())
+    assert done.status == 0
+    assert json.loads(done.out)["drives"]["vda"]["limit"] == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("limit", "limt"), "did you mean 'limit'?"),
+        (GOOD.replace("500", "-500"), "-500"),
+        (GOOD.replace("gold", "golden"), "golden"),
+        ("<policy", "line 1"),
+        ("", "standard input"),
+        ("\0", "standard input"),
+        ("<domain><name>a</name></domain>", "has no policy"),
+    ],
+)
+def test_a_bad_policy_is_not_so(text: str, said: str) -> None:
+    assert said in refused(1, "policy", "check", "-", stdin=text.encode())
+
+
+def test_a_target_that_the_domain_lacks_is_named(policy: Path) -> None:
+    disk = "<devices><disk type='file' device='disk'><target dev='vdb'/></disk></devices>"
+    policy.write_text(f"<domain><name>a</name><metadata>{GOOD}</metadata>{disk}</domain>")
+    said = refused(1, "policy", "check", policy)
+    assert said.endswith("the policy names vda, which the domain has not; it has vdb")
+
+
+def test_classes_come_from_the_configuration(tmp_path: Path, policy: Path) -> None:
+    policy.write_text(GOOD.replace("gold", "platinum"))
+    assert "platinum" in refused(1, "policy", "check", policy)
+    config = tmp_path / "agent.toml"
+    config.write_text("[classes.platinum]\nlimit = 90000\n")
+    assert iokeel("policy", "check", policy, "--config", config).status == 0
+    config.write_text("[classes.platinum]\nlimt = 90000\n")
+    assert "did you mean 'limit'?" in refused(2, "policy", "check", policy, "--config", config)
+    assert "no such file" in refused(2, "policy", "check", policy, "--config", tmp_path / "none")
+
+
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    mend = "give a readable file, - or a VM"
+    said = refused(2, "policy", "check", tmp_path)
+    assert said == f"{tmp_path}: can't be read, Is a directory; {mend}"
+    said = refused(2, "policy", "check", tmp_path / "none.xml")
+    assert said == f"{tmp_path}/none.xml: no such file; give a file, - or a VM"
+    assert "too long" in refused(2, "policy", "check", "x" * 5000)
+
+
+def test_a_word_that_is_neither_file_nor_vm_is_not_so(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    said = refused(1, "policy", "check", "db1", "--socket", path)
+    assert said == f"'db1': no such file, and {path}: {NONE_THERE}"
+
+
+# What the agent is asked
+
+
+ASKING = [["stats"], ["stats", "db1", "--json"], ["why", "db1"], ["top"]]
+
+
+@pytest.mark.parametrize("words", ASKING)
+def test_without_an_agent_the_mend_is_said(words: list[str], short_folder: Path) -> None:
+    path = short_folder / "none.sock"
+    assert refused(1, *words, "--socket", path) == f"{path}: {NONE_THERE}"
+    assert refused(1, *words, environment={"IOKEEL_SOCKET": str(path)}) == f"{path}: {NONE_THERE}"
+
+
+def test_a_stale_socket_is_told_from_none(short_folder: Path) -> None:
+    path = short_folder / "stale.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    said = refused(1, "stats", "--socket", path)
+    assert said == f"{path}: nobody serves it; start the agent (systemctl start iokeel)"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_without_permission_the_mend_is_said(agent: Agent) -> None:
+    said = refused(1, "stats", "--socket", agent.socket, uid=NOBODY)
+    mend = "run as root or in the socket's group"
+    assert said == f"{agent.socket}: permission denied; {mend}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"", "the agent ended in the middle of its answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[", "not this version's agent"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "not this version's agent"),
+        (b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops", "not this version's agent"),
+        (b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}", "not this version's agent"),
+        (b"SSH-2.0-x\r\n", "not this version's agent"),
+    ],
+)
+def test_an_answer_that_is_none_is_one_line(short_folder: Path, answer: bytes, said: str) -> None:
+    path = short_folder / "odd.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    with client:
+                        client.recv(4096)
+                        client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            assert said in refused(1, "stats", "--socket", path)
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("stats db", "'db': no such running VM; did you mean 'db1'?"),
+        ("why db2", "db2: no such running VM; see `iokeel stats`"),
+        ("why db1 vdx", "db1: has no drive vdx; it has vda, vdb"),
+        (
+            "policy check bd1",
+            "'bd1': no such file and no such running VM; did you mean 'db1'?",
+        ),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(agent: Agent, words: str, said: str) -> None:
+    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    assert refused(1, *words.split(), "--socket", agent.socket) == said
+
+
+def test_stats_show_a_vm(agent: Agent) -> None:
+    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    done = iokeel("stats", "--socket", agent.socket)
+    assert (done.status, done.err) == (0, "")
+    first = [line.split()[:2] for line in done.out.splitlines()]
+    assert first[:2] == [["VM", "drive"], ["db1", "vda"]]
+    assert [line.split()[0] for line in done.out.splitlines()[2:]] == ["vdb", "sum"]
+    (vm,) = json.loads(iokeel("stats", "db1", "--json", "--socket", agent.socket).out)
+    assert vm["drives"][0]["limit_iops"] == 400
+
+
+def test_why_and_check_of_a_vm(agent: Agent) -> None:
+    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    done = iokeel("why", "db1", "vda", "--socket", agent.socket)
+    assert done.out.startswith("db1/vda\n  1. The policy gives a limit of 400 iops")
+    done = iokeel("why", "db1", "--json", "--socket", agent.socket)
+    assert set(json.loads(done.out)) == {"vda", "vdb"}
+    done = iokeel("policy", "check", "db1", "--socket", agent.socket)
+    valid, warning = done.out.splitlines()
+    assert (done.status, valid) == (0, "db1: its policy is valid")
+    assert "reservations are not guaranteed, its capacity is not known" in warning
+
+
+def test_stats_show_storages(agent: Agent) -> None:
+    wait_for(lambda: bool(agent.ask("/v1/storages")), "a storage is found")
+    (storage,) = json.loads(iokeel("stats", "--storage", "--json", "--socket", agent.socket).out)
+    done = iokeel("stats", "--storage", "--socket", agent.socket)
+    assert done.out.splitlines()[1].split()[:2] == [storage["storage"], str(storage["drives"])]
+    assert refused(2, "stats", "db1", "--storage", "--socket", agent.socket) == (
+        "stats 'db1': a VM and --storage; give one of them"
+    )
+
+
+# As a command
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["frob"],
+        ["--frob"],
+        ["stats", "--frob"],
+        ["stats", "a", "b"],
+        ["why"],
+        ["curve", "tabel"],
+        ["policy", "check"],
+        ["agent", "--config"],
+    ],
+)
+def test_a_usage_error_is_one_line(words: list[str]) -> None:
+    refused(2, *words)
+
+
+@pytest.mark.parametrize("words", [[], ["policy"], ["curve"]])
+def test_no_word_shows_the_help(words: list[str]) -> None:
+    done = iokeel(*words)
+    assert done.status == 2
+    assert "Commands" in done.out + done.err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["stats", "-h"], ["curve", "table", "-h"]])
+def test_help_is_no_error(words: list[str]) -> None:
+    done = iokeel(*words)
+    assert (done.status, done.err) == (0, "")
+    assert "Usage: iokeel" in done.out
+
+
+def test_version() -> None:
+    assert iokeel("--version") == Done(0, "iokeel 0.1.0\n", "")
+
+
+@pytest.fixture
+def bash_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # typer would take the shell of the process that runs the tests, make's say.
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    script = tmp_path / "completion"
+    script.write_text(iokeel("--show-completion", "bash").out)
+    return script
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("iokeel cur", ["curve"]),
+        ("iokeel curve ", ["table"]),
+        ("iokeel curve table --bu", ["--burst"]),
+        ("iokeel stats ", ["db1"]),
+        ("iokeel why db1 v", ["vda", "vdb"]),
+    ],
+)
+def test_bash_completes(
+    agent: Agent, bash_completion: Path, typed: str, expected: list[str]
+) -> None:
+    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    words = [*typed.split(), *([""] if typed.endswith(" ") else [])]
+    script = (
+        f'source {bash_completion}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1));'
+        " $(complete -p iokeel | sed -E 's/.*-F ([^ ]+) .*/\\1/') iokeel;"
+        ' printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    environment = os.environ | {
+        "PATH": f"{IOKEEL.parent}:{os.environ['PATH']}",
+        "IOKEEL_SOCKET": str(agent.socket),
+    }
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == expected
+
+
+@pytest.mark.parametrize("words", [["curve", "table"], ["curve", "table", "--json"], ["--help"]])
+def test_a_reader_that_leaves_is_no_error(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [IOKEEL, *words], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Both ends of a terminal of 80 columns and 24 lines."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    yield ours, theirs
+    os.close(ours)
+
+
+def test_top_is_live_and_leaves_the_terminal_as_it_was(
+    agent: Agent, terminal: tuple[int, int]
+) -> None:
+    ours, theirs = terminal
+    process = subprocess.Popen(
+        [IOKEEL, "top", "--socket", agent.socket],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    os.close(theirs)
+    seen = b""
+    while seen.count(b"norm. iops") < 2:
+        seen += os.read(ours, 65536)
+    process.terminate()
+    while b"\x1b[?1049l" not in seen:
+        seen += os.read(ours, 65536)
+    assert process.wait(20) == 0
+    assert b"Traceback" not in seen

@@ -1,0 +1,472 @@
+"""VMs' groups: which they are, what is set on them, and that it is put back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from iokeel.core.backstop import CgroupOrder, IoMax
+from iokeel.errors import CgroupRefused
+from iokeel.host.cgroup.groups import Cgroups
+from iokeel.host.cgroup.place import group_of, io_hierarchy
+from iokeel.host.process import Process
+from iokeel.state_store import Store
+from testing.cgroup_host import Host, Memory, scope
+
+SDB = "8:16"
+NOBODY = 65534
+LIMITS = IoMax(rbps=1_000_000, riops=500, wiops=300)
+ORDER = CgroupOrder({SDB: LIMITS})
+MAX = f"{SDB} rbps=1000000 wbps=max riops=500 wiops=300"
+UNSET = f"{SDB} rbps=max wbps=max riops=max wiops=max"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+def cgroups(host: Host, memory: Memory) -> Cgroups:
+    return Cgroups(memory, host.proc, host.sys)
+
+
+def place(host: Host, qemu: Process) -> Path | None:
+    hierarchy = io_hierarchy(host.proc)
+    assert hierarchy is not None
+    return group_of("db1", qemu, hierarchy, host.proc)
+
+
+def refusal(host: Host, qemu: Process) -> str:
+    with pytest.raises(CgroupRefused) as caught:
+        place(host, qemu)
+    assert caught.value.mend
+    return str(caught.value)
+
+
+# Which group
+
+
+@pytest.mark.parametrize("root", ["/", "/user.slice/x.scope"])
+def test_a_libvirt_guests_group_is_its_scope(tmp_path: Path, root: str) -> None:
+    host = Host(tmp_path, root=root)
+    group, qemu = host.guest(1, "db1")
+    assert place(host, qemu) == group
+
+
+def test_a_libvirt_guests_group_without_systemd_is_its_own_too(host: Host) -> None:
+    host.group("machine/qemu-3-db1.libvirt-qemu")
+    group = host.group("machine/qemu-3-db1.libvirt-qemu/emulator", 5)
+    qemu = host.process(5, "qemu-kvm", "/machine/qemu-3-db1.libvirt-qemu/emulator")
+    assert place(host, qemu) == group.parent
+
+
+def test_v1_bounds_the_very_group_of_the_process(tmp_path: Path) -> None:
+    host = Host(tmp_path, version=1)
+    group, qemu = host.guest(1, "db1")
+    assert place(host, qemu) == group
+    inner = host.group("machine/qemu-3-db1.libvirt-qemu/emulator", 5)
+    qemu = host.process(5, "qemu-kvm", "/machine/qemu-3-db1.libvirt-qemu/emulator")
+    assert place(host, qemu) == inner
+
+
+def test_a_units_group_is_the_vms_where_nothing_else_is_in_it(host: Host) -> None:
+    group = host.group("system.slice/vm@db1.service", 5, 6, 7)
+    qemu = host.process(5, "qemu-kvm", "/system.slice/vm@db1.service")
+    host.process(6, "helper", "/system.slice/vm@db1.service", parent=5)
+    host.process(7, "helper", "/system.slice/vm@db1.service", parent=6)
+    assert place(host, qemu) == group
+
+
+def test_helpers_that_libvirt_starts_are_in_a_guests_group(host: Host) -> None:
+    group, qemu = host.guest(1, "db1")
+    (group / "libvirt/emulator/cgroup.procs").write_text(f"{qemu.pid}\n77\n")
+    host.process(77, "/usr/bin/swtpm socket", "/x")
+    assert place(host, qemu) == group
+    host.process(77, "/usr/bin/qemu-kvm -name guest=other", "/x")
+    assert "another QEMU, process 77, is in too" in refusal(host, qemu)
+
+
+def test_a_group_of_others_is_refused(host: Host) -> None:
+    host.group("user.slice/session-1.scope", 4, 5)
+    host.process(4, "bash", "/user.slice/session-1.scope")
+    qemu = host.process(5, "qemu-kvm", "/user.slice/session-1.scope", parent=4)
+    assert refusal(host, qemu) == (
+        "VM db1: is in cgroup /user.slice/session-1.scope, which process 4 is in too, so it has "
+        "no backstop; start each VM in a group of its own, as libvirt or a systemd unit does"
+    )
+
+
+def test_a_group_with_others_below_it_is_refused(host: Host) -> None:
+    host.group("vms", 5)
+    host.group("vms/other", 9)
+    host.process(9, "sleep", "/vms/other")
+    qemu = host.process(5, "qemu-kvm", "/vms")
+    assert "process 9 is in too" in refusal(host, qemu)
+
+
+def test_the_root_and_the_agents_own_group_are_refused(host: Host) -> None:
+    assert "the root of all groups" in refusal(host, host.process(5, "qemu-kvm", "/"))
+    host.group("system.slice/iokeel.service", 5)
+    for path in ("/system.slice/iokeel.service", "/system.slice"):
+        qemu = host.process(5, "qemu-kvm", path)
+        assert "which the agent is in itself" in refusal(host, qemu)
+
+
+def test_a_group_outside_of_the_agents_namespace_is_refused(tmp_path: Path) -> None:
+    host = Host(tmp_path, root="/container")
+    for path in ("/../elsewhere", "/elsewhere"):
+        qemu = host.process(5, "qemu-kvm", path)
+        assert "doesn't see" in refusal(host, qemu)
+
+
+def test_a_process_that_is_gone_or_another_has_no_group(host: Host) -> None:
+    _, qemu = host.guest(1, "db1")
+    assert place(host, Process(qemu.pid, qemu.started + 1)) is None
+    assert place(host, Process(4242, 7)) is None
+    deleted = host.process(5, "qemu-kvm", f"/{scope(1, 'db1')} (deleted)")
+    assert place(host, deleted) is None
+
+
+def test_v2_is_taken_where_it_has_io_and_else_v1(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    (host.proc / "self/mountinfo").write_text(
+        f"30 1 0:30 / {tmp_path}/v1 rw - cgroup cgroup rw,cpu\n"
+        f"31 1 0:31 / {tmp_path}/blkio rw - cgroup cgroup rw,blkio\n"
+        f"32 1 0:32 / {host.cgroups} rw - cgroup2 cgroup2 rw\n"
+    )
+    found = io_hierarchy(host.proc)
+    assert found is not None
+    assert (found.version, found.folder) == (2, host.cgroups)
+    (host.cgroups / "cgroup.controllers").write_text("cpu memory\n")
+    found = io_hierarchy(host.proc)
+    assert found is not None
+    assert (found.version, found.folder) == (1, tmp_path / "blkio")
+    (host.proc / "self/mountinfo").write_text("")
+    assert io_hierarchy(host.proc) is None
+
+
+# What is set
+
+
+def test_bounds_are_set_and_taken_away_in_v2(host: Host, memory: Memory) -> None:
+    group, qemu = host.guest(1, "db1")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    assert (group / "io.max").read_text() == MAX
+    assert groups.held == {"db1": {"io.max 8:16": MAX.removeprefix(f"{SDB} ")}}
+    assert list(memory.saved) == [str(group)]
+    groups.apply({"db1": CgroupOrder({SDB: IoMax()})}, {"db1": qemu})
+    assert (group / "io.max").read_text() == UNSET
+    groups.restore()
+    assert memory.saved == {}
+    assert groups.held == {}
+
+
+def test_bounds_are_set_and_taken_away_in_v1(tmp_path: Path, memory: Memory) -> None:
+    host = Host(tmp_path, version=1)
+    group, qemu = host.guest(1, "db1")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+
+    def text(name: str) -> str:
+        return (group / f"blkio.throttle.{name}_device").read_text()
+
+    assert text("read_bps") == "8:16 1000000"
+    assert text("read_iops") == "8:16 500"
+    assert text("write_iops") == "8:16 300"
+    assert text("write_bps") == ""
+    groups.restore()
+    assert [text(name) for name in ("read_bps", "read_iops", "write_iops")] == ["8:16 0"] * 3
+    assert memory.saved == {}
+
+
+def test_what_was_there_comes_back_and_is_never_loosened(host: Host, memory: Memory) -> None:
+    group, qemu = host.guest(1, "db1")
+    before = "8:16 rbps=max wbps=4096 riops=100 wiops=900\n"
+    (group / "io.max").write_text(before)
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    assert (group / "io.max").read_text() == "8:16 rbps=1000000 wbps=4096 riops=100 wiops=300"
+    groups.restore()
+    assert (group / "io.max").read_text() == before.strip()
+
+
+def test_what_was_there_comes_back_after_a_crash(host: Host, memory: Memory) -> None:
+    group, qemu = host.guest(1, "db1")
+    before = "8:16 rbps=max wbps=max riops=max wiops=900"
+    (group / "io.max").write_text(before)
+    for riops in (500, 700, 100):
+        order = CgroupOrder({SDB: IoMax(riops=riops)})
+        cgroups(host, memory).apply({"db1": order}, {"db1": qemu})  # each a new agent
+    assert "riops=100 wiops=900" in (group / "io.max").read_text()
+    cgroups(host, memory).restore()
+    assert (group / "io.max").read_text() == before
+
+
+def test_a_crash_between_the_note_and_the_change_forgets_nothing(
+    host: Host, memory: Memory
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    cgroups(host, memory).apply({"db1": ORDER}, {"db1": qemu})
+    noted = (group / "io.max").read_text()
+    second = CgroupOrder({SDB: IoMax(riops=7)})
+    cgroups(host, memory).apply({"db1": second}, {"db1": qemu})
+    (group / "io.max").write_text(noted)  # as if the second had never been written
+    cgroups(host, memory).apply({"db1": CgroupOrder({SDB: IoMax(riops=9)})}, {"db1": qemu})
+    cgroups(host, memory).restore()
+    assert (group / "io.max").read_text() == UNSET
+
+
+def test_what_somebody_else_has_set_since_stays(host: Host, memory: Memory) -> None:
+    group, qemu = host.guest(1, "db1")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    (group / "io.max").write_text("8:16 rbps=1 wbps=2 riops=3 wiops=4")
+    groups.restore()
+    assert (group / "io.max").read_text() == "8:16 rbps=1 wbps=2 riops=3 wiops=4"
+    assert memory.saved == {}
+
+
+def test_a_vm_without_an_order_is_put_back_unless_not_all_are_known(
+    host: Host, memory: Memory
+) -> None:
+    (one, first), (two, second) = host.guest(1, "db1"), host.guest(2, "web")
+    groups = cgroups(host, memory)
+    processes = {"db1": first, "web": second}
+    groups.apply({"db1": ORDER, "web": ORDER}, processes)
+    groups.apply({"db1": ORDER}, processes, partial=True)
+    assert (two / "io.max").read_text() == MAX
+    groups.apply({"db1": ORDER}, processes)
+    assert [(g / "io.max").read_text() for g in (one, two)] == [MAX, UNSET]
+    assert list(memory.saved) == [str(one)]
+
+
+def test_a_small_change_of_a_bound_is_not_written(host: Host, memory: Memory) -> None:
+    group, qemu = host.guest(1, "db1")
+    groups = cgroups(host, memory)
+    written = []
+    for riops in (1000, 990, 950, 1000, 910, 1001, 950, 500, 520):
+        groups.apply({"db1": CgroupOrder({SDB: IoMax(riops=riops)})}, {"db1": qemu})
+        written.append(int((group / "io.max").read_text().split()[3].partition("=")[2]))
+    assert written == [1000, 1000, 1000, 1000, 1000, 1001, 1001, 500, 520]
+
+
+def test_what_is_unchanged_is_not_read_nor_written(host: Host, memory: Memory) -> None:
+    group, qemu = host.guest(1, "db1")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    (group / "io.max").write_text("as it is")
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    assert (group / "io.max").read_text() == "as it is"
+
+
+# Weights and latency
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "qos", "expected"),
+    [
+        ("[none] mq-deadline bfq", "", {}),
+        ("none [bfq]", "", {"io.bfq.weight": "default 1000"}),
+        ("[none]", "8:16 enable=1 ctrl=user\n", {"io.weight": "default 3000"}),
+        ("[none]", "8:16 enable=0 ctrl=auto\n", {}),
+        ("[none]", "8:32 enable=1 ctrl=auto\n", {}),
+    ],
+)
+def test_a_weight_is_set_where_something_goes_by_it(
+    host: Host, memory: Memory, scheduler: str, qos: str, expected: dict[str, str]
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    host.device(SDB, scheduler)
+    (host.cgroups / "io.cost.qos").write_text(qos)
+    for name in ("io.weight", "io.bfq.weight"):
+        (group / name).write_text("default 100\n")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": CgroupOrder({SDB: IoMax()}, weight=3000)}, {"db1": qemu})
+    for name in ("io.weight", "io.bfq.weight"):
+        assert (group / name).read_text() == expected.get(name, "default 100\n")
+    groups.restore()
+    for name in expected:
+        assert (group / name).read_text() == "default 100"
+
+
+def test_bfqs_weight_in_v1_is_a_number_alone(tmp_path: Path, memory: Memory) -> None:
+    host = Host(tmp_path, version=1)
+    group, qemu = host.guest(1, "db1")
+    host.device(SDB, "none [bfq]")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": CgroupOrder({SDB: IoMax()}, weight=250)}, {"db1": qemu})
+    assert (group / "blkio.bfq.weight").read_text() == "250"
+    groups.restore()
+    assert (group / "blkio.bfq.weight").read_text() == "100"
+
+
+def test_a_latency_target_is_set_where_the_kernel_has_it(host: Host, memory: Memory) -> None:
+    group, qemu = host.guest(1, "db1")
+    order = CgroupOrder({SDB: LIMITS}, latency_targets_s={SDB: 0.0025})
+    cgroups(host, memory).apply({"db1": order}, {"db1": qemu})
+    assert not (group / "io.latency").exists()
+    (group / "io.latency").write_text("")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": order}, {"db1": qemu})
+    assert (group / "io.latency").read_text() == "8:16 target=2500"
+    groups.restore()
+    assert (group / "io.latency").read_text() == "8:16 target=max"
+
+
+# What goes wrong
+
+
+def test_a_group_that_vanishes_is_normal(
+    host: Host, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    shutil.rmtree(group)
+    shutil.rmtree(host.proc / str(qemu.pid))
+    groups.apply({"db1": CgroupOrder({SDB: IoMax(riops=1)})}, {"db1": qemu})
+    groups.apply({}, {})
+    groups.restore()
+    assert memory.saved == {}
+    assert not caplog.records
+    assert not groups.errors
+
+
+def test_another_group_of_the_same_name_starts_anew(host: Host, memory: Memory) -> None:
+    group, qemu = host.guest(1, "db1")
+    (group / "io.max").write_text("8:16 rbps=1 wbps=1 riops=1 wiops=1")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    os.rename(group, group.with_name("old"))
+    group, qemu = host.guest(1, "db1")
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    assert (group / "io.max").read_text() == MAX
+    groups.restore()
+    assert (group / "io.max").read_text() == UNSET
+
+
+def test_a_refused_group_is_said_once_and_the_others_are_served(
+    host: Host, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    shared = host.process(5, "qemu-kvm", "/")
+    groups = cgroups(host, memory)
+    for riops in (1, 100, 200):
+        order = CgroupOrder({SDB: IoMax(riops=riops)})
+        groups.apply({"bad": order, "db1": order}, {"bad": shared, "db1": qemu})
+    assert "riops=200" in (group / "io.max").read_text()
+    assert len(caplog.records) == 1
+    assert groups.errors["refused"] == 1  # and not looked at again for a while
+
+
+def test_a_vm_without_a_process_is_passed_over(host: Host, memory: Memory) -> None:
+    cgroups(host, memory).apply({"db1": ORDER}, {})
+    assert memory.saved == {}
+
+
+def test_missing_rights_are_said_once(
+    short_folder: Path, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = Host(short_folder / "rights")
+    group, qemu = host.guest(1, "db1")
+    (group / "io.max").chmod(0o444)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        said_once(host, memory, caplog, qemu, "permission", "may not write it")
+    finally:
+        os.seteuid(user)
+
+
+def test_a_group_without_the_controller_is_said_once(
+    host: Host, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    (group / "io.max").unlink()
+    switch = group.parent / "cgroup.subtree_control"
+    said_once(host, memory, caplog, qemu, "controller", f"echo +io >{switch} turns it on")
+
+
+def said_once(
+    host: Host,
+    memory: Memory,
+    caplog: pytest.LogCaptureFixture,
+    qemu: Process,
+    kind: str,
+    what: str,
+) -> None:
+    groups = cgroups(host, memory)
+    for riops in (1, 100, 200):
+        groups.apply({"db1": CgroupOrder({SDB: IoMax(riops=riops)})}, {"db1": qemu})
+    (record,) = caplog.records
+    assert what in record.message
+    assert groups.errors[kind] == 3
+
+
+def test_a_host_without_the_controllers_is_said_once(
+    host: Host, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, qemu = host.guest(1, "db1")
+    (host.proc / "self/mountinfo").write_text("")
+    groups = cgroups(host, memory)
+    groups.apply({}, {})
+    assert not caplog.records
+    for _ in range(3):
+        groups.apply({"db1": ORDER}, {"db1": qemu})
+    assert [r.message for r in caplog.records] == [
+        "cgroup: this host has no io or blkio controller mounted"
+    ]
+
+
+def test_a_full_store_stops_nothing(
+    host: Host, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    memory.full = True
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    assert (group / "io.max").read_text() == MAX
+    assert len(caplog.records) == 1
+    memory.full = False
+    groups.apply({"db1": CgroupOrder({SDB: IoMax(riops=1)})}, {"db1": qemu})
+    assert list(memory.saved) == [str(group)]
+
+
+@pytest.mark.parametrize(
+    "saved", ["", "[]", "{}", '{"inode": 1, "what": 2}', '{"inode": 1, "found": {}, "ours": {}}']
+)
+def test_nonsense_in_the_store_is_passed_over(host: Host, memory: Memory, saved: str) -> None:
+    group, qemu = host.guest(1, "db1")
+    memory.saved[str(group)] = saved
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    assert (group / "io.max").read_text() == MAX
+    groups.restore()
+    assert (group / "io.max").read_text() == UNSET
+
+
+def test_groups_are_kept_in_the_agents_database(
+    host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    made: Callable[[], Cgroups] = lambda: Cgroups(Store(tmp_path), host.proc, host.sys)  # noqa: E731
+    made().apply({"db1": ORDER}, {"db1": qemu})
+    made().restore()
+    assert (group / "io.max").read_text() == UNSET
+    assert Store(tmp_path).load_cgroups() == {}
+    (tmp_path / "state.db").write_bytes(b"nonsense" * 1000)
+    with caplog.at_level(logging.WARNING):
+        made().apply({"db1": ORDER}, {"db1": qemu})
+    assert (group / "io.max").read_text() == MAX

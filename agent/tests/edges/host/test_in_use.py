@@ -1,0 +1,65 @@
+"""Who uses a device: the kernel's account of it, in folders made like /sys and /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from iokeel.host.in_use import InUse
+from testing.storage import MIB, loop_device
+
+DISK, PARTITION, OTHER = os.makedev(8, 16), os.makedev(8, 17), os.makedev(8, 32)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A host with sdb, which has a partition sdb1, and sdc."""
+    for name, numbers in (("sdb", "8:16"), ("sdb/sdb1", "8:17"), ("sdc", "8:32")):
+        folder = tmp_path / "sys/devices" / name
+        (folder / "holders").mkdir(parents=True)
+        (folder / "dev").write_text(numbers + "\n")
+        link = tmp_path / "sys/dev/block" / numbers
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(folder)
+    (tmp_path / "sys/devices/sdb/sdb1/partition").write_text("1\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text("21 1 0:5 / /proc rw - proc proc rw\n")
+    (tmp_path / "proc/swaps").write_text("Filename Type Size Used Priority\n")
+    return tmp_path
+
+
+def users(root: Path, device: int) -> list[str]:
+    return list(InUse(root / "sys", root / "proc").users_of_device(device))
+
+
+def test_nobody_uses_a_device_of_which_nothing_is_said(root: Path) -> None:
+    assert users(root, DISK) == users(root, PARTITION) == []
+
+
+def test_a_mount_of_a_partition_is_one_of_the_disk_too(root: Path) -> None:
+    line = r"36 21 8:17 / /srv/a\040b rw,noatime master:1 - ext4 /dev/none rw" + "\n"
+    (root / "proc/self/mountinfo").write_text(line)
+    assert users(root, DISK) == users(root, PARTITION) == ["mounted at /srv/a b"]
+    assert users(root, OTHER) == []
+
+
+def test_a_device_that_another_is_made_of_is_in_use(root: Path) -> None:
+    (root / "sys/devices/sdb/sdb1/holders/dm-0").mkdir()
+    assert users(root, DISK) == users(root, PARTITION) == ["part of dm-0"]
+    assert users(root, OTHER) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make devices")
+def test_swap_is_a_use(root: Path, tmp_path: Path) -> None:
+    with loop_device(tmp_path, MIB) as device:
+        number = os.stat(device).st_rdev
+        assert users(root, number) == []
+        header = (root / "proc/swaps").read_text()
+        (root / "proc/swaps").write_text(f"{header}{device} partition 8 0 -2\n")
+        assert users(root, number) == ["used for swap"]
+
+
+def test_what_cant_be_looked_at_is_no_error(tmp_path: Path) -> None:
+    assert users(tmp_path, DISK) == []

@@ -1,0 +1,96 @@
+"""Which process a VM is."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from iokeel.host.process import Process, guest, is_guest, is_qemu, parent, peer, process
+from testing.cgroup_host import Host
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_a_process_is_a_pid_and_when_it_started() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        found = process(child.pid)
+        assert found is not None
+        assert found.pid == child.pid
+        fields = subprocess.check_output(["cat", f"/proc/{child.pid}/stat"], text=True).split()
+        assert found.started == int(fields[21])  # proc(5), field 22
+        assert parent(child.pid) == os.getpid()
+    finally:
+        child.kill()
+        child.wait()
+    assert process(child.pid) is None
+    assert parent(child.pid) is None
+
+
+def test_a_zombie_is_no_process() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process(child.pid) is None
+    child.wait()
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "expected"),
+    [
+        ("qemu-system-x86_64 -name guest=db1,debug-threads=on -S", "db1", True),
+        ("qemu-kvm -S -name guest=db1", "db1", True),
+        ("qemu-kvm -name guest=db1", "db", False),
+        ("qemu-kvm -name guest=a,,b,debug-threads=on", "a,b", True),
+        ("qemu-kvm -name guest=a,,b,debug-threads=on", "a", False),
+        ("qemu-kvm -uuid guest=db1", "db1", False),
+        ("qemu-kvm -name", "db1", False),
+        ("", "db1", False),
+    ],
+)
+def test_a_guests_qemu_says_its_name(host: Host, command: str, name: str, expected: bool) -> None:
+    host.process(5, command, "/x")
+    assert is_guest(5, name, host.proc) is expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("/usr/libexec/qemu-kvm -S", True),
+        ("qemu-storage-daemon", True),
+        ("/usr/bin/kvm", True),
+        ("/usr/bin/python3 qemu-kvm", False),
+        ("/lib/systemd/systemd", False),
+        ("", False),
+    ],
+)
+def test_a_qemu_is_told_by_its_program(host: Host, command: str, expected: bool) -> None:
+    host.process(5, command, "/x")
+    assert is_qemu(5, host.proc) is expected
+
+
+def test_a_pid_file_is_believed_when_the_process_is_that_guest(host: Host, tmp_path: Path) -> None:
+    for name, text in (("db1", "5"), ("web", "6"), ("gone", "7"), ("odd", "x"), ("neg", "-1")):
+        (tmp_path / f"{name}.pid").write_text(text)
+    host.process(5, "qemu-kvm -name guest=db1", "/x", started=12)
+    host.process(6, "qemu-kvm -name guest=db1", "/x")  # the pid was used again
+    assert guest("db1", tmp_path, host.proc) == Process(5, 12)
+    for name in ("web", "gone", "odd", "neg", "none"):
+        assert guest(name, tmp_path, host.proc) is None
+
+
+def test_who_listens_at_a_socket_is_a_vm_when_it_is_a_qemu(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+        client.connect(str(tmp_path / "s"))
+        assert peer(client) is None  # it is this test
+        host = Host(tmp_path / "host")
+        host.process(os.getpid(), "qemu-system-x86_64 -qmp unix:s", "/x", started=9)
+        assert peer(client, host.proc) == Process(os.getpid(), 9)

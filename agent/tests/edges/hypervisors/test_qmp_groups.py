@@ -1,0 +1,369 @@
+"""QMP sockets of QEMUs whose throttle groups know cost curves and tell what they do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iokeel.config.load import Vm
+from iokeel.core.counters import Counters, DriveId, ThrottleCount, ThrottleCounters
+from iokeel.core.curve import DEFAULT_CURVE, CostCurve
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.hypervisors.qmp.source import QmpSource
+from testing.qmp_server import DEFAULTS, QmpServer, error, qdev
+from tests.edges.hypervisors.test_qmp import running, until
+
+GOLD = DomainPolicy({}, DrivePolicy(limit=1000))
+VDA = DriveId("db1", "vda")
+ALICE = DriveId("db1", "alice")
+LINE = CostCurve(((4096, 1.0), (1048576, 100.0)))
+EXACT = ThrottleLimits(
+    iops_total=1000,
+    cost_read=DEFAULT_CURVE,
+    cost_write=LINE,
+    split_size=16384,
+    idle_credit_ms=10,
+)
+MEMBER = {"qdev": qdev("vda"), "node-name": "vda-node"}
+POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
+LINE_POINTS = [{"size": 4096, "cost": 1.0}, {"size": 1048576, "cost": 100.0}]
+
+
+def vm(server: QmpServer) -> Vm:
+    return Vm("db1", server.path, GOLD)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[QmpServer]:
+    """A QEMU with curves and one drive, which nothing limits yet."""
+    made = await QmpServer(tmp_path / "db1.qmp").start()
+    made.groups = {}
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def source(server: QmpServer) -> AsyncIterator[QmpSource]:
+    async with running(vm(server)) as made:
+        await until(made.vms)
+        yield made
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[QmpServer]:
+    """A storage daemon with curves and two throttle groups."""
+    made = await QmpServer(tmp_path / "db1.qmp", ()).start()
+    made.daemon = True
+    for name in ("alice", "bob"):
+        made.objects[name] = {"iops-total": 0, "cost-read": [], "cost-write": [], **DEFAULTS}
+        made.throttle(name, {"node-name": f"{name}-throttle"})
+    yield made
+    await made.stop()
+
+
+def in_force(source: QmpSource, target: str = "vda") -> ThrottleLimits | None:
+    return source.vms()["db1"].drives[target].in_force
+
+
+# What a QEMU can do
+
+
+async def test_a_qemu_is_exact_by_its_schema_which_is_asked_for_once(
+    source: QmpSource, server: QmpServer
+) -> None:
+    assert source.vms()["db1"].drives["vda"].exact
+    for _ in range(3):
+        await source.sample(None, 1.0)
+    source.announce("db1")
+    await until(lambda: server.commands().count("query-block") == 2)
+    assert server.commands().count("query-qmp-schema") == 1
+    server.drop()
+    await until(lambda: source.reconnects == 1)
+    assert server.commands().count("query-qmp-schema") == 2, "it may be another QEMU now"
+
+
+async def test_a_stock_qemu_is_not_and_is_not_asked_for_groups(tmp_path: Path) -> None:
+    server = await QmpServer(tmp_path / "db1.qmp").start()
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        assert not source.vms()["db1"].drives["vda"].exact
+        assert (await source.sample(None, 1.0))[VDA].throttle is None
+        await source.set_limits(VDA, ThrottleLimits(iops_total=5), 1.0)
+    assert "query-throttle-groups" not in server.commands()
+    assert not {"cost-read", "cost-write", *DEFAULTS} & server.asked[-1]["arguments"].keys()
+
+
+async def test_a_qemu_that_has_curves_and_splits_nothing_is_not(tmp_path: Path) -> None:
+    server = await QmpServer(tmp_path / "db1.qmp").start()
+    server.groups = {}
+    server.answers["query-qmp-schema"] = lambda request: server.reply(request).replace(
+        b'"split-size"', b'"other"'
+    )
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        assert not source.vms()["db1"].drives["vda"].exact
+
+
+async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:
+    server = QmpServer(tmp_path / "db1.qmp")
+    server.answers["query-qmp-schema"] = lambda r: error(r, "CommandNotFound", "no such command")
+    await server.start()
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        assert not source.vms()["db1"].drives["vda"].exact
+        assert VDA in await source.sample(None, 1.0)
+
+
+@pytest.mark.parametrize(
+    "schema", [b'{"return": {}, "id": %d}\n', b'{"return": [{"name": 5}], "id": %d}\n', None]
+)
+async def test_a_wrong_or_no_schema_is_an_error_and_asked_for_again(
+    server: QmpServer, schema: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iokeel.hypervisors.qmp.monitor._ANSWER_TIMEOUT_S", 0.2)
+    server.answers["query-qmp-schema"] = lambda request: (
+        None if schema is None else schema.replace(b"%d", str(request["id"]).encode())
+    )
+    async with running(vm(server)) as source:
+        await until(lambda: source.errors["protocol" if schema else "timeout"])
+        assert source.vms() == {}
+        del server.answers["query-qmp-schema"]
+        await until(source.vms)
+
+
+# Limits and curves
+
+
+async def test_limits_and_curves_are_set_in_one_command(
+    source: QmpSource, server: QmpServer
+) -> None:
+    await source.set_limits(VDA, EXACT, 1.0)
+    arguments = server.asked[-1]["arguments"]
+    assert (arguments["iops"], arguments["bps"], arguments["iops_size"]) == (1000, 0, 0)
+    assert (arguments["cost-read"], arguments["cost-write"]) == (POINTS, LINE_POINTS)
+    assert (arguments["split-size"], arguments["idle-credit-ms"]) == (16384, 10)
+    assert in_force(source) == EXACT
+    await source.sample(None, 1.0)
+    assert in_force(source) == EXACT, "as QEMU says itself"
+
+
+async def test_limits_without_a_curve_and_split_size_remove_them(
+    source: QmpSource, server: QmpServer
+) -> None:
+    await source.set_limits(VDA, EXACT, 1.0)
+    await source.set_limits(VDA, ThrottleLimits(iops_total=7, iops_size=4096), 1.0)
+    arguments = server.asked[-1]["arguments"]
+    assert (arguments["cost-read"], arguments["cost-write"]) == ([], [])
+    assert (arguments["split-size"], arguments["idle-credit-ms"]) == (0, 100)
+    await source.sample(None, 1.0)
+    assert in_force(source) == ThrottleLimits(iops_total=7, iops_size=4096)
+
+
+async def test_limits_and_curves_are_found_by_the_next_agent(
+    source: QmpSource, server: QmpServer
+) -> None:
+    await source.set_limits(VDA, EXACT, 1.0)
+    async with running(vm(server)) as second:
+        await until(second.vms)
+        assert in_force(second) == EXACT
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("cost-read", [], EXACT._replace(cost_read=None)),
+        ("cost-write", POINTS, EXACT._replace(cost_write=DEFAULT_CURVE)),
+        ("split-size", 0, EXACT._replace(split_size=None)),
+        ("split-size", 4096, EXACT._replace(split_size=4096)),
+        ("idle-credit-ms", 0, EXACT._replace(idle_credit_ms=0)),
+        ("idle-credit-ms", 100, EXACT._replace(idle_credit_ms=100)),
+        ("iops-total", 5, EXACT._replace(iops_total=5)),
+    ],
+)
+async def test_a_change_by_somebody_else_is_seen_at_the_next_sample(
+    source: QmpSource, server: QmpServer, name: str, value: Any, found: ThrottleLimits
+) -> None:
+    await source.set_limits(VDA, EXACT, 1.0)
+    await source.sample(None, 1.0)
+    server.objects[qdev("vda")][name] = value
+    await source.sample(None, 1.0)
+    assert in_force(source) == found
+    await source.set_limits(VDA, EXACT, 1.0)
+    assert in_force(source) == EXACT
+    server.objects[qdev("vda")][name] = value  # the same again, right after it was put back
+    await source.sample(None, 1.0)
+    assert in_force(source) == found
+
+
+async def test_a_drive_that_leaves_its_group_is_seen_to_be_unlimited(
+    source: QmpSource, server: QmpServer
+) -> None:
+    await source.set_limits(VDA, EXACT, 1.0)
+    await source.sample(None, 1.0)
+    assert server.groups is not None
+    server.groups.clear()
+    server.drives["vda"]["inserted"]["iops"] = 0
+    await source.sample(None, 1.0)
+    assert in_force(source) == UNLIMITED
+
+
+# Statistics
+
+
+async def test_statistics_come_with_the_counters(source: QmpSource, server: QmpServer) -> None:
+    server.objects[qdev("vda")] = {"iops-total": 9}
+    server.throttle(
+        qdev("vda"), MEMBER, requests=3, bytes=20480, cost=4.2, waited=1, wait_total_ns=600,
+        wait_max_ns=600, waiting=2,
+        sizes=[{"size": 4096, "requests": 1}, {"size": 8192, "requests": 2}],
+    )  # fmt: skip
+    before = time.monotonic_ns()
+    counters = (await source.sample(None, 1.0))[VDA]
+    group = counters.throttle
+    assert group is not None
+    assert before <= group.at_ns <= counters.at_ns
+    assert group.read == ThrottleCount(3, 20480, 4.2, 1, 600, 2, ((4096, 1), (8192, 2)))
+    assert group.write == ThrottleCount(0, 0, 0, 0, 0, 0)
+    assert in_force(source) == ThrottleLimits(iops_total=9)
+
+
+async def test_statistics_of_a_group_with_other_members_are_not_the_drives(
+    source: QmpSource, server: QmpServer
+) -> None:
+    server.objects["both"] = {"iops-total": 9}
+    server.throttle("both", MEMBER, {"node-name": "export"}, requests=3)
+    assert (await source.sample(None, 1.0))[VDA].throttle is None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b'{"return": {}, "id": %d}\r\n',
+        b'{"return": [{"name": "x"}], "id": %d}\r\n',
+        b'{"return": [], "id": 999999}\r\n',
+        b'{"return": [{"name": "x", "limits": {}, "members": [], "read": 1, "write": 2}],'
+        b' "id": %d}\r\n',
+    ],
+)
+async def test_wrong_groups_end_the_connection_and_a_new_one_works(
+    source: QmpSource, server: QmpServer, reply: bytes
+) -> None:
+    server.answers["query-throttle-groups"] = lambda request: reply.replace(
+        b"%d", str(request["id"]).encode()
+    )
+    assert await source.sample(None, 5.0) == {}
+    del server.answers["query-throttle-groups"]
+    await until(lambda: source.reconnects == 1)
+    assert source.errors == {"protocol": 1}
+    assert VDA in await source.sample(None, 1.0)
+
+
+@pytest.mark.parametrize(
+    "limits", ["x", [], {"iops-total": "1"}, {"cost-read": [{"size": 1}]}, {"split-size": "1"}]
+)
+async def test_limits_that_make_no_sense_are_not_known(
+    source: QmpSource, server: QmpServer, limits: object
+) -> None:
+    await source.set_limits(VDA, EXACT, 5.0)
+    assert in_force(source) == EXACT
+    server.objects[qdev("vda")] = limits  # type: ignore[assignment]
+    assert VDA in await source.sample(None, 5.0)
+    assert in_force(source) is None
+    source.announce("db1")  # its drives are found anew
+    await until(lambda: server.commands().count("query-block") == 2)
+    assert VDA in await source.sample(None, 5.0)
+    assert in_force(source) is None
+    assert (source.errors.total(), source.reconnects) == (0, 0)
+
+
+async def test_groups_that_are_refused_leave_the_counters(
+    source: QmpSource, server: QmpServer
+) -> None:
+    server.answers["query-throttle-groups"] = lambda r: error(r, "GenericError", "not now")
+    counters = (await source.sample(None, 1.0))[VDA]
+    assert counters == Counters(counters.at_ns, 0, 0, 0, 0, 0, 0)
+    assert source.errors == {"refused": 1}
+
+
+async def test_groups_that_never_come_leave_the_vm_out_and_no_query_is_piled_up(
+    source: QmpSource, server: QmpServer
+) -> None:
+    held: list[dict[str, Any]] = []
+    server.answers["query-throttle-groups"] = held.append
+    for _ in range(3):
+        assert await source.sample(None, 0.1) == {}
+    assert (len(held), source.errors["timeout"]) == (1, 3)
+    del server.answers["query-throttle-groups"]
+    server.send(server.reply(held[0]))
+    await until(lambda: "query-blockstats" in server.commands())
+    assert VDA in await source.sample(None, 1.0)
+
+
+# Storage daemons
+
+
+async def test_a_storage_daemons_drives_are_its_groups(daemon: QmpServer) -> None:
+    chain = '{"driver": "throttle", "throttle-group": "alice", "file": {"driver": "file",'
+    chain += ' "filename": "/images/a.raw"}}'
+    daemon.nodes = [
+        {"node-name": "alice-throttle", "drv": "throttle", "file": f"json:{chain}"},
+        {"node-name": "a", "drv": "file", "file": "/images/a.raw"},
+    ]
+    async with running(vm(daemon)) as source:
+        await until(source.vms)
+        drives = source.vms()["db1"].drives
+        assert {d.target: (d.path, d.exact, d.in_force) for d in drives.values()} == {
+            "alice": ("/images/a.raw", True, UNLIMITED),
+            "bob": (None, True, UNLIMITED),
+        }
+        assert source.vms()["db1"].policy_error is None
+        await source.set_limits(ALICE, EXACT, 1.0)
+        assert daemon.asked[-1]["execute"] == "qom-set"
+        assert daemon.objects["alice"]["cost-read"] == POINTS
+        assert daemon.objects["alice"]["split-size"] == 16384
+        await source.sample(None, 1.0)
+        assert in_force(source, "alice") == EXACT
+
+
+async def test_a_storage_daemons_counters_are_its_groups_statistics(daemon: QmpServer) -> None:
+    daemon.throttle("alice", {"node-name": "a"}, {"node-name": "b"}, requests=3, bytes=9, cost=4.5)
+    async with running(vm(daemon)) as source:
+        await until(source.vms)
+        found = await source.sample(None, 1.0)
+        assert set(found) == {ALICE, DriveId("db1", "bob")}
+        group = found[ALICE].throttle
+        assert isinstance(group, ThrottleCounters)
+        assert found[ALICE] == Counters(group.at_ns, 3, 9, 0, 0, None, None, group)
+        assert group.read.cost == 4.5
+    assert "query-blockstats" not in daemon.commands()
+
+
+async def test_groups_that_come_and_go_are_followed(daemon: QmpServer) -> None:
+    assert daemon.groups is not None
+    async with running(vm(daemon)) as source:
+        await until(source.vms)
+        await source.sample(None, 1.0)
+        daemon.objects["carol"] = {"iops-total": 3}
+        daemon.throttle("carol", {"node-name": "c"})
+        del daemon.objects["bob"], daemon.groups["bob"]
+        await source.sample(None, 1.0)
+        await until(lambda: set(source.vms()["db1"].drives) == {"alice", "carol"})
+
+
+async def test_a_stock_storage_daemon_says_that_it_counts_nothing(daemon: QmpServer) -> None:
+    daemon.groups = None
+    async with running(vm(daemon)) as source:
+        await until(source.vms)
+        info = source.vms()["db1"]
+        assert "this storage daemon counts nothing" in str(info.policy_error)
+        assert set(info.drives) == {"alice", "bob"}
+        assert await source.sample(None, 1.0) == {}
+        assert source.errors == {"policy": 1}, "that there are no counters is no timeout"
+        limits = ThrottleLimits(iops_total=5, iops_size=5856)
+        await source.set_limits(ALICE, limits, 1.0)
+        assert in_force(source, "alice") == limits

@@ -1,0 +1,370 @@
+"""The agent's API and its start and stop, as a process of its own on a real socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from testing.agents import NOBODY, Agent, Done, http, iokeel, start_qemu, wait_for
+from tests.edges.conftest import VM
+
+POLICY = '<policy xmlns="urn:iokeel:policy:1" class="gold"/>'
+DOMAIN = f"<domain><name>db1</name><metadata>{POLICY}</metadata></domain>"
+TYPES = {
+    "iokeel_agent_domains": "gauge",
+    "iokeel_agent_drives": "gauge",
+    "iokeel_agent_errors": "counter",
+    "iokeel_agent_reconnects": "counter",
+    "iokeel_agent_tick_cpu_seconds": "histogram",
+    "iokeel_agent_tick_seconds": "histogram",
+    "iokeel_domain_policy_valid": "gauge",
+    "iokeel_drive_allowed_iops": "gauge",
+    "iokeel_drive_bytes": "counter",
+    "iokeel_drive_credit_seconds": "gauge",
+    "iokeel_drive_errors": "counter",
+    "iokeel_drive_latency_seconds": "gauge",
+    "iokeel_drive_limit_iops": "gauge",
+    "iokeel_drive_limits_overwritten": "counter",
+    "iokeel_drive_normalized_iops": "gauge",
+    "iokeel_drive_requests": "counter",
+    "iokeel_drive_retunes": "counter",
+    "iokeel_drive_throttled_seconds": "counter",
+    "process_cpu_seconds": "counter",
+    "process_resident_memory_bytes": "gauge",
+}
+LABELS = {"domain": "db1", "target_device": "vda"}
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def fresh(short_folder: Path, tmp_path: Path) -> Iterator[Agent]:
+    """An agent without VMs that is not started yet."""
+    folder = short_folder / tmp_path.name
+    folder.mkdir()
+    folder.chmod(0o755)
+    agent = Agent(folder)
+    yield agent
+    agent.end()
+
+
+def refused(agent: Agent) -> str:
+    """Start an agent that can't start, and return its complaint."""
+    done: Done = iokeel("agent", "--config", agent.config)
+    assert (done.status, done.out) == (2, "")
+    return done.complaint
+
+
+# What it answers
+
+
+def test_vms_are_shown_with_their_drives(agent: Agent) -> None:
+    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    wait_for(lambda: bool(drive(agent, "vda")["limits_in_force"]), "limits are set")
+    (vm,) = agent.ask("/v1/vms")
+    assert (vm["domain"], vm["tenant"], vm["policy_error"]) == ("db1", "acme", None)
+    assert [d["target"] for d in vm["drives"]] == ["vda", "vdb"]
+    assert (drive(agent, "vda")["limit_iops"], drive(agent, "vda")["reservation_iops"]) == (
+        400,
+        100,
+    )
+    assert (drive(agent, "vdb")["limit_iops"], drive(agent, "vdb")["limits_in_force"]) == (None, {})
+
+
+def drive(agent: Agent, target: str) -> Any:
+    return next(d for vm in agent.ask("/v1/vms") for d in vm["drives"] if d["target"] == target)
+
+
+def test_why_explains_all_drives_or_one(agent: Agent) -> None:
+    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    assert set(agent.ask("/v1/why?domain=db1")) == {"vda", "vdb"}
+    one = agent.ask("/v1/why?domain=db1&target=vda")
+    assert set(one) == {"vda"}
+    assert "a limit of 400 iops" in one["vda"][0]
+    assert any("no policy" in line for line in agent.ask("/v1/why?domain=db1")["vdb"])
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("domain=db2", "db2: no such running VM; see `iokeel stats`"),
+        ("", ": no such running VM; see `iokeel stats`"),
+        ("domain=db1&target=vdx", "db1: has no drive vdx; it has vda, vdb"),
+        ("domain=db1&target=", "db1: has no drive ; it has vda, vdb"),
+    ],
+)
+def test_why_of_what_is_not_there_is_not_found(agent: Agent, query: str, said: str) -> None:
+    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    status, _, body = http(agent.socket, "GET", f"/v1/why?{query}")
+    assert (status, json.loads(body)) == (404, {"error": said})
+
+
+@pytest.mark.parametrize("method", ["DELETE", "POST"])
+def test_what_is_read_can_not_be_written(agent: Agent, method: str) -> None:
+    assert http(agent.socket, method, "/v1/vms")[0] == 405
+
+
+# The hook
+
+
+def hook(agent: Agent, message: Any) -> tuple[int, Any]:
+    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    status, _, answer = http(agent.socket, "POST", "/v1/hook", body)
+    return status, json.loads(answer)
+
+
+@pytest.mark.parametrize("xml", [None, DOMAIN, "<domain><name>db1</name></domain>"])
+def test_a_good_hook_message_is_taken(agent: Agent, xml: str | None) -> None:
+    message = {"domain": "db1", "operation": "prepare"} | ({"xml": xml} if xml else {})
+    assert hook(agent, message) == (200, {"ok": True})
+
+
+def test_a_bad_policy_is_told_to_the_hook_and_counted(agent: Agent) -> None:
+    def count() -> float:
+        return value(families(agent.socket), "iokeel_agent_errors_total", kind="policy") or 0.0
+
+    before = count()
+    bad = DOMAIN.replace("class=", "clas=")
+    status, answer = hook(agent, {"domain": "db1", "operation": "prepare", "xml": bad})
+    assert (status, answer["ok"]) == (200, False)
+    assert answer["error"].endswith("attribute 'clas' is not known; did you mean 'class'?")
+    assert count() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        (b"", "the body"),
+        (b'{"domain": "db1"', "the body"),
+        (b"[]", "the body"),
+        (b"\xff", "the body"),
+        (b'{"domain": "db1"}', "operation"),
+        (b'{"domain": 1, "operation": "x"}', "domain"),
+        (b"[" * 100_000, "the body"),
+    ],
+)
+def test_what_is_no_hook_message_is_a_bad_request(agent: Agent, body: bytes, where: str) -> None:
+    status, answer = hook(agent, body)
+    assert status == 400
+    assert answer["error"].startswith(f"not a hook's message: {where}: ")
+
+
+def test_a_body_beyond_all_bounds_is_refused(agent: Agent) -> None:
+    assert http(agent.socket, "POST", "/v1/hook", bytes(17 << 20))[0] == 413
+
+
+# Metrics
+
+
+def families(where: Path | tuple[str, int]) -> dict[str, Any]:
+    status, kind, text = http(where, "GET", "/metrics")
+    assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def value(found: dict[str, Any], name: str, **labels: str) -> float | None:
+    samples = [s for family in found.values() for s in family.samples]
+    return next((float(s.value) for s in samples if s.name == name and s.labels == labels), None)
+
+
+def test_metrics_have_their_names_types_and_help(agent: Agent) -> None:
+    wait_for(lambda: bool(drive(agent, "vda")["limits_in_force"]), "limits are set")
+    found = families(agent.socket)
+    assert {name: found[name].type for name in TYPES if name in found} == TYPES
+    assert all(family.documentation for family in found.values())
+    assert not [name for name in found if name.endswith("_created")]
+
+
+def test_metrics_show_how_the_host_waits_for_its_io(agent: Agent) -> None:
+    found = families(agent.socket)
+    kinds = {s.labels["kind"]: s.value for s in found["iokeel_host_io_pressure_ratio"].samples}
+    assert set(kinds) == ({"some", "full"} if Path("/proc/pressure/io").exists() else set())
+    assert all(0 <= ratio <= 1 for ratio in kinds.values())
+
+
+def test_metrics_show_a_drive(agent: Agent) -> None:
+    wait_for(lambda: bool(drive(agent, "vda")["limits_in_force"]), "limits are set")
+    found = families(agent.socket)
+    assert value(found, "iokeel_drive_limit_iops", **LABELS) == 400
+    assert value(found, "iokeel_drive_allowed_iops", **LABELS) == 400
+    assert value(found, "iokeel_agent_domains") == 1
+    assert value(found, "iokeel_agent_drives") == 2
+    assert value(found, "iokeel_domain_policy_valid", domain="db1") == 1
+    # vdb has no policy, so there is no limit to show, least of all 0
+    assert value(found, "iokeel_drive_limit_iops", **LABELS | {"target_device": "vdb"}) is None
+
+
+def test_metrics_and_nothing_else_are_on_the_port(agent: Agent) -> None:
+    match = re.search(r":(\d+)\"", agent.config.read_text())
+    assert match is not None
+    port = int(match[1])
+    assert families(("127.0.0.1", port)).keys() == families(agent.socket).keys()
+    assert http(("127.0.0.1", port), "GET", "/v1/vms")[0] == 404
+    assert http(("127.0.0.1", port), "POST", "/v1/hook", b"{}")[0] == 404
+
+
+# The socket
+
+
+def test_the_socket_is_for_its_group_only(agent: Agent) -> None:
+    assert stat.S_IMODE(agent.socket.stat().st_mode) == 0o660
+
+
+def test_a_stale_socket_is_replaced(fresh: Agent) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(fresh.socket))
+    fresh.start()
+    assert fresh.ask("/v1/vms") == []
+
+
+def test_a_socket_is_served_again_after_a_kill(fresh: Agent) -> None:
+    fresh.start().end()
+    assert fresh.socket.exists()
+    fresh.start()
+
+
+def test_a_socket_that_another_process_serves_is_left_to_it(fresh: Agent) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(fresh.socket))
+        other.listen(1)
+        said = refused(fresh)
+        assert said == f"{fresh.socket}: another process serves it; stop that agent first"
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(fresh.socket))
+
+
+def test_a_socket_whose_server_lets_nobody_in_is_left_to_it(fresh: Agent) -> None:
+    with socket.socket(socket.AF_UNIX) as other, socket.socket(socket.AF_UNIX) as waiting:
+        other.bind(str(fresh.socket))
+        other.listen(0)
+        waiting.connect(str(fresh.socket))
+        assert "another process serves it" in refused(fresh)
+
+
+def test_a_file_in_the_sockets_place_is_never_removed(fresh: Agent) -> None:
+    fresh.socket.write_text("precious")
+    assert refused(fresh).startswith(f"{fresh.socket}: is there and is no socket; ")
+    assert fresh.socket.read_text() == "precious"
+
+
+@root_only
+def test_a_socket_of_another_user_is_left_alone(fresh: Agent) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(fresh.socket))
+    os.chown(fresh.socket, NOBODY, NOBODY)
+    assert refused(fresh).startswith(f"{fresh.socket}: belongs to another user; ")
+    assert fresh.socket.exists()
+
+
+def test_a_socket_folder_that_is_a_file_is_refused(fresh: Agent) -> None:
+    (fresh.folder / "file").touch()
+    text = fresh.config.read_text()
+    fresh.config.write_text(text.replace("/agent.sock", "/file/agent.sock"))
+    assert "can't be served" in refused(fresh)
+
+
+def test_a_port_in_use_is_named(fresh: Agent) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        text = fresh.config.read_text()
+        fresh.config.write_text(
+            text.replace("[agent]", f'[agent]\nmetrics_address = "127.0.0.1:{port}"')
+        )
+        assert refused(fresh) == (
+            f"[agent] metrics_address: 127.0.0.1 port {port} can't be served, "
+            "Address already in use; give a port that is free"
+        )
+    assert not fresh.socket.exists()
+
+
+# The state folder and the configuration
+
+
+def test_a_state_dir_that_is_a_file_is_refused(fresh: Agent) -> None:
+    fresh.state.touch()
+    assert refused(fresh).startswith(f"{fresh.state}")
+
+
+@root_only
+def test_a_state_dir_that_can_not_be_written_is_refused(fresh: Agent) -> None:
+    fresh.state.mkdir(mode=0o755)
+    done = iokeel("agent", "--config", fresh.config, uid=NOBODY)
+    assert done.status == 2
+    assert done.complaint == (
+        f"{fresh.state}/lock: Permission denied; give the agent a state_dir of its own"
+    )
+
+
+def test_two_agents_never_share_a_state_dir(fresh: Agent) -> None:
+    fresh.start()
+    said = refused(fresh)
+    assert said == f"{fresh.state}/lock: another agent runs with this state_dir; stop it first"
+    assert fresh.answers()
+
+
+def test_a_missing_configuration_is_named(fresh: Agent) -> None:
+    fresh.config.unlink()
+    assert refused(fresh) == f"{fresh.config}: no such file; write it or give --config FILE"
+
+
+def test_a_configuration_that_is_a_folder_is_named(fresh: Agent) -> None:
+    fresh.config.unlink()
+    fresh.config.mkdir()
+    assert refused(fresh).startswith(f"{fresh.config}: can't be read, Is a directory; ")
+
+
+@root_only
+def test_a_configuration_that_may_not_be_read_is_named(fresh: Agent) -> None:
+    fresh.config.chmod(0o600)
+    done = iokeel("agent", "--config", fresh.config, uid=NOBODY)
+    assert done.status == 2
+    assert done.complaint.startswith(f"{fresh.config}: can't be read, Permission denied; ")
+
+
+def test_a_slip_of_the_pen_is_named_with_what_was_meant(fresh: Agent) -> None:
+    fresh.config.write_text(fresh.config.read_text().replace("state_dir", "state_dri"))
+    assert refused(fresh) == (
+        f"{fresh.config}, [agent] state_dri: not known; did you mean 'state_dir'?"
+    )
+
+
+# The end
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(fresh: Agent, number: signal.Signals) -> None:
+    fresh.start()
+    assert fresh.stop(number) == 0
+    assert not fresh.socket.exists()
+    assert "Traceback" not in fresh.log()
+
+
+def test_more_signals_while_it_stops_do_no_harm(fresh: Agent) -> None:
+    qemu, path = start_qemu(fresh.folder)
+    try:
+        fresh.config.write_text(fresh.config.read_text() + VM.format(path))
+        fresh.start()
+        wait_for(lambda: "limits set" in fresh.log(), "limits are set")
+        assert fresh.process is not None
+        for _ in range(20):
+            fresh.process.send_signal(signal.SIGTERM)
+            time.sleep(0.001)
+        assert fresh.process.wait(20) == 0
+    finally:
+        qemu.kill()
+        qemu.communicate()
+    assert not fresh.socket.exists()
+    assert "stopped: 1 drives are at their policies' static limits" in fresh.log()
+    assert "Traceback" not in fresh.log()

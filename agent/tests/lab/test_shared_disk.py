@@ -1,0 +1,163 @@
+"""A shared disk is one kernel block device; its drives are parts of it, each in its group."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testing.lab.fio import fio
+from testing.lab.needs import missing
+from testing.lab.shared_disk import SharedDisk
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+
+DAEMON = Path(shutil.which("qemu-storage-daemon") or "/usr/bin/qemu-storage-daemon")
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("disk") / "log"
+
+
+@pytest.fixture(scope="module")
+def disk(log: Path) -> Iterator[SharedDisk]:
+    with SharedDisk("nvme-970-pro", drives=3, slowdown=4, binary=DAEMON, log=log) as disk:
+        yield disk
+
+
+def _done(disk: SharedDisk) -> tuple[int, int]:
+    """Return the reads and writes that the kernel has counted on the device.
+
+    It counts a request only after whoever waits for it is woken, so nothing may be in progress.
+    """
+    stat = Path("/sys/block", disk.device.name, "stat")
+    while (fields := [int(field) for field in stat.read_text().split()])[8]:
+        time.sleep(0.001)
+    return fields[0], fields[4]
+
+
+def _qmp(disk: SharedDisk, *commands: dict[str, Any]) -> list[Any]:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(disk.qmp_socket(0)))
+        file = sock.makefile("rwb")
+        json.loads(file.readline())
+        answers = []
+        for command in ({"execute": "qmp_capabilities"}, *commands):
+            file.write(json.dumps(command).encode() + b"\n")
+            file.flush()
+            answers.append(json.loads(file.readline())["return"])
+        return answers[1:]
+
+
+def test_kernel_counts_what_fio_does_on_the_drives(disk: SharedDisk) -> None:
+    common = {"ioengine": "nbd", "bs": "4k", "iodepth": 4, "number_ios": 200, "size": "1g"}
+    before = _done(disk)
+    reader, writer = fio(
+        common | {"uri": disk.uri(0), "rw": "randread"},
+        common | {"uri": disk.uri(1), "rw": "randwrite"},
+    )
+    after = _done(disk)
+    assert reader["read"]["total_ios"] == writer["write"]["total_ios"] == 200
+    assert [b - a for a, b in zip(before, after, strict=True)] == [200, 200]
+
+
+def test_group_is_set_over_qmp_and_holds_its_drive_alone(disk: SharedDisk) -> None:
+    [_, shown] = _qmp(
+        disk,
+        {
+            "execute": "qom-set",
+            "arguments": {
+                "path": "/objects/group1",
+                "property": "limits",
+                "value": {"iops-total": 100},
+            },
+        },
+        {"execute": "qom-get", "arguments": {"path": "/objects/group1", "property": "limits"}},
+    )
+    assert shown["iops-total"] == 100
+    job = {"ioengine": "nbd", "rw": "randread", "bs": "4k", "iodepth": 8, "size": "1g"}
+    job |= {"time_based": 1, "runtime": 2}
+    free, held = fio(job | {"uri": disk.uri(0)}, job | {"uri": disk.uri(1)})
+    # A tenth of a second passes at once, and what is in flight at the end.
+    assert held["read"]["total_ios"] <= 100 * 2 + 10 + 8
+    assert free["read"]["total_ios"] > 3 * held["read"]["total_ios"]
+
+
+def test_device_can_have_bfq_and_is_of_the_devices_size(disk: SharedDisk) -> None:
+    queue = Path("/sys/block") / disk.device.name / "queue"
+    (queue / "scheduler").write_text("bfq")
+    assert "[bfq]" in (queue / "scheduler").read_text()
+    (queue / "scheduler").write_text("none")
+    assert int((queue.parent / "size").read_text()) * 512 == 512110190592
+
+
+def test_nobody_gets_the_scheduler_of_the_disk_before() -> None:
+    for _ in range(2):  # the second one is the same loop device, if nobody else takes it
+        with SharedDisk("nvme-970-pro", drives=0) as disk:
+            scheduler = Path("/sys/block") / disk.device.name / "queue/scheduler"
+            assert "[none]" in scheduler.read_text()
+            disk.set_scheduler("bfq")
+            assert "[bfq]" in scheduler.read_text()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_drives_lie_side_by_side(apart: bool, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with SharedDisk(
+        "nvme-970-pro", drives=2, drive_bytes=512 * MIB, binary=DAEMON, log=log, apart=apart
+    ) as disk:
+        assert len({disk.process(0), disk.process(1)}) == 1 + apart
+        for drive in (0, 1):
+            job = {"ioengine": "nbd", "rw": "write", "bs": "1m", "number_ios": 8, "size": "8m"}
+            fio(job | {"uri": disk.uri(drive)})
+    with log.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["op"] == "write"]
+    extents = sorted((int(row["offset"]), int(row["length"])) for row in rows)
+    for drive in (0, 1):
+        begin = drive * 512 * MIB
+        within = [(o, n) for o, n in extents if begin <= o < begin + 512 * MIB]
+        assert sum(length for _, length in within) == 8 * MIB
+        assert within[0][0] == begin
+
+
+OWNER = """
+import signal, sys
+from pathlib import Path
+from testing.lab.shared_disk import SharedDisk
+disk = SharedDisk("hdd-hts72755", drives=1, binary=Path(sys.argv[1]))
+print(disk.device, disk.qmp_socket(0).parents[1], flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, DAEMON], env=environ, stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert owner.stdout
+    device, folder = owner.stdout.readline().split()
+    backing = Path("/sys/block") / Path(device).name / "loop/backing_file"
+    assert folder in backing.read_text()
+    owner.send_signal(number)
+    owner.wait()
+    deadline = time.monotonic() + 10
+    while (backing.exists() or Path(folder).exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not backing.exists() or folder not in backing.read_text()
+    assert not Path(folder).exists()
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert folder not in running
