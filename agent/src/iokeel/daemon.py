@@ -255,7 +255,7 @@ class Agent:
                         counters.get(drive),
                         in_force,
                         failed,
-                        info.exact,
+                        info.abilities,
                         self.storages.of(drive),
                         vm.policy.tenant if vm.policy else None,
                     ),

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from iokeel.core.abilities import PATCHED, STOCK
 from iokeel.core.counters import NS_PER_S, Counters, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
@@ -294,7 +295,7 @@ class Fleet:
                 None if lost else self._counters(now_ns, row, i),
                 self._throttles.limits[i] if known else None,
                 failed,
-                guest.exact,
+                PATCHED if guest.exact else STOCK,
                 self._name(guest.disk),
                 guest.tenant,
             )

@@ -152,7 +152,7 @@ def static_limits(state: State) -> list[SetLimits]:
         if policy.limit is None:  # its share held it, which is nobody's once the agent is gone
             orders.append(SetLimits(drive, known.found or UNLIMITED, Reason.STOPPING))
             continue
-        if known.exact:
+        if known.abilities.cost_curve:
             split = split_size(policy, model, state.storages.get(known.storage or ""))
             limits = exact_limits(
                 model, policy.limit, separate=policy.separate_budgets, split_size=split
@@ -170,9 +170,9 @@ def full_bounds(known: DriveState) -> list[str]:
     """Return the fields of the limits in force that the last interval used up."""
     if known.sent is None or known.rates is None:
         return []
-    if known.exact and known.rates.throttled is not None:
+    if known.rates.throttled is not None:
         return _holding(known.sent, known.rates.throttled)
-    return _full(known.sent, known.rates, known.rate if known.exact else None)
+    return _full(known.sent, known.rates, known.rate if known.abilities.cost_curve else None)
 
 
 def _holding(limits: ThrottleLimits, did: Throttled) -> list[str]:
@@ -236,14 +236,15 @@ def _look(
     verdict, reason, suspect, error = Verdict.EXACT, None, 0, None
     if share is not None and _found_again(before, known, seen):
         return known._replace(share=share, verdict=Verdict.UNKNOWN), None
-    if not seen.exact:
+    exact = seen.abilities.cost_curve
+    if not exact:
         verdict, reason, suspect, error = judge(known, model, policy, now_ns)
-    mix = None if seen.exact else known.priced_for
-    if known.base is None or policy != before.policy or seen.exact != before.exact:
+    mix = None if exact else known.priced_for
+    if known.base is None or policy != before.policy or seen.abilities != before.abilities:
         reason = Reason.POLICY
-    elif seen.exact and (known.base.cost_read, known.base.cost_write) != (model.read, model.write):
+    elif exact and (known.base.cost_read, known.base.cost_write) != (model.read, model.write):
         reason = Reason.CURVE
-    elif seen.exact and known.base.split_size != split:
+    elif exact and known.base.split_size != split:
         reason = Reason.SPLIT
     elif reason is not None:
         mix = None if reason is Reason.IDLE else known.mix
@@ -262,15 +263,15 @@ def _look(
         "verdict": verdict,
         "suspect": suspect,
         "error_ratio": error,
-        "exact": seen.exact,
+        "abilities": seen.abilities,
     }
     if reason is None:
-        same = (known.share, known.verdict, known.suspect, known.error_ratio, known.exact)
-        unchanged = same == (share, verdict, suspect, error, seen.exact)
+        same = (known.share, known.verdict, known.suspect, known.error_ratio, known.abilities)
+        unchanged = same == (share, verdict, suspect, error, seen.abilities)
         return known if unchanged else known._replace(**new), None
     rate = base_rate(policy, allowed)
     unit = known.unit
-    if seen.exact:
+    if exact:
         base = exact_limits(model, rate, separate=policy.separate_budgets, split_size=split)
     else:
         if unit is None or mix is not known.priced_for or reason is Reason.POLICY:
@@ -329,7 +330,7 @@ def _release(known: DriveState, seen: DriveSeen) -> tuple[DriveState, ThrottleLi
         retunes=known.retunes,
         overwritten=known.overwritten,
         throttled_s=known.throttled_s,
-        exact=seen.exact,
+        abilities=seen.abilities,
         lately=known.lately,
         demand=known.demand,
     )
@@ -367,7 +368,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     else:
         rate = mix_cost(model, Mix(did.read, did.write))
     owed = policy.reservation if policy else 0
-    lately, demand = demand_after(before.lately, rate, owed, exact=seen.exact)
+    lately, demand = demand_after(before.lately, rate, owed, seen.abilities)
     if did.idle:
         return before._replace(
             counters=counters,
@@ -384,14 +385,18 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
     bps = did.read.bps + did.write.bps
     size = before.size.after(bps / (did.read.raw_iops + did.write.raw_iops))
     shifted = has_shifted(before.mix, size)
-    charged = rate if before.exact else None
+    charged = rate if before.abilities.cost_curve else None
     full = bool(_full(before.sent, did, charged))
     credit = _credit(before, policy, rate, did)
     bursting = full and (
         rate >= _FULL_RATIO * (before.held or 0.0)
         or bool(_full(before.sent, did, charged, _BURSTING_RATIO))
     )
-    if full and not bursting and (before.exact or not _grant_s(credit.seconds, policy)):
+    if (
+        full
+        and not bursting
+        and (before.abilities.cost_curve or not _grant_s(credit.seconds, policy))
+    ):
         credit = NO_CREDIT  # QEMU has counted the burst as used up, a little earlier than we did
     held = full and (not bursting or rate >= _FULL_RATIO * (before.held or 0.0))
     return before._replace(
@@ -415,7 +420,7 @@ def _count(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
 
 def _held_s(before: DriveState, did: Rates, full: bool) -> float:
     """Return for how long limits held a drive, of which it is known whether it filled them."""
-    if before.exact and did.throttled is not None:
+    if did.throttled is not None:
         return max(did.throttled.held_s(write=False), did.throttled.held_s(write=True))
     return did.elapsed_s if full else 0.0
 

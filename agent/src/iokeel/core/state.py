@@ -8,6 +8,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId, Rates
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.drive.burst import NO_CREDIT, Credit
@@ -56,8 +57,8 @@ class DriveSeen(NamedTuple):
     """A drive at a tick.
 
     counters: None where it can't be read now. in_force: its limits, None where they are not
-    known. failed: whether the last order to this drive was not carried out. exact: whether QEMU
-    charges by the cost curve itself. storage: the name of what it is on; None where that is not
+    known. failed: whether the last order to this drive was not carried out. abilities: those of
+    its QEMU. storage: the name of what it is on; None where that is not
     known. tenant: whose it is.
     """
 
@@ -65,7 +66,7 @@ class DriveSeen(NamedTuple):
     counters: Counters | None
     in_force: ThrottleLimits | None
     failed: bool = False
-    exact: bool = False
+    abilities: Abilities = STOCK
     storage: str | None = None
     tenant: str | None = None
 
@@ -203,7 +204,7 @@ class DriveState(NamedTuple):  # of which a copy with changes costs least
     suspect: int = 0
     error_ratio: float | None = None
     verdict: Verdict = Verdict.UNKNOWN
-    exact: bool = False
+    abilities: Abilities = STOCK
     retunes: int = 0
     overwritten: int = 0
     throttled_s: float = 0.0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DomainPolicy
@@ -20,14 +21,14 @@ class DriveInfo:
 
     path: the file, device or URL behind it, of the topmost image where there are several (URLs as
     iokeel.host.network_storage has them); None where it is not known. in_force: its limits as
-    last read from QEMU or libvirt, or as last set; None where they can't be read. exact: whether
-    its QEMU can charge by a cost curve.
+    last read from QEMU or libvirt, or as last set; None where they can't be read. abilities: those of
+    its QEMU.
     """
 
     target: str
     path: str | None = None
     in_force: ThrottleLimits | None = None
-    exact: bool = False
+    abilities: Abilities = STOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Source(Protocol):
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force, every field of them, 0 where nothing is limited.
 
-        Curves are for drives that are `exact` only.
+        Only a QEMU with the ability takes a curve.
 
         Raises DriveGone, LimitsRejected or ConnectionLost; limits that held still hold then.
         """

@@ -150,7 +150,7 @@ def _credit(known: DriveState) -> list[str]:
 def _limits(known: DriveState, storage: StorageState | None) -> list[str]:
     if known.sent is None or known.base is None:
         return ["No limits have been set yet."]
-    if known.exact:
+    if known.abilities.cost_curve:
         lines = [f"QEMU charges by the cost curve itself, so its limits are {_words(known.sent)}."]
         if known.sent.split_size is not None:
             who = _names(storage.split_for if storage else ())

@@ -181,7 +181,9 @@ def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
         target=drive.target,
         tenant=tenant,
         storage=known.storage,
-        mode=("exact" if known.exact else "retune") if known.held is not None else None,
+        mode=("exact" if known.abilities.cost_curve else "retune")
+        if known.held is not None
+        else None,
         normalized_iops=known.rate,
         limit_iops=policy.limit if policy else None,
         allowed_iops=known.allowed,

@@ -76,7 +76,7 @@ def in_force(source: QmpSource, target: str = "vda") -> ThrottleLimits | None:
 async def test_a_qemu_is_exact_by_its_schema_which_is_asked_for_once(
     source: QmpSource, server: QmpServer
 ) -> None:
-    assert source.vms()["db1"].drives["vda"].exact
+    assert source.vms()["db1"].drives["vda"].abilities.cost_curve
     for _ in range(3):
         await source.sample(None, 1.0)
     source.announce("db1")
@@ -91,7 +91,7 @@ async def test_a_stock_qemu_is_not_and_is_not_asked_for_groups(tmp_path: Path) -
     server = await QmpServer(tmp_path / "db1.qmp").start()
     async with running(vm(server)) as source:
         await until(source.vms)
-        assert not source.vms()["db1"].drives["vda"].exact
+        assert not source.vms()["db1"].drives["vda"].abilities.cost_curve
         assert (await source.sample(None, 1.0))[VDA].throttle is None
         await source.set_limits(VDA, ThrottleLimits(iops_total=5), 1.0)
     assert "query-throttle-groups" not in server.commands()
@@ -106,7 +106,7 @@ async def test_a_qemu_that_has_curves_and_splits_nothing_is_not(tmp_path: Path) 
     )
     async with running(vm(server)) as source:
         await until(source.vms)
-        assert not source.vms()["db1"].drives["vda"].exact
+        assert not source.vms()["db1"].drives["vda"].abilities.cost_curve
 
 
 async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:
     await server.start()
     async with running(vm(server)) as source:
         await until(source.vms)
-        assert not source.vms()["db1"].drives["vda"].exact
+        assert not source.vms()["db1"].drives["vda"].abilities.cost_curve
         assert VDA in await source.sample(None, 1.0)
 
 
@@ -317,7 +317,9 @@ async def test_a_storage_daemons_drives_are_its_groups(daemon: QmpServer) -> Non
     async with running(vm(daemon)) as source:
         await until(source.vms)
         drives = source.vms()["db1"].drives
-        assert {d.target: (d.path, d.exact, d.in_force) for d in drives.values()} == {
+        assert {
+            d.target: (d.path, d.abilities.cost_curve, d.in_force) for d in drives.values()
+        } == {
             "alice": ("/images/a.raw", True, UNLIMITED),
             "bob": (None, True, UNLIMITED),
         }

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iokeel.core.abilities import PATCHED, STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
 from iokeel.core.decide import decide, full_bounds, static_limits
@@ -343,7 +344,7 @@ class Exact:
             **{name: old[name] + value for name, value in passed.items()}, waiting=waiting
         )
         group = ThrottleCounters(now_ns, self.group, ThrottleCount(0, 0, 0.0, 0, 0, 0))
-        seen = DriveSeen(policy, Counters.of_group(group), self.in_force, exact=True)
+        seen = DriveSeen(policy, Counters.of_group(group), self.in_force, abilities=PATCHED)
         self.state, orders = decide(self.state, Observation({DRIVE: seen}), now_ns)
         if orders:
             self.in_force = orders[-1].limits
@@ -439,7 +440,7 @@ class Beside:
         mine: DrivePolicy = POLICY,
         requests: int = 0,
         local: bool = True,
-        exact: bool = True,
+        abilities: Abilities = PATCHED,
         storage: str = "sda",
     ) -> list[SetLimits]:
         """Look; requests: what the other drive has done so far. local: whether a disk counts."""
@@ -447,13 +448,17 @@ class Beside:
         now_ns = self.second * NS_PER_S
         seen = {
             DRIVE: DriveSeen(
-                mine, counters(self.second), self.in_force[DRIVE], exact=exact, storage="sda"
+                mine,
+                counters(self.second),
+                self.in_force[DRIVE],
+                abilities=abilities,
+                storage="sda",
             ),
             OTHER: DriveSeen(
                 other,
                 counters(self.second, requests),
                 self.in_force[OTHER],
-                exact=exact,
+                abilities=abilities,
                 storage=storage,
             ),
         }
@@ -506,7 +511,7 @@ def test_reads_of_a_disk_that_seeks_stay_nearly_whole() -> None:
         (OWN, {"other": None}),
         (OWN, {"storage": "sdb"}),
         (OWN, {"mine": PROTECTED}),
-        (OWN, {"exact": False}),
+        (OWN, {"abilities": STOCK}),
         (OWN, {"local": False}),  # its latency is that of its guests' requests, parts' waits too
     ],
 )
@@ -521,7 +526,7 @@ def test_requests_stay_whole_where_parts_would_help_nobody(
 
 def test_a_storages_own_curve_comes_with_the_storage() -> None:
     beside = Beside()
-    seen = DriveSeen(POLICY, None, UNLIMITED, exact=True)
+    seen = DriveSeen(POLICY, None, UNLIMITED, abilities=PATCHED)
     beside.state, (order,) = decide(beside.state, Observation({DRIVE: seen}, partial=True), 1)
     assert order.limits == EXACT
     beside.in_force[DRIVE] = order.limits
@@ -550,7 +555,7 @@ def test_a_look_before_the_storage_is_known_changes_no_parts(
     if restarted:
         sent = {drive: DriveState(sent=known) for drive, known in beside.in_force.items()}
         beside.state = State(drives=sent)
-    seen = DriveSeen(POLICY, None, beside.in_force[DRIVE], exact=True, storage=storage)
+    seen = DriveSeen(POLICY, None, beside.in_force[DRIVE], abilities=PATCHED, storage=storage)
     beside.state, orders = decide(
         beside.state, Observation({DRIVE: seen}, partial=True), NS_PER_S + NS_PER_S // 2
     )

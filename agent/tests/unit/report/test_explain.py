@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
+from iokeel.core.abilities import PATCHED
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
 from iokeel.core.policy import DomainPolicy, DrivePolicy
@@ -177,7 +178,7 @@ def test_what_the_throttle_did_is_told_where_qemu_tells_it() -> None:
             group,
         )
         known = state.drives.get(VDA, DriveState())
-        seen = Observation({VDA: DriveSeen(POLICY, counters, known.sent, exact=True)})
+        seen = Observation({VDA: DriveSeen(POLICY, counters, known.sent, abilities=PATCHED)})
         state, _ = decide(state, seen, second * NS_PER_S)
     told = lines(state)
     assert "which costs 200 iops" in told[1]
@@ -197,7 +198,7 @@ def test_that_large_reads_and_syncs_wait_is_told_and_for_whom() -> None:
     }
     disk = StorageSeen(StoragePolicy(), StorageCounters(0, 0, 0, 0, 0, 0, 0))
     seen = {
-        drive: DriveSeen(policy, None, None, exact=True, storage="sda")
+        drive: DriveSeen(policy, None, None, abilities=PATCHED, storage="sda")
         for drive, policy in promises.items()
     }
     state, _ = decide(state, Observation(seen, storages={"sda": disk}), NS_PER_S)

@@ -42,7 +42,7 @@ def share_moved(known: DriveState, allowed: float, now_ns: int) -> bool:
         return False
     if not known.backlogged and (known.rate or 0.0) < 0.5 * min(allowed, known.held):
         return off > LOOSE_RATIO
-    if known.exact:
+    if known.abilities.keeps_levels:
         return True
     return since(known.sent_ns, now_ns) and off * (now_ns - known.sent_ns) > GIFT_S * NS_PER_S
 

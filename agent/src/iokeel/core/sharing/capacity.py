@@ -121,7 +121,12 @@ def gift(known: DriveState) -> float:
 
     In normalized I/O operations a second, over the last interval; 0 two intervals after it.
     """
-    if known.exact or known.rates is None or known.counters is None or known.held is None:
+    if (
+        known.abilities.keeps_levels
+        or known.rates is None
+        or known.counters is None
+        or known.held is None
+    ):
         return 0.0
     elapsed_s = known.rates.elapsed_s
     since_s = (known.counters.at_ns - known.sent_ns) / NS_PER_S

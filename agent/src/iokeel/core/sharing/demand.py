@@ -8,6 +8,8 @@ stops. That costs the others what it doesn't use, for a tick or two.
 
 from __future__ import annotations
 
+from iokeel.core.abilities import STOCK, Abilities
+
 # How many intervals, besides the last, tell what a drive wants. When limits of others on stock QEMU
 # change, that disturbs it for one, and it needs one to come back. Neither is a change of what it
 # wants; but what it really leaves is idle for as long.
@@ -22,14 +24,14 @@ HIDDEN = 2.0
 
 
 def demand_after(
-    lately: tuple[float, ...], rate: float, reservation: float, *, exact: bool = False
+    lately: tuple[float, ...], rate: float, reservation: float, abilities: Abilities = STOCK
 ) -> tuple[tuple[float, ...], float]:
     """Return what a drive did in the last intervals, newest first, and what it wants.
 
     lately: what this returned an interval before. rate: what it did in the one just ended. All in
     normalized I/O operations a second.
     """
-    intervals = EXACT_INTERVALS if exact else STOCK_INTERVALS
+    intervals = EXACT_INTERVALS if abilities.keeps_levels else STOCK_INTERVALS
     most = max(lately, default=rate)
     demand = max(rate, most)
     if rate > GROWING_RATIO * most:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import libvirt
 
+from iokeel.core.abilities import PATCHED, STOCK
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import PATCHED_FIELDS, UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
@@ -140,7 +141,7 @@ class LibvirtSource:
         disk = next((d for d in disks if d.target == drive.target), None)
         if domain is None or disk is None:
             raise DriveGone(str(drive), "is no longer there")
-        xml, exact = domain.xml, domain.info.drives[drive.target].exact
+        xml, exact = domain.xml, domain.info.drives[drive.target].abilities.cost_curve
         values = to_libvirt(limits)
         group = own_group(xml, drive) if disk.throttle_groups else None
 
@@ -256,13 +257,14 @@ class LibvirtSource:
             return
         xml = parse_domain(text)
         exact = xml.emulator is not None and await self._is_exact(xml.emulator)
+        abilities = PATCHED if exact else STOCK
         before = self._domains.get(name)
         policy, bad_policy = self._policy(xml, text, before)
         drives = {}
         for disk in xml.disks:
             drive = DriveId(name, disk.target)
             in_force = self._with_patched(drive, tunes.get(disk.target))
-            drives[disk.target] = DriveInfo(disk.target, paths[disk.target], in_force, exact)
+            drives[disk.target] = DriveInfo(disk.target, paths[disk.target], in_force, abilities)
             if drive in self._limits:
                 self._limits[drive] = _UNREAD
         info = VmInfo(name, drives, policy, bad_policy, process)

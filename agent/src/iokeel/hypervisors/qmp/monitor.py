@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from iokeel.config.load import Vm
+from iokeel.core.abilities import PATCHED, STOCK
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
@@ -269,9 +270,10 @@ class Monitor:
         elif error is not None:
             self._reports.errors["policy"] += 1
             log.error("%s", error)
-        exact = self._abilities.cost_curve
+        abilities = PATCHED if self._abilities.cost_curve else STOCK
         drives = {
-            d.target: DriveInfo(d.target, d.path, d.in_force, exact) for d in self._drives.values()
+            d.target: DriveInfo(d.target, d.path, d.in_force, abilities)
+            for d in self._drives.values()
         }
         info = VmInfo(name, drives, policy, error, self._process)
         if info != before:

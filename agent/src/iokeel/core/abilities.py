@@ -1,0 +1,24 @@
+"""Names the abilities of a QEMU that the control law makes use of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Abilities(NamedTuple):
+    """The abilities of a QEMU's throttle groups; stock QEMU has none of them.
+
+    cost_curve: they charge each request by a cost curve, and limit the credit after idleness.
+    keeps_levels: a change of limits leaves the buckets' levels as they are. Stock QEMU empties the
+    buckets, so each change lets a tenth of a second through for nothing. counts: they tell their
+    charges, waits and request sizes. splits: large reads may wait in parts, and syncs wait.
+    """
+
+    cost_curve: bool = False
+    keeps_levels: bool = False
+    counts: bool = False
+    splits: bool = False
+
+
+STOCK = Abilities()
+PATCHED = Abilities(cost_curve=True, keeps_levels=True, counts=True, splits=True)
