@@ -299,11 +299,12 @@ def _check_running(vm: str, socket: Path, as_json: bool) -> None:
     mine = {drive.storage for drive in report.drives}
     storages = [storage for storage in client.storages(socket) if storage.storage in mine]
     warnings = [*tables.storage_complaints(storages)]
+    wrong = report.policy_error
     if as_json:
-        print(json.dumps({"domain": vm, "error": report.policy_error, "warnings": warnings}))
-    if report.policy_error is not None:
-        where, _, what = report.policy_error.partition(": ")
-        raise IokeelError(where, what)
+        fields = None if wrong is None else wrong.model_dump()
+        print(json.dumps({"domain": vm, "error": fields, "warnings": warnings}))
+    if wrong is not None:
+        raise wrong.error()
     if not as_json:
         print(f"{vm}: its policy is valid")
         for line in warnings:

@@ -96,10 +96,10 @@ def complaints(reports: Sequence[VmReport]) -> Iterator[str]:
     """Yield what is wrong, a line each."""
     for report in reports:
         if report.policy_error is not None:
-            yield f"policy error: {report.policy_error}"
+            yield f"policy error: {report.policy_error.error()}"
         for drive in report.drives:
             if drive.error is not None:
-                yield f"error: {drive.error}"
+                yield f"error: {drive.error.error()}"
 
 
 def storages(reports: Sequence[StorageReport]) -> Table:
