@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from iokeel.config.paths import DEFAULT_CONFIG, DEFAULT_SOCKET
 from iokeel.config.tables import Address, ClassTable, CurveTable, Root, Table, validated
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.core.policy import (
@@ -24,7 +25,6 @@ from iokeel.errors import ConfigError, CurveError, PolicyError
 from iokeel.words.quoting import shown, shown_path
 
 _PLACES = ("device", "path", "source", "drives")
-DEFAULT_CONFIG = Path("/etc/iokeel/agent.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class AgentConfig:
     metrics_address: None where only the socket serves them.
     """
 
-    socket: Path = Path("/run/iokeel/agent.sock")
+    socket: Path = DEFAULT_SOCKET
     state_dir: Path = Path("/var/lib/iokeel")
     tick_seconds: float = 1.0
     log_level: str = "info"

@@ -164,7 +164,8 @@ def _limits(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[s
     elif drive.priced_for is None:
         yield (
             "Its mix of request sizes is not known, so iops-size approximates the cost curve:"
-            f" {_words(limits)}. No size gets more than {percent(OVERSHOOT_RATIO)} too much."
+            f" {_words(limits)}. No size of request gets more than {percent(OVERSHOOT_RATIO)} above"
+            " the limit."
         )
     else:
         mix = drive.priced_for
@@ -175,11 +176,9 @@ def _limits(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[s
         yield f"These were set{age} because {drive.limits_reason.value}."
     if drive.pricing_error_ratio is not None:
         side = "above" if drive.pricing_error_ratio > 0 else "below"
-        yield (
-            f"They would hold what it does now {abs(drive.pricing_error_ratio):.1%} {side} its"
-            " limit."
-        )
-    yield f"What binds now: {', '.join(drive.binding) or 'nothing'}."
+        error = f"{abs(drive.pricing_error_ratio):.1%}"
+        yield f"At its present mix, they hold it {error} {side} its limit."
+    yield f"Binding now: {', '.join(drive.binding) or 'nothing'}."
 
 
 def _part(name: str, flow: Flow, other: Flow) -> Iterator[str]:

@@ -159,7 +159,7 @@ def test_a_target_that_the_domain_lacks_is_named(policy: Path) -> None:
     disk = "<devices><disk type='file' device='disk'><target dev='vdb'/></disk></devices>"
     policy.write_text(f"<domain><name>a</name><metadata>{GOOD}</metadata>{disk}</domain>")
     said = refused(1, "policy", "check", policy)
-    assert said.endswith("the policy names vda, which the domain has not; it has vdb")
+    assert said.endswith("the policy names vda, which the domain doesn't have; it has vdb")
 
 
 def test_classes_come_from_the_configuration(tmp_path: Path, policy: Path) -> None:
@@ -291,7 +291,7 @@ def test_why_and_check_of_a_vm(agent: Agent) -> None:
     done = iokeel("policy", "check", "db1", "--socket", agent.socket)
     valid, warning = done.out.splitlines()
     assert (done.status, valid) == (0, "db1: its policy is valid")
-    assert "reservations are not guaranteed, its capacity is not known" in warning
+    assert "reservations are not guaranteed, because its capacity is not known" in warning
 
 
 def test_stats_show_storages(agent: Agent) -> None:

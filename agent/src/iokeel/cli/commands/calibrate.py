@@ -29,7 +29,7 @@ from iokeel.calibrate import plot as plots
 from iokeel.calibrate.measure import QUICK, Plan, measure
 from iokeel.calibrate.result import Calibration, found, latency, toml, values
 from iokeel.calibrate.target import Target, Wishes, default_name, opened
-from iokeel.cli import tables
+from iokeel.cli.calibration_table import calibration_table
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.host.in_use import InUse
 from iokeel.policy_xml.schema import NAME
@@ -40,8 +40,10 @@ from iokeel.words.units import duration, parse_size, rate
 _WIDE = 1000
 _LEAST_SECONDS, _MOST_SECONDS = 0.2, 3600.0
 _MOST_THREADS = 64
+app = typer.Typer(add_completion=False)
 
 
+@app.command()
 def calibrate(
     storage: Annotated[
         str,
@@ -131,7 +133,7 @@ def calibrate(
         facts = _facts(storage, wishes, plan, tool)
         print(json.dumps(facts | values(result) | {"config": table}, indent=1))
         return
-    console.print(tables.calibration(result))
+    console.print(calibration_table(result))
     console.print(latency(result))
     for warning in result.warnings:
         console.print(f"warning: {warning}", style="yellow")
