@@ -159,7 +159,7 @@ def _limits(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[s
         if limits.split_size is not None:
             yield (
                 f"Reads of more than {size(limits.split_size)} wait in parts, and syncs wait,"
-                f" to protect {_protected(storage.split_for if storage else ())}."
+                f" to protect {_protected(storage.protected if storage else ())}."
             )
     elif drive.priced_for is None:
         yield (

@@ -14,11 +14,12 @@ from math import isfinite
 from typing import NamedTuple, Protocol
 
 from iokeel.core.counters import NS_PER_S, DriveId, Flow, ThrottleCount
-from iokeel.core.decide import full_bounds
-from iokeel.core.drive.envelope import Mix
+from iokeel.core.drive.binding import full_bounds
+from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import NEW, DriveState, Reason, Share, State, StorageState, Verdict
+from iokeel.core.state import NEW, DriveState, Measured, Share, State, StorageState, Verdict
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import VmInfo
 
@@ -120,8 +121,8 @@ class StorageSnapshot:
     its capacity. reserved_iops: the sum of its drives' reservations; reservations_kept: the part of
     those asked for that fits. room_ratio: the part that drives without a latency target may use;
     None if no drive has one. cut_iops: what they give up for that now. suffering: drives above
-    their latency target; exhausted: whether nothing more can be taken for them. split_for: drives
-    that the others' large reads wait in parts for.
+    their latency target; exhausted: whether nothing more can be taken for them. protected:
+    drives that the others' large reads wait in parts for.
     """
 
     name: str
@@ -142,7 +143,7 @@ class StorageSnapshot:
     busy_ratio: float | None
     suffering: tuple[DriveId, ...]
     exhausted: bool
-    split_for: tuple[DriveId, ...]
+    protected: tuple[DriveId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,39 +210,40 @@ def _vm(vm: VmInfo, known: Known, now_ns: int) -> VmSnapshot:
 
 def _drive(drive: DriveId, known: Known, now_ns: int) -> DriveSnapshot:
     state = known.state.drives.get(drive, NEW)
+    measured, sent, rates = state.measured, state.sent, state.measured.rates
     mode = None
-    if state.held is not None:
+    if state.pricing.rate is not None:
         mode = "exact" if state.abilities.cost_curve else "retune"
     return DriveSnapshot(
         id=drive,
         storage=state.storage,
         policy=state.policy,
-        elapsed_s=state.rates.elapsed_s if state.rates else None,
-        read=_direction(state, write=False),
-        write=_direction(state, write=True),
-        normalized_iops=state.rate,
+        elapsed_s=rates.elapsed_s if rates else None,
+        read=_direction(measured, write=False),
+        write=_direction(measured, write=True),
+        normalized_iops=measured.rate,
         allowed_iops=state.allowed,
         share=state.share,
         mode=mode,
-        limits=state.sent,
-        limits_reason=state.reason,
-        limits_age_s=(now_ns - state.sent_ns) / NS_PER_S if state.sent_ns else None,
-        priced_for=state.priced_for,
-        pricing_error_ratio=state.error_ratio,
-        verdict=state.verdict,
+        limits=sent.limits,
+        limits_reason=sent.reason,
+        limits_age_s=(now_ns - sent.at_ns) / NS_PER_S if sent.at_ns else None,
+        priced_for=state.pricing.mix,
+        pricing_error_ratio=state.finding.error_ratio,
+        verdict=state.finding.verdict,
         binding=tuple(full_bounds(state)),
         credit_s=state.credit.seconds,
         burst_open=state.credit.open,
-        throttled_s=state.throttled_s,
-        retunes=state.retunes,
-        overwritten=state.overwritten,
+        throttled_s=state.demand.throttled_s,
+        retunes=sent.retunes,
+        overwritten=sent.overwritten,
         errors=known.drive_errors.get(drive, 0),
         error=known.last_errors.get(drive),
     )
 
 
-def _direction(state: DriveState, write: bool) -> DirectionSnapshot:
-    did, counted = state.rates, state.counters
+def _direction(measured: Measured, write: bool) -> DirectionSnapshot:
+    did, counted = measured.rates, measured.counters
     flow = latency_s = device_latency_s = requests = count = None
     if did is not None:
         flow = did.write if write else did.read
@@ -258,22 +260,23 @@ def _direction(state: DriveState, write: bool) -> DirectionSnapshot:
         device_latency_s=device_latency_s,
         requests=requests,
         bytes=count,
-        throttle=_throttle(state, flow, write),
+        throttle=_throttle(measured, flow, write),
     )
 
 
-def _throttle(state: DriveState, flow: Flow | None, write: bool) -> ThrottleSnapshot | None:
-    group = state.counters.throttle if state.counters else None
+def _throttle(measured: Measured, flow: Flow | None, write: bool) -> ThrottleSnapshot | None:
+    group = measured.counters.throttle if measured.counters else None
     if group is None:
         return None
     count: ThrottleCount = group.write if write else group.read
     recent_sizes: Mapping[int, int] = {}
     mean_wait_s = None
-    recent = state.rates.throttled if state.rates else None
-    if state.rates is not None and recent is not None:
+    did = measured.rates
+    recent = did.throttled if did else None
+    if did is not None and recent is not None:
         recent_sizes = recent.sizes(write)
         if flow is not None and flow.raw_iops:
-            mean_wait_s = recent.wait_s(write) / (flow.raw_iops * state.rates.elapsed_s)
+            mean_wait_s = recent.wait_s(write) / (flow.raw_iops * did.elapsed_s)
     return ThrottleSnapshot(
         bytes=count.bytes,
         cost=count.cost,
@@ -298,26 +301,27 @@ def _storages(state: State) -> dict[str, StorageSnapshot]:
 
 
 def _storage(name: str, storage: StorageState, drives: list[DriveState]) -> StorageSnapshot:
-    target_ms, load = storage.policy.latency_target_ms, storage.load
+    feedback, division, activity = storage.feedback, storage.division, storage.activity
+    target_ms = storage.policy.latency_target_ms
     protects = any(drive.policy and drive.policy.latency_target_ms for drive in drives)
     return StorageSnapshot(
         name=name,
         drives=len(drives),
         capacity_iops=storage.policy.capacity,
-        capacity_ratio=storage.ratio,
-        usable_iops=storage.usable,
-        normalized_iops=sum(drive.rate or 0.0 for drive in drives),
+        capacity_ratio=feedback.ratio,
+        usable_iops=division.usable,
+        normalized_iops=sum(drive.measured.rate or 0.0 for drive in drives),
         wanted_iops=storage.wanted if isfinite(storage.wanted) else None,
         reserved_iops=storage.promised,
-        reservations_kept=storage.kept,
+        reservations_kept=division.kept,
         oversold=storage.oversold,
-        room_ratio=storage.room if protects else None,
-        cut_iops=storage.cut,
-        latency_s=load.latency_s if load else None,
+        room_ratio=feedback.room if protects else None,
+        cut_iops=division.cut,
+        latency_s=activity.latency_s if activity else None,
         latency_target_s=target_ms / 1000 if target_ms is not None else None,
-        queue=load.queue if load else None,
-        busy_ratio=load.busy_ratio if load else None,
+        queue=activity.queue if activity else None,
+        busy_ratio=activity.busy_ratio if activity else None,
         suffering=storage.suffering,
-        exhausted=storage.exhausted,
-        split_for=storage.split_for,
+        exhausted=division.exhausted,
+        protected=storage.protected,
     )

@@ -11,7 +11,8 @@ import pytest
 from iokeel.cli import drive_table, storage_table
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import AVERAGES
-from iokeel.core.state import Reason, Verdict
+from iokeel.core.orders import Reason
+from iokeel.core.state import Verdict
 from iokeel.report.snapshot import Snapshot, StorageSnapshot
 from iokeel.report.to_records import storage_reports
 
@@ -35,7 +36,7 @@ FINE = StorageSnapshot(
     busy_ratio=None,
     suffering=(),
     exhausted=False,
-    split_for=(),
+    protected=(),
 )
 WRONG = (
     replace(FINE, oversold=True, reserved_iops=3000.0),
