@@ -83,7 +83,7 @@ class Agent:
         return found
 
     def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
-        """Return what is known now of these VMs, or of all, for a report. Does no I/O."""
+        """Return a snapshot of these VMs, or of all, for a report. Does no I/O."""
         errors = Counter(self.metrics.errors)
         for source in self.sources:
             errors.update(source.errors)

@@ -176,7 +176,7 @@ def _limits(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[s
         yield f"These were set{age} because {drive.limits_reason.value}."
     if drive.pricing_error_ratio is not None:
         side = "above" if drive.pricing_error_ratio > 0 else "below"
-        error = f"{abs(drive.pricing_error_ratio):.1%}"
+        error = f"{100 * abs(drive.pricing_error_ratio):.1f} %"
         yield f"At its present mix, they hold it {error} {side} its limit."
     yield f"Binding now: {', '.join(drive.binding) or 'nothing'}."
 

@@ -30,7 +30,7 @@ from iokeel.words.quoting import shown
 
 log = logging.getLogger(__name__)
 _SOCKET_MODE = 0o660
-# How long a stop waits for clients that are being answered.
+# At a stop, clients have this long to take their answers.
 _SHUTDOWN_S = 2.0
 # The largest domain XML that the hook may send.
 _MOST_BYTES = 16 << 20
@@ -115,18 +115,21 @@ async def _on_port(runner: web.AppRunner, address: Address) -> None:
         await web.TCPSite(runner, *address).start()
     except OSError as error:
         what = f"{address.host} port {address.port} can't be served, {_reason(error)}"
-        raise ConfigError("[agent] metrics_address", what, "give a port that is free") from None
+        raise ConfigError("[agent] metrics_address", what, "give a free port") from None
 
 
 def _clear(path: Path) -> None:
-    """Make way for the socket: remove one that nobody serves any more, and nothing else."""
+    """Remove a socket that nobody serves any more, and nothing else.
+
+    Raises ConfigError if something else is in its place.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         there = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(there.st_mode):
-        raise ConfigError(str(path), "is there and is no socket", "set another [agent] socket")
+        raise ConfigError(str(path), "exists and is not a socket", "set another [agent] socket")
     if there.st_uid != os.geteuid():
         raise ConfigError(
             str(path), "belongs to another user", "remove it or set another [agent] socket"
@@ -138,7 +141,7 @@ def _clear(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-        except BlockingIOError:  # so many are waiting that no more are let in
+        except BlockingIOError:  # it is served, and its queue of clients is full
             pass
     raise ConfigError(str(path), "another process serves it", "stop that agent first")
 

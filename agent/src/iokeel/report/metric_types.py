@@ -1,4 +1,4 @@
-"""What a metric is, and how one is made of a snapshot's agent, storages, drives and directions."""
+"""The types of metrics: of the agent, of each storage, of each drive, of its reads and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API sends, one record for each thing.
+"""The API's records: a VM, a drive, a storage, an error.
 
 The command reads these records too. So this file imports neither the control law nor the snapshot
 that to_records.py fills them from.
@@ -12,7 +12,7 @@ from iokeel.errors import IokeelError
 
 
 class ErrorReport(BaseModel):
-    """An error: the thing at fault, what is wrong with it, and what to do about it."""
+    """An error: the thing at fault, the fault, and the mend."""
 
     where: str
     what: str
@@ -35,7 +35,7 @@ class Refusal(BaseModel):
 
 
 class ThrottleReport(BaseModel):
-    """What a drive's throttle group has done in one direction since it was created.
+    """The statistics of a drive's throttle group in one direction, since it was created.
 
     cost: charged, in operations of the iops limits. waited: requests that had to wait, and wait_s
     how long in all. waiting: requests that wait now. sizes: requests by size, as the largest power
@@ -58,9 +58,9 @@ class DriveReport(BaseModel):
     None if it is not held. allowed_iops: its limit, or its burst while that is open, and never more
     than its share of its storage and tenant; None: nothing limits it. Latencies are mean values in
     seconds, with the throttle's wait and, as *_device_latency_s, without it. Requests and bytes are
-    counted from the guest's start. read, write: None unless QEMU counts what its throttle groups
-    do. limits_in_force: in QEMU's words. binding: those of them that the last interval used up.
-    errors: orders that failed; error: what was wrong with the last one, if it failed.
+    counted from the guest's start. read, write: None unless QEMU counts. limits_in_force: in QEMU's
+    words. binding: those of them that the last interval used up. errors: orders that failed; error:
+    that of the last one, if it failed.
     """
 
     domain: str
@@ -103,7 +103,7 @@ class DriveReport(BaseModel):
 class StorageReport(BaseModel):
     """A storage. Rates are normalized I/O operations a second; None: not known.
 
-    usable_iops: what its drives may do together now. reserved_iops: the sum of its drives'
+    usable_iops: the rate that its drives may share now. reserved_iops: the sum of its drives'
     reservations; reservations_kept: the part of those asked for that fits. room_ratio: the part
     that drives without a latency target may use; None if no drive has one. cut_iops: what they give
     up for that now. suffering: drives above their latency target; exhausted: whether nothing more
@@ -130,9 +130,9 @@ class StorageReport(BaseModel):
 
 
 class VmReport(BaseModel):
-    """A VM: its drives, and what is wrong with its policy, if anything is.
+    """A VM: its drives, and the error in its policy, if any.
 
-    cgroup: what the agent has set in its cgroup, by file and device.
+    cgroup: the agent's settings in its cgroup, by file and device.
     """
 
     domain: str

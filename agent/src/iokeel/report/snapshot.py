@@ -1,8 +1,8 @@
-"""What the agent knew at one moment, for whoever reports on it.
+"""A snapshot of the agent, for all reports.
 
-The daemon makes a snapshot when a report is asked for, so a tick pays nothing for it. Only this
-file reads the control law's state. Reports read the fields below.
-What a scrape makes thousands of is a NamedTuple, which costs less than a dataclass.
+The daemon makes one when a report is asked for, so a tick pays nothing for it. Only this file reads
+the control law's memory; reports read the fields below. Drives are NamedTuples, because a scrape
+makes thousands of them and a dataclass costs more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from iokeel.hypervisors.source import VmInfo
 
 
 class ThrottleSnapshot(NamedTuple):
-    """What a drive's throttle group has done in one direction since it was created.
+    """The statistics of a drive's throttle group in one direction, since it was created.
 
     cost: charged, in operations of the iops limits. waited: requests that had to wait, and wait_s
     how long in all. waiting: requests that wait now. sizes: requests by size, as the largest power
@@ -44,11 +44,11 @@ class ThrottleSnapshot(NamedTuple):
 
 
 class DirectionSnapshot(NamedTuple):
-    """What a drive reads, or what it writes. None: not known.
+    """A drive's reads, or its writes. None: not known.
 
     Rates and mean values are of the last interval; latencies are in seconds a request, with the
     throttle's wait and, as device_latency_s, without it. requests, bytes: since the guest started.
-    throttle: None unless QEMU counts what its throttle groups do.
+    throttle: None unless QEMU counts.
     """
 
     raw_iops: float | None
@@ -64,13 +64,13 @@ class DirectionSnapshot(NamedTuple):
 class DriveSnapshot(NamedTuple):
     """A drive. Rates are of the last interval, elapsed_s seconds long; None: not known.
 
-    normalized_iops: what it did, and allowed_iops what it may do; None: nothing limits it. mode:
+    normalized_iops: its rate; allowed_iops: the rate it may have, None: nothing limits it. mode:
     "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits; None if
     it is not held. limits: those in force, which the agent set limits_age_s ago for limits_reason.
     priced_for: the mix of requests that they were made for; None if it was not known.
     pricing_error_ratio: how far above its rate they would hold the present mix. binding: the fields
     of limits that the last interval used up. throttled_s: how long a limit held it in all. errors:
-    orders that failed; error: what was wrong with the last one, if it failed.
+    orders that failed; error: that of the last one, if it failed.
     """
 
     id: DriveId
@@ -101,9 +101,9 @@ class DriveSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VmSnapshot:
-    """A running VM: its drives by target, and what is wrong with its policy, if anything is.
+    """A running VM: its drives by target, and the error in its policy, if any.
 
-    cgroup: what the agent has set in its cgroup, by file and device.
+    cgroup: the agent's settings in its cgroup, by file and device.
     """
 
     name: str
@@ -117,11 +117,11 @@ class VmSnapshot:
 class StorageSnapshot:
     """A storage. Rates are normalized I/O operations a second; None: not known.
 
-    usable_iops: what its drives may do together now. capacity_ratio: how far latency has corrected
-    its capacity. reserved_iops: the sum of its drives' reservations; reservations_kept: the part of
-    those asked for that fits. room_ratio: the part that drives without a latency target may use;
-    None if no drive has one. cut_iops: what they give up for that now. suffering: drives above
-    their latency target; exhausted: whether nothing more can be taken for them. protected:
+    usable_iops: the rate that its drives may share now. capacity_ratio: how far latency has
+    corrected its capacity. reserved_iops: the sum of its drives' reservations; reservations_kept:
+    the part of those asked for that fits. room_ratio: the part that drives without a latency target
+    may use; None if no drive has one. cut_iops: what they give up for that now. suffering: drives
+    above their latency target; exhausted: whether nothing more can be taken for them. protected:
     drives that the others' large reads wait in parts for.
     """
 
@@ -148,7 +148,7 @@ class StorageSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the agent knew at one moment.
+    """The agent's knowledge at one moment.
 
     vms, storages: sorted by name; vms are all, or those that were asked for. errors: by kind, since
     the agent started. reconnects: connections to libvirtd or a QMP socket that were made again.
@@ -164,14 +164,14 @@ class TakeSnapshot(Protocol):
     """How the daemon offers snapshots."""
 
     def __call__(self, domains: Collection[str] | None = None) -> Snapshot:
-        """Return what is known now of these VMs, or of all."""
+        """Return a snapshot of these VMs, or of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """References to what the daemon knows, from which a snapshot is made.
+    """References to the daemon's knowledge, from which a snapshot is made.
 
-    cgroups: what is set in VMs' cgroups, by VM, file and device. drive_errors: orders that failed,
+    cgroups: settings in VMs' cgroups, by VM, file and device. drive_errors: orders that failed,
     by drive; last_errors: of drives whose last order failed.
     """
 
@@ -187,7 +187,7 @@ class Known:
 def snapshot_of(
     known: Known, domains: Collection[str] | None = None, now_ns: int | None = None
 ) -> Snapshot:
-    """Return a snapshot of what is known of some VMs, or of all.
+    """Return a snapshot of some VMs, or of all.
 
     now_ns: the monotonic clock; None reads it.
     """

@@ -243,7 +243,7 @@ def test_a_socket_whose_server_lets_nobody_in_is_left_to_it(fresh: Agent) -> Non
 
 def test_a_file_in_the_sockets_place_is_never_removed(fresh: Agent) -> None:
     fresh.socket.write_text("precious")
-    assert refused(fresh).startswith(f"{fresh.socket}: is there and is no socket; ")
+    assert refused(fresh).startswith(f"{fresh.socket}: exists and is not a socket; ")
     assert fresh.socket.read_text() == "precious"
 
 
@@ -274,7 +274,7 @@ def test_a_port_in_use_is_named(fresh: Agent) -> None:
         )
         assert refused(fresh) == (
             f"[agent] metrics_address: 127.0.0.1 port {port} can't be served, "
-            "Address already in use; give a port that is free"
+            "Address already in use; give a free port"
         )
     assert not fresh.socket.exists()
 
