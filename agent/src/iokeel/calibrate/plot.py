@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from iokeel.calibrate.measure import Series
+from iokeel.calibrate.measurement import Series
 from iokeel.calibrate.result import Calibration
 from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve
 from iokeel.errors import CalibrationError, ConfigError

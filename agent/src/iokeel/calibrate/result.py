@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from iokeel.calibrate.fio import Job
-from iokeel.calibrate.measure import Series
+from iokeel.calibrate.measurement import Series
 from iokeel.core.curve import KIB, SMALLEST_REQUEST_BYTES, CostCurve
 from iokeel.core.fitting.fit import TOLERANCE_RATIO, Fit, fit
 from iokeel.core.fitting.saturation import open_latency_s

@@ -26,7 +26,7 @@ from rich.progress import (
 from iokeel import __version__
 from iokeel.calibrate import fio
 from iokeel.calibrate import plot as plots
-from iokeel.calibrate.measure import QUICK, Plan, measure
+from iokeel.calibrate.measurement import QUICK, Plan, measure
 from iokeel.calibrate.result import Calibration, found, latency, toml, values
 from iokeel.calibrate.target import Target, Wishes, default_name, opened
 from iokeel.cli import tables

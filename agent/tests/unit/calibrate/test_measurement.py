@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from iokeel.calibrate.fio import Fio, Job, Run
-from iokeel.calibrate.measure import QUICK, Plan, Series, measure
+from iokeel.calibrate.measurement import QUICK, Plan, Series, measure
 from iokeel.calibrate.result import found, toml, values
 from iokeel.core.curve import KIB
 
