@@ -9,8 +9,8 @@ from typing import Protocol
 
 from iokeel.calibrate.fio import Fio, Job, Run
 from iokeel.core.curve import KIB
-from iokeel.core.fitting.saturation import GROWTH_RATIO, MOST_DEPTH, saturate
-from iokeel.core.fitting.steadiness import Steadiness, pooled, steadiness
+from iokeel.core.fitting.saturation import GROWTH_RATIO, MOST_DEPTH, saturation_depth
+from iokeel.core.fitting.steadiness import Steadiness, joined_windows, steadiness
 
 # Runs that a search for saturation takes, as a guess until it is done. At the least and the largest
 # size all depths are tried, which tells latency by load.
@@ -65,7 +65,9 @@ class Series:
     @property
     def steadiness(self) -> Steadiness:
         """How its rates at saturation are spread."""
-        return steadiness(pooled([run.window_iops for run in self.saturated], self.job.window_s))
+        return steadiness(
+            joined_windows([run.window_iops for run in self.saturated], self.job.window_s)
+        )
 
     @property
     def raw_iops(self) -> float:
@@ -142,7 +144,7 @@ class _Measurement:
             return runs[depth].raw_iops
 
         most_latency_s = job.seconds / _LEAST_TURNS
-        depth = saturate(rate_at, start, 2 if _from_one(job) else 1, most_latency_s)
+        depth = saturation_depth(rate_at, start, 2 if _from_one(job) else 1, most_latency_s)
         self._left = after
         deeper = runs.get(2 * depth)
         if deeper is None or deeper.raw_iops * GROWTH_RATIO < runs[depth].raw_iops:
