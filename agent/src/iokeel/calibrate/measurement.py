@@ -1,4 +1,4 @@
-"""Measures what a storage serves at saturation: reads and writes of each size, in any order."""
+"""Measures a storage at saturation: reads and writes of each size, random and sequential."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
 
-from iokeel.calibrate.fio import Fio, Job, Run
+from iokeel.calibrate.fio import Fio
+from iokeel.calibrate.job import Job, JobResult
 from iokeel.core.curve import KIB
 from iokeel.core.fitting.saturation import GROWTH_RATIO, MOST_DEPTH, saturation_depth
 from iokeel.core.fitting.steadiness import Steadiness, joined_windows, steadiness
 
-# Runs that a search for saturation takes, as a guess until it is done. At the least and the largest
-# size all depths are tried, which tells latency by load.
-_GUESSED_FROM_ONE = {4 * KIB: 8, 1024 * KIB: 5}
-_GUESSED_FROM_NEAR = 2
-# How often a queue is renewed in a run.
+# The runs that a search for saturation is expected to take. Random requests of these two sizes are
+# searched from depth 1, because latency at load is estimated from the rates at all depths.
+_EXPECTED_FROM_ONE = {4 * KIB: 8, 1024 * KIB: 5}
+# Other searches begin near the depth of the size before.
+_EXPECTED_FROM_NEAR = 2
+# How often the queue must turn over in a run, at the least.
 _LEAST_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure: sizes in KiB, seconds a run, and runs at saturation beyond the first."""
+    """The jobs of a calibration.
+
+    random_kib, sequential_kib: request sizes in KiB. seconds, ramp_s: of each run. repeats: runs at
+    saturation beyond the first.
+    """
 
     random_kib: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
     sequential_kib: tuple[int, ...] = (4, 16, 64, 256, 1024)
@@ -32,7 +38,7 @@ class Plan:
 
     def jobs(self, *, write: bool) -> list[Job]:
         """Return the job of each series, at a depth of 1."""
-        # What a write buffer takes at first is not what a disk can go on with.
+        # A write buffer takes the first writes faster than the disk can go on with.
         ramp_s = max(self.ramp_s, self.seconds / 2) if write else self.ramp_s
         return [
             Job(write, sequential, kib * KIB, 1, self.seconds, ramp_s)
@@ -46,16 +52,16 @@ QUICK = Plan((4, 16, 64, 256, 1024), (4, 64, 1024), seconds=1.0, ramp_s=0.25, re
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """All runs of one kind and size.
+    """All runs of one direction, order and size.
 
-    job: what was run, at the depth of saturation: twice that gains less than 5 %. search: one
-    run for each depth tried. saturated: all runs at twice the depth of saturation, where what is
-    left to gain is gained; at the depth itself where the storage does less in a deeper queue.
+    job: at the depth of saturation, beyond which twice the depth gains less than 5 %. search: one
+    run for each depth tried. saturated: all runs at twice the depth of saturation, which gains the
+    last few percent; at the depth itself if the storage is slower in a deeper queue.
     """
 
     job: Job
-    search: tuple[Run, ...]
-    saturated: tuple[Run, ...]
+    search: tuple[JobResult, ...]
+    saturated: tuple[JobResult, ...]
 
     @property
     def latency_p99_s(self) -> float:
@@ -64,14 +70,13 @@ class Series:
 
     @property
     def steadiness(self) -> Steadiness:
-        """How its rates at saturation are spread."""
-        return steadiness(
-            joined_windows([run.window_iops for run in self.saturated], self.job.window_s)
-        )
+        """How the rates at saturation are spread."""
+        windows = [run.window_iops for run in self.saturated]
+        return steadiness(joined_windows(windows, self.job.window_s))
 
     @property
     def raw_iops(self) -> float:
-        """The rate that can be counted on: the median run's; where there are two, the worst's."""
+        """The rate to count on: the median run's, or the slowest run's if there are two modes."""
         rates = [run.raw_iops for run in self.saturated]
         return min(rates) if self.steadiness.modes else median(rates)
 
@@ -81,7 +86,7 @@ class Series:
         return {run.job.depth: run.raw_iops for run in self.search}
 
     @property
-    def searched(self) -> bool:
+    def searched_from_one(self) -> bool:
         """Whether all depths were tried, from 1 on."""
         return _from_one(self.job)
 
@@ -91,40 +96,42 @@ class Series:
         return self.job.depth == MOST_DEPTH
 
 
-class Watch(Protocol):
-    """What is told while measuring goes on."""
+class Progress(Protocol):
+    """Told how a measurement goes on."""
 
-    def running(self, job: Job, left: int) -> None:
-        """Say what runs, and how many runs are left with it, as far as is known."""
+    def run_started(self, job: Job, runs_left: int) -> None:
+        """Called before a run. runs_left: an estimate, with this run."""
 
-    def done(self, run: Run) -> None:
-        """Say what came of it."""
+    def run_finished(self, result: JobResult) -> None:
+        """Called after a run."""
 
 
-def measure(fio: Fio, plan: Plan, writes: bool, watch: Watch) -> list[Series]:
-    """Measure reads and then, if wanted, writes.
+def measure(fio: Fio, plan: Plan, writes: bool, progress: Progress) -> list[Series]:
+    """Measure reads and then, if `writes`, writes.
 
-    Raises CalibrationError where the storage fails.
+    Raises CalibrationError if fio or the storage fails.
     """
-    wanted = [plan.jobs(write=write) for write in ((False, True) if writes else (False,))]
-    measurement = _Measurement(fio, plan, watch, wanted)
-    return [series for jobs in wanted for series in measurement.rounds(jobs)]
+    rounds = [plan.jobs(write=write) for write in ((False, True) if writes else (False,))]
+    measurement = _Measurement(fio, plan, progress, rounds)
+    return [series for jobs in rounds for series in measurement.all_series(jobs)]
 
 
 class _Measurement:
-    def __init__(self, fio: Fio, plan: Plan, watch: Watch, wanted: Sequence[Sequence[Job]]) -> None:
+    def __init__(
+        self, fio: Fio, plan: Plan, progress: Progress, rounds: Sequence[Sequence[Job]]
+    ) -> None:
         self._fio = fio
         self._plan = plan
-        self._watch = watch
-        self._left = sum(_guessed(job) + plan.repeats for jobs in wanted for job in jobs)
+        self._progress = progress
+        self._runs_left = sum(_expected_runs(job) + plan.repeats for jobs in rounds for job in jobs)
 
-    def rounds(self, jobs: Sequence[Job]) -> list[Series]:
-        """Find each saturation, then repeat it in rounds, so that repeats lie apart in time."""
+    def all_series(self, jobs: Sequence[Job]) -> list[Series]:
+        """Find each job's saturation, then repeat all in rounds, so that repeats lie apart."""
         found: list[Series] = []
         near = 1
         for job in jobs:
             found.append(self._search(job, 1 if _from_one(job) else near))
-            # A larger size needs no deeper queue, as a rule; the search goes deeper if it does.
+            # As a rule a larger size needs no deeper queue. If it does, the search goes deeper.
             near = max(1, found[-1].job.depth // 2)
         for _ in range(self._plan.repeats):
             found = [
@@ -134,36 +141,37 @@ class _Measurement:
         return found
 
     def _search(self, job: Job, start: int) -> Series:
-        runs: dict[int, Run] = {}
-        after = self._left - _guessed(job)
+        runs: dict[int, JobResult] = {}
+        left_after = self._runs_left - _expected_runs(job)
 
         def rate_at(depth: int) -> float:
-            # What a search takes beyond the guess is added as it comes.
-            self._left = max(self._left, after + 1)
+            # If a search takes longer than expected, it counts as one run from its end.
+            self._runs_left = max(self._runs_left, left_after + 1)
             runs[depth] = self._run(replace(job, depth=depth))
             return runs[depth].raw_iops
 
+        patience = 2 if _from_one(job) else 1
         most_latency_s = job.seconds / _LEAST_TURNS
-        depth = saturation_depth(rate_at, start, 2 if _from_one(job) else 1, most_latency_s)
-        self._left = after
+        depth = saturation_depth(rate_at, start, patience, most_latency_s)
+        self._runs_left = left_after
         deeper = runs.get(2 * depth)
         if deeper is None or deeper.raw_iops * GROWTH_RATIO < runs[depth].raw_iops:
             deeper = runs[depth]
         return Series(replace(job, depth=depth), tuple(runs.values()), (deeper,))
 
-    def _run(self, job: Job) -> Run:
-        self._watch.running(job, self._left)
-        run = self._fio.run(job)
-        self._left -= 1
-        self._watch.done(run)
-        return run
+    def _run(self, job: Job) -> JobResult:
+        self._progress.run_started(job, self._runs_left)
+        result = self._fio.run(job)
+        self._runs_left -= 1
+        self._progress.run_finished(result)
+        return result
 
 
 def _from_one(job: Job) -> bool:
-    """Whether all depths are tried; else the search begins where that of the size before ended."""
-    return not job.sequential and job.size_bytes in _GUESSED_FROM_ONE
+    """Whether a search tries all depths; else it begins near the depth of the size before."""
+    return not job.sequential and job.size_bytes in _EXPECTED_FROM_ONE
 
 
-def _guessed(job: Job) -> int:
-    """Guess the runs that a search takes."""
-    return _GUESSED_FROM_ONE[job.size_bytes] if _from_one(job) else _GUESSED_FROM_NEAR
+def _expected_runs(job: Job) -> int:
+    """Return the number of runs that a search is expected to take."""
+    return _EXPECTED_FROM_ONE[job.size_bytes] if _from_one(job) else _EXPECTED_FROM_NEAR
