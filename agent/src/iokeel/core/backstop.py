@@ -124,14 +124,15 @@ def _limits(state: State, drives: Sequence[DriveState], margin: float) -> IoMax:
     rates: dict[tuple[int, int], float] = {}
     models: dict[int, CostModel] = {}  # by id, since to hash one takes long
     for known in drives:
-        if known.held is None:
+        if known.pricing.rate is None:
             return IoMax()
         storage = state.storages.get(known.storage or "")
         model = (storage and storage.policy.model) or state.model
         models[id(model)] = model
-        split_size = known.sent.split_size if known.sent is not None else None
+        limits = known.sent.limits
+        split_size = limits.split_size if limits is not None else None
         key = id(model), min(PART_BYTES, split_size or PART_BYTES)
-        rates[key] = rates.get(key, 0.0) + known.held
+        rates[key] = rates.get(key, 0.0) + known.pricing.rate
     first, *others = (
         backstop(models[model_id], rate, margin, part_bytes)
         for (model_id, part_bytes), rate in rates.items()

@@ -160,6 +160,23 @@ class Rates(NamedTuple):
         wait_s = self.throttled.wait_s(write) / (flow.raw_iops * self.elapsed_s)
         return total_s - wait_s if wait_s <= total_s else None
 
+    @property
+    def mean_device_latency_s(self) -> float | None:
+        """The mean latency over reads and writes without the throttle's wait, in seconds.
+
+        If QEMU doesn't count waits, they are part of it. None if no request ended, or if nobody
+        counts their times.
+        """
+        if self.idle:
+            return None
+        total_s = self.read.raw_iops * (self.read_latency_s or 0.0) + self.write.raw_iops * (
+            self.write_latency_s or 0.0
+        )
+        if self.throttled is not None:
+            waits_s = self.throttled.wait_s(write=False) + self.throttled.wait_s(write=True)
+            total_s = max(0.0, total_s - waits_s / self.throttled.elapsed_s)
+        return total_s / (self.read.raw_iops + self.write.raw_iops) or None
+
 
 def rates(earlier: Counters, later: Counters) -> Rates | None:
     """Return the rates between two readings, or None where they can't be known.

@@ -34,19 +34,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from iokeel.core.counters import Flow
 from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
+from iokeel.core.drive.mix import NO_MIX, Mix, flow_cost
 from iokeel.core.limits import AVERAGES, ThrottleLimits
 
 # How far above its limit a drive may be between a shift and the next retune, or for good where the
 # agent dies. QEMU hands out a tenth of a second more at each change of limits, and a bucket
 # that was idle holds as much: what is measured of all that together stays below 1.25.
 OVERSHOOT_RATIO = 0.08
-# What a drive may do at once after idleness where QEMU charges by the curve: 1 % of a second. What
-# waits then goes on as before, so nothing is lost by timers that are late.
-IDLE_CREDIT_MS = 10
 # The iops bound keeps at least this distance from the measured mix, so that bps alone decides.
 _CLEARANCE_RATIO = 1.05
 # What a direction that was idle may do at once in any case, as a share of the budget.
@@ -56,28 +54,6 @@ _IDLE_SHARE = 0.02
 _STEPS_WITH_MIX = 1
 _STEPS_WITHOUT_MIX = 16
 _BYTE_PRICES = 24
-
-
-class Mix(NamedTuple):
-    """What a drive's requests look like: reads and writes, as rates in any common unit."""
-
-    read: Flow
-    write: Flow
-
-
-NO_MIX = Mix(Flow(0, 0), Flow(0, 0))
-
-
-def flow_cost(curve: CostCurve, flow: Flow) -> float:
-    """Return what a flow costs, in normalized I/O operations a second (0 for none)."""
-    if flow.raw_iops <= 0:
-        return 0.0
-    return flow.raw_iops * curve.mean_cost(flow.bps / flow.raw_iops, flow.seen_bytes)
-
-
-def mix_cost(model: CostModel, mix: Mix) -> float:
-    """Return what a mix costs, in normalized I/O operations a second."""
-    return flow_cost(model.read, mix.read) + flow_cost(model.write, mix.write)
 
 
 def limits_for(
@@ -107,22 +83,6 @@ def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
         name: max(1, round(value * ratio)) for name in AVERAGES if (value := getattr(limits, name))
     }
     return ThrottleLimits(**rates, iops_size=limits.iops_size)
-
-
-def exact_limits(
-    model: CostModel, limit: float, *, separate: bool = False, split_size: int | None = None
-) -> ThrottleLimits:
-    """Return the limits that hold a drive where QEMU itself charges by the cost curve."""
-    iops = max(1, round(limit))
-    patched = ThrottleLimits(
-        cost_read=model.read,
-        cost_write=model.write,
-        split_size=split_size,
-        idle_credit_ms=IDLE_CREDIT_MS,
-    )
-    if separate:
-        return patched._replace(iops_read=iops, iops_write=iops)
-    return patched._replace(iops_total=iops)
 
 
 def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, float] | None:
