@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,30 +115,58 @@ class Fio:
         It has a process group of its own, which ends with this call, however the call ends.
         """
         with (folder / "messages").open("w+b") as messages:
+            process = None
             try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=messages,
-                    stderr=messages,
-                    pass_fds=self.pass_fds,
-                    start_new_session=True,
-                    cwd=folder,
-                )
+                # An interrupt while fio is started would leave it behind: its id isn't known yet.
+                with _interrupts_deferred():
+                    process = subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=messages,
+                        stderr=messages,
+                        pass_fds=self.pass_fds,
+                        start_new_session=True,
+                        cwd=folder,
+                    )
+                status = process.wait(seconds)
             except OSError:
                 raise _missing() from None
-            try:
-                status = process.wait(seconds)
             except subprocess.TimeoutExpired:
                 what = "stopped answering"
                 raise CalibrationError(self.name, what, "check the kernel's log") from None
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_KILL_S)
+                if process is not None:
+                    _kill(process)
             messages.seek(0)
             return status, messages.read().decode(errors="replace")
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Hold back the signals that end a calibration, and deliver them at the end.
+
+    Call it from the main thread. Blocking them by a signal mask would not do: another thread would
+    take them, and fio would inherit the mask.
+    """
+    held: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: held.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if held:
+        signal.raise_signal(held[0])
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILL_S)
 
 
 def fio_version() -> str:
