@@ -16,6 +16,7 @@ _ORDER_RATIO = 1.5
 _BUSY_RATIO = 0.95
 # From this part of zeros on, an SSD may have answered most reads without reading.
 _ZERO_RATIO = 0.5
+_CURVE_IS_OF_RANDOM = "the curve describes random requests only"
 
 
 def series_warnings(series: Sequence[Series], fitted: Fit) -> Iterator[str]:
@@ -78,10 +79,7 @@ def _order_warnings(series: Sequence[Series]) -> Iterator[str]:
             continue
         ratio, kind = max(ratios)
         if ratio > _ORDER_RATIO:
-            yield f"{kind} are {ratio:.1f} times as fast as random ones, which the curve describes"
+            yield f"{kind} are {ratio:.1f} times as fast as random ones; {_CURVE_IS_OF_RANDOM}"
         ratio, kind = min(ratios)
         if ratio < 1 / _ORDER_RATIO:
-            yield (
-                f"{kind} are {1 / ratio:.1f} times as slow as random ones, which the curve"
-                " describes"
-            )
+            yield f"{kind} are {1 / ratio:.1f} times as slow as random ones; {_CURVE_IS_OF_RANDOM}"

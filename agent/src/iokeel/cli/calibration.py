@@ -90,7 +90,7 @@ def _series_table(calibration: Calibration) -> Table:
     """Return a row for each series: its rate, and its cost by the fit."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("kind", no_wrap=True)
-    for heading in ("size", "rate", "throughput", "depth", "p99", "cost", "fit error"):
+    for heading in ("size", "rate", "bytes/s", "depth", "p99", "cost", "fit error"):
         table.add_column(heading, justify="right", no_wrap=True)
     for series in calibration.series:
         job = series.job

@@ -327,9 +327,7 @@ def test_a_folder_is_left_as_it_was(tmp_path: Path) -> None:
     assert table.pop("path") == str(tmp_path)
     assert table.keys() == {"capacity", "latency_target_ms", "curve_read", "curve_write"}
     assert parse(out.encode(), "pasted").storages
-    assert (
-        err.splitlines()[0].split() == "kind size rate throughput depth p99 cost fit error".split()
-    )
+    assert err.splitlines()[0].split() == "kind size rate bytes/s depth p99 cost fit error".split()
 
 
 @root_only
