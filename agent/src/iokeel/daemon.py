@@ -13,7 +13,7 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from iokeel.config.load import Config
+from iokeel.config.settings import Config
 from iokeel.core.backstop import vm_orders
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide, static_limits

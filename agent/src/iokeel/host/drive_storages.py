@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import translate
 
-from iokeel.config.load import StorageConfig
+from iokeel.config.settings import StorageConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.sharing.storage import Place, StorageId
 from iokeel.host.block_devices import StoragePaths

@@ -14,8 +14,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from iokeel.config.load import Config
-from iokeel.config.tables import Address
+from iokeel.config.settings import Address, Config
 from iokeel.core.counters import DriveId
 from iokeel.errors import ConfigError, PolicyError
 from iokeel.policy_xml.domain import parse_policy

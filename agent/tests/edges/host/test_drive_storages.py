@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.config.load import StorageConfig, parse
+from iokeel.config.load import parse
+from iokeel.config.settings import StorageConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.sharing.storage import Place
 from iokeel.host import drive_storages as storages

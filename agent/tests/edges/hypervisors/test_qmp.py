@@ -23,7 +23,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iokeel.config.load import Vm
+from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
@@ -66,7 +66,7 @@ async def until(ask: Callable[[], object], timeout_s: float = 10.0) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(*vms: Vm) -> AsyncIterator[QmpSource]:
+async def running(*vms: VmConfig) -> AsyncIterator[QmpSource]:
     """A source that runs, and names what changed in its `changes`."""
     source = QmpSource(vms)
     task = asyncio.create_task(source.run())
@@ -78,8 +78,8 @@ async def running(*vms: Vm) -> AsyncIterator[QmpSource]:
             await task
 
 
-def vm(path: Path, name: str = "db1", policy: DomainPolicy | None = None) -> Vm:
-    return Vm(name, path, policy or DomainPolicy({}, GOLD))
+def vm(path: Path, name: str = "db1", policy: DomainPolicy | None = None) -> VmConfig:
+    return VmConfig(name, path, policy or DomainPolicy({}, GOLD))
 
 
 @pytest.fixture

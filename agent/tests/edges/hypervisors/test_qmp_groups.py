@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from iokeel.config.load import Vm
+from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_CURVE, CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -34,8 +34,8 @@ POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 LINE_POINTS = [{"size": 4096, "cost": 1.0}, {"size": 1048576, "cost": 100.0}]
 
 
-def vm(server: QmpServer) -> Vm:
-    return Vm("db1", server.path, GOLD)
+def vm(server: QmpServer) -> VmConfig:
+    return VmConfig("db1", server.path, GOLD)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar, cast
 
-from iokeel.config.load import Vm
+from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters, DriveId, ThrottleCounters
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.hypervisors.abilities import Abilities
@@ -64,7 +64,7 @@ class DriveCounters:
 
     def __init__(
         self,
-        vm: Vm,
+        vm: VmConfig,
         reports: Reports,
         look_again: Callable[[], None],
         note_limits: Callable[[str, ThrottleLimits | None], None],

@@ -17,7 +17,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from iokeel.config.load import Vm
+from iokeel.config.settings import VmConfig
 from iokeel.core.abilities import PATCHED, STOCK
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
@@ -55,7 +55,7 @@ _SCHEMA = decoder(list[SchemaEntry])
 class Monitor:
     """One VM's socket, kept connected, and what is known of its drives."""
 
-    def __init__(self, vm: Vm, reports: Reports) -> None:
+    def __init__(self, vm: VmConfig, reports: Reports) -> None:
         self._vm = vm
         self._reports = reports
         self._connection: QmpConnection | None = None

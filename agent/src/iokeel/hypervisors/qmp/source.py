@@ -7,7 +7,7 @@ import logging
 import resource
 from collections.abc import Collection, Mapping, Sequence
 
-from iokeel.config.load import Vm
+from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import DriveGone
@@ -28,7 +28,7 @@ _OTHER_FILES = 100
 class QmpSource(Reports):
     """The VMs behind some QMP sockets. Implements iokeel.hypervisors.source.Source."""
 
-    def __init__(self, vms: Sequence[Vm]) -> None:
+    def __init__(self, vms: Sequence[VmConfig]) -> None:
         super().__init__()
         self._monitors = {vm.name: Monitor(vm, self) for vm in vms}
 
