@@ -23,7 +23,7 @@ from iokeel.core.state import DriveSeen, DriveState, Observation, SetLimits, Sta
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
-from iokeel.host.drive_storages import Storages
+from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.report.http import serve
 from iokeel.report.prometheus import Metrics
@@ -52,7 +52,7 @@ class Agent:
     store: Store
     metrics: Metrics
     state: State = field(default_factory=State)
-    storages: Storages = field(init=False)
+    storages: DriveStorages = field(init=False)
     cgroups: Cgroups | None = None
     drive_errors: Counter[DriveId] = field(default_factory=Counter)
     last_error: dict[DriveId, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Agent:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.storages = Storages(self.config.storages)
+        self.storages = DriveStorages(self.config.storages)
 
     def vms(self) -> dict[str, VmInfo]:
         """Return all running VMs by name; of two with one name, libvirt's."""
