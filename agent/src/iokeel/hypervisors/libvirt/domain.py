@@ -98,7 +98,7 @@ def describe(
         else from_libvirt(handle.blockIoTune(disk.target, live))
         for disk in xml.disks
     }
-    return text, tunes, {disk.target: _path(connection, disk.source) for disk in xml.disks}
+    return text, tunes, {disk.target: _path(connection, disk.path) for disk in xml.disks}
 
 
 def _path(connection: Any, source: str | None) -> str | None:

@@ -23,7 +23,7 @@ from iokeel.core.abilities import PATCHED, STOCK
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import PATCHED_FIELDS, UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
-from iokeel.errors import DriveGone, IokeelError, PolicyError
+from iokeel.errors import DriveGone, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import guest
 from iokeel.hypervisors.abilities import Abilities, abilities_of
 from iokeel.hypervisors.backoff import delays
@@ -41,7 +41,8 @@ from iokeel.hypervisors.libvirt.domain import (
 from iokeel.hypervisors.libvirt.passthrough import set_curve
 from iokeel.hypervisors.qmp.throttle_groups import Group, group_limits
 from iokeel.hypervisors.source import DriveInfo, VmInfo
-from iokeel.policy_xml.domain import DomainXml, missing_targets, parse_domain, parse_policy
+from iokeel.policy_xml.domain import DomainXml, parse_domain
+from iokeel.policy_xml.policy import check_targets, parse_policy
 
 log = logging.getLogger(__name__)
 
@@ -294,16 +295,13 @@ class LibvirtSource:
         except PolicyError as bad:
             self._complain(bad, last, "; the last good policy stays")
             return (last.policy if last else None), bad
-        missing = missing_targets(policy, [disk.target for disk in xml.disks]) if policy else ()
-        if not missing:
-            return policy, None
-        lacking = PolicyError(
-            f"domain {xml.name}",
-            f"the policy names {', '.join(missing)}, which the domain has not",
-            "correct the target or plug the drive in; the other drives are served",
-        )
-        self._complain(lacking, last)
-        return policy, lacking
+        try:
+            if policy is not None:
+                check_targets(policy, xml.targets, f"domain {xml.name}")
+        except TargetsMissing as missing:
+            self._complain(missing, last, "; the other drives are served")
+            return policy, missing
+        return policy, None
 
     def _complain(self, error: PolicyError, last: VmInfo | None, more: str = "") -> None:
         """Count and log what is wrong with a policy, once and not at each reading."""
