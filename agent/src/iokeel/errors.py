@@ -81,7 +81,7 @@ class LimitsRejected(IokeelError):
 class CgroupRefused(IokeelError):
     """A VM's cgroup isn't the VM's alone, so nothing is set on it.
 
-    vm: its name. group: the path of its group. why: what else is true of that group.
+    vm: its name. group: the path of its group. why: the reason, as a clause about the group.
     """
 
     def __init__(self, vm: str, group: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Checks the tables and keys of a configuration, and says in words what is wrong with them."""
+"""Checks the tables and keys of a configuration, and puts their faults into words."""
 
 from __future__ import annotations
 

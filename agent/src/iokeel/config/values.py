@@ -1,4 +1,4 @@
-"""The values of configuration keys: their types, and what is wrong with a value of another kind."""
+"""The types of configuration values, and words for the fault of a value that doesn't fit."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Local ones are followed by the kernel's own account: a file to the device under its filesystem
 (/proc/self/mountinfo if the filesystem has no device number of its own), a partition to its disk,
 and a device made of one other (dm, loop) to that device (/sys/dev/block). A device made of several
-(a RAID, a multipath, a volume over two disks) is where that ends.
+(a RAID, a multipath, a volume over two disks) is the last one.
 """
 
 from __future__ import annotations

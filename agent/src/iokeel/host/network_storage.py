@@ -51,5 +51,5 @@ def address(host: str, port: int | str | None = None) -> str:
 
 
 def socket_url(scheme: str, socket: str, name: str = "") -> str:
-    """Return the URL of what a unix socket serves. name: the export, if it has one."""
+    """Return the URL of a storage behind a unix socket. name: its export, if it has one."""
     return f"{scheme}+unix:///{name}?socket={quote(socket)}"

@@ -1,4 +1,4 @@
-"""What a source of VMs (libvirt, or QMP sockets) offers to the agent."""
+"""A source of VMs (libvirt, or QMP sockets): its methods, and the VMs and drives it tells of."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Source(Protocol):
     ) -> Mapping[DriveId, Counters]:
         """Read the counters of all VMs' drives (None), or of some domains' only.
 
-        Returns what has arrived when the timeout ends. A VM that hangs is left out and doesn't
-        delay the others.
+        After the timeout it returns the counters that have arrived. A VM that hangs is left out
+        and doesn't delay the others.
         """
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The <policy> element: what may be written in it, and what is wrong with one that differs.
+"""The <policy> element: its schema, and words for the faults of one that breaks it.
 
 The schema policy.rng decides. Its findings are put into words here, because libxml2's name neither
 the attribute nor the mend.

@@ -57,7 +57,7 @@ class LibvirtSource(Reports):
         self._events = Events(self._calls, self._stale.put_nowait, self._tuned)
         self._abilities: dict[tuple[str, int, int], asyncio.Future[QemuAbilities]] = {}
         self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
-        self._reached: dict[DriveId, QmpDrive] = {}  # past libvirt, since the last look at them
+        self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
 
     async def run(self) -> None:

@@ -81,7 +81,7 @@ class QmpConnection(asyncio.BufferedProtocol):
 
     def __init__(self, path: Path, on_event: Callable[[str], None]) -> None:
         self.lost: asyncio.Future[MonitorLost] = asyncio.get_running_loop().create_future()
-        #: The QEMU that listens; None where what listens is no QEMU.
+        #: The QEMU that listens; None if the listener is no QEMU.
         self.process: Process | None = None
         self._where = str(path)
         self._on_event = on_event

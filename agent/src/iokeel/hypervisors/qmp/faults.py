@@ -1,4 +1,4 @@
-"""What can be wrong with a QMP socket, and how to mend it."""
+"""The faults of a QMP socket, and how to mend them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CommandFailed(IokeelError):
 
 
 def refused(path: Path, error: OSError) -> MonitorLost:
-    """Return what it means that a socket can't be connected to."""
+    """Return the fault of a socket that can't be connected to, by the system's error."""
     where = str(path)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         mend = f"start the VM with -qmp unix:{path},server=on,wait=off, or correct the path"

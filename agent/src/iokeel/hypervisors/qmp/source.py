@@ -92,7 +92,7 @@ class QmpSource(Reports):
 
 
 def _allow_files(wanted: int) -> None:
-    """Raise the limit of open files to what is wanted, or as far as it may be raised."""
+    """Raise the limit of open files to the number wanted, or to the most that is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))

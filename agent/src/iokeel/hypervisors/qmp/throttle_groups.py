@@ -1,7 +1,8 @@
 """The words that the patches in qemu-patches add to QMP.
 
-Nowhere else in the agent do they stand: which abilities a QEMU has, by its schema; the fields of
-ThrottleLimits that stock QEMU lacks; query-throttle-groups.
+They stand nowhere else in the agent. They are the traces of each ability in a QEMU's schema, the
+fields of ThrottleLimits that stock QEMU lacks, and query-throttle-groups. A new kind of enforcement
+in QEMU begins here.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class QemuAbilities(NamedTuple):
 
     @classmethod
     def of(cls, schema: Sequence[SchemaEntry]) -> QemuAbilities:
-        """Return what a schema (query-qmp-schema) tells."""
+        """Return the abilities that a schema (query-qmp-schema) shows."""
         commands = {entry.name for entry in schema if entry.meta_type == "command"}
         objects = [{member.name for member in entry.members} for entry in schema]
         limits = [names for names in objects if _ANY_LIMIT in names]
@@ -153,7 +154,7 @@ class SizeCount(msgspec.Struct, gc=False):
 
 
 class DirectionStats(msgspec.Struct, rename="kebab"):
-    """What a group did in one direction since it was made."""
+    """A group's counters in one direction, since it was made."""
 
     requests: int
     bytes: int
