@@ -5,7 +5,7 @@ Here's how it works. `decide` looks at every drive once a tick:
 1. *Measure* (drive/measure.py): two readings of its counters give its rates, its mix of request
    sizes, and its normalized rate R.
 2. *Demand and credit* (drive/binding.py, drive/burst.py, sharing/demand.py): did its limits hold
-   it? That tells its demand, and what it saves or spends of burst credit.
+   it? That tells its demand, and the burst credit that it saves or spends.
 3. *Share* (sharing/allocate.py): capacities and tenants' limits are divided among all drives.
 4. *Allowed*: the rate L that the drive may have is its policy's limit (its burst while it
    has credit), and no more than its share.
@@ -196,7 +196,7 @@ def _look(
 
 def _allowed(known: DriveState, share: Share | None) -> float | None:
     """Return the rate that policy and share allow, at least 1; None if nothing limits the drive."""
-    allowed = None if known.policy_rate is None else float(known.policy_rate)
+    allowed = None if known.ceiling is None else float(known.ceiling)
     if share is not None and (allowed is None or share.most < allowed):
         return max(1.0, share.most)
     return allowed
@@ -244,7 +244,7 @@ def _sent(
     credit_s: float,
     now_ns: int,
 ) -> tuple[Sent, bool]:
-    """Return the record of what was sent, and whether these limits have to be sent."""
+    """Return the record of orders after this one, and whether it has to be sent."""
     if limits == before.limits and reason not in _SENT_AGAIN:
         return before._replace(credit_s=credit_s), False
     if limits == in_force and reason is not Reason.CREDIT_GREW:

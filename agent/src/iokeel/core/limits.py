@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from iokeel.core.curve import CostCurve
 
-#: What a bucket without bursts holds in stock QEMU, in seconds at its limit (throttle.c,
-#: throttle_compute_wait: avg / 10). So it is also what an emptied bucket lets through at once.
+#: The size of a bucket without bursts in stock QEMU, in seconds at its limit (throttle.c,
+#: throttle_compute_wait: avg / 10). An emptied bucket lets as much through at once.
 BUCKET_S = 0.1
 QEMU_IDLE_CREDIT_MS = round(1000 * BUCKET_S)
 
@@ -52,7 +52,7 @@ class ThrottleLimits(NamedTuple):
 
     @property
     def unlimited(self) -> bool:
-        """Whether nothing at all is limited."""
+        """Nothing at all is limited."""
         return not any(getattr(self, name) for name in AVERAGES)
 
     @classmethod

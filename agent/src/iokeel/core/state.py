@@ -160,7 +160,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         return self._replace(sent=self.sent._replace(limits=limits))
 
     @property
-    def policy_rate(self) -> int | None:
+    def ceiling(self) -> int | None:
         """The rate that its policy allows now: its burst while that is open, else its limit."""
         if self.policy is None:
             return None
@@ -169,7 +169,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     @property
     def allowed(self) -> float | None:
         """The rate that policy and share allow now; None if nothing limits the drive."""
-        rate, share = self.policy_rate, self.share
+        rate, share = self.ceiling, self.share
         if share is None:
             return rate
         return share.most if rate is None else min(share.most, rate)
@@ -180,7 +180,7 @@ NEW = DriveState()
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What latency has taught of a storage (sharing/capacity.py).
+    """The lessons of a storage's latency (sharing/capacity.py).
 
     ratio: corrects its capacity. fell: the ratio was cut by much just now. doubt: for how many
     intervals latency was above its target while something disturbed it. room: the part of the

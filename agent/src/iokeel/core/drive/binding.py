@@ -20,7 +20,7 @@ class Use(NamedTuple):
     """The use of a drive's limits in an interval.
 
     full: a bound was used up. bursting: the drive did more than its limits without their burst.
-    held: its limits, or their burst, are what held it.
+    held: its limits, or their burst, held it.
     """
 
     full: bool = False

@@ -6,8 +6,8 @@ from iokeel.core.curve import CostModel
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
 
-# What a drive may do at once after idleness: 1 % of a second. A queue that waits still has the
-# whole bucket, so late timers lose nothing.
+# After idleness, 1 % of a second passes at once. Requests that wait still have the whole bucket, so
+# late timers lose nothing.
 IDLE_CREDIT_MS = 10
 
 

@@ -25,7 +25,7 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
   sizes alike. That costs nothing because its bucket is empty anyway.
 
 The envelope keeps the error small in between, and never lets more than OVERSHOOT_RATIO too much
-through. docs/measurements.md shows what each constant costs and gains.
+through. docs/measurements.md shows the cost and gain of each constant.
 """
 
 from __future__ import annotations

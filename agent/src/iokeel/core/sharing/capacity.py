@@ -18,7 +18,7 @@ No second takes more than 1 - DOWN_MOST of it.
 A storage without a configured capacity has a *peak* instead, the most that it was seen to do. It
 doubles or halves in LEARN_S at most.
 
-docs/measurements.md shows what each constant costs and gains.
+docs/measurements.md shows the cost and gain of each constant.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CALM_RATIO = 0.7
 HEADROOM_RATIO = 0.85
 LEARN_S = 300.0
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
-_LONGEST_S = 2.0
+LONGEST_S = 2.0
 
 
 def follow(
@@ -58,7 +58,7 @@ def follow(
     """
     if strain is None:
         return ratio
-    elapsed_s = min(elapsed_s, _LONGEST_S)
+    elapsed_s = min(elapsed_s, LONGEST_S)
     if strain > 1 and loaded:
         less = min(ratio, SLACK * used) * max(STEP, strain**-POWER) ** elapsed_s
         return float(max(less, ratio * DOWN_MOST**elapsed_s))

@@ -13,7 +13,7 @@ from iokeel.core.state import DriveState, Share
 
 # A drive that may only do a few large requests has seconds with none of them, and with two. So one
 # reading below the limit doesn't end its demand; it counts as backlogged for so long.
-_BACKLOG_S = 2.5
+BACKLOG_S = 2.5
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Claimant:
 def claimant_of(drive: DriveId, known: DriveState, seen: DriveSeen) -> Claimant:
     """Return a drive with a policy as a claimant."""
     assert seen.policy is not None
-    most = inf if known.policy_rate is None else float(known.policy_rate)
+    most = inf if known.ceiling is None else float(known.ceiling)
     if seen.policy.separate_budgets:
         most *= 2
     if known.demand.backlogged or _was_just_backlogged(known):
@@ -55,7 +55,7 @@ def _was_just_backlogged(known: DriveState) -> bool:
     counters, backlogged_ns = known.measured.counters, known.demand.backlogged_ns
     if counters is None or not backlogged_ns:
         return False
-    return counters.at_ns - backlogged_ns < _BACKLOG_S * NS_PER_S
+    return counters.at_ns - backlogged_ns < BACKLOG_S * NS_PER_S
 
 
 def share_of(

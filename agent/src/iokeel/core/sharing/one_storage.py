@@ -38,8 +38,8 @@ from iokeel.core.state import Division, Feedback, StorageState
 # storage, or the ratio has just been cut to this part of itself or less.
 _GIFT_RATIO = 0.02
 _CUT_RATIO = 0.95
-# A disturbance only counts if the storage did at least this part of its allocation. It takes its
-# time over what was let through, so doubt lasts for this many intervals at most.
+# A disturbance only counts if the storage did at least this part of its allocation. Its requests
+# take a while, so doubt lasts for this many intervals at most.
 _FULL_RATIO = 0.95
 _MOST_DOUBT = 2
 
