@@ -13,7 +13,7 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from iokeel.config.load import Config
+from iokeel.config.settings import Config
 from iokeel.core.backstop import vm_orders
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide, static_limits
@@ -25,7 +25,7 @@ from iokeel.core.state import DriveState, State
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
-from iokeel.host.drive_storages import Storages
+from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.report.http import Api, serve
 from iokeel.report.prometheus import Metrics
@@ -55,7 +55,7 @@ class Agent:
     store: StateStore
     metrics: Metrics
     state: State = field(default_factory=State)
-    storages: Storages = field(init=False)
+    storages: DriveStorages = field(init=False)
     cgroups: Cgroups | None = None
     drive_errors: Counter[DriveId] = field(default_factory=Counter)
     last_errors: dict[DriveId, IokeelError] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Agent:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.storages = Storages(self.config.storages)
+        self.storages = DriveStorages(self.config.storages)
 
     def vms(self) -> dict[str, VmInfo]:
         """Return all running VMs by name; of two with one name, libvirt's."""
@@ -291,7 +291,7 @@ class Agent:
             self._failed[order.drive] = time.monotonic() + retry_s
             self.drive_errors[order.drive] += 1
             self.metrics.errors["rejected" if rejected else "set"] += 1
-            if str(self.last_errors.get(order.drive)) != str(error):
+            if self.last_errors.get(order.drive) != error:
                 log.error("%s", error)
             self.last_errors[order.drive] = error
         else:

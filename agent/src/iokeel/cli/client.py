@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from iokeel.errors import ConnectionLost
 from iokeel.report.records import Refusal, StorageReport, VmReport
+from iokeel.words.os_errors import reason
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _VMS = TypeAdapter(list[VmReport])
@@ -71,7 +72,7 @@ def _not_connected(error: OSError) -> tuple[str, str]:
             return "nobody serves it", "start `iokeel agent`"
         case errno.EACCES | errno.EPERM:
             return "permission denied", "run as root or as a member of the socket's group"
-    return error.strerror or str(error), "give the agent's socket by --socket"
+    return reason(error), "give the agent's socket by --socket"
 
 
 async def _request(socket: Path, path: str, query: dict[str, str]) -> tuple[int, bytes]:

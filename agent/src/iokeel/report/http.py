@@ -15,17 +15,17 @@ from pathlib import Path
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from iokeel.config.load import AgentConfig
-from iokeel.config.tables import Address
+from iokeel.config.settings import Address, AgentConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import DrivePolicy
 from iokeel.errors import ConfigError, IokeelError, PolicyError
-from iokeel.policy_xml.domain import parse_policy
+from iokeel.policy_xml.policy import parse_policy
 from iokeel.report.explain import explain
 from iokeel.report.prometheus import CONTENT_TYPE, Metrics
 from iokeel.report.records import ErrorReport, Refusal
 from iokeel.report.snapshot import TakeSnapshot
 from iokeel.report.to_records import storage_reports, vm_reports
+from iokeel.words.os_errors import reason
 from iokeel.words.quoting import shown
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ async def _on_socket(stack: contextlib.AsyncExitStack, runner: web.AppRunner, pa
         finally:
             os.umask(umask)
     except OSError as error:
-        what = f"can't be served, {_reason(error)}"
+        what = f"can't be served, {reason(error)}"
         mend = "set [agent] socket to a path in a folder of the agent's own"
         raise ConfigError(str(path), what, mend) from None
     stack.callback(path.unlink, missing_ok=True)
@@ -114,7 +114,7 @@ async def _on_port(runner: web.AppRunner, address: Address) -> None:
     try:
         await web.TCPSite(runner, *address).start()
     except OSError as error:
-        what = f"{address.host} port {address.port} can't be served, {_reason(error)}"
+        what = f"{address.host} port {address.port} can't be served, {reason(error)}"
         raise ConfigError("[agent] metrics_address", what, "give a free port") from None
 
 
@@ -144,10 +144,6 @@ def _clear(path: Path) -> None:
         except BlockingIOError:  # it is served, and its queue of clients is full
             pass
     raise ConfigError(str(path), "another process serves it", "stop that agent first")
-
-
-def _reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
 
 
 async def _vms(request: web.Request) -> web.Response:

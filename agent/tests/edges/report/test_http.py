@@ -274,7 +274,7 @@ def test_a_port_in_use_is_named(fresh: Agent) -> None:
         )
         assert refused(fresh) == (
             f"[agent] metrics_address: 127.0.0.1 port {port} can't be served, "
-            "Address already in use; give a free port"
+            "address already in use; give a free port"
         )
     assert not fresh.socket.exists()
 

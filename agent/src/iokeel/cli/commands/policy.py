@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from iokeel.cli import client
-from iokeel.cli.cells import NONE, plain_table, rate_cell
 from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, vm_names
+from iokeel.cli.policy_table import policy_table, policy_values
 from iokeel.cli.storage_table import storage_complaints
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
-from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
-from iokeel.policy_xml.domain import domain_targets, missing_targets, parse_policy
+from iokeel.policy_xml.domain import domain_targets
+from iokeel.policy_xml.policy import check_targets, parse_policy
+from iokeel.words.os_errors import reason
 from iokeel.words.quoting import did_you_mean, shown, shown_path
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -63,8 +61,7 @@ def _read(file: str) -> bytes | None:
             return None
         raise ConfigError(shown_path(file), "no such file", "give a file, - or a VM") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        reason = getattr(error, "strerror", None) or str(error)
-        what = f"can't be read, {reason}"
+        what = f"can't be read, {reason(error)}"
         raise ConfigError(shown_path(file), what, "give a readable file, - or a VM") from None
 
 
@@ -74,14 +71,12 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
     if found is None:
         raise PolicyError(name, "has no policy", "put an iokeel:policy element in its metadata")
     targets = domain_targets(text)
-    missing = missing_targets(found, targets) if targets else ()
-    if missing:
-        what = f"the policy names {', '.join(missing)}, which the domain doesn't have"
-        raise PolicyError(name, what, f"it has {', '.join(targets)}")
+    if targets:
+        check_targets(found, targets, name)
     if as_json:
-        print(json.dumps(_values(found, targets), indent=2))
+        print(json.dumps(policy_values(found, targets), indent=2))
     else:
-        out.print(_table(found, targets))
+        out.print(policy_table(found, targets))
 
 
 def _check_running(vm: str, socket: Path, as_json: bool) -> None:
@@ -107,36 +102,3 @@ def _check_running(vm: str, socket: Path, as_json: bool) -> None:
         print(f"{vm}: its policy is valid")
         for line in warnings:
             print(line)
-
-
-def _table(found: DomainPolicy, targets: Sequence[str]) -> Table:
-    """Return what a policy promises each drive it covers."""
-    table = plain_table(
-        "drive", "reservation", "limit", "burst", "credit", "weight", "latency target"
-    )
-    for target, drive in _covered(found, targets):
-        table.add_row(
-            target,
-            rate_cell(drive.reservation),
-            rate_cell(drive.limit),
-            rate_cell(drive.burst),
-            f"{drive.burst_seconds} s" if drive.burst is not None else NONE,
-            str(drive.weight),
-            NONE if drive.latency_target_ms is None else f"{drive.latency_target_ms:g} ms",
-        )
-    return table
-
-
-def _values(found: DomainPolicy, targets: Sequence[str]) -> dict[str, Any]:
-    """Return the same as JSON-able values."""
-    covered = {target: asdict(drive) for target, drive in _covered(found, targets)}
-    return {"tenant": found.tenant, "drives": covered}
-
-
-def _covered(found: DomainPolicy, targets: Sequence[str]) -> Iterator[tuple[str, DrivePolicy]]:
-    for target in targets or sorted(found.drives):
-        drive = found.for_drive(target)
-        if drive is not None:
-            yield target, drive
-    if not targets and found.default is not None:
-        yield "every other", found.default
