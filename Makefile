@@ -2,7 +2,6 @@
 PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo /usr/bin/python3 || echo python3)
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
-QEMU_RESULT := benchmarks/results/qemu-patches.json
 
 .PHONY: help setup packages demo test test-qemu test-exact check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
@@ -69,8 +68,8 @@ bench-calibrate: setup ## Calibrate the simulated disks, and compare with what t
 	$(RUN) benchmarks.disks.calibrate
 
 bench-qemu: setup ## Measure the QEMU patches against stock QEMU
-	$(RUN) benchmarks.qemu.run --out $(QEMU_RESULT)
-	$(RUN) benchmarks.qemu.run --table $(QEMU_RESULT) --readme qemu-patches/README.md
+	$(RUN) benchmarks.qemu.run
+	$(RUN) benchmarks.qemu.run --table benchmarks/results/qemu.json --readme qemu-patches/README.md
 
 bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000 (hours)
 	$(RUN) benchmarks.law.random_hosts
