@@ -48,7 +48,7 @@ bench-backstop: setup ## Measure io.max under a VM, in a guest with cgroup v2
 	$(RUN) benchmarks.backstop.run
 
 bench-feedback: setup ## Measure what each constant of the capacity's feedback costs and gains
-	$(RUN) benchmarks.law.feedback
+	$(RUN) benchmarks.law.capacity_feedback
 
 bench-io-latency: setup ## Measure io.max with io.latency beside it, in a kernel built for that (15 minutes)
 	$(RUN) benchmarks.backstop.run --io-latency
