@@ -62,10 +62,10 @@ bench-shares: setup ## Measure shares, reservations and latency targets on simul
 	$(RUN) benchmarks.shares.figures
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)
-	$(RUN) benchmarks.disks.figures --readme benchmarks/disksim/README.md
+	$(RUN) benchmarks.disks.run --readme benchmarks/disksim/README.md
 
 bench-calibrate: setup ## Calibrate the simulated disks, and compare with what they are (45 minutes)
-	$(RUN) benchmarks.disks.calibrate
+	$(RUN) benchmarks.calibrate.run
 
 bench-qemu: setup ## Measure the QEMU patches against stock QEMU
 	$(RUN) benchmarks.qemu.run
