@@ -12,7 +12,7 @@ from statistics import mean
 from benchmarks.calibrate.rows import Mix
 from benchmarks.disksim.tests.reference import Command, Device, Flash, Hdd, serve
 from iokeel.core.sharing.latency import storage_strain
-from iokeel.core.sharing.storage import StorageLoad, StoragePolicy
+from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
 from testing.lab.disksim import params
 
 KIB = 1024
@@ -84,8 +84,8 @@ def mixes(disk: str) -> list[Mix]:
             latency_s = open_latency_s(disk, "read", {4 * KIB: small, size: large})
             mean_cost = (small + large * cost) / (small + large)
             served_cost = (small + large * cost**2) / (small + large * cost)
-            load = StorageLoad(1.0, 1.0, latency_s, 1.0, 1.0, mean_cost, served_cost)
-            strain = storage_strain(policy, load)
+            activity = StorageActivity(1.0, 1.0, latency_s, 1.0, 1.0, mean_cost, served_cost)
+            strain = storage_strain(policy, activity)
             assert strain is not None
             found.append(Mix(size, part, 1e3 * latency_s, strain))
     return found

@@ -48,7 +48,7 @@ from benchmarks.calibrate.rules import (
     open_latency_s,
 )
 from iokeel.core.sharing.latency import storage_strain
-from iokeel.core.sharing.storage import StorageLoad, StoragePolicy
+from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
 from testing.lab.nbdkit import Nbdkit
 
 RESULT = result_file.RESULTS / "calibrate.json"
@@ -81,9 +81,11 @@ def compared(disk: str, slowdown: float, found: Found) -> Compared:
     (dearest,) = (s.cost for s in sizes if s.kind == "read" and s.size_bytes == KIB**2)
     policy = StoragePolicy(found.capacity, found.latency_target_ms)
     latency_s = latencies[LARGE_READS].by_rules_ms / 1e3
-    load = StorageLoad(1.0, 1.0, latency_s, 1.0, 1.0, mean_cost=dearest, served_cost=dearest)
+    activity = StorageActivity(
+        1.0, 1.0, latency_s, 1.0, 1.0, mean_cost=dearest, served_cost=dearest
+    )
     return Compared(
-        large_strain=storage_strain(policy, load),
+        large_strain=storage_strain(policy, activity),
         capacity=found.capacity,
         by_rules_capacity=closed_rate(disk, "read", 4 * KIB, DEEPEST) / slowdown,
         latency_target_ms=found.latency_target_ms,

@@ -27,7 +27,8 @@ from benchmarks import result_file
 from benchmarks.law.constants import Sweep
 from iokeel.core.counters import Flow
 from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import Mix, limits_for
+from iokeel.core.drive.envelope import limits_for
+from iokeel.core.drive.mix import Mix
 from iokeel.core.policy import DrivePolicy
 from testing.sim.drive import Phase, Run, Stream, run
 

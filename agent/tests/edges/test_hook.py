@@ -23,7 +23,7 @@ import pytest
 import iokeel
 from iokeel.core.policy import BUILTIN_CLASSES
 from iokeel.errors import PolicyError
-from iokeel.policy_xml.domain import parse_policy
+from iokeel.policy_xml.policy import parse_policy
 
 HOOK = Path(__file__).parents[3] / "libvirt-hooks" / "qemu.d" / "50-iokeel"
 OTHERS = ["start", "started", "stopped", "release", "reconnect"]
@@ -322,7 +322,7 @@ def test_a_guest_starts_with_a_warning_when_there_is_no_agent(host: Host, stale:
     assert done.returncode == 0
     assert done.stderr.decode() == (
         f"iokeel: guest db1: {host.served}: no answer from the agent: {reason}; "
-        "it looks after the guest once it runs\n"
+        "it takes over once the guest runs\n"
     )
 
 
