@@ -59,7 +59,7 @@ bench-retune: setup ## Measure what each constant of the retune law costs and ga
 bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (2 hours)
 	qemu-patches/build
 	$(RUN) benchmarks.shares.run --paced 80
-	$(RUN) benchmarks.shares.figures
+	$(RUN) benchmarks.shares.page
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)
 	$(RUN) benchmarks.disks.run --readme benchmarks/disksim/README.md
