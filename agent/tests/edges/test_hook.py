@@ -606,6 +606,7 @@ def test_it_never_calls_libvirt_and_needs_nothing_installed() -> None:
     assert os.access(HOOK, os.X_OK)
 
 
+@pytest.mark.alone
 def test_it_takes_little_cpu(host: Host) -> None:
     # 45 ms on an idle machine; what a machine is busy with else doesn't count.
     took_s = []

@@ -72,6 +72,7 @@ def test_kernel_counts_what_fio_does_on_the_drives(disk: SharedDisk) -> None:
     assert [b - a for a, b in zip(before, after, strict=True)] == [200, 200]
 
 
+@pytest.mark.alone
 def test_group_is_set_over_qmp_and_holds_its_drive_alone(disk: SharedDisk) -> None:
     [_, shown] = _qmp(
         disk,

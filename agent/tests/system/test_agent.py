@@ -40,6 +40,7 @@ def test_a_defined_policy_is_in_force_and_virsh_shows_it(guest: Vm, agent: Agent
     assert "a limit of 2000 iops" in agent.why("db1")
 
 
+@pytest.mark.alone
 def test_a_policy_changed_live_is_in_force_at_once(guest: Vm, agent: Agent) -> None:
     host = agent.host
     for limit in (700, 1200):
@@ -83,6 +84,7 @@ def test_a_removed_policy_takes_its_limits_with_it(guest: Vm, agent: Agent) -> N
     eventually(lambda: limited(host, 2000))
 
 
+@pytest.mark.alone
 def test_a_class_covers_a_disk_that_is_plugged_in(guest: Vm, agent: Agent) -> None:
     host = agent.host
     set_metadata(host, "db1", '<policy class="bronze"><drive target="vda" limit="2000"/></policy>')
@@ -108,6 +110,7 @@ def test_a_burst_opens_with_credit_and_goes_with_the_policy(guest: Vm, agent: Ag
     assert "total_iops_sec_max" not in blkdeviotune(host, "db1")
 
 
+@pytest.mark.alone
 def test_a_restarted_guest_is_limited_again(guest: Vm, agent: Agent) -> None:
     in_charge(agent)
     guest.destroy()
@@ -185,6 +188,7 @@ def test_a_full_disk_stops_nothing(guest: Vm, host: Host, tmp_path: Path) -> Non
         set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
 
 
+@pytest.mark.alone
 def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: Agent, disk: Path) -> None:
     host = agent.host
     other = make_disk(host.dir / "other.raw", 8)
@@ -204,6 +208,7 @@ def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: Agent, disk: Path)
         assert limited(host, 2000)
 
 
+@pytest.mark.alone
 def test_fio_is_held_to_the_policy(guest: Vm, agent: Agent) -> None:
     """Counts by fio's own log: never a quarter over in any second, and not held far below."""
     from benchmarks.demo.conformance import Completions

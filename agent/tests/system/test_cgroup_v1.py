@@ -101,6 +101,7 @@ def rig(own: Path, tmp_path: Path) -> Iterator[Rig]:
         subprocess.run(["losetup", "--detach", disk], check=True)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("size", "what", "limits"),
     [

@@ -11,7 +11,8 @@ from benchmarks.backstop.run import BOUNDS, lacking, run
 if missing := lacking():
     pytest.skip(f"the guest needs {missing}", allow_module_level=True)
 
-pytestmark = pytest.mark.timeout(600)
+# One process has them all, because they read what one guest measured.
+pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("v2"), pytest.mark.timeout(600)]
 
 UNSET = {"io.max": "", "io.weight": "default 100", "io.bfq.weight": "default 100"}
 

@@ -11,7 +11,7 @@ from testing.lab.host import PROJECT, Host
 from testing.lab.vm import Vm
 from tests.system.rig import Agent, eventually, policy, set_metadata
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.xdist_group("trixie"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

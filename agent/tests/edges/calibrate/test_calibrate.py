@@ -245,17 +245,22 @@ def measuring(process: int) -> list[int]:
 
 
 def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
-    words: list[str | Path] = [IOKEEL, "calibrate", tmp_path, "--size", "1g", "--even-if-in-use"]
-    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    used, temporary = tmp_path / "used", tmp_path / "temporary"  # where fio's files stay
+    used.mkdir()
+    temporary.mkdir()
+    words: list[str | Path] = [IOKEEL, "calibrate", used, "--size", "1g", "--even-if-in-use"]
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=environment)
     wait_for(lambda: bool(measuring(process.pid)), "fio runs")
     process.kill()
     process.wait()
-    assert list(tmp_path.iterdir()) == []
+    assert list(used.iterdir()) == []
 
 
 # What is measured
 
 
+@pytest.mark.alone
 def test_a_known_device_is_found(tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
     with nbd_server(tmp_path, "--threads=32", "cc", KNOWN_DEVICE) as (uri, _):

@@ -140,6 +140,7 @@ async def test_many_vms_are_sampled_at_once(folder: Path) -> None:
         assert len(await source.sample(None, 5.0)) == 300
 
 
+@pytest.mark.alone
 async def test_a_hung_vm_is_left_out_and_delays_nobody_beyond_the_deadline(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -222,6 +223,7 @@ async def test_what_changed_while_a_vm_hung_is_found_when_it_answers_again(
     await until(lambda: source.vms()["db1"].drives["vda"].in_force == limits)
 
 
+@pytest.mark.alone
 async def test_an_empty_cdrom_is_no_drive_and_not_asked_about_again(
     source: QmpSource, server: QmpServer
 ) -> None:
@@ -237,6 +239,7 @@ async def test_an_empty_cdrom_is_no_drive_and_not_asked_about_again(
 # Connections
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "last_words", [b"", b'{"return": [{"device": "", "stats"'], ids=["between", "mid-reply"]
 )
@@ -601,6 +604,7 @@ async def test_an_event_makes_drives_and_limits_be_read_again(
     assert drives["vdb"].path == "/images/b.qcow2"
 
 
+@pytest.mark.alone
 async def test_a_storm_of_events_costs_a_query_a_second(
     source: QmpSource, server: QmpServer
 ) -> None:
