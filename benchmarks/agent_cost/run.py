@@ -40,7 +40,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -213,15 +213,19 @@ def total(metrics: dict[str, float], name: str) -> float:
     return sum(value for key, value in metrics.items() if key.partition("{")[0] == name)
 
 
-def measure(scenario: Scenario, ticks: int) -> dict[str, Any]:
-    """Return one scenario's figures."""
+def measure(
+    scenario: Scenario,
+    ticks: int,
+    command: Sequence[str] = (*ITSELF, "--agent"),
+    warm_up_s: float = WARM_UP_S,
+) -> dict[str, Any]:
+    """Return one scenario's figures. command: starts an agent, given a configuration's path."""
     drives = scenario.vms * scenario.drives
     with tempfile.TemporaryDirectory(prefix="iokeel-") as name, hypervisor(Path(name), scenario):
-        command = [*ITSELF, f"--agent={configuration(Path(name))}"]
-        agent = Agent(Path(name), command)
+        agent = Agent(Path(name), [*command, str(configuration(Path(name)))])
         try:
             connected_s = agent.wait_for(drives)
-            time.sleep(WARM_UP_S)
+            time.sleep(warm_up_s)
             before, scraped = agent.metrics(), time.monotonic()
             time.sleep(1.0)  # what the scrape costs stays out
             cpu_s, split, started = agent.cpu_s(), agent.user_and_system(), time.monotonic()

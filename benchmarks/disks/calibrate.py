@@ -41,7 +41,7 @@ from rich.table import Table
 
 from benchmarks.disksim.tests.reference import Command, Device, Flash, Hdd, serve
 from iokeel.core.sharing.latency import storage_strain
-from iokeel.core.sharing.storage import StorageLoad, StoragePolicy
+from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
 from testing.lab.disksim import params
 from testing.lab.nbdkit import Nbdkit
 
@@ -123,8 +123,8 @@ def strains(disk: str) -> list[dict[str, float]]:
             latency_s = open_latency_s(disk, "read", {4 * KIB: small, size: large})
             mean_cost = (small + large * cost) / (small + large)
             served_cost = (small + large * cost**2) / (small + large * cost)
-            load = StorageLoad(1.0, 1.0, latency_s, 1.0, 1.0, mean_cost, served_cost)
-            strain = storage_strain(policy, load)
+            activity = StorageActivity(1.0, 1.0, latency_s, 1.0, 1.0, mean_cost, served_cost)
+            strain = storage_strain(policy, activity)
             assert strain is not None
             row = {"size_bytes": size, "small_ratio": part, "latency_ms": 1e3 * latency_s}
             found.append({**row, "strain": strain})
@@ -191,9 +191,11 @@ def compared(disk: str, slowdown: float, found: dict[str, Any]) -> dict[str, Any
     )
     policy = StoragePolicy(found["capacity"], found["latency_target_ms"])
     latency_s = latencies["random 1 MiB reads"]["by_rules_ms"] / 1e3
-    load = StorageLoad(1.0, 1.0, latency_s, 1.0, 1.0, mean_cost=dearest, served_cost=dearest)
+    activity = StorageActivity(
+        1.0, 1.0, latency_s, 1.0, 1.0, mean_cost=dearest, served_cost=dearest
+    )
     return {
-        "large_strain": storage_strain(policy, load),
+        "large_strain": storage_strain(policy, activity),
         "capacity": found["capacity"],
         "by_rules_capacity": closed_rate(disk, "read", 4 * KIB, DEEPEST) / slowdown,
         "latency_target_ms": found["latency_target_ms"],

@@ -2,9 +2,9 @@
 
 Runs the agent's real law on a simulated host (testing/sim), once for each value of each constant
 of core/sharing/capacity.py with the others as they are: on disks with a soft and with a sharp knee,
-with stock and with exact throttles. Writes results/capacity-feedback.json and ../docs/capacity-feedback.png,
-and prints a table. Of the ratio, eight guests want all they can get of a disk whose capacity is
-halved and comes back, or is configured too high or too low:
+with stock and with exact throttles. Writes results/capacity-feedback.json and
+docs/capacity-feedback.png, and prints a table. Of the ratio, eight guests want all they can get of
+a disk whose capacity is halved and comes back, or is configured too high or too low:
 
 - settle_s: seconds from a step until latency stays below 1.5 times its target and throughput above
   85 % of what the disk does at its target, the worst step;

@@ -28,7 +28,7 @@ import iokeel.core.drive.mix as estimate
 import iokeel.core.drive.retune as retune
 from iokeel.core.counters import Flow
 from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import Mix
+from iokeel.core.drive.mix import Mix
 from iokeel.core.policy import DrivePolicy
 from testing.sim.drive import Phase, Run, Stream, run
 

@@ -1,4 +1,4 @@
-"""Draw results/shares-*.json as docs/shares.png, and put them into docs/shares.md as tables."""
+"""Draw results/shares-*.json as docs/shares.png, and put them into docs/measurements.md."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def main() -> None:
         draw(where)
     figure.tight_layout()
     figure.savefig(DOCS / "shares.png", dpi=90)
-    put_into(DOCS / "shares.md", "\n".join(tables()) + "\n")
+    put_into(DOCS / "measurements.md", "\n".join(tables()) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,8 +18,10 @@ from iokeel.core.backstop import vm_orders
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide, static_limits
 from iokeel.core.drive.retune import LOOK_AGAIN_S
+from iokeel.core.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.orders import SetLimits
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
-from iokeel.core.state import DriveSeen, DriveState, Observation, SetLimits, State, StorageSeen
+from iokeel.core.state import DriveState, State
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
@@ -27,7 +29,7 @@ from iokeel.host.drive_storages import Storages
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.report.http import serve
 from iokeel.report.prometheus import Metrics
-from iokeel.state_store import Store
+from iokeel.state_store import StateStore
 from iokeel.words.units import iops
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ class Agent:
 
     config: Config
     sources: list[Source]
-    store: Store
+    store: StateStore
     metrics: Metrics
     state: State = field(default_factory=State)
     storages: Storages = field(init=False)
@@ -138,8 +140,8 @@ class Agent:
                 await self._save({order.drive: self.state.drives[order.drive] for order in orders})
             for order in orders:
                 self._send(order)
-        if self.state.look_again:
-            self._spawn(self._look_again({drive.domain for drive in self.state.look_again}))
+        if self.state.suspects:
+            self._spawn(self._look_again({drive.domain for drive in self.state.suspects}))
 
     async def _bound_groups(self, *, partial: bool) -> None:
         """Keep VMs' cgroups at what their drives may do, beside the ticks."""
@@ -302,7 +304,7 @@ class Agent:
             orders = static_limits(self.state)
             await asyncio.gather(*(self._carry_out(order) for order in orders))
             left = {
-                order.drive: self.state.drives[order.drive]._replace(sent=order.limits)
+                order.drive: self.state.drives[order.drive].with_sent(order.limits)
                 for order in orders
                 if order.drive not in self._failed
             }
@@ -338,7 +340,7 @@ async def run_agent(config: Config) -> None:
     """
     gc.set_threshold(100_000, 20, 50)  # a tick makes many objects, and hardly any cycle
     loop = asyncio.get_running_loop()
-    store = Store(config.agent.state_dir)
+    store = StateStore(config.agent.state_dir)
     with store.lock():
         sources: list[Source] = []
         if config.libvirt.enabled:

@@ -55,7 +55,7 @@ def worst_second(case: Case, record: Record) -> float:
 
     Seconds in which a drive has not had its first limits yet don't count.
     """
-    ceilings = [g.policy.ceiling or inf if g.policy else inf for g in case.guests]
+    ceilings = [g.policy.highest_rate or inf if g.policy else inf for g in case.guests]
     return float((record.most / ceilings)[known(case, record)].max(initial=0.0))
 
 

@@ -15,8 +15,10 @@ import iokeel.core.drive.retune as retune
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.decide import decide
+from iokeel.core.observation import DriveSeen, Observation
+from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import DriveSeen, Observation, SetLimits, State
+from iokeel.core.state import State
 from testing.sim.throttle import Throttle
 
 DRIVE = DriveId("guest", "vda")
@@ -108,7 +110,7 @@ def run(
         state, orders = decide(state, seen, round(at * NS_PER_S))
         for order in orders:
             pending.append((at + delay_s, order))
-        if state.look_again:
+        if state.suspects:
             looks.append(at + retune.LOOK_AGAIN_S)
         if on_tick is not None:
             on_tick(state)

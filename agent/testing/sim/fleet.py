@@ -24,10 +24,12 @@ from iokeel.core.counters import NS_PER_S, Counters, ThrottleCount, ThrottleCoun
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED
+from iokeel.core.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.storage import StorageCounters
-from iokeel.core.state import DriveSeen, Observation, SetLimits, State, StorageSeen
-from iokeel.state_store import Store
+from iokeel.core.state import State
+from iokeel.state_store import StateStore
 from testing.sim.guests import Guest, Phase, idle
 from testing.sim.storage import Array, Disk, serve
 from testing.sim.throttles import Throttles
@@ -152,8 +154,8 @@ class Fleet:
                 if self.managed and tick not in self.faults.down:
                     if part == 0:
                         self._look(tick, record)
-                    elif part == STEPS_A_TICK // 2 and self.state.look_again:
-                        again = {self._index[drive] for drive in self.state.look_again}
+                    elif part == STEPS_A_TICK // 2 and self.state.suspects:
+                        again = {self._index[drive] for drive in self.state.suspects}
                         self._look(tick, record, again)
                 for order in self._pending.pop(self._step, ()):
                     self._carry_out(order, tick)
@@ -175,7 +177,7 @@ class Fleet:
 
     def _usable(self, disk: Disk) -> float:
         known = self.state.storages.get(self._name(self.disks.index(disk)))
-        return inf if known is None or known.usable is None else known.usable
+        return inf if known is None or known.division.usable is None else known.division.usable
 
     @staticmethod
     def _name(disk: int) -> str:
@@ -364,8 +366,8 @@ class Fleet:
     def _restart(self, tick: int) -> None:
         """Begin anew with what the last agent kept in its store."""
         with tempfile.TemporaryDirectory() as folder:
-            Store(Path(folder)).save(self.state.drives, whole=True)
-            drives = Store(Path(folder)).load()
+            StateStore(Path(folder)).save(self.state.drives, whole=True)
+            drives = StateStore(Path(folder)).load()
         self.state = State(DEFAULT_MODEL, drives, self.tenants)
         self._started = tick
         self._pending.clear()

@@ -322,7 +322,7 @@ def test_a_guest_starts_with_a_warning_when_there_is_no_agent(host: Host, stale:
     assert done.returncode == 0
     assert done.stderr.decode() == (
         f"iokeel: guest db1: {host.served}: no answer from the agent: {reason}; "
-        "it looks after the guest once it runs\n"
+        "it takes over once the guest runs\n"
     )
 
 

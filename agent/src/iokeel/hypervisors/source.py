@@ -21,8 +21,8 @@ class DriveInfo:
 
     path: the file, device or URL behind it, of the topmost image where there are several (URLs as
     iokeel.host.network_storage has them); None where it is not known. in_force: its limits as
-    last read from QEMU or libvirt, or as last set; None where they can't be read. abilities: those of
-    its QEMU.
+    last read from QEMU or libvirt, or as last set; None where they can't be read. abilities:
+    those of its QEMU.
     """
 
     target: str

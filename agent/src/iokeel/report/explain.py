@@ -8,7 +8,7 @@ from math import isinf
 from typing import Any
 
 from iokeel.core.counters import NS_PER_S, DriveId, Flow, Rates
-from iokeel.core.decide import full_bounds
+from iokeel.core.drive.binding import full_bounds
 from iokeel.core.drive.envelope import OVERSHOOT_RATIO
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.state import DriveState, StorageState
@@ -24,12 +24,12 @@ def explain(drive: DriveId, vm: VmInfo, agent: Any) -> list[str]:
     known: DriveState = agent.state.drives.get(drive, DriveState())
     storage: StorageState | None = agent.state.storages.get(known.storage or "")
     lines = [*_policy(known, vm), *_rates(known), *_shares(known, known.storage, storage)]
-    if known.policy is not None and known.held is not None:
+    if known.policy is not None and known.pricing.rate is not None:
         lines += [*_credit(known), *_limits(known, storage)]
     if agent.cgroups is not None and (held := agent.cgroups.held.get(drive.domain)):
         bounds = "; ".join(f"{what}: {value}" for what, value in held.items())
         lines.append(f"Beneath QEMU, its VM's cgroup has {bounds}.")
-    lines.append(f"Last look: {known.verdict.value}.")
+    lines.append(f"Last look: {known.finding.verdict.value}.")
     if drive in agent.last_error:
         lines.append(f"Error: {agent.last_error[drive]}.")
     return lines
@@ -53,8 +53,8 @@ def _policy(known: DriveState, vm: VmInfo) -> list[str]:
 
 
 def _rates(known: DriveState) -> list[str]:
-    did = known.rates
-    if did is None or known.rate is None:
+    did = known.measured.rates
+    if did is None or known.measured.rate is None:
         return ["What it did in the last interval is not known (yet)."]
     if did.idle:
         return [f"In the last {did.elapsed_s:.1f} s it did nothing."]
@@ -65,7 +65,7 @@ def _rates(known: DriveState) -> list[str]:
     ]
     return [
         f"In the last {did.elapsed_s:.1f} s it did {' and '.join(parts)},"
-        f" which costs {iops(known.rate)}.",
+        f" which costs {iops(known.measured.rate)}.",
         *(line for write in (False, True) for line in _throttled(did, write)),
     ]
 
@@ -75,10 +75,10 @@ def _shares(known: DriveState, name: str | None, storage: StorageState | None) -
     if policy is None:
         return []
     lines = []
-    if policy.reservation and (storage is None or storage.usable is None):
+    if policy.reservation and (storage is None or storage.division.usable is None):
         where = f"the capacity of {name}" if name else "what it is on"
         lines.append(f"Its reservation is not guaranteed, for {where} is not known.")
-    if storage is not None and storage.usable is not None:
+    if storage is not None and storage.division.usable is not None:
         lines.append(_storage(name or "", storage))
     if share is None:
         return lines
@@ -97,14 +97,14 @@ def _names(protected: Sequence[DriveId]) -> str:
 
 
 def _storage(name: str, storage: StorageState) -> str:
-    assert storage.usable is not None
-    text = f"{name} can serve {iops(storage.usable)} now"
-    if storage.policy.capacity is not None and storage.ratio != 1:
-        text += f" ({percent(storage.ratio)} of its capacity, by its latency)"
+    assert storage.division.usable is not None
+    text = f"{name} can serve {iops(storage.division.usable)} now"
+    if storage.policy.capacity is not None and storage.feedback.ratio != 1:
+        text += f" ({percent(storage.feedback.ratio)} of its capacity, by its latency)"
     if not isinf(storage.wanted):
         text += f", and its drives want {iops(storage.wanted)}"
-    if storage.kept < 1:
-        text += f"; of what is reserved and asked for {percent(storage.kept)} fits"
+    if storage.division.kept < 1:
+        text += f"; of what is reserved and asked for {percent(storage.division.kept)} fits"
     return f"{text}."
 
 
@@ -142,29 +142,36 @@ def _credit(known: DriveState) -> list[str]:
         state = "open" if known.credit.open else "closed"
         lines.append(f"It has {known.credit.seconds:.0f} s of burst credit; the burst is {state}.")
     assert known.allowed is not None
-    used = f", of which it used {percent(known.rate / known.allowed)}" if known.rate else ""
+    used = (
+        f", of which it used {percent(known.measured.rate / known.allowed)}"
+        if known.measured.rate
+        else ""
+    )
     lines.append(f"So it may do {iops(known.allowed)} now{used}.")
     return lines
 
 
 def _limits(known: DriveState, storage: StorageState | None) -> list[str]:
-    if known.sent is None or known.base is None:
+    if known.sent.limits is None or known.pricing.base is None:
         return ["No limits have been set yet."]
     if known.abilities.cost_curve:
-        lines = [f"QEMU charges by the cost curve itself, so its limits are {_words(known.sent)}."]
-        if known.sent.split_size is not None:
-            who = _names(storage.split_for if storage else ())
-            least = size(known.sent.split_size)
+        lines = [
+            f"QEMU charges by the cost curve itself, so its limits are {_words(known.sent.limits)}."
+        ]
+        if known.sent.limits.split_size is not None:
+            who = _names(storage.protected if storage else ())
+            least = size(known.sent.limits.split_size)
             lines.append(
                 f"Reads of more than {least} wait in parts, and syncs wait, to protect {who}."
             )
-    elif known.priced_for is None:
+    elif known.pricing.mix is None:
         lines = [
             "Its mix of sizes is not known, so iops-size approximates the cost curve:"
-            f" {_words(known.sent)}. No size gets more than {percent(OVERSHOOT_RATIO)} too much."
+            f" {_words(known.sent.limits)}."
+            f" No size gets more than {percent(OVERSHOOT_RATIO)} too much."
         ]
     else:
-        mix = known.priced_for
+        mix = known.pricing.mix
         flows = [
             f"{share} {size(flow.bps / flow.raw_iops)} {what}"
             for what, flow, share in (
@@ -173,15 +180,17 @@ def _limits(known: DriveState, storage: StorageState | None) -> list[str]:
             )
             if flow.raw_iops
         ]
-        lines = [f"For a mix of {' and '.join(flows)} that makes {_words(known.sent)}."]
-    since = duration((time.monotonic_ns() - known.sent_ns) / NS_PER_S) if known.sent_ns else None
-    if known.reason is not None:
+        lines = [f"For a mix of {' and '.join(flows)} that makes {_words(known.sent.limits)}."]
+    since = (
+        duration((time.monotonic_ns() - known.sent.at_ns) / NS_PER_S) if known.sent.at_ns else None
+    )
+    if known.sent.reason is not None:
         when = f" {since} ago" if since else ""
-        lines.append(f"These were set{when} because {known.reason.value}.")
-    if known.error_ratio is not None:
+        lines.append(f"These were set{when} because {known.sent.reason.value}.")
+    if known.finding.error_ratio is not None:
         lines.append(
-            f"Under them, what it does now would be held {abs(known.error_ratio):.1%}"
-            f" {'above' if known.error_ratio > 0 else 'below'} its limit."
+            f"Under them, what it does now would be held {abs(known.finding.error_ratio):.1%}"
+            f" {'above' if known.finding.error_ratio > 0 else 'below'} its limit."
         )
     full = full_bounds(known)
     lines.append(f"What binds now: {', '.join(full) if full else 'nothing'}.")

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from iokeel.core.counters import NS_PER_S, DriveId, Flow
-from iokeel.core.decide import full_bounds
+from iokeel.core.drive.binding import full_bounds
 from iokeel.core.state import DriveState, StorageState
 
 
@@ -145,33 +145,33 @@ def storage_reports(agent: Any) -> list[StorageReport]:
 
 
 def _storage_report(name: str, storage: StorageState, there: list[DriveState]) -> StorageReport:
-    target_ms, load = storage.policy.latency_target_ms, storage.load
+    target_ms, load = storage.policy.latency_target_ms, storage.activity
     protects = any(known.policy and known.policy.latency_target_ms for known in there)
     return StorageReport(
         storage=name,
         drives=len(there),
         capacity_iops=storage.policy.capacity,
-        usable_iops=storage.usable,
-        normalized_iops=sum(known.rate or 0.0 for known in there),
+        usable_iops=storage.division.usable,
+        normalized_iops=sum(known.measured.rate or 0.0 for known in there),
         wanted_iops=storage.wanted if isfinite(storage.wanted) else None,
         reserved_iops=storage.promised,
-        reservations_kept=storage.kept,
+        reservations_kept=storage.division.kept,
         oversold=storage.oversold,
-        room_ratio=storage.room if protects else None,
-        cut_iops=storage.cut,
+        room_ratio=storage.feedback.room if protects else None,
+        cut_iops=storage.division.cut,
         latency_s=load.latency_s if load else None,
         latency_target_s=target_ms / 1000 if target_ms is not None else None,
         queue=load.queue if load else None,
         busy_ratio=load.busy_ratio if load else None,
         suffering=[str(drive) for drive in storage.suffering],
-        exhausted=storage.exhausted,
+        exhausted=storage.division.exhausted,
     )
 
 
 def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
     """Return one drive's report."""
     known: DriveState = agent.state.drives.get(drive, DriveState())
-    did, policy, counted = known.rates, known.policy, known.counters
+    did, policy, counted = known.measured.rates, known.policy, known.measured.counters
 
     def size(flow: Flow | None) -> float | None:
         return flow.mean_size_bytes if flow else None
@@ -182,9 +182,9 @@ def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
         tenant=tenant,
         storage=known.storage,
         mode=("exact" if known.abilities.cost_curve else "retune")
-        if known.held is not None
+        if known.pricing.rate is not None
         else None,
-        normalized_iops=known.rate,
+        normalized_iops=known.measured.rate,
         limit_iops=policy.limit if policy else None,
         allowed_iops=known.allowed,
         reservation_iops=policy.reservation if policy else 0,
@@ -207,22 +207,24 @@ def drive_report(drive: DriveId, agent: Any, tenant: str | None) -> DriveReport:
         credit_s=known.credit.seconds,
         burst_open=known.credit.open,
         binding=full_bounds(known),
-        throttled_s=known.throttled_s,
-        retunes=known.retunes,
-        overwritten=known.overwritten,
+        throttled_s=known.demand.throttled_s,
+        retunes=known.sent.retunes,
+        overwritten=known.sent.overwritten,
         errors=agent.drive_errors[drive],
         error=agent.last_error.get(drive),
-        verdict=known.verdict.value,
-        limits_in_force={k: v for k, v in known.sent.items() if v} if known.sent else {},
+        verdict=known.finding.verdict.value,
+        limits_in_force={k: v for k, v in known.sent.limits.items() if v}
+        if known.sent.limits
+        else {},
     )
 
 
 def _throttle(known: DriveState, write: bool) -> ThrottleReport | None:
-    group = known.counters.throttle if known.counters else None
+    group = known.measured.counters.throttle if known.measured.counters else None
     if group is None:
         return None
     count = group.write if write else group.read
-    recent = known.rates.throttled if known.rates else None
+    recent = known.measured.rates.throttled if known.measured.rates else None
     return ThrottleReport(
         bytes=count.bytes,
         cost=count.cost,

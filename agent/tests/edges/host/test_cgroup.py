@@ -15,7 +15,7 @@ from iokeel.errors import CgroupRefused
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import group_of, io_hierarchy
 from iokeel.host.process import Process
-from iokeel.state_store import Store
+from iokeel.state_store import StateStore
 from testing.cgroup_host import Host, Memory, scope
 
 SDB = "8:16"
@@ -461,11 +461,11 @@ def test_groups_are_kept_in_the_agents_database(
     host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     group, qemu = host.guest(1, "db1")
-    made: Callable[[], Cgroups] = lambda: Cgroups(Store(tmp_path), host.proc, host.sys)  # noqa: E731
+    made: Callable[[], Cgroups] = lambda: Cgroups(StateStore(tmp_path), host.proc, host.sys)  # noqa: E731
     made().apply({"db1": ORDER}, {"db1": qemu})
     made().restore()
     assert (group / "io.max").read_text() == UNSET
-    assert Store(tmp_path).load_cgroups() == {}
+    assert StateStore(tmp_path).load_cgroups() == {}
     (tmp_path / "state.db").write_bytes(b"nonsense" * 1000)
     with caplog.at_level(logging.WARNING):
         made().apply({"db1": ORDER}, {"db1": qemu})

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from iokeel.core.abilities import PATCHED
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
+from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
-from iokeel.core.state import DriveSeen, DriveState, Observation, State, StorageSeen
+from iokeel.core.state import DriveState, State
 from iokeel.errors import PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.explain import explain
@@ -47,7 +48,7 @@ def after(
             0,
         )
         known = state.drives.get(VDA, DriveState())
-        seen = Observation({VDA: DriveSeen(policy, counters, known.sent)})
+        seen = Observation({VDA: DriveSeen(policy, counters, known.sent.limits)})
         state, _ = decide(state, seen, second * NS_PER_S)
     return state
 
@@ -106,7 +107,7 @@ def test_a_share_is_explained_step_by_step() -> None:
             drive: DriveSeen(
                 policy,
                 Counters(second * NS_PER_S, second * 800, second * 800 * 4096, 0, 0, 0, 0),
-                state.drives.get(drive, DriveState()).sent,
+                state.drives.get(drive, DriveState()).sent.limits,
                 storage="sda",
             )
             for drive, policy in promises.items()
@@ -178,7 +179,7 @@ def test_what_the_throttle_did_is_told_where_qemu_tells_it() -> None:
             group,
         )
         known = state.drives.get(VDA, DriveState())
-        seen = Observation({VDA: DriveSeen(POLICY, counters, known.sent, abilities=PATCHED)})
+        seen = Observation({VDA: DriveSeen(POLICY, counters, known.sent.limits, abilities=PATCHED)})
         state, _ = decide(state, seen, second * NS_PER_S)
     told = lines(state)
     assert "which costs 200 iops" in told[1]
@@ -206,4 +207,4 @@ def test_that_large_reads_and_syncs_wait_is_told_and_for_whom() -> None:
     assert parts in lines(state)
     state, _ = decide(state, Observation({VDA: seen[VDA]}, storages={"sda": disk}), 2 * NS_PER_S)
     assert not [line for line in lines(state) if "in parts" in line]
-    assert [line for line in lines(state) if line.endswith("wait has changed.")]
+    assert [line for line in lines(state) if line.endswith("large reads has changed.")]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from iokeel.core.counters import Flow
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB, CostCurve, CostModel
-from iokeel.core.drive.envelope import OVERSHOOT_RATIO, Mix, limits_for
+from iokeel.core.drive.envelope import OVERSHOOT_RATIO, limits_for
+from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import ThrottleLimits
 
 LIMIT = 10_000
