@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from testing.agents import wait_for
+from testing.waiting import eventually
 
 MIB = 1 << 20
 
@@ -47,7 +47,7 @@ def nbd_server(folder: Path, *words: str | Path) -> Iterator[tuple[str, subproce
         ["nbdkit", "--foreground", "--unix", socket, "--pidfile", pid, *words]
     )
     try:
-        wait_for(lambda: pid.exists() or server.poll() is not None, "nbdkit serves")
+        eventually(pid.exists, what="nbdkit serves", process=server)
         yield f"nbd+unix:///?socket={socket}", server
     finally:
         server.kill()

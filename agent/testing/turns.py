@@ -26,21 +26,25 @@ _MACHINE = _QUEUE.parent
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # outside the timeout, which must not count the wait
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Run a test and its fixtures in its turn."""
-    with _turn(alone=item.get_closest_marker("alone") is not None):
+    with turn(_QUEUE, _MACHINE, alone=item.get_closest_marker("alone") is not None):
         return (yield)
 
 
 @contextlib.contextmanager
-def _turn(*, alone: bool) -> Iterator[None]:
-    with _locked(_QUEUE, fcntl.LOCK_EX) as queue:  # nobody overtakes a test that waits to be alone
-        with _locked(_MACHINE, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
-            fcntl.flock(queue, fcntl.LOCK_UN)
+def turn(queue: Path, machine: Path, *, alone: bool) -> Iterator[None]:
+    """Hold a machine, alone or with others who are not. queue, machine: files or folders to lock.
+
+    Nobody overtakes the one at the head of the queue, so whoever wants to be alone gets there.
+    """
+    with _locked(queue, fcntl.LOCK_EX) as head:
+        with _locked(machine, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
+            fcntl.flock(head, fcntl.LOCK_UN)
             yield
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, kind: int) -> Iterator[int]:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _locked(path: Path, kind: int) -> Iterator[int]:
+    handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, kind)
         yield handle

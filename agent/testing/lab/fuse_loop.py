@@ -5,11 +5,11 @@ import fcntl
 import os
 import struct
 import subprocess
-import time
 from pathlib import Path
 
 from testing.lab.disksim import DEVICES, built
 from testing.lab.namespace import Namespace
+from testing.processes import end, ready
 
 LOOP_CTL_GET_FREE, LOOP_CONFIGURE = 0x4C82, 0x4C0A
 AUTOCLEAR, DIRECT_IO = 4, 16
@@ -38,12 +38,7 @@ class FuseLoop:
         self._fuse = inside.popen(argv, stderr=subprocess.PIPE, text=True)
         try:
             seen = Path(f"/proc/{inside.pid}/root{file}")
-            deadline = time.monotonic() + 20
-            while seen.stat().st_size == 0:
-                if self._fuse.poll() is not None or time.monotonic() > deadline:
-                    self._fuse.kill()
-                    raise RuntimeError(self._fuse.communicate()[1].strip())
-                time.sleep(0.01)
+            ready(self._fuse, lambda: seen.stat().st_size > 0, "disksim-fuse")
             backing = os.open(seen, os.O_RDWR | os.O_CLOEXEC)
             try:
                 self.device, self._loop = _attach(backing)
@@ -56,8 +51,7 @@ class FuseLoop:
     def close(self) -> None:
         """Give the device back; who else has it open keeps it until they close it."""
         os.close(self._loop)
-        self._fuse.terminate()
-        self._fuse.communicate()
+        end(self._fuse)
 
 
 def _attach(backing: int) -> tuple[Path, int]:

@@ -4,7 +4,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from testing.lab import debian, environment
 from testing.lab.cache import cache_dir
 from testing.lab.namespace import Namespace
+from testing.waiting import eventually
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -149,11 +149,11 @@ class Host:
                 ["libvirtd"], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
-        deadline = time.monotonic() + timeout
-        while self.run(["virsh", "--quiet", "uri"], check=False).returncode:
-            if time.monotonic() > deadline or self._libvirtd.poll() is not None:
-                raise RuntimeError(f"libvirtd doesn't answer:\n{log.read_text()[-2000:]}")
-            time.sleep(0.1)
+        try:
+            eventually(lambda: self.virsh("uri"), timeout, process=self._libvirtd)
+        except Exception as error:
+            words = f"libvirtd doesn't answer:\n{log.read_text()[-2000:]}"
+            raise RuntimeError(words) from error
 
     def kill_libvirtd(self) -> None:
         """End libvirtd as a crash would, by SIGKILL. Guests run on."""

@@ -3,7 +3,6 @@
 import contextlib
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from testing.lab import qemu
@@ -106,10 +105,5 @@ class SharedDisk:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -49,7 +49,5 @@ def agent(vm: str) -> Iterator[Agent]:
     with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
         Path(name).chmod(0o755)
         running = Agent(Path(name), vm, f'metrics_address = "127.0.0.1:{free_port()}"')
-        try:
-            yield running.start()
-        finally:
-            running.end()
+        with running:
+            yield running

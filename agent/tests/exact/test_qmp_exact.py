@@ -16,10 +16,10 @@ from iokeel.cli.client import why
 from iokeel.core.curve import DEFAULT_CURVE
 from testing.agents import Agent, http
 from testing.lab.qemu import binaries
+from testing.monitored import Monitored
 from testing.storage import MIB, loop_device
+from testing.waiting import eventually
 from tests.exact.guests import POINTS
-from tests.exact.monitored import Monitored
-from tests.system.rig import eventually
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
 ALICE = "[vm.drives.alice]\nlimit = 2000\n"
@@ -78,10 +78,9 @@ def agent(request: pytest.FixtureRequest) -> Iterator[Agent]:
     fixture, drives = request.param
     monitored: Monitored = request.getfixturevalue(fixture)
     path = monitored.agent_socket
-    running = Agent(path.parent, f'[[vm]]\nname = "{path.stem}"\nsocket = "{path}"\n{drives}')
-    yield running.start()
-    running.end()
-    print(running.log())
+    vm = f'[[vm]]\nname = "{path.stem}"\nsocket = "{path}"\n{drives}'
+    with Agent(path.parent, vm) as running:
+        yield running
 
 
 def drive(agent: Agent, target: str) -> dict[str, Any]:

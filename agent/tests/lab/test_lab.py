@@ -16,6 +16,7 @@ from testing.lab.host import Host
 from testing.lab.needs import missing
 from testing.lab.vm import Vm
 from testing.turns import HOSTS
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -181,8 +182,9 @@ def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals) -> N
     assert any("qemu-system" in words for words in _left_of(folder))
     owner.send_signal(number)
     owner.wait()
-    deadline = time.monotonic() + 10
-    while (Path(folder).exists() or _left_of(folder)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _left_of(folder)
-    assert not Path(folder).exists()
+
+    def gone() -> bool:
+        assert not _left_of(folder)
+        return not Path(folder).exists()
+
+    eventually(gone, 10)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from testing.agents import HostAgent
 from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import PROJECT, Host
 from testing.lab.needs import missing
 from testing.lab.vm import Vm
 from testing.turns import HOSTS
-from tests.system.rig import Agent, policy, running_agent
+from tests.system.rig import policy
 
 if lacking := missing():
     pytest.skip(f"system tests need {lacking}", allow_module_level=True)
@@ -44,7 +45,7 @@ def guest(host: Host, disk: Path) -> Iterator[Vm]:
 
 
 @pytest.fixture
-def agent(host: Host) -> Iterator[Agent]:
+def agent(host: Host) -> Iterator[HostAgent]:
     """A running agent; what it logged is shown where the test fails."""
-    with running_agent(host) as running:
+    with HostAgent(host) as running:
         yield running

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from iokeel.config.load import parse
-from testing.agents import IOKEEL, NOBODY, iokeel, wait_for
+from testing.agents import IOKEEL, NOBODY, iokeel
 from testing.storage import MIB, loop_device, mounted, nbd_server
+from testing.waiting import eventually
 
 KIB = 1024
 KNOWN_DEVICE = Path(__file__).parent / "known_device.c"
@@ -160,7 +161,7 @@ def test_a_filesystem_with_the_disks_of_guests_is_refused(small: Path, tmp_path:
     ]
     server = subprocess.Popen(words)
     try:
-        wait_for(socket.exists, "qemu-nbd serves")
+        eventually(socket.exists, what="qemu-nbd serves")
         said = refused(1, small, "--size", "16m")
         assert said.startswith(f"{small}: is in use: open by qemu-nbd (process {server.pid});")
         # Nor is the file itself ever touched: it stands for the filesystem that it is on.
@@ -221,7 +222,7 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
             found.extend(measuring(process.pid))
             return bool(found)
 
-        wait_for(runs, "fio runs")
+        eventually(runs, what="fio runs")
         process.send_signal(number)
         _, said = process.communicate(timeout=30)
     finally:
@@ -251,7 +252,7 @@ def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
     words: list[str | Path] = [IOKEEL, "calibrate", used, "--size", "1g", "--even-if-in-use"]
     environment = os.environ | {"TMPDIR": str(temporary)}
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=environment)
-    wait_for(lambda: bool(measuring(process.pid)), "fio runs")
+    eventually(lambda: bool(measuring(process.pid)), what="fio runs")
     process.kill()
     process.wait()
     assert list(used.iterdir()) == []
@@ -334,7 +335,7 @@ def test_a_filled_device_has_no_zeros(tmp_path: Path, device: Path) -> None:
     words: list[str | Path] = [IOKEEL, "calibrate", device, "--destroy-data", "--fill"]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: all(map(any, blocks(device))), "all is filled")
+        eventually(lambda: all(map(any, blocks(device))), what="all is filled")
     finally:
         process.terminate()
         process.wait(30)

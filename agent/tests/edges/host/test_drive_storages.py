@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from iokeel.host import drive_storages as storages
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.drive_storages import Storages
 from iokeel.hypervisors.source import DriveInfo, VmInfo
+from testing.waiting import until
 
 SDA, SDB = Place("sda", "8:0"), Place("sdb", "8:16")
 LOOP, LV = Place("loop0", "7:0"), Place("dm-1", "253:1")
@@ -71,12 +70,6 @@ def configured(text: str) -> dict[str, StorageConfig]:
 
 def told(found: Storages, *names: str) -> list[str | None]:
     return [found.of(DriveId(name, "vda")) for name in names]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(A_MINUTE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_drives_are_on_what_they_share(paths: Paths) -> None:

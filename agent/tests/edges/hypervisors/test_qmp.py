@@ -38,7 +38,10 @@ from iokeel.hypervisors.qmp.connection import (
 )
 from iokeel.hypervisors.qmp.drives import Block, BlockStats, drives_of
 from iokeel.hypervisors.qmp.source import QmpSource
+from testing.agents import QEMU
+from testing.monitored import Monitored
 from testing.qmp_server import GREETING, QmpServer, answer, error, qdev
+from testing.waiting import until
 
 GOLD = DrivePolicy(limit=1000)
 VDA = DriveId("db1", "vda")
@@ -56,13 +59,6 @@ THROTTLE_LIMITS = """
     bps-read bps-read-max bps-read-max-length bps-write bps-write-max bps-write-max-length
     iops-size
 """
-
-
-async def until(ask: Callable[[], object], timeout_s: float = 10.0) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(timeout_s):
-        while not ask():
-            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager
@@ -904,23 +900,17 @@ async def test_what_is_asked_after_the_end_gets_the_end() -> None:
 
 # QEMU itself
 
-qemu_is_here = pytest.mark.skipif(
-    shutil.which("qemu-system-x86_64") is None, reason="needs qemu-system-x86_64"
-)
+qemu_is_here = pytest.mark.skipif(shutil.which(QEMU) is None, reason=f"needs {QEMU}")
 
 
-class Qemu:
+class Qemu(Monitored):
     """A QEMU without a guest, and a second monitor that tells what it thinks itself."""
 
     def __init__(self, folder: Path) -> None:
-        self.socket = folder / "agent.qmp"
         for name in ("a", "b", "c"):
             with (folder / f"{name}.raw").open("wb") as file:
                 file.truncate(1 << 20)
-        second = folder / "test.qmp"
         arguments = [
-            *("-qmp", f"unix:{self.socket},server=on,wait=off"),
-            *("-qmp", f"unix:{second},server=on,wait=off"),
             *("-object", "throttle-group,id=tg0,x-iops-total=1000,x-iops-total-max=1500"),
             *("-blockdev", f"file,node-name=fa,filename={folder}/a.raw"),
             *("-device", "virtio-blk-pci,drive=fa,id=vda"),
@@ -932,28 +922,8 @@ class Qemu:
             *("-device", "virtio-scsi-pci,id=scsi", "-device", "scsi-hd,drive=dc,id=sda"),
             *("-device", "ide-cd,id=cd0"),
         ]
-        command = "qemu-system-x86_64 -M q35 -accel tcg -nodefaults -display none -S -m 32"
-        self.process = subprocess.Popen([*command.split(), *arguments])
-        deadline = time.monotonic() + 20
-        while not second.exists() or not self.socket.exists():
-            assert self.process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect(str(second))
-        self._file = sock.makefile("rwb")
-        sock.close()
-        self._file.readline()
-        self.ask("qmp_capabilities")
-
-    def ask(self, command: str, **arguments: Any) -> Any:
-        """Return QEMU's answer on the second monitor."""
-        request = {"execute": command, "arguments": arguments}
-        self._file.write(json.dumps(request).encode() + b"\n")
-        self._file.flush()
-        while "event" in (reply := json.loads(self._file.readline())):
-            pass
-        return reply["return"]
+        command = f"{QEMU} -M q35 -accel tcg -nodefaults -display none -S -m 32"
+        super().__init__(folder, [*command.split(), *arguments], "agent")
 
     def block(self, device: str) -> dict[str, Any]:
         """Return what query-block says of a device's medium; only what is not 0."""
@@ -973,10 +943,8 @@ class Qemu:
 
     def end(self) -> None:
         """Kill it."""
-        self._file.close()
         self.process.send_signal(signal.SIGCONT)
-        self.process.kill()
-        self.process.wait()
+        super().end()
 
 
 @pytest.fixture
@@ -988,7 +956,7 @@ def qemu(folder: Path) -> Iterator[Qemu]:
 
 @pytest.fixture
 async def on_qemu(qemu: Qemu) -> AsyncIterator[QmpSource]:
-    async with running(vm(qemu.socket)) as source:
+    async with running(vm(qemu.agent_socket)) as source:
         await until(source.vms)
         yield source
 
@@ -1010,7 +978,7 @@ class TestRealQemu:
         self, on_qemu: QmpSource, qemu: Qemu
     ) -> None:
         drives = on_qemu.vms()["db1"].drives
-        folder = qemu.socket.parent
+        folder = qemu.agent_socket.parent
         assert {d.target: (d.path, d.in_force) for d in drives.values()} == {
             "vda": (f"{folder}/a.raw", UNLIMITED),
             "vdb": (f"{folder}/b.raw", ThrottleLimits(iops_total=1000, iops_total_max=1500)),
@@ -1049,10 +1017,10 @@ class TestRealQemu:
     async def test_limits_in_force_are_found_again_by_the_next_agent(
         self, qemu: Qemu, target: str, limits: ThrottleLimits
     ) -> None:
-        async with running(vm(qemu.socket)) as first:
+        async with running(vm(qemu.agent_socket)) as first:
             await until(first.vms)
             await first.set_limits(DriveId("db1", target), limits, 2.0)
-        async with running(vm(qemu.socket)) as second:
+        async with running(vm(qemu.agent_socket)) as second:
             await until(second.vms)
             assert second.vms()["db1"].drives[target].in_force == limits
 
@@ -1108,7 +1076,7 @@ class TestRealQemu:
         zeros = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
         for device in (qdev("vda"), "sda"):
             qemu.ask("block_set_io_throttle", id=device, iops=9, group="both", **zeros)
-        async with running(vm(qemu.socket)) as source:
+        async with running(vm(qemu.agent_socket)) as source:
             await until(source.vms)
             assert "holds" in str(source.vms()["db1"].policy_error)
             with pytest.raises(LimitsRejected):
@@ -1131,14 +1099,14 @@ class TestRealQemu:
         self, on_qemu: QmpSource, qemu: Qemu
     ) -> None:
         with pytest.raises(MonitorLost, match="another client uses this monitor; QEMU") as busy:
-            await connect(qemu.socket, lambda _: None)
+            await connect(qemu.agent_socket, lambda _: None)
         assert busy.value.kind == "busy"
 
     async def test_a_stopped_qemu_is_told_from_a_busy_monitor(self, qemu: Qemu) -> None:
         qemu.stop()
         pid = qemu.process.pid
         with pytest.raises(MonitorLost, match=f"from process {pid}; it is stopped") as stopped:
-            await connect(qemu.socket, lambda _: None)
+            await connect(qemu.agent_socket, lambda _: None)
         assert stopped.value.kind == "timeout"
 
     async def test_where_many_wait_for_a_monitor_it_is_busy(self, qemu: Qemu) -> None:
@@ -1148,10 +1116,10 @@ class TestRealQemu:
             for _ in range(10):
                 waiting.append(socket.socket(socket.AF_UNIX))
                 waiting[-1].setblocking(False)
-                waiting[-1].connect(str(qemu.socket))
+                waiting[-1].connect(str(qemu.agent_socket))
         assert len(waiting) < 10
         with pytest.raises(MonitorLost, match="other clients wait") as busy:
-            await connect(qemu.socket, lambda _: None)
+            await connect(qemu.agent_socket, lambda _: None)
         assert busy.value.kind == "busy"
         for sock in waiting:
             sock.close()

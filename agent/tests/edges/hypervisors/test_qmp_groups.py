@@ -16,7 +16,8 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.qmp_server import DEFAULTS, QmpServer, error, qdev
-from tests.edges.hypervisors.test_qmp import running, until
+from testing.waiting import until
+from tests.edges.hypervisors.test_qmp import running
 
 GOLD = DomainPolicy({}, DrivePolicy(limit=1000))
 VDA = DriveId("db1", "vda")
