@@ -24,7 +24,7 @@ _START_S = 30.0
 
 @dataclass(frozen=True)
 class Done:
-    """What a command printed, and its exit status."""
+    """The output of a command, and its exit status."""
 
     status: int
     out: str
@@ -32,7 +32,7 @@ class Done:
 
     @property
     def complaint(self) -> str:
-        """The one line on stderr; there must be one, and nothing that looks like a traceback."""
+        """The one line on stderr. There must be no other, and no traceback."""
         (line,) = self.err.splitlines()
         assert line.startswith("iokeel: ")
         assert "Traceback" not in line
@@ -46,7 +46,7 @@ def iokeel(
     uid: int | None = None,
     timeout_s: float = 60,
 ) -> Done:
-    """Run the command in an environment that says nothing of a terminal or of an agent."""
+    """Run the command in an environment without settings of a terminal or an agent."""
     unwanted = ("COLUMNS", "IOKEEL_SOCKET", "FORCE_COLOR")
     env = {k: v for k, v in os.environ.items() if k not in unwanted} | {**(environment or {})}
     done = subprocess.run(
@@ -66,7 +66,7 @@ def iokeel(
 def http(
     where: Path | tuple[str, int], method: str, path: str, body: bytes = b""
 ) -> tuple[int, str, str]:
-    """Ask by HTTP, with nothing of the agent's own code; return status, content type and body."""
+    """Make an HTTP request without the agent's own code; return status, content type and body."""
     kind = socket.AF_UNIX if isinstance(where, Path) else socket.AF_INET
     with socket.socket(kind) as connection:
         connection.settimeout(10)
@@ -81,7 +81,7 @@ def http(
 
 
 def free_port() -> int:
-    """Return a port that nobody serves now."""
+    """Return a TCP port that nobody serves now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -46,7 +46,7 @@ class Monitored:
         return self._monitor.ask(command, **arguments)
 
     def group(self, name: str) -> dict[str, Any]:
-        """Return what query-throttle-groups says of a group."""
+        """Return the answer to query-throttle-groups for one group."""
         (found,) = [g for g in self.ask("query-throttle-groups") if g["name"] == name]
         group: dict[str, Any] = found
         return group

@@ -18,7 +18,7 @@ LOOP_CONFIG = "=II 5Q 4I 160x 2Q 64x"
 
 
 class FuseLoop:
-    """A block device that a simulated disk is behind; it goes when closed, or its owner dies.
+    """A block device over a simulated disk. It goes when it is closed, or when its owner dies.
 
     device: its path, such as /dev/loop0.
     """
@@ -26,7 +26,7 @@ class FuseLoop:
     def __init__(self, inside: Namespace, folder: Path, name: str, **options: object) -> None:
         """Make the device.
 
-        inside: where the simulation runs, so that it and its mount end with the owner.
+        inside: the namespace of the simulation, so that it and its mount end with the owner.
         folder: a folder there, for the file. name, options: see lab.nbdkit.Nbdkit.
         Raises RuntimeError when a program or the kernel refuses.
         """
@@ -49,7 +49,7 @@ class FuseLoop:
             raise
 
     def close(self) -> None:
-        """Give the device back; who else has it open keeps it until they close it."""
+        """Give the device back; other programs keep it until they close it."""
         os.close(self._loop)
         end(self._fuse)
 

@@ -15,10 +15,10 @@ THREADS = 256
 class Nbdkit:
     """A simulated disk that NBD clients reach at `uri`; a context manager.
 
-    device: a name of DEVICES. size_bytes: its first so many bytes (None: all).
-    slowdown: what all times are stretched by. log: where to log each command.
-    options: more of the plugin's, `store` or a device's parameters.
-    It ends with its maker, however that ends.
+    device: a name of DEVICES. size_bytes: how much of the device it has, from the start (None:
+    all). slowdown: the factor by which all times are stretched. log: a file for all commands.
+    options: others of the plugin: `store`, or a device's parameters.
+    The server ends when its owner does, in any way.
     """
 
     def __init__(

@@ -13,9 +13,9 @@ from testing.processes import end, ready
 class StorageDaemon:
     """A storage daemon whose drives are equal parts of one device, each in its own throttle group.
 
-    drives: which parts. Drive i is the node `drive{i}` in the throttle group `/objects/group{i}`,
-    over the raw node `part{i}`, over `disk`; NBD clients reach it as the export `drive{i}` of
-    `nbd_socket`.
+    drives: the numbers of its parts. Drive i is the node `drive{i}` in the throttle group
+    `/objects/group{i}`, over the raw node `part{i}`, over `disk`; NBD clients reach it as the
+    export `drive{i}` of `nbd_socket`.
     qmp_socket: its QMP server, one client at a time.
     """
 
@@ -65,5 +65,5 @@ class StorageDaemon:
         return f"nbd+unix:///drive{drive}?socket={self.nbd_socket}"
 
     def close(self) -> None:
-        """End it; what its clients have under way is lost."""
+        """End it; requests under way are lost."""
         end(self.process)

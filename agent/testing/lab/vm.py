@@ -15,7 +15,7 @@ from testing.waiting import eventually
 class Vm(Programs):
     """One guest of a host, by name. Use it as a context manager, or destroy() it.
 
-    Its domain need not be one that this object defined. One Vm a guest at a time: the guest
+    Something else may have defined its domain. Have one Vm of a guest at a time, because the guest
     agent serves one peer.
     """
 

@@ -1,4 +1,4 @@
-"""Guests with a cost curve that are saved and restored, change their images, lose their disks."""
+"""Guests with a cost curve: saved and restored, with new images, without their disks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def agent(host: Host) -> Iterator[HostAgent]:
 
 
 def load(guest: Vm, target: str, seconds: int) -> int:
-    """Start more in the guest than its limit lets through, and return when requests wait."""
+    """Start more I/O in the guest than its limit allows, and return once requests wait."""
     options = "--direct=1 --ioengine=libaio --iodepth=8 --rw=randread --bs=64k --time_based"
     pid = guest.start_program(
         f"fio --name=a --filename=/dev/{target} {options} --runtime={seconds} --output=/dev/null"

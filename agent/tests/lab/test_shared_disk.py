@@ -38,7 +38,7 @@ def disk(log: Path) -> Iterator[SharedDisk]:
 def _done(disk: SharedDisk) -> tuple[int, int]:
     """Return the reads and writes that the kernel has counted on the device.
 
-    It counts a request only after whoever waits for it is woken, so nothing may be in progress.
+    It counts a request after it has woken the waiter, so this waits until none is in progress.
     """
     stat = Path("/sys/block", disk.device.name, "stat")
     while (fields := [int(field) for field in stat.read_text().split()])[8]:
@@ -68,7 +68,7 @@ def test_group_is_set_over_qmp_and_holds_its_drive_alone(disk: SharedDisk) -> No
     job = {"ioengine": "nbd", "rw": "randread", "bs": "4k", "iodepth": 8, "size": "1g"}
     job |= {"time_based": 1, "runtime": 2}
     free, held = fio(job | {"uri": disk.uri(0)}, job | {"uri": disk.uri(1)})
-    # A tenth of a second passes at once, and what is in flight at the end.
+    # A tenth of a second passes at once; requests in flight at the end count too.
     assert held["read"]["total_ios"] <= 100 * 2 + 10 + 8
     assert free["read"]["total_ios"] > 3 * held["read"]["total_ios"]
 

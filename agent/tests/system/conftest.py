@@ -32,7 +32,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
 
 @pytest.fixture(scope="module")
 def disk(host: Host) -> Path:
-    """An image that is not empty."""
+    """An image full of data."""
     return make_disk(host.dir / "disk.raw", 64)
 
 
@@ -46,6 +46,6 @@ def guest(host: Host, disk: Path) -> Iterator[Vm]:
 
 @pytest.fixture
 def agent(host: Host) -> Iterator[HostAgent]:
-    """A running agent; what it logged is shown where the test fails."""
+    """A running agent. Its log is shown if the test fails."""
     with HostAgent(host) as running:
         yield running

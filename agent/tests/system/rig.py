@@ -15,7 +15,7 @@ def policy(*drives: str, **attributes: str) -> str:
 
 
 def blkdeviotune(host: Host, domain: str, target: str = "vda") -> dict[str, int]:
-    """Return what virsh shows of a disk's limits, in libvirt's words; those that are set."""
+    """Return the limits that virsh shows for a disk, in libvirt's words, without zeros."""
     lines = host.virsh("blkdeviotune", domain, target).splitlines()
     pairs = [line.split(":") for line in lines if ":" in line]
     found = {name.strip(): value.strip() for name, value in pairs}
@@ -23,7 +23,7 @@ def blkdeviotune(host: Host, domain: str, target: str = "vda") -> dict[str, int]
 
 
 def set_metadata(host: Host, domain: str, text: str) -> None:
-    """Change a running domain's policy; `text` has no namespace, as virsh wants it."""
+    """Change a running domain's policy. text: without a namespace, which virsh adds."""
     host.virsh(
         "metadata", domain, "--uri", URN, "--key", "iokeel", "--set", text, "--live", "--config"
     )

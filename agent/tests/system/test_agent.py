@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(600)  # the first run makes a Debian 13
 
 
 def envelope(limit: int) -> dict[str, int]:
-    """What virsh shall show of a drive that has done nothing yet."""
+    """Return the limits that virsh must show for a drive without any I/O yet."""
     limits = limits_for(DEFAULT_MODEL, limit)
     assert limits.iops_total is not None
     assert limits.iops_size is not None
@@ -30,7 +30,7 @@ def limited(host: Host, limit: int, domain: str = "db1", target: str = "vda") ->
 
 
 def in_charge(agent: HostAgent, limit: int = 2000) -> None:
-    """Wait until the agent itself knows the drive, and not only an earlier one's limits hold."""
+    """Wait until this agent knows the drive; limits of an earlier one may still hold."""
     eventually(lambda: agent.drive("db1")["limit_iops"] == limit)
     eventually(lambda: limited(agent.host, limit))
 
@@ -147,7 +147,7 @@ def test_a_killed_agent_finds_its_own_limits_again(guest: Vm, agent: HostAgent) 
     agent.start()
     eventually(lambda: agent.drive("db1")["limits_in_force"])
     assert not agent.says("limits set")
-    # That they were its own it knows from before: without a policy it takes them away.
+    # It remembers that they are its own: without a policy it removes them.
     host.virsh("metadata", "db1", "--uri", "urn:iokeel:policy:1", "--remove", "--live")
     eventually(lambda: blkdeviotune(host, "db1") == {})
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
@@ -209,7 +209,7 @@ def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: HostAgent, disk: P
 
 @pytest.mark.alone
 def test_fio_is_held_to_the_policy(guest: Vm, agent: HostAgent) -> None:
-    """Counts by fio's own log: never a quarter over in any second, and not held far below."""
+    """By fio's own log: never a quarter over the limit in any second, and not far below."""
     from benchmarks.demo.conformance import Completions
 
     in_charge(agent)
@@ -223,7 +223,7 @@ def test_fio_is_held_to_the_policy(guest: Vm, agent: HostAgent) -> None:
         done = Completions.parse(guest.read("/tmp/a_iops.1.log"))
         assert done.worst_window(0, 8) <= 1.25 * 2000
         assert done.rate(3, 8) <= 1.05 * 2000
-        # However slow the machine that emulates the guest: the agent held nothing back.
+        # The machine that emulates the guest may be slow, but the agent held nothing back.
         assert done.rate(3, 8) >= 0.5 * 2000
 
 

@@ -1,4 +1,4 @@
-"""The backstop on this machine's own kernel, where that has blkio: bounds, weight, and back."""
+"""The backstop on this machine's own kernel, if it has blkio: bounds, weight, and back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECONDS = 4
 
 @dataclass
 class Rig:
-    """A guest's group with a QEMU in it, and a disk of its own."""
+    """A guest's group with a QEMU in it, and a disk."""
 
     group: Path
     qemu: Process
@@ -43,7 +43,7 @@ class Rig:
         return (self.group / file).read_text().strip()
 
     def served(self, what: str) -> int:
-        """Return how many reads, or read bytes, the kernel has counted for the group."""
+        """Return the reads, or the bytes read, that the kernel has counted for the group."""
         for line in self.read(f"blkio.throttle.io_{what}").splitlines():
             if line.startswith(f"{self.number} Read "):
                 return int(line.split()[2])

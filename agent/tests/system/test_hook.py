@@ -1,4 +1,4 @@
-"""The hook as libvirt runs it: at prepare it may refuse a guest, and only where it is strict."""
+"""The hook, run by libvirt: at prepare it may refuse a guest, but only if it is strict."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ BAD = policy('target="vda" limit="-1"')
 
 
 def configure(host: Host, agent: HostAgent, strict: bool) -> None:
-    """Give the hook its configuration where it looks for it."""
+    """Write the hook's configuration, in the folder that the hook reads."""
     text = agent.config.read_text() + f"[hook]\nstrict = {str(strict).lower()}\n"
     place = "mkdir -p /etc/iokeel && cat > /etc/iokeel/agent.toml"
     host.run(["sh", "-c", place], input=text)

@@ -1,4 +1,4 @@
-"""A libvirtd that is not there, or hangs: one clear line, limits hold, and all goes on after it."""
+"""A libvirtd that is absent or hangs: one clear line, limits hold, and all goes on afterwards."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""What drives are on, as libvirt has them: a file, a pool's volume, a network disk."""
+"""The storages of libvirt's drives: a file, a pool's volume, a network disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIND = "from iokeel.host.process import guest; print(*(guest('{}') or ['nothing'
 
 @pytest.fixture(scope="module")
 def guest(host: Host) -> Iterator[Vm]:
-    """A guest with a policy for every drive that it has or gets."""
+    """A guest with a policy for all its drives, now and later."""
     drives = [DiskSpec("vda", make_disk(host.dir / "vda.raw", 8))]
     with Vm.boot(host, "st1", drives, policy=policy(class_="silver")) as vm:
         yield vm
@@ -36,7 +36,7 @@ def storage(agent: HostAgent, target: str) -> str | None:
 
 
 def on(path: Path) -> str:
-    """Return what a path is on, as seen from outside of the host."""
+    """Return the storage of a path, seen from outside the host."""
     return StoragePaths().places(str(path))[-1].name
 
 

@@ -1,4 +1,4 @@
-"""Drives that their domain throttles by groups of its own (libvirt 11.2 and later)."""
+"""Drives in throttle groups of their domain (libvirt 11.2 and later)."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def guest(host: Host) -> Iterator[Vm]:
 
 
 def shown(host: Host, group: str) -> dict[str, int]:
-    """What virsh shows of a throttle group."""
+    """Return the limits that virsh shows for a throttle group, without zeros."""
     lines = host.virsh("domthrottlegroupinfo", "db1", group).splitlines()
     pairs = [line.split(":") for line in lines if ":" in line]
     return {k.strip(): int(v) for k, v in pairs if v.strip().isdigit() and int(v)}

@@ -1,4 +1,4 @@
-"""`iokeel calibrate` as its operator types it: what it refuses, and what it measures."""
+"""`iokeel calibrate` as an operator types it: its refusals, and its results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def calibrate(*words: str | Path, **more: Any) -> tuple[int, str, str]:
 
 
 def refused(status: int, *words: str | Path, **more: Any) -> str:
-    """Run a calibration that has to fail, with one line and nothing else, and return the line."""
+    """Run a calibration that must fail with one line, and return the line."""
     done = iokeel("calibrate", *words, **more)
     assert (done.status, done.out) == (status, "")
     return done.complaint
@@ -54,7 +54,7 @@ def device(tmp_path: Path) -> Iterator[Path]:
         yield made
 
 
-# What can't be asked
+# Wrong words
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_without_fio_the_mend_is_said(tmp_path: Path) -> None:
     assert said == "fio: is not there; install it (apt-get install fio)"
 
 
-# What isn't so
+# Wrong storages
 
 
 @root_only
@@ -164,7 +164,7 @@ def test_a_filesystem_with_the_disks_of_guests_is_refused(small: Path, tmp_path:
         eventually(socket.exists, what="qemu-nbd serves")
         said = refused(1, small, "--size", "16m")
         assert said.startswith(f"{small}: is in use: open by qemu-nbd (process {server.pid});")
-        # Nor is the file itself ever touched: it stands for the filesystem that it is on.
+        # The file itself is never touched either: it stands for its filesystem.
         assert refused(1, disk, "--size", "16m") == said
     finally:
         server.kill()
@@ -234,7 +234,7 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
 
 
 def measuring(process: int) -> list[int]:
-    """Return the fio that a calibration runs against its storage."""
+    """Return the processes of fio that a calibration runs against its storage."""
     tasks = Path(f"/proc/{process}/task").iterdir()
     pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
     found = []
@@ -258,7 +258,7 @@ def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
     assert list(used.iterdir()) == []
 
 
-# What is measured
+# Results
 
 
 @pytest.mark.alone

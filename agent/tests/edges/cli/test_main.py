@@ -189,7 +189,7 @@ def test_a_word_that_is_neither_file_nor_vm_is_not_so(tmp_path: Path) -> None:
     assert said == f"'db1': no such file, and {path}: {NONE_THERE}"
 
 
-# What the agent is asked
+# Questions to the agent
 
 
 ASKING = [["stats"], ["stats", "db1", "--json"], ["why", "db1"], ["top"]]

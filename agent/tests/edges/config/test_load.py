@@ -248,7 +248,7 @@ def test_the_documented_examples_are_configurations() -> None:
     assert found.vms[0].policy.drives["disk0"].limit == 2_000
 
 
-# Bad ones: what is said of each
+# Bad ones, with the error of each
 
 VM = '[[vm]]\nname = "a"\nsocket = "/a"\n'
 OUTSIDE = (
@@ -624,7 +624,7 @@ VALUES = st.recursive(
 
 
 def outcome(function: Callable[[], Any]) -> Any:
-    """Return what a function gives, or the ConfigError that it raises, which is in one line."""
+    """Return a function's result, or its ConfigError, which must be one line."""
     try:
         return function()
     except ConfigError as error:

@@ -23,7 +23,7 @@ A_MINUTE_S = 60.0
 
 
 class Paths(StoragePaths):
-    """Knows by heart what paths are on; what is `dead` isn't answered until `answer` is set."""
+    """Knows the storages of some paths. Those in `dead` are not answered until `answer` is set."""
 
     def __init__(self, known: dict[str, tuple[Place, ...]]) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ async def test_a_drive_keeps_its_storage_while_its_mount_hangs(
 @pytest.mark.parametrize(
     ("text", "expected", "devices"),
     [
-        # A device is that very one; a path is what it would be found to be on.
+        # A device stands for itself, a path for its storage.
         ("device = '/dev/lv'", ["sda", "x", "sda", "sdb", "rbd:p"], {"x": LV}),
         ("device = '/dev/loop0'", ["sda", "sda", "x", "sdb", "rbd:p"], {"x": LOOP}),
         ("path = '/lv'", ["x", "x", "x", "sdb", "rbd:p"], {"x": SDA}),

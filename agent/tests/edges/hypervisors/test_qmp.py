@@ -63,7 +63,7 @@ THROTTLE_LIMITS = """
 
 @contextlib.asynccontextmanager
 async def running(*vms: Vm) -> AsyncIterator[QmpSource]:
-    """A source that runs, and names what changed in its `changes`."""
+    """Run a source of these VMs."""
     source = QmpSource(vms)
     task = asyncio.create_task(source.run())
     try:
@@ -80,7 +80,7 @@ def vm(path: Path, name: str = "db1", policy: DomainPolicy | None = None) -> Vm:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a name that is short enough for sockets."""
+    """A folder with a short path, for sockets."""
     assert len(str(tmp_path)) < 90
     return tmp_path
 
@@ -673,7 +673,7 @@ async def test_a_policy_for_a_drive_that_is_missing_is_told_and_the_others_are_s
         assert len(lines(caplog)) == 1
 
 
-# What QEMU calls a drive
+# QEMU's names of a drive
 
 
 @pytest.mark.parametrize(
@@ -904,7 +904,7 @@ qemu_is_here = pytest.mark.skipif(shutil.which(QEMU) is None, reason=f"needs {QE
 
 
 class Qemu(Monitored):
-    """A QEMU without a guest, and a second monitor that tells what it thinks itself."""
+    """A QEMU without a guest. A second monitor tells its own view."""
 
     def __init__(self, folder: Path) -> None:
         for name in ("a", "b", "c"):
@@ -926,18 +926,18 @@ class Qemu(Monitored):
         super().__init__(folder, [*command.split(), *arguments], "agent")
 
     def block(self, device: str) -> dict[str, Any]:
-        """Return what query-block says of a device's medium; only what is not 0."""
+        """Return the answer to query-block for a device's medium, without zeros."""
         (found,) = [b["inserted"] for b in self.ask("query-block") if b["qdev"] == device]
         return {name: value for name, value in found.items() if value}
 
     def do(self, device: str, *commands: str) -> None:
-        """Have QEMU do I/O on a device as a guest would, accounted as its."""
+        """Have QEMU do I/O on a device; it counts as the guest's."""
         for command in commands:
             line = f'qemu-io -d {device} "{command}"'
             self.ask("human-monitor-command", **{"command-line": line})
 
     def stop(self) -> None:
-        """Stop it as SIGSTOP does, which takes a moment."""
+        """Stop it by SIGSTOP, and wait until it is stopped."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitpid(self.process.pid, os.WUNTRACED)
 

@@ -1,4 +1,4 @@
-"""QMP sockets of QEMUs whose throttle groups know cost curves and tell what they do."""
+"""QMP sockets of QEMUs whose throttle groups have cost curves and statistics."""
 
 from __future__ import annotations
 

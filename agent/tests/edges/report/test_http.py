@@ -50,7 +50,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fil
 
 @pytest.fixture
 def fresh(short_folder: Path, tmp_path: Path) -> Iterator[Agent]:
-    """An agent without VMs that is not started yet."""
+    """An agent without VMs, not started yet."""
     folder = short_folder / tmp_path.name
     folder.mkdir()
     folder.chmod(0o755)
@@ -60,13 +60,13 @@ def fresh(short_folder: Path, tmp_path: Path) -> Iterator[Agent]:
 
 
 def refused(agent: Agent) -> str:
-    """Start an agent that can't start, and return its complaint."""
+    """Start an agent that must not start, and return its complaint."""
     done: Done = iokeel("agent", "--config", agent.config)
     assert (done.status, done.out) == (2, "")
     return done.complaint
 
 
-# What it answers
+# Answers
 
 
 def test_vms_are_shown_with_their_drives(agent: Agent) -> None:

@@ -1,4 +1,4 @@
-"""Measuring, and what is made of it, on devices that are made up."""
+"""Measuring, and the results, on invented devices."""
 
 from __future__ import annotations
 
@@ -123,11 +123,11 @@ def test_what_is_left_is_known_and_comes_to_an_end() -> None:
     measure(device(), Plan(), True, watcher)
     assert watcher.left[-1] == 1
     assert all(left >= 1 for left in watcher.left)
-    # Searches take what was guessed, but for some.
+    # Most searches take the guess.
     assert watcher.left[0] == pytest.approx(len(watcher.left), rel=0.2)
 
 
-# What is made of it
+# Results
 
 
 def test_a_device_without_faults_gives_no_warning() -> None:
