@@ -35,7 +35,7 @@ from typing import Any
 
 import msgspec
 
-from iokeel.config.load import Vm
+from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters
 from iokeel.core.policy import DomainPolicy
 from iokeel.hypervisors.qmp.drives import BlockStats
@@ -236,7 +236,7 @@ async def one_epoll(paths: list[str], decode: Decode) -> Tick:
 
 async def agent(paths: list[str], _: Decode) -> Tick:
     """What the agent ships: iokeel.hypervisors.qmp.source, with all that makes it robust."""
-    vms = [Vm(Path(path).stem, Path(path), DomainPolicy({})) for path in paths]
+    vms = [VmConfig(Path(path).stem, Path(path), DomainPolicy({})) for path in paths]
     source = QmpSource(vms)
     task = asyncio.create_task(source.run())
     while len(source.vms()) < len(vms):

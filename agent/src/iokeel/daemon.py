@@ -13,7 +13,7 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from iokeel.config.load import Config
+from iokeel.config.settings import Config
 from iokeel.core.backstop import vm_orders
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide, static_limits
@@ -25,7 +25,7 @@ from iokeel.core.state import DriveState, State
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
-from iokeel.host.drive_storages import Storages
+from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.report.http import serve
 from iokeel.report.prometheus import Metrics
@@ -54,7 +54,7 @@ class Agent:
     store: StateStore
     metrics: Metrics
     state: State = field(default_factory=State)
-    storages: Storages = field(init=False)
+    storages: DriveStorages = field(init=False)
     cgroups: Cgroups | None = None
     drive_errors: Counter[DriveId] = field(default_factory=Counter)
     last_error: dict[DriveId, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Agent:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.storages = Storages(self.config.storages)
+        self.storages = DriveStorages(self.config.storages)
 
     def vms(self) -> dict[str, VmInfo]:
         """Return all running VMs by name; of two with one name, libvirt's."""

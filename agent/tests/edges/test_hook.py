@@ -23,7 +23,7 @@ import pytest
 import iokeel
 from iokeel.core.policy import BUILTIN_CLASSES
 from iokeel.errors import PolicyError
-from iokeel.policy_xml.domain import parse_policy
+from iokeel.policy_xml.policy import parse_policy
 
 HOOK = Path(__file__).parents[3] / "libvirt-hooks" / "qemu.d" / "50-iokeel"
 OTHERS = ["start", "started", "stopped", "release", "reconnect"]

@@ -28,7 +28,8 @@ from iokeel.config.load import DEFAULT_CONFIG, load
 from iokeel.core.curve import KIB, CostCurve
 from iokeel.core.policy import MOST_IOPS
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
-from iokeel.policy_xml.domain import domain_targets, missing_targets, parse_policy
+from iokeel.policy_xml.domain import domain_targets
+from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.report.records import StorageReport, VmReport
 from iokeel.words.quoting import did_you_mean, shown, shown_path
 from iokeel.words.units import parse_size
@@ -259,13 +260,8 @@ def policy_check(
     if policy is None:
         raise PolicyError(name, "has no policy", "put an iokeel:policy element in its metadata")
     targets = domain_targets(text)
-    missing = missing_targets(policy, targets) if targets else ()
-    if missing:
-        raise PolicyError(
-            name,
-            f"the policy names {', '.join(missing)}, which the domain has not",
-            f"it has {', '.join(targets)}",
-        )
+    if targets:
+        check_targets(policy, targets, name)
     if as_json:
         print(json.dumps(tables.policy_values(policy, targets), indent=2))
     else:

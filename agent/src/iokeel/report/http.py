@@ -14,11 +14,10 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from iokeel.config.load import Config
-from iokeel.config.tables import Address
+from iokeel.config.settings import Address, Config
 from iokeel.core.counters import DriveId
 from iokeel.errors import ConfigError, PolicyError
-from iokeel.policy_xml.domain import parse_policy
+from iokeel.policy_xml.policy import parse_policy
 from iokeel.report.explain import explain
 from iokeel.report.prometheus import CONTENT_TYPE
 from iokeel.report.records import storage_reports, vm_reports

@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iokeel.config import load as config
-from iokeel.config.load import (
+from iokeel.config.load import load, parse
+from iokeel.config.settings import (
+    Address,
     AgentConfig,
     CgroupConfig,
     Config,
     HookConfig,
     LibvirtConfig,
     StorageConfig,
-    Vm,
-    load,
-    parse,
+    VmConfig,
 )
-from iokeel.config.tables import Address, validated
+from iokeel.config.validation import validated
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
 from iokeel.core.sharing.storage import StoragePolicy
@@ -135,7 +135,7 @@ def test_every_key_is_read_into_the_cores_types() -> None:
     }
     assert found.tenants == {"acme": TenantPolicy(1000, 9000, 300), "other": TenantPolicy()}
     assert found.vms == (
-        Vm(
+        VmConfig(
             "db1",
             Path("/run/db1.qmp"),
             DomainPolicy(
@@ -147,7 +147,7 @@ def test_every_key_is_read_into_the_cores_types() -> None:
                 "acme",
             ),
         ),
-        Vm("web1", Path("/run/web1.qmp"), DomainPolicy({"vda": DrivePolicy(limit=400)})),
+        VmConfig("web1", Path("/run/web1.qmp"), DomainPolicy({"vda": DrivePolicy(limit=400)})),
     )
     own = CostModel(CostCurve(((4096, 1.0),)), CostCurve(((4096, 3.0),)))
     assert found.storages == {
@@ -252,8 +252,8 @@ def test_the_documented_examples_are_configurations() -> None:
 
 VM = '[[vm]]\nname = "a"\nsocket = "/a"\n'
 OUTSIDE = (
-    "is not a loopback address, and metrics are shown to all who ask; "
-    "write 127.0.0.1 or [::1], and a proxy that asks who it is before it"
+    "is not a loopback address, and anybody may read metrics there; "
+    "write 127.0.0.1 or [::1], and put a proxy with a login before it"
 )
 SYNTAX = "write each key = value on a line of its own, and texts in quotes"
 NAME = "is not a name; give 1 to 64 of the characters A-Z a-z 0-9 _ . -"

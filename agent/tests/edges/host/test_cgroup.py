@@ -426,7 +426,7 @@ def test_a_host_without_the_controllers_is_said_once(
     for _ in range(3):
         groups.apply({"db1": ORDER}, {"db1": qemu})
     assert [r.message for r in caplog.records] == [
-        "cgroup: this host has no io or blkio controller mounted"
+        "cgroup: no io or blkio controller is mounted, so no VM has a backstop"
     ]
 
 

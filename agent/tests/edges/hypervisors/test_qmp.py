@@ -23,7 +23,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iokeel.config.load import Vm
+from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
@@ -31,12 +31,12 @@ from iokeel.errors import ConnectionLost, DriveGone, LimitsRejected
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
     MOST_REPLY_BYTES,
-    MonitorLost,
     QmpConnection,
     connect,
     decoder,
 )
 from iokeel.hypervisors.qmp.drives import Block, BlockStats, drives_of
+from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.agents import QEMU
 from testing.monitored import Monitored
@@ -62,7 +62,7 @@ THROTTLE_LIMITS = """
 
 
 @contextlib.asynccontextmanager
-async def running(*vms: Vm) -> AsyncIterator[QmpSource]:
+async def running(*vms: VmConfig) -> AsyncIterator[QmpSource]:
     """Run a source of these VMs."""
     source = QmpSource(vms)
     task = asyncio.create_task(source.run())
@@ -74,8 +74,8 @@ async def running(*vms: Vm) -> AsyncIterator[QmpSource]:
             await task
 
 
-def vm(path: Path, name: str = "db1", policy: DomainPolicy | None = None) -> Vm:
-    return Vm(name, path, policy or DomainPolicy({}, GOLD))
+def vm(path: Path, name: str = "db1", policy: DomainPolicy | None = None) -> VmConfig:
+    return VmConfig(name, path, policy or DomainPolicy({}, GOLD))
 
 
 @pytest.fixture
@@ -367,7 +367,8 @@ def test_a_socket_of_another_user_says_whose_it_is_and_what_to_do(
 _CONNECT_AS_NOBODY = """
 import asyncio, os, sys
 from pathlib import Path
-from iokeel.hypervisors.qmp.connection import MonitorLost, connect
+from iokeel.hypervisors.qmp.connection import connect
+from iokeel.hypervisors.qmp.faults import MonitorLost
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
@@ -458,7 +459,7 @@ async def test_a_monitor_without_block_commands_is_told_as_such(
     await server.start()
     async with running(vm(server.path)) as source:
         await until(lambda: source.errors["refused"] >= 2)
-    assert lines(caplog) == [f"VM db1: {server.path}: no such command"]
+    assert lines(caplog) == [f"VM db1: {server.path}: query-block: no such command"]
 
 
 # Limits
@@ -669,7 +670,7 @@ async def test_a_policy_for_a_drive_that_is_missing_is_told_and_the_others_are_s
         await until(source.vms)
         info = source.vms()["db1"]
         assert info.policy == policy
-        assert "the policy names vdx, which the VM has not; it has vda" in str(info.policy_error)
+        assert "the policy names vdx, but there is no such drive; correct" in str(info.policy_error)
         assert len(lines(caplog)) == 1
 
 
