@@ -18,7 +18,7 @@ from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.qmp_server import DEFAULTS, QmpServer, error, qdev
 from testing.waiting import until
-from tests.edges.hypervisors.test_qmp import running
+from tests.edges.hypervisors.sources import running
 
 GOLD = DomainPolicy({}, DrivePolicy(limit=1000))
 VDA = DriveId("db1", "vda")
