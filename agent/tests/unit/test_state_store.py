@@ -1,4 +1,4 @@
-"""What the agent set, kept over restarts in a real database."""
+"""The state that survives restarts, in a real database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`iokeel calibrate` as its operator types it: what it refuses, and what it measures."""
+"""`iokeel calibrate` as an operator types it: its refusals, and its results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from iokeel.config.load import parse
-from testing.agents import IOKEEL, NOBODY, iokeel, wait_for
+from testing.agents import IOKEEL, NOBODY, iokeel
 from testing.storage import MIB, loop_device, mounted, nbd_server
+from testing.waiting import eventually
 
 KIB = 1024
 KNOWN_DEVICE = Path(__file__).parent / "known_device.c"
@@ -34,7 +35,7 @@ def calibrate(*words: str | Path, **more: Any) -> tuple[int, str, str]:
 
 
 def refused(status: int, *words: str | Path, **more: Any) -> str:
-    """Run a calibration that has to fail, with one line and nothing else, and return the line."""
+    """Run a calibration that must fail with one line, and return the line."""
     done = iokeel("calibrate", *words, **more)
     assert (done.status, done.out) == (status, "")
     return done.complaint
@@ -53,7 +54,7 @@ def device(tmp_path: Path) -> Iterator[Path]:
         yield made
 
 
-# What can't be asked
+# Wrong words
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_without_fio_the_mend_is_said(tmp_path: Path) -> None:
     assert said == "fio: command not found; install it (apt-get install fio)"
 
 
-# What isn't so
+# Wrong storages
 
 
 @root_only
@@ -166,10 +167,10 @@ def test_a_filesystem_with_the_disks_of_guests_is_refused(small: Path, tmp_path:
     ]
     server = subprocess.Popen(words)
     try:
-        wait_for(socket.exists, "qemu-nbd serves")
+        eventually(socket.exists, what="qemu-nbd serves")
         said = refused(1, small, "--size", "16m")
         assert said.startswith(f"{small}: is in use: open by qemu-nbd (process {server.pid});")
-        # Nor is the file itself ever touched: it stands for the filesystem that it is on.
+        # The file itself is never touched either: it stands for its filesystem.
         assert refused(1, disk, "--size", "16m") == said
     finally:
         server.kill()
@@ -229,7 +230,7 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
             found.extend(measuring(process.pid))
             return bool(found)
 
-        wait_for(runs, "fio runs")
+        eventually(runs, what="fio runs")
         process.send_signal(number)
         _, said = process.communicate(timeout=30)
     finally:
@@ -241,7 +242,7 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
 
 
 def measuring(process: int) -> list[int]:
-    """Return the fio that a calibration runs against its storage."""
+    """Return the processes of fio that a calibration runs against its storage."""
     tasks = Path(f"/proc/{process}/task").iterdir()
     pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
     found = []
@@ -253,17 +254,22 @@ def measuring(process: int) -> list[int]:
 
 
 def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
-    words: list[str | Path] = [IOKEEL, "calibrate", tmp_path, "--size", "1g", "--even-if-in-use"]
-    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-    wait_for(lambda: bool(measuring(process.pid)), "fio runs")
+    used, temporary = tmp_path / "used", tmp_path / "temporary"  # where fio's files stay
+    used.mkdir()
+    temporary.mkdir()
+    words: list[str | Path] = [IOKEEL, "calibrate", used, "--size", "1g", "--even-if-in-use"]
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=environment)
+    eventually(lambda: bool(measuring(process.pid)), what="fio runs")
     process.kill()
     process.wait()
-    assert list(tmp_path.iterdir()) == []
+    assert list(used.iterdir()) == []
 
 
-# What is measured
+# Results
 
 
+@pytest.mark.alone
 def test_a_known_device_is_found(tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
     with nbd_server(tmp_path, "--threads=32", "cc", KNOWN_DEVICE) as (uri, _):
@@ -337,7 +343,7 @@ def test_a_filled_device_has_no_zeros(tmp_path: Path, device: Path) -> None:
     words: list[str | Path] = [IOKEEL, "calibrate", device, "--destroy-data", "--fill"]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: all(map(any, blocks(device))), "all is filled")
+        eventually(lambda: all(map(any, blocks(device))), what="all is filled")
     finally:
         process.terminate()
         process.wait(30)

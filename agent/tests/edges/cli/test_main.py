@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from testing.agents import IOKEEL, NOBODY, Agent, Done, iokeel, wait_for
+from testing.agents import IOKEEL, NOBODY, Agent, Done, iokeel
+from testing.waiting import eventually
 
 KIB = 1024
 KEYS = [
@@ -189,7 +190,7 @@ def test_a_word_that_is_neither_file_nor_vm_is_not_so(tmp_path: Path) -> None:
     assert said == f"'db1': no such file, and {path}: {NONE_THERE}"
 
 
-# What the agent is asked
+# Questions to the agent
 
 
 ASKING = [["stats"], ["stats", "db1", "--json"], ["why", "db1"], ["top"]]
@@ -268,12 +269,12 @@ def test_an_answer_that_is_none_is_one_line(short_folder: Path, answer: bytes, s
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(agent: Agent, words: str, said: str) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     assert refused(1, *words.split(), "--socket", agent.socket) == said
 
 
 def test_stats_show_a_vm(agent: Agent) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     done = iokeel("stats", "--socket", agent.socket)
     assert (done.status, done.err) == (0, "")
     first = [line.split()[:2] for line in done.out.splitlines()]
@@ -284,7 +285,7 @@ def test_stats_show_a_vm(agent: Agent) -> None:
 
 
 def test_why_and_check_of_a_vm(agent: Agent) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     done = iokeel("why", "db1", "vda", "--socket", agent.socket)
     assert done.out.startswith("db1/vda\n  1. The policy gives a limit of 400 iops")
     done = iokeel("why", "db1", "--json", "--socket", agent.socket)
@@ -296,7 +297,7 @@ def test_why_and_check_of_a_vm(agent: Agent) -> None:
 
 
 def test_stats_show_storages(agent: Agent) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/storages")), "a storage is found")
+    eventually(lambda: bool(agent.ask("/v1/storages")), what="a storage is found")
     (storage,) = json.loads(iokeel("stats", "--storage", "--json", "--socket", agent.socket).out)
     done = iokeel("stats", "--storage", "--socket", agent.socket)
     assert done.out.splitlines()[1].split()[:2] == [storage["storage"], str(storage["drives"])]
@@ -365,7 +366,7 @@ def bash_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_bash_completes(
     agent: Agent, bash_completion: Path, typed: str, expected: list[str]
 ) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     words = [*typed.split(), *([""] if typed.endswith(" ") else [])]
     script = (
         f'source {bash_completion}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1));'

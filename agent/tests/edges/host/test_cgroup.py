@@ -1,4 +1,4 @@
-"""VMs' groups: which they are, what is set on them, and that it is put back."""
+"""VMs' groups: how they are found, set, and restored."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_v2_is_taken_where_it_has_io_and_else_v1(tmp_path: Path) -> None:
     assert io_hierarchy(host.proc) is None
 
 
-# What is set
+# Setting
 
 
 def test_bounds_are_set_and_taken_away_in_v2(host: Host, memory: Memory) -> None:
@@ -324,7 +324,7 @@ def test_a_latency_target_is_set_where_the_kernel_has_it(host: Host, memory: Mem
     assert (group / "io.latency").read_text() == "8:16 target=max"
 
 
-# What goes wrong
+# Failures
 
 
 def test_a_group_that_vanishes_is_normal(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from iokeel.host import drive_storages as storages
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import DriveInfo, VmInfo
+from testing.waiting import until
 
 SDA, SDB = Place("sda", "8:0"), Place("sdb", "8:16")
 LOOP, LV = Place("loop0", "7:0"), Place("dm-1", "253:1")
@@ -25,7 +24,7 @@ A_MINUTE_S = 60.0
 
 
 class Paths(StoragePaths):
-    """Knows by heart what paths are on; what is `dead` isn't answered until `answer` is set."""
+    """Knows the storages of some paths. Those in `dead` are not answered until `answer` is set."""
 
     def __init__(self, known: dict[str, tuple[Place, ...]]) -> None:
         super().__init__()
@@ -72,12 +71,6 @@ def configured(text: str) -> dict[str, StorageConfig]:
 
 def told(found: DriveStorages, *names: str) -> list[str | None]:
     return [found.of(DriveId(name, "vda")) for name in names]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(A_MINUTE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_drives_are_on_what_they_share(paths: Paths) -> None:
@@ -206,7 +199,7 @@ async def test_a_drive_keeps_its_storage_while_its_mount_hangs(
 @pytest.mark.parametrize(
     ("text", "expected", "devices"),
     [
-        # A device is that very one; a path is what it would be found to be on.
+        # A device stands for itself, a path for its storage.
         ("device = '/dev/lv'", ["sda", "x", "sda", "sdb", "rbd:p"], {"x": LV}),
         ("device = '/dev/loop0'", ["sda", "sda", "x", "sdb", "rbd:p"], {"x": LOOP}),
         ("path = '/lv'", ["x", "x", "x", "sdb", "rbd:p"], {"x": SDA}),

@@ -1,4 +1,4 @@
-"""QMP sockets of QEMUs whose throttle groups know cost curves and tell what they do."""
+"""QMP sockets of QEMUs whose throttle groups have cost curves and statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.qmp_server import DEFAULTS, QmpServer, error, qdev
-from tests.edges.hypervisors.test_qmp import running, until
+from testing.waiting import until
+from tests.edges.hypervisors.sources import running
 
 GOLD = DomainPolicy({}, DrivePolicy(limit=1000))
 VDA = DriveId("db1", "vda")

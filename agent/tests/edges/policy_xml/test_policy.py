@@ -355,6 +355,7 @@ BOMBS = [
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("xml", BOMBS, ids=range(len(BOMBS)))
 def test_a_doctype_is_refused_before_it_means_anything(xml: str) -> None:
     started = time.monotonic()
@@ -364,6 +365,7 @@ def test_a_doctype_is_refused_before_it_means_anything(xml: str) -> None:
     assert time.monotonic() - started < 2
 
 
+@pytest.mark.alone
 def test_depth_and_length_have_bounds() -> None:
     started = time.monotonic()
     refused("<policy>" + "<a>" * 100_000)

@@ -17,7 +17,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from iokeel.report.metric_table import DESCRIPTIONS
-from testing.agents import NOBODY, Agent, Done, http, iokeel, start_qemu, wait_for
+from testing.agents import NOBODY, Agent, Done, http, iokeel, start_qemu
+from testing.waiting import eventually
 from tests.edges.conftest import VM
 
 POLICY = '<policy xmlns="urn:iokeel:policy:1" class="gold"/>'
@@ -28,7 +29,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fil
 
 @pytest.fixture
 def fresh(short_folder: Path, tmp_path: Path) -> Iterator[Agent]:
-    """An agent without VMs that is not started yet."""
+    """An agent without VMs, not started yet."""
     folder = short_folder / tmp_path.name
     folder.mkdir()
     folder.chmod(0o755)
@@ -38,18 +39,18 @@ def fresh(short_folder: Path, tmp_path: Path) -> Iterator[Agent]:
 
 
 def refused(agent: Agent) -> str:
-    """Start an agent that can't start, and return its complaint."""
+    """Start an agent that must not start, and return its complaint."""
     done: Done = iokeel("agent", "--config", agent.config)
     assert (done.status, done.out) == (2, "")
     return done.complaint
 
 
-# What it answers
+# Answers
 
 
 def test_vms_are_shown_with_their_drives(agent: Agent) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
-    wait_for(lambda: bool(drive(agent, "vda")["limits_in_force"]), "limits are set")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
+    eventually(lambda: bool(drive(agent, "vda")["limits_in_force"]), what="limits are set")
     (vm,) = agent.ask("/v1/vms")
     assert (vm["domain"], vm["tenant"], vm["policy_error"]) == ("db1", "acme", None)
     assert [d["target"] for d in vm["drives"]] == ["vda", "vdb"]
@@ -65,7 +66,7 @@ def drive(agent: Agent, target: str) -> Any:
 
 
 def test_why_explains_all_drives_or_one(agent: Agent) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     assert set(agent.ask("/v1/why?domain=db1")) == {"vda", "vdb"}
     one = agent.ask("/v1/why?domain=db1&target=vda")
     assert set(one) == {"vda"}
@@ -85,7 +86,7 @@ def test_why_explains_all_drives_or_one(agent: Agent) -> None:
 def test_why_of_what_is_not_there_is_not_found(
     agent: Agent, query: str, where: str, what: str, mend: str
 ) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     status, _, body = http(agent.socket, "GET", f"/v1/why?{query}")
     error = {"where": where, "what": what, "mend": mend}
     assert (status, json.loads(body)) == (404, {"error": error})
@@ -161,7 +162,7 @@ def value(found: dict[str, Any], name: str, **labels: str) -> float | None:
 
 
 def test_every_metric_is_as_documented(agent: Agent) -> None:
-    wait_for(lambda: bool(drive(agent, "vda")["limits_in_force"]), "limits are set")
+    eventually(lambda: bool(drive(agent, "vda")["limits_in_force"]), what="limits are set")
     found = families(agent.socket)
     documented = {d.name.removesuffix("_total"): d for d in DESCRIPTIONS}
     own = {name: family for name, family in found.items() if name.startswith("iokeel_")}
@@ -183,7 +184,7 @@ def test_metrics_show_how_the_host_waits_for_its_io(agent: Agent) -> None:
 
 
 def test_metrics_show_a_drive(agent: Agent) -> None:
-    wait_for(lambda: bool(drive(agent, "vda")["limits_in_force"]), "limits are set")
+    eventually(lambda: bool(drive(agent, "vda")["limits_in_force"]), what="limits are set")
     found = families(agent.socket)
     assert value(found, "iokeel_drive_limit_iops", **LABELS) == 400
     assert value(found, "iokeel_drive_allowed_iops", **LABELS) == 400
@@ -346,7 +347,7 @@ def test_more_signals_while_it_stops_do_no_harm(fresh: Agent) -> None:
     try:
         fresh.config.write_text(fresh.config.read_text() + VM.format(path))
         fresh.start()
-        wait_for(lambda: "limits set" in fresh.log(), "limits are set")
+        eventually(lambda: "limits set" in fresh.log(), what="limits are set")
         assert fresh.process is not None
         for _ in range(20):
             fresh.process.send_signal(signal.SIGTERM)

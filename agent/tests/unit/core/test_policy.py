@@ -1,4 +1,4 @@
-"""What a policy's figures have to be, alone and together."""
+"""The figures of a policy, alone and together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether rates are one figure, two or none."""
+"""Rates that are one figure, two or none."""
 
 import random
 

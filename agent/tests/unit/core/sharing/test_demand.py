@@ -1,4 +1,4 @@
-"""What a drive wants that its own limits don't hold."""
+"""The demand of a drive that its limits don't hold."""
 
 from collections.abc import Iterable
 

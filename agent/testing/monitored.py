@@ -1,20 +1,20 @@
-"""QEMUs with two monitors and no libvirt: one is the agent's, the other one a test's."""
+"""QEMUs with two monitors and no libvirt: one for an agent, one for a test."""
 
 from __future__ import annotations
 
-import json
-import socket
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from testing.qmp_client import QmpClient
+from testing.waiting import eventually
 
 _START_S = 20.0
 
 
 class Monitored:
-    """A qemu-storage-daemon or a QEMU. agent_socket: the monitor that is the agent's."""
+    """A qemu-storage-daemon or a QEMU. agent_socket: the monitor for an agent."""
 
     def __init__(self, folder: Path, command: Sequence[str | Path], name: str) -> None:
         self.agent_socket = folder / f"{name}.qmp"
@@ -28,29 +28,25 @@ class Monitored:
             )
         ]
         self.process = subprocess.Popen([*command, *monitors])
-        deadline = time.monotonic() + _START_S
-        while not (mine.exists() and self.agent_socket.exists()):
-            assert self.process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect(str(mine))
-        self._file = sock.makefile("rwb")
-        sock.close()
-        self._file.readline()
-        self.ask("qmp_capabilities")
+        try:
+            eventually(
+                lambda: mine.exists() and self.agent_socket.exists(),
+                _START_S,
+                what=f"{name} serves QMP",
+                process=self.process,
+            )
+            self._monitor = QmpClient(mine)
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """Return the answer to a command."""
-        self._file.write(json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")
-        self._file.flush()
-        while "event" in (reply := json.loads(self._file.readline())):
-            pass
-        assert "error" not in reply, reply
-        return reply["return"]
+        """Return the answer to a command. Raises QmpError with QEMU's words."""
+        return self._monitor.ask(command, **arguments)
 
     def group(self, name: str) -> dict[str, Any]:
-        """Return what query-throttle-groups says of a group."""
+        """Return the answer to query-throttle-groups for one group."""
         (found,) = [g for g in self.ask("query-throttle-groups") if g["name"] == name]
         group: dict[str, Any] = found
         return group
@@ -62,7 +58,7 @@ class Monitored:
 
     def end(self) -> None:
         """Kill it."""
-        self._file.close()
+        self._monitor.close()
         self.process.kill()
         self.process.wait()
 
