@@ -2,7 +2,6 @@
 PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo /usr/bin/python3 || echo python3)
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
-QEMU_RESULT := benchmarks/results/qemu-patches.json
 
 .PHONY: help setup packages demo test test-qemu test-exact check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
@@ -50,7 +49,7 @@ bench-backstop: setup ## Measure io.max under a VM, in a guest with cgroup v2
 	$(RUN) benchmarks.backstop.run
 
 bench-feedback: setup ## Measure what each constant of the capacity's feedback costs and gains
-	$(RUN) benchmarks.law.feedback
+	$(RUN) benchmarks.law.capacity_feedback
 
 bench-io-latency: setup ## Measure io.max with io.latency beside it, in a kernel built for that (15 minutes)
 	$(RUN) benchmarks.backstop.run --io-latency
@@ -61,17 +60,17 @@ bench-retune: setup ## Measure what each constant of the retune law costs and ga
 bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (2 hours)
 	qemu-patches/build
 	$(RUN) benchmarks.shares.run --paced 80
-	$(RUN) benchmarks.shares.figures
+	$(RUN) benchmarks.shares.page
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)
-	$(RUN) benchmarks.disks.figures --readme benchmarks/disksim/README.md
+	$(RUN) benchmarks.disks.run --readme benchmarks/disksim/README.md
 
 bench-calibrate: setup ## Calibrate the simulated disks, and compare with what they are (45 minutes)
-	$(RUN) benchmarks.disks.calibrate
+	$(RUN) benchmarks.calibrate.run
 
 bench-qemu: setup ## Measure the QEMU patches against stock QEMU
-	$(RUN) benchmarks.qemu.run --out $(QEMU_RESULT)
-	$(RUN) benchmarks.qemu.run --table $(QEMU_RESULT) --readme qemu-patches/README.md
+	$(RUN) benchmarks.qemu.run
+	$(RUN) benchmarks.qemu.run --table benchmarks/results/qemu.json --readme qemu-patches/README.md
 
 bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000 (hours)
 	$(RUN) benchmarks.law.random_hosts

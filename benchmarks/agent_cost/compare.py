@@ -24,7 +24,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from benchmarks.agent_cost.run import Scenario, measure
+from benchmarks.agent_cost.measure import measure
+from benchmarks.agent_cost.scenario import Scenario
+from benchmarks.result_file import question
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
@@ -39,10 +41,10 @@ def agent_us(scenario: Scenario, ticks: int, warm_up_s: float) -> Measure:
     def run(checkout: Path) -> list[float]:
         command = [str(checkout / ".venv/bin/iokeel"), "agent", "--config"]
         found = measure(scenario, ticks, command, warm_up_s)
-        if found["errors"]:
-            print(f"errors: {found['errors']}")
-        print(f"tick p50 {found['tick_p50_ms']:5.1f} ms  RSS {found['rss_mib']:5.1f} MiB", end="  ")
-        return [float(found["cpu_us_per_drive_and_tick"])]
+        if found.errors:
+            print(f"errors: {found.errors}")
+        print(f"tick p50 {found.tick_p50_ms:5.1f} ms  RSS {found.rss_mib:5.1f} MiB", end="  ")
+        return [found.cpu_us_per_drive_and_tick]
 
     return run
 
@@ -93,7 +95,7 @@ def show(checkouts: Sequence[Path], found: Sequence[list[list[float]]]) -> None:
 
 def main() -> None:
     """Compare two checkouts."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=question(__doc__))
     parser.add_argument("checkout", type=Path, help="A: a checkout with its .venv (make setup)")
     parser.add_argument(
         "--with", dest="other", type=Path, default=CHECKOUT, help="B: by default this checkout"

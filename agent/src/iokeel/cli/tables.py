@@ -10,10 +10,9 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from iokeel.calibrate.result import Calibration
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.report.records import DriveReport, StorageReport, VmReport
-from iokeel.words.units import duration, percent, rate, size
+from iokeel.words.units import percent, rate, size
 
 _NONE = "-"
 _COLUMNS = (
@@ -30,7 +29,7 @@ _COLUMNS = (
     "bound by",
 )
 _UNBOUNDED = 10_000
-_LEFT = ("VM", "drive", "bound by", "storage", "kind")
+_LEFT = ("VM", "drive", "bound by", "storage")
 # What to try, one after another, until the table is narrow enough: the space between columns,
 # the columns left out, and how long a name may be.
 _LAYOUTS = (
@@ -179,26 +178,6 @@ def curve(rows: Sequence[dict[str, Any]]) -> Table:
             f"{row['cost']:g}",
             *(f"{row[f'{name}_iops']}" for name in names),
             *(f"{size(row[f'{name}_bps'])}/s" for name in names),
-        )
-    return table
-
-
-def calibration(found: Calibration) -> Table:
-    """Return what a storage serves by size, and what the fit makes of it."""
-    table = _plain("kind", "size", "rate", "bytes", "depth", "p99", "cost", "fit error")
-    for series in found.series:
-        job = series.job
-        curve = found.fit.model.write if job.write else found.fit.model.read
-        error = found.fit.error_ratio(job.size_bytes, series.raw_iops, write=job.write)
-        table.add_row(
-            f"{'sequential' if job.sequential else 'random'} {'write' if job.write else 'read'}",
-            size(job.size_bytes),
-            f"{rate(series.raw_iops)}/s",
-            rate(series.raw_iops * job.size_bytes, "B/s"),
-            str(job.depth),
-            duration(series.latency_p99_s),
-            "" if job.sequential else f"{curve.cost(job.size_bytes):.4g}",
-            "" if job.sequential else f"{100 * error:+.1f} %",
         )
     return table
 

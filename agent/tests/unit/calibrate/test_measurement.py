@@ -1,4 +1,4 @@
-"""Measuring, and the results, on invented devices."""
+"""Measurements of simulated devices, and the calibrations made of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from iokeel.calibrate.fio import Fio, Job, Run
-from iokeel.calibrate.measure import QUICK, Plan, Series, measure
-from iokeel.calibrate.result import found, toml, values
+from iokeel.calibrate.config_table import config_table
+from iokeel.calibrate.fio import Fio
+from iokeel.calibrate.job import Job, JobResult
+from iokeel.calibrate.json_report import Conditions, json_text
+from iokeel.calibrate.measurement import QUICK, Plan, Series, measure
+from iokeel.calibrate.result import evaluate
 from iokeel.core.curve import KIB
 
 Windows = Callable[[Job, int], tuple[float, ...]]
@@ -28,41 +31,41 @@ def steady(job: Job, time: int) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeUp(Fio):
-    """Does as it is told by a job and by how often it was told so."""
+class SimulatedFio(Fio):
+    """Serves each job at a rate that depends on the job and on how often it ran."""
 
     windows: Windows = steady
     jobs: list[Job] = field(default_factory=list)
     busy_ratio: float = 0.5
 
-    def run(self, job: Job) -> Run:
+    def run(self, job: Job) -> JobResult:
         self.jobs.append(job)
         rates = self.windows(job, self.jobs.count(job))
         mean = sum(rates) / len(rates)
-        return Run(job, mean, job.depth / mean, 2 * job.depth / mean, rates, self.busy_ratio)
+        return JobResult(job, mean, job.depth / mean, 2 * job.depth / mean, rates, self.busy_ratio)
 
 
-class Watcher:
-    """Notes how many runs were said to be left."""
+class RunCounter:
+    """Notes the number of runs left, before each run."""
 
     def __init__(self) -> None:
         self.left: list[int] = []
 
-    def running(self, job: Job, left: int) -> None:
-        self.left.append(left)
+    def run_started(self, job: Job, runs_left: int) -> None:
+        self.left.append(runs_left)
 
-    def done(self, run: Run) -> None:
+    def run_finished(self, result: JobResult) -> None:
         pass
 
 
 def measured(
     windows: Windows = steady, *, writes: bool = True, plan: Plan = QUICK, busy_ratio: float = 0.5
 ) -> list[Series]:
-    return measure(device(windows, busy_ratio), plan, writes, Watcher())
+    return measure(device(windows, busy_ratio), plan, writes, RunCounter())
 
 
-def device(windows: Windows = steady, busy_ratio: float = 0.5) -> MadeUp:
-    return MadeUp("disk", (), 0, windows=windows, busy_ratio=busy_ratio)
+def device(windows: Windows = steady, busy_ratio: float = 0.5) -> SimulatedFio:
+    return SimulatedFio("disk", (), 0, windows=windows, busy_ratio=busy_ratio)
 
 
 # Measuring
@@ -70,7 +73,7 @@ def device(windows: Windows = steady, busy_ratio: float = 0.5) -> MadeUp:
 
 def test_all_kinds_and_sizes_are_measured_and_reads_first() -> None:
     fio = device()
-    series = measure(fio, Plan(), True, Watcher())
+    series = measure(fio, Plan(), True, RunCounter())
     sizes: dict[tuple[bool, bool], list[int]] = {}
     for s in series:
         sizes.setdefault((s.job.write, s.job.sequential), []).append(s.job.size_bytes // KIB)
@@ -87,7 +90,7 @@ def test_all_kinds_and_sizes_are_measured_and_reads_first() -> None:
 
 def test_without_writes_nothing_is_written() -> None:
     fio = device()
-    measure(fio, Plan(), False, Watcher())
+    measure(fio, Plan(), False, RunCounter())
     assert not any(job.write for job in fio.jobs)
 
 
@@ -112,26 +115,26 @@ def test_a_disk_that_does_less_in_a_deep_queue_is_measured_in_one_that_isnt() ->
 
 def test_repeats_lie_apart() -> None:
     fio = device()
-    measure(fio, Plan(), False, Watcher())
+    measure(fio, Plan(), False, RunCounter())
     # The last rounds have all kinds in turn, each at its saturation.
     assert fio.jobs[-28:-14] == fio.jobs[-14:]
     assert len(set(fio.jobs[-14:])) == 14
 
 
 def test_what_is_left_is_known_and_comes_to_an_end() -> None:
-    watcher = Watcher()
-    measure(device(), Plan(), True, watcher)
-    assert watcher.left[-1] == 1
-    assert all(left >= 1 for left in watcher.left)
-    # Most searches take the guess.
-    assert watcher.left[0] == pytest.approx(len(watcher.left), rel=0.2)
+    counter = RunCounter()
+    measure(device(), Plan(), True, counter)
+    assert counter.left[-1] == 1
+    assert all(left >= 1 for left in counter.left)
+    # Searches take what was guessed, but for some.
+    assert counter.left[0] == pytest.approx(len(counter.left), rel=0.2)
 
 
-# Results
+# Its result
 
 
 def test_a_device_without_faults_gives_no_warning() -> None:
-    result = found(measured(), 0.0)
+    result = evaluate(measured(), 0.0)
     assert result.warnings == []
     assert result.fit.capacity == pytest.approx(8000 / (1 + 4 / 64), rel=0.006)
     # Eight servers at 80 %, by Erlang's formula, take 1.286 times the time alone, and the target is
@@ -142,21 +145,33 @@ def test_a_device_without_faults_gives_no_warning() -> None:
 
 
 def test_the_table_is_toml_with_the_curves() -> None:
-    result = found(measured(), None)
-    table = tomllib.loads(toml("disk", "path", '/srv/a "b"\\c', result))["storage"]["disk"]
+    result = evaluate(measured(), None)
+    table = tomllib.loads(config_table("disk", "path", '/srv/a "b"\\c', result))["storage"]["disk"]
     assert table["path"] == '/srv/a "b"\\c'
     for key, curve in (("curve_read", result.fit.read), ("curve_write", result.fit.write)):
         assert curve is not None
         assert [cost for _, cost in table[key]] == [cost for _, cost in curve.points]
     assert table["curve_read"][0] == ["4k", 1.0]
     assert table["curve_read"][-1][0] == "1m"
-    assert json.loads(json.dumps(values(result)))["series"][0]["runs"]
+
+
+def test_the_json_has_every_run_of_every_series() -> None:
+    result = evaluate(measured(), None)
+    conditions = Conditions.now("/dev/x", "fio-3", 1.0, None, 1)
+    report = json.loads(json_text(conditions, result, "the table"))
+    assert (report["storage"], report["config"]) == ("/dev/x", "the table")
+    assert len(report["series"]) == len(result.series)
+    first = report["series"][0]
+    assert (first["kind"], first["order"], first["size_bytes"]) == ("read", "random", 4 * KIB)
+    # All depths from 1 on, and one repeat at the depth of the rate.
+    assert [run["depth"] for run in first["runs"]] == [1, 2, 4, 8, 16, 32, 16]
+    assert len(first["runs"][0]["window_iops"]) == 6
 
 
 def test_a_device_that_was_only_read_has_no_write_curve() -> None:
-    result = found(measured(writes=False), None)
-    assert "curve_write" not in toml("disk", "path", "/x", result)
-    assert result.warnings == ["writes were not measured: they are taken to cost what reads do"]
+    result = evaluate(measured(writes=False), None)
+    assert "curve_write" not in config_table("disk", "path", "/x", result)
+    assert result.warnings == ["writes were not measured, so they are priced like reads"]
 
 
 def two_figures(job: Job, time: int) -> tuple[float, ...]:
@@ -167,23 +182,25 @@ def two_figures(job: Job, time: int) -> tuple[float, ...]:
 
 def test_a_bistable_device_is_told_with_both_figures_and_the_lower_counts() -> None:
     plan = Plan(QUICK.random_kib, QUICK.sequential_kib, repeats=2)
-    result = found(measured(two_figures, plan=plan), None)
+    result = evaluate(measured(two_figures, plan=plan), None)
     (series,) = [s for s in result.series if s.steadiness.modes]
     assert str(series.job) == "random 256 KiB writes"
     # 800 a second, or a third of that for two runs of three.
     assert series.steadiness.modes == pytest.approx((800 / 3, 800))
     assert series.raw_iops == pytest.approx(800 / 3)
-    said = "random 256 KiB writes are bistable: 800/s, and 267/s for 67 % of the time; "
-    assert result.warnings[0] == f"{said}the lowest run's 267/s counts"
+    assert result.warnings[0] == (
+        "random 256 KiB writes are bistable: 800/s, but 267/s for 67 % of the time;"
+        " the slowest run counts, 267/s"
+    )
 
 
 def test_an_unsteady_device_is_told() -> None:
     def unsteady(job: Job, time: int) -> tuple[float, ...]:
         return tuple(served(job) * (0.8 + 0.02 * i) for i in range(20))
 
-    warnings = found(measured(unsteady), None).warnings
+    warnings = evaluate(measured(unsteady), None).warnings
     assert any(
-        w.startswith("random 4 KiB reads are unsteady: 7454/s, spread over") for w in warnings
+        w.startswith("random 4 KiB reads are unsteady: 7454/s, with a spread of") for w in warnings
     )
 
 
@@ -191,25 +208,25 @@ def test_a_disk_that_likes_order_is_told() -> None:
     def arm(job: Job, time: int) -> tuple[float, ...]:
         return (served(job) * (20 if job.sequential and job.size_bytes == 4 * KIB else 1),)
 
-    warnings = found(measured(arm), None).warnings
+    warnings = evaluate(measured(arm), None).warnings
     for kind in ("reads", "writes"):
         what = f"sequential 4 KiB {kind} are 20.0 times as fast as random ones"
         assert any(warning.startswith(what) for warning in warnings)
 
 
 def test_a_processor_that_is_the_bound_is_told() -> None:
-    warnings = found(measured(busy_ratio=0.99), None).warnings
-    assert warnings[0].startswith("random 4 KiB reads keep fio's processor busy (99 %)")
+    warnings = evaluate(measured(busy_ratio=0.99), None).warnings
+    assert warnings[0].startswith("random 4 KiB reads kept fio's processor 99 % busy")
 
 
 def test_a_device_that_is_never_saturated_is_told() -> None:
     def endless(job: Job, time: int) -> tuple[float, ...]:
         return (100.0 * job.depth,)
 
-    warnings = found(measured(endless), None).warnings
-    assert warnings[0].startswith("random 4 KiB reads still gain at a depth of 512")
+    warnings = evaluate(measured(endless), None).warnings
+    assert warnings[0].startswith("random 4 KiB reads were still gaining at a depth of 512")
 
 
 def test_a_device_of_zeros_is_told() -> None:
-    assert found(measured(), 0.9).warnings[0].startswith("90 % of it reads as zeros")
-    assert found(measured(), 0.1).warnings == []
+    assert evaluate(measured(), 0.9).warnings[0].startswith("90 % of the device reads as zeros")
+    assert evaluate(measured(), 0.1).warnings == []

@@ -1,4 +1,4 @@
-"""Drives of a QEMU with cost curves, for the synthetic hypervisor: what exact mode costs the agent.
+"""Drives of a QEMU with cost curves: what exact mode costs the agent.
 
 Replies to query-throttle-groups have the members, order and length of the patched QEMU's
 (qemu-patches), 2.2 kB a drive.
@@ -7,10 +7,10 @@ Replies to query-throttle-groups have the members, order and length of the patch
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.agent_cost.synthetic_hypervisor import LENGTHS, LIMITS, QUEUE_DEPTH, Drive
+from benchmarks.agent_cost.synthetic.drive import LENGTHS, LIMITS, QUEUE_DEPTH, Drive
 from iokeel.core.curve import CostCurve
 
 _LIMITS = (
@@ -20,8 +20,8 @@ _LIMITS = (
     "idle-credit-ms bps-read bps-write-max-length iops-total-max split-size"
 ).split()
 _WAYS = {"rd": "read", "wr": "write"}
-#: What the agent looks for in the schema, and as much beside it as the patched QEMU has.
-SCHEMA: list[dict[str, Any]] = [
+#: The agent looks for the first entries. The rest make it as long as the patched QEMU's.
+SCHEMA: list[object] = [
     *({"name": name, "meta-type": "command", "arg-type": "1", "ret-type": "2"}
       for name in ("query-throttle-groups", "device_add", *(f"command-{i}" for i in range(200)))),
     {"name": "3", "meta-type": "object", "members": [{"name": n, "type": "int"} for n in _LIMITS]},
@@ -48,8 +48,8 @@ class ExactDrive(Drive):
         self._prices: dict[str, CostCurve] = {}
         self._costs = {"read": 0.0, "write": 0.0}
 
-    def set_limits(self, arguments: dict[str, Any]) -> str | None:
-        """Put limits, curves and what else the patches have in force."""
+    def set_limits(self, arguments: Mapping[str, Any]) -> str | None:
+        """Put limits, curves and the patches' other options in force."""
         if complaint := super().set_limits(arguments):
             return complaint
         self._patched = {name: arguments.get(name, old) for name, old in self._patched.items()}
@@ -60,7 +60,7 @@ class ExactDrive(Drive):
         return None
 
     def _charges(self, size_bytes: int, read_ratio: float) -> Iterator[tuple[str, float]]:
-        """Yield each limit in force, and what a request is charged of it on average."""
+        """Yield each limit in force, and a request's mean charge on it."""
         if "iops" not in self.limits or not self._prices:
             yield from super()._charges(size_bytes, read_ratio)
             return
@@ -75,13 +75,15 @@ class ExactDrive(Drive):
             self._costs[way] += count * (price.cost(size_bytes) if price else 1.0)
 
     def group(self) -> str | None:
-        """Return the drive's element of query-throttle-groups; None where nothing limits it."""
+        """Return the drive's element of query-throttle-groups; None if nothing limits it."""
         if not self.limits:
             return None
-        fields = {_object_name(name): self.limits.get(name, 0) for name in (*LIMITS, "iops_size")}
-        fields |= {_object_name(name): self.limits.get(name, 1) for name in LENGTHS}
-        fields |= self._patched
-        fields |= self._curves  # type: ignore[arg-type]
+        fields: dict[str, object] = {
+            **{_object_name(name): self.limits.get(name, 0) for name in (*LIMITS, "iops_size")},
+            **{_object_name(name): self.limits.get(name, 1) for name in LENGTHS},
+            **self._patched,
+            **self._curves,
+        }
         size_bytes, _, offered = self._workload
         held = self.achieved_iops() < offered
         least = 1 << (size_bytes.bit_length() - 1)
@@ -97,7 +99,7 @@ class ExactDrive(Drive):
                 ("read", self._reads, self._read_bytes), ("write", self._writes, self._write_bytes)
             )
         }  # fmt: skip
-        member: dict[str, Any] = {"weight": 100, "node-name": f"{self.target}-format"}
+        member: dict[str, object] = {"weight": 100, "node-name": f"{self.target}-format"}
         member |= {"qdev": self.qdev}
         some = ("bytes", "cost", "requests", "waiting")
         member |= {way: {name: stats[way][name] for name in some} for way in stats}
