@@ -24,7 +24,7 @@ demo: setup ## Watch iokeel hold three real guests to their policies (MODE=exact
 	$(RUN) benchmarks.demo.run
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
-	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder \
+	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 \
 		tests/system tests/lab tests/edges tests/unit ../benchmarks/disksim/tests
 
 test-qemu: setup ## Build QEMU with the patches, and test it and the agent at its QMP socket
