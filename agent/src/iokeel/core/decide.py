@@ -17,9 +17,9 @@ Here's how it works. `decide` looks at every drive once a tick:
 Most looks find no reason: a QEMU holds its limits by itself, and on stock QEMU each change lets a
 tenth of a second through for nothing.
 
-A drive without a policy is left alone. One that loses its policy gets back the limits that it had
-before (`_release`). When the agent stops, every drive gets its policy's limit for good
-(`static_limits`).
+A drive that validly has no policy is left alone. One that loses its policy gets back the limits
+that it had before (`_release`). One whose policy can't be told keeps the last good one. When the
+agent stops, every drive gets its policy's limit for good (`static_limits`).
 
 docs/control-law.md has the whole law with its symbols.
 """
@@ -40,6 +40,7 @@ from iokeel.core.drive.retune import base_rate
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import Reason, SetLimits
+from iokeel.core.policy import UNKNOWN
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
@@ -72,9 +73,8 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         drives[drive] = _with_reading(state.drives.get(drive, NEW), now, models[now.storage])
     storages, shares = state.storages, None
     if not seen.partial:
-        storages, shares = allocate(
-            seen.drives, drives, seen.storages, state.storages, state.tenants
-        )
+        there = {drive: drives[drive] for drive in seen.drives}
+        storages, shares = allocate(there, seen.storages, state.storages, state.tenants)
     orders: list[SetLimits] = []
     suspects: list[DriveId] = []
     for drive, now in seen.drives.items():
@@ -84,7 +84,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         if storage is None and seen.partial:  # its storage may not be known yet
             split_size = before.sent.limits.split_size if before.sent.limits else None
         else:
-            split_size = split_size_of(now.policy, model, storage)
+            split_size = split_size_of(known.policy, model, storage)
         after, order = _look(before, known, share, now, model, split_size, now_ns)
         drives[drive] = after
         if order is not None:
@@ -124,7 +124,13 @@ def _models(
 
 
 def _with_reading(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
-    """Return a drive's state with its rates, demand and credit brought up to a reading."""
+    """Return a drive's state with its policy, rates, demand and credit brought up to a reading.
+
+    If its policy is unknown, the last good one stays. From here on the law only reads that.
+    """
+    policy, tenant = seen.policy, seen.tenant
+    if policy is UNKNOWN:
+        policy, tenant = before.policy, before.tenant
     limits, charged = before.sent.limits, before.abilities.cost_curve
     measured = measure(
         before.measured,
@@ -138,15 +144,15 @@ def _with_reading(before: DriveState, seen: DriveSeen, model: CostModel) -> Driv
         use = Use()
         if not did.idle:
             use = use_of(limits, before.pricing.rate, did, rate, charged=charged)
-        reservation = seen.policy.reservation if seen.policy else 0
+        reservation = policy.reservation if policy else 0
         demand = demand_after(demand, measured, use, reservation, seen.abilities)
-        credit = credit_after(credit, seen.policy, rate, did.elapsed_s)
-        if burst.spent_early(credit, seen.policy, use, charged=charged):
+        credit = credit_after(credit, policy, rate, did.elapsed_s)
+        if burst.spent_early(credit, policy, use, charged=charged):
             credit = NO_CREDIT
     return DriveState(
-        seen.policy,
+        policy,
         seen.storage,
-        seen.tenant,
+        tenant,
         before.abilities,
         measured,
         demand,
@@ -171,7 +177,9 @@ def _look(
 
     known: its state with the new reading. split_size: the part size of its large reads.
     """
-    policy, allowed = seen.policy, _allowed(known, share)
+    policy, allowed = known.policy, _allowed(known, share)
+    if policy is None and seen.policy is UNKNOWN:
+        return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN)), None
     if policy is None or allowed is None:
         return _release(known, seen)
     if share is not None and _finds_its_own(before, known, seen):
@@ -215,7 +223,7 @@ def _reason(
 
     misfit: the reason that the look at their prices gave.
     """
-    policy = seen.policy
+    policy = known.policy
     assert policy is not None
     is_other = policy != before.policy or seen.abilities != before.abilities
     if known.pricing.base is None or is_other:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Final
 
 from iokeel.errors import PolicyError
 
@@ -64,6 +66,17 @@ class DomainPolicy:
         """Return a drive's policy, or None if it has none."""
         return self.drives.get(target, self.default)
 
+
+class UnknownPolicy(Enum):
+    """Stands for a policy that can't be read now, which is not the same as none.
+
+    A drive without a policy is released. A drive whose policy is unknown keeps the last good one.
+    """
+
+    UNKNOWN = "unknown"
+
+
+UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
 # Classes that are always there; configuration may add to them and override them.
 BUILTIN_CLASSES: Mapping[str, DrivePolicy] = {

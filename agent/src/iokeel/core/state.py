@@ -25,6 +25,7 @@ class Verdict(Enum):
     """The outcome of the last look at a drive."""
 
     NO_POLICY = "it has no policy, so it is left alone"
+    POLICY_UNKNOWN = "its policy has never been read, so its limits stay as they are"
     NO_LIMIT = "its policy sets no limit"
     UNKNOWN = "its rates are not known yet"
     IDLE = "it does nothing"
