@@ -65,19 +65,30 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
 
     now_ns: the monotonic clock. The same input gives the same output; the same observation twice
     sends nothing the second time. Drives that are not seen are forgotten, unless the observation
-    is partial or says to keep them.
+    is partial or says to keep them. A drive on which the law fails is set aside: its limits stay,
+    the others are served, and State.failures has the error.
     """
     models = _models(state.model, state.storages if seen.partial else seen.storages)
     drives = dict(state.drives) if seen.partial or seen.keep else {}
+    failures: dict[DriveId | None, Exception] = {}
     for drive, now in seen.drives.items():
-        drives[drive] = _with_reading(state.drives.get(drive, NEW), now, models[now.storage])
+        before = state.drives.get(drive, NEW)
+        try:
+            drives[drive] = _with_reading(before, now, models[now.storage])
+        except Exception as error:
+            drives[drive], failures[drive] = before, error
     storages, shares = state.storages, None
     if not seen.partial:
-        there = {drive: drives[drive] for drive in seen.drives}
-        storages, shares = allocate(there, seen.storages, state.storages, state.tenants)
+        there = {drive: drives[drive] for drive in seen.drives if drive not in failures}
+        try:
+            storages, shares = allocate(there, seen.storages, state.storages, state.tenants)
+        except Exception as error:
+            failures[None] = error
     orders: list[SetLimits] = []
     suspects: list[DriveId] = []
     for drive, now in seen.drives.items():
+        if drive in failures:
+            continue
         before, known = state.drives.get(drive, NEW), drives[drive]
         share = known.share if shares is None else shares.get(drive)
         model, storage = models[now.storage], storages.get(now.storage or "")
@@ -85,13 +96,17 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
             split_size = before.sent.limits.split_size if before.sent.limits else None
         else:
             split_size = split_size_of(known.policy, model, storage)
-        after, order = _look(before, known, share, now, model, split_size, now_ns)
+        try:
+            after, order = _look(before, known, share, now, model, split_size, now_ns)
+        except Exception as error:
+            failures[drive] = error
+            continue
         drives[drive] = after
         if order is not None:
             orders.append(SetLimits(drive, *order))
         if after.finding.verdict is Verdict.SUSPECT:
             suspects.append(drive)
-    return State(state.model, drives, state.tenants, storages, tuple(suspects)), orders
+    return State(state.model, drives, state.tenants, storages, tuple(suspects), failures), orders
 
 
 def static_limits(state: State) -> list[SetLimits]:

@@ -244,7 +244,8 @@ class State:
     """The law's memory. model: the cost curves of storages that have none of their own.
 
     tenants: the policies of tenants that have one. suspects: drives that need a second look,
-    LOOK_AGAIN_S from now (drive/retune.py).
+    LOOK_AGAIN_S from now (drive/retune.py). failures: errors of the law itself in the last
+    decision, by drive; under None, one of the division among all drives.
     """
 
     model: CostModel = DEFAULT_MODEL
@@ -252,3 +253,4 @@ class State:
     tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
     storages: Mapping[str, StorageState] = field(default_factory=dict)
     suspects: tuple[DriveId, ...] = ()
+    failures: Mapping[DriveId | None, Exception] = field(default_factory=dict)

@@ -309,6 +309,33 @@ def test_static_limits_let_no_size_above_the_limit() -> None:
         assert passed * DEFAULT_CURVE.cost(size) <= 1.001 * LIMIT
 
 
+@pytest.mark.parametrize("broken", ["counters", "policy"])
+def test_a_drive_on_which_the_law_fails_is_set_aside_and_the_others_are_served(broken: str) -> None:
+    nonsense: Any = object()
+    other = DriveId("other", "vda")
+    watched = Watched()
+    watched.look()
+    before = watched.known
+    for second in range(2):
+        counts, policy = counters(101.5 + second, 5000 * second), POLICY
+        if broken == "counters":
+            counts = counts._replace(read_bytes=nonsense)
+        else:
+            policy = replace(POLICY, burst=nonsense)
+        drives = {
+            DRIVE: DriveSeen(policy, counts, watched.in_force),
+            other: DriveSeen(POLICY, counters(101.5 + second, 5000 * second), None),
+        }
+        watched.state, orders = decide(
+            watched.state, Observation(drives), (102 + second) * NS_PER_S
+        )
+        assert [order.drive for order in orders] == [other] * (second == 0)
+        assert watched.state.failures.keys() == {DRIVE}
+        assert watched.known.sent == before.sent
+    assert watched.look() == []
+    assert watched.state.failures == {}
+
+
 def test_a_partial_look_keeps_the_other_drives() -> None:
     watched = Watched()
     watched.look()
