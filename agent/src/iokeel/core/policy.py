@@ -71,9 +71,19 @@ class UnknownPolicy(Enum):
     """Stands for a policy that can't be read now, which is not the same as none.
 
     A drive without a policy is released. A drive whose policy is unknown keeps the last good one.
+    The policy of a drive in a domain of unknown policy is unknown, too.
     """
 
     UNKNOWN = "unknown"
+
+    def for_drive(self, target: str) -> UnknownPolicy:
+        """Return that a drive's policy is unknown."""
+        return self
+
+    @property
+    def tenant(self) -> None:
+        """The tenant isn't known."""
+        return None
 
 
 UNKNOWN: Final = UnknownPolicy.UNKNOWN
