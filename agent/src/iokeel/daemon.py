@@ -69,6 +69,7 @@ class Agent:
     _bound_at_ns: int = -(10**12)
     _moved: bool = False
     _oversold: set[StorageId] = field(default_factory=set)
+    _set_aside: set[DriveId | None] = field(default_factory=set)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -140,6 +141,7 @@ class Agent:
             )
             self.state, orders = decide(self.state, seen, now_ns)
             self._tell_oversold()
+            self._tell_failures()
             self._moved = self._moved or bool(orders)
             interval_s = _BOUND_INTERVAL_S if self._moved else _BOUND_AGAIN_S
             due = now_ns >= self._bound_at_ns + interval_s * NS_PER_S
@@ -181,6 +183,18 @@ class Agent:
                 iops(sold[name].policy.capacity or 0),
             )
         self._oversold = set(sold)
+
+    def _tell_failures(self) -> None:
+        """Log an error of the control law once, until the drive is served again."""
+        failed = self.state.failures
+        for drive in failed.keys() - self._set_aside:
+            self.metrics.errors["internal"] += 1
+            log.error(
+                "%s: the control law failed, please report it; the limits stay as they are",
+                drive or "shares of storages and tenants",
+                exc_info=failed[drive],
+            )
+        self._set_aside = set(failed)
 
     # The loop
 
