@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 QEMU_RESULT := benchmarks/results/qemu-patches.json
 
-.PHONY: help setup packages demo test test-qemu test-exact check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup packages demo demo-verdicts test test-qemu test-exact check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -23,6 +23,9 @@ packages:
 
 demo: setup ## Watch iokeel hold three real guests to their policies (MODE=exact: on the patched QEMU)
 	$(RUN) benchmarks.demo.run
+
+demo-verdicts: setup ## Show that the demo's verdict is about iokeel, not the machine (RUNS=20; an hour)
+	$(RUN) benchmarks.demo.verdicts
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
 	cd agent && ../$(BIN)/python -m pytest tests/unit tests/edges tests/system tests/lab ../benchmarks/disksim/tests
