@@ -46,9 +46,11 @@ from benchmarks.demo.limits_in_force import Sample, Throttle
 from benchmarks.demo.scenario import Bounds
 
 ASKED_RATIO = 0.75
+"""iokeel's own bound is 0.6. It looks at other moments than these seconds, hence the margin."""
 LATE_S = 0.1
+"""What a bucket of QEMU's holds, in seconds of the limit: so much passes at once after a pause."""
 MIN_SECONDS = 2
-_LATE_WITHIN_S = 2.0
+_LATE_WITHIN_S = 2.0  # by then, requests that were held up have ended
 _STEP_S = 0.05
 
 Verdict = Literal["kept", "missed", "unclear"]
@@ -158,11 +160,12 @@ class Drive:
 
     def _second(self, span: Span, start_s: float) -> Second:
         did, allowed = self._did_and_allowed(start_s)
-        counts: float | None = self._did_in_time(span, start_s)
+        in_time = self._did_in_time(span, start_s)
+        counts: float | None = None
         if did >= ASKED_RATIO * allowed:
-            counts = max(counts or 0.0, allowed / span.limit)
-        elif counts is None or counts <= 1:
-            counts = None
+            counts = max(in_time, allowed / span.limit)
+        elif in_time > 1:
+            counts = in_time
         return Second(did / span.limit, allowed / span.limit if allowed < inf else None, counts)
 
     def _did_in_time(self, span: Span, start_s: float) -> float:

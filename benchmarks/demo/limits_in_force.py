@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -120,15 +121,16 @@ class Watch:
         self._domains = {name: self._connection.lookupByName(name) for name in names}
         self._requests = {name: _requests(domain) for name, domain in self._domains.items()}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._threads = ThreadPoolExecutor(1)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._running = self._threads.submit(self._run)
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop looking. Raises libvirtError if it failed meanwhile."""
         self._stop.set()
-        self._thread.join()
+        self._running.result()
         self._connection.close()
 
     def _run(self) -> None:

@@ -65,7 +65,7 @@ def _draw_drive(ax: Any, scenario: Scenario, guest: Guest, stage: Stage) -> None
         ax.axvline(phase.end_s, color="0.6", lw=0.8, ls=":")
     moments = [sample.at_s - zero_s for sample in changes(stage.limits[guest.name])]
     moments = [moment for moment in moments if 0 <= moment <= end_s]
-    ax.plot(moments, [0.0] * len(moments), "r^", ms=6, label="retune", clip_on=False)
+    ax.plot(moments, [0.0] * len(moments), "r^", ms=6, label="limits set", clip_on=False)
     ax.set_title(f"{guest.name} ({guest.tenant}), {stage.name}", fontsize=10)
     ax.set_ylim(bottom=0)
 

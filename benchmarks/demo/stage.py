@@ -23,6 +23,7 @@ from testing.lab.vm import Vm
 
 _START_DELAY_S = 2  # time for the order to start fio to reach all guests
 _PROGRESS_S = 0.5
+_LOAD_TIMEOUT_S = 30
 
 SetLimit = Callable[[Vm, Guest, int], None]
 
@@ -110,6 +111,8 @@ def _change_limits(
     changes = [(guest.change, guest, vm) for guest, vm in guests if guest.change is not None]
     for change, guest, vm in sorted(changes, key=lambda item: item[0].at_s):
         while guest.name not in watch.begun_s:
+            if time.time() > stage.start_s + _LOAD_TIMEOUT_S:
+                return  # fio says why when it is waited for
             time.sleep(0.1)
         time.sleep(max(0.0, watch.begun_s[guest.name] + change.at_s - time.time()))
         begin_s = time.time()
