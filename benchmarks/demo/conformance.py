@@ -22,8 +22,10 @@ each second, as ratios of the policy's limit:
   more than its limit.
 
 A phase begins when the drive's requests shift: when the first request of a new size ends, or the
-last one of an old size. iokeel can't see a shift while the drive hardly asks, so its time starts
-with the first `settled_s` seconds in a row that count. The phase is
+last one of an old size. iokeel sees a shift by looking twice, for LOOK_S at the least. A look tells
+it nothing while the drive hardly asks, or if QEMU doesn't answer. So iokeel's time starts with the
+first `settled_s` clear seconds in a row: the drive asked in every LOOK_S of them, and whoever asked
+libvirtd for its limits got an answer within UNANSWERED_S. The phase is
 
     missed     if a second after these is off by more than `within_ratio`, or their mean by more
                than `mean_ratio`, or any window of a second is above `window_ratio`
@@ -42,13 +44,14 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.demo.fio_log import Completions, Floats, window_starts
-from benchmarks.demo.limits_in_force import Sample, Throttle
+from benchmarks.demo.limits_in_force import Sample, Throttle, gaps
 from benchmarks.demo.scenario import Bounds
 
 ASKED_RATIO = 0.75
 """iokeel's own bound is 0.6. It looks at other moments than these seconds, hence the margin."""
 LATE_S = 0.1
 """What a bucket of QEMU's holds, in seconds of the limit: so much passes at once after a pause."""
+LOOK_S = 0.4
 MIN_SECONDS = 2
 _LATE_WITHIN_S = 2.0  # by then, requests that were held up have ended
 _STEP_S = 0.05
@@ -75,11 +78,13 @@ class Second:
     """A second of a span, in ratios of its limit.
 
     allowed: None if nothing in force limits these requests. counts: None if it doesn't count.
+    clear: whether iokeel could see in it what the drive wants.
     """
 
     did_ratio: float
     allowed_ratio: float | None
     counts_ratio: float | None
+    clear: bool
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ class Drive:
         """
         self._done = done
         self._throttle = Throttle(done, samples)
+        self._unanswered = gaps(samples)
         self._steps_s = np.arange(0, done.at_s[-1] + _STEP_S, _STEP_S)
         self._late = self._late_cost(most_late_s)
 
@@ -136,7 +142,7 @@ class Drive:
         seconds = tuple(self._second(span, span.start_s + i) for i in whole)
         counts = [second.counts_ratio for second in seconds]
         settled = int(bounds.settled_s)
-        begin = _first_run(counts, settled)
+        begin = _first_run([second.clear for second in seconds], settled)
         off = [_is_off(ratio, bounds) for ratio in counts[begin:]]
         back_s = max((i + 1 for i, is_off in enumerate(off) if is_off), default=0)
         later = [ratio for ratio in counts[begin + settled :] if ratio is not None]
@@ -166,7 +172,23 @@ class Drive:
             counts = max(in_time, allowed / span.limit)
         elif in_time > 1:
             counts = in_time
-        return Second(did / span.limit, allowed / span.limit if allowed < inf else None, counts)
+        return Second(
+            did / span.limit,
+            allowed / span.limit if allowed < inf else None,
+            counts,
+            counts is not None and self._is_clear(span, start_s),
+        )
+
+    def _is_clear(self, span: Span, start_s: float) -> bool:
+        """Return whether the drive asked and QEMU answered in every part of a second."""
+        if any(begin < start_s + 1 and start_s < end for begin, end in self._unanswered):
+            return False
+        parts = [(at, at + LOOK_S) for at in np.arange(start_s, start_s + 1 - LOOK_S, _STEP_S)]
+        return all(
+            self._throttle.used_ratio(begin, end) >= ASKED_RATIO
+            or self._done.rate(begin, end) > span.limit
+            for begin, end in parts
+        )
 
     def _did_in_time(self, span: Span, start_s: float) -> float:
         """Return what the drive did in a second over its limit, without what came late."""
@@ -208,12 +230,12 @@ def _mean(ratios: Sequence[float]) -> float | None:
     return sum(ratios) / len(ratios) if ratios else None
 
 
-def _first_run(counts: Sequence[float | None], length: int) -> int:
-    """Return where the first `length` seconds in a row that count begin; the end if nowhere."""
-    for begin in range(len(counts) - length + 1):
-        if None not in counts[begin : begin + length]:
+def _first_run(clear: Sequence[bool], length: int) -> int:
+    """Return where the first `length` clear seconds in a row begin; the end if nowhere."""
+    for begin in range(len(clear) - length + 1):
+        if all(clear[begin : begin + length]):
             return begin
-    return len(counts)
+    return len(clear)
 
 
 def _held_up(second: Second) -> float:

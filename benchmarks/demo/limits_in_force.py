@@ -23,6 +23,7 @@ import numpy as np
 from benchmarks.demo.fio_log import Completions, Floats
 
 _INTERVAL_S = 0.2
+UNANSWERED_S = 0.5
 _BUCKETS = 6  # bytes and requests: of all, of reads, of writes
 
 Curve = tuple[tuple[int, float], ...]
@@ -53,6 +54,15 @@ class Sample(NamedTuple):
 def changes(samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples that show other limits than the one before."""
     return [after for before, after in pairwise(samples) if before.limits != after.limits]
+
+
+def gaps(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    """Return from when to when libvirtd or QEMU was too busy to answer."""
+    return [
+        (before.at_s, after.at_s)
+        for before, after in pairwise(samples)
+        if after.at_s - before.at_s > UNANSWERED_S
+    ]
 
 
 class Throttle:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.demo.conformance import Conformance
-from benchmarks.demo.limits_in_force import Sample, changes
+from benchmarks.demo.limits_in_force import Sample, changes, gaps
 from benchmarks.demo.scenario import BENCHMARKS, Scenario
 from benchmarks.demo.stage import Stage
 from benchmarks.demo.verdict import Rows, Verdict
@@ -56,6 +56,10 @@ def _stage(stage: Stage, rows: Rows) -> Json:
         "fio_begun_s": {name: round(at_s - stage.start_s, 3) for name, at_s in begun_s.items()},
         "limits": {
             name: [_limits(sample, begun_s[name]) for sample in [*samples[:1], *changes(samples)]]
+            for name, samples in stage.limits.items()
+        },
+        "unanswered_s": {
+            name: [[round(at_s - begun_s[name], 3) for at_s in gap] for gap in gaps(samples)]
             for name, samples in stage.limits.items()
         },
         "drives": {name: [_row(row) for row in phases] for name, phases in rows.items()},

@@ -52,10 +52,20 @@ def steady(*rates: tuple[float, float]) -> list[float]:
 
 
 def judged(
-    at_s: Sequence[float], *in_force: tuple[float, Limits], most_late_s: float = LATE_S
+    at_s: Sequence[float],
+    *in_force: tuple[float, Limits],
+    most_late_s: float = LATE_S,
+    unanswered: tuple[float, float] = (0, 0),
 ) -> Conformance:
-    """Judge a phase of ten seconds. in_force: from when on which limits held."""
-    samples = [Sample(at, limits) for at, limits in in_force]
+    """Judge a phase of ten seconds.
+
+    in_force: from when on which limits held. unanswered: from when to when nobody could read them.
+    """
+    samples = [
+        Sample(now, [limits for begin, limits in in_force if begin <= now][-1])
+        for now in np.arange(0, LENGTH_S, 0.2).round(1).tolist()
+        if not unanswered[0] < now < unanswered[1]
+    ]
     drive = Drive(requests(at_s), samples, most_late_s)
     return drive.judge(Span("8K", 0.0, LENGTH_S, LIMIT, 0.0), BOUNDS)
 
@@ -140,6 +150,24 @@ def test_iokeels_time_starts_when_the_drive_asks() -> None:
     at_s = steady((4, 0.3), (6, 0.67), (LENGTH_S, 1))
     found = judged(at_s, (0.0, limits(0.67)), (6.0, limits(1)))
     assert (found.verdict, found.back_s) == ("kept", 2)
+
+
+def test_iokeels_time_starts_when_the_drive_asks_all_the_time() -> None:
+    choppy = [
+        second + (at if at < 0.4 else 0.8 + (at - 0.4) / 3)
+        for second in range(4)
+        for at in np.linspace(0, 1, round(0.67 * PER_SECOND), endpoint=False)
+    ]
+    at_s = [*choppy, *(4 + at for at in steady((2, 0.67), (6, 1)))]
+    found = judged(at_s, (0.0, limits(0.67)), (6.0, limits(1)))
+    assert (found.verdict, found.back_s) == ("kept", 2)
+
+
+def test_iokeels_time_starts_when_qemu_answers() -> None:
+    at_s = steady((6, 0.67), (LENGTH_S, 1))
+    in_force = [(0.0, limits(0.67)), (6.0, limits(1))]
+    assert judged(at_s, *in_force).verdict == "missed"
+    assert judged(at_s, *in_force, unanswered=(2.0, 3.9)).verdict == "kept"
 
 
 def test_a_drive_that_hardly_asks_decides_nothing() -> None:
