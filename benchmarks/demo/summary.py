@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from benchmarks.demo.conformance import Conformance
 from benchmarks.demo.scenario import Bounds
 from benchmarks.demo.verdict import Outcome, Rows, Verdict
 
@@ -55,10 +54,11 @@ def lines(verdict: Verdict) -> Iterator[str]:
             "This machine was busy and kept guests from asking for all that they were allowed:"
             f" {guests}. That isn't iokeel's doing, so it doesn't count."
         )
-    for name, row in verdict.unclear:
-        yield f"Unclear: {_place(name, row)}. The guest asked for too little to tell."
+    if verdict.unclear:
+        places = "; ".join(f"{name}, {row.span.phase}" for name, row in verdict.unclear)
+        yield f"Unclear, because the guest asked for too little: {places}."
     for name, row in verdict.missed:
-        yield f"[red]Missed:[/] {_place(name, row)}: {', '.join(row.misses)}."
+        yield f"[red]Missed:[/] {name}, {row.span.phase}: {', '.join(row.misses)}."
     if verdict.outcome is Outcome.MISSED:
         yield "[bold red]iokeel missed a limit.[/]"
     elif verdict.outcome is Outcome.UNCLEAR:
@@ -67,7 +67,3 @@ def lines(verdict: Verdict) -> Iterator[str]:
         yield "[bold green]iokeel kept every limit that could be judged.[/]"
     else:
         yield "[bold green]iokeel kept every limit.[/]"
-
-
-def _place(name: str, row: Conformance) -> str:
-    return f"{name}, {row.span.phase}"

@@ -39,14 +39,14 @@ class Verdict:
 
     @classmethod
     def on(cls, rows: Rows) -> Verdict:
-        """Return the verdict: unclear only if that is so of more than half of all phases."""
+        """Return the verdict: unclear if nothing could be judged for some drive."""
         everything = [(name, row) for name, phases in rows.items() for row in phases]
         missed = tuple(item for item in everything if item[1].verdict == "missed")
         unclear = tuple(item for item in everything if item[1].verdict == "unclear")
         outcome = Outcome.KEPT
         if missed:
             outcome = Outcome.MISSED
-        elif 2 * len(unclear) > len(everything):
+        elif any(all(row.verdict == "unclear" for row in phases) for phases in rows.values()):
             outcome = Outcome.UNCLEAR
         held_up_s = {name: sum(row.held_up_s for row in phases) for name, phases in rows.items()}
         return cls(outcome, missed, unclear, held_up_s)
