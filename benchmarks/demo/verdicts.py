@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
     ):
         parser.add_argument(name, type=int, default=default, help=f"{what} (default: %(default)s)")
     options = parser.parse_args(words)
-    agents = [*BREAKS * options.broken, *[None] * options.runs]
+    agents = _in_turn([None] * options.runs, BREAKS * options.broken)
     done: list[Run] = []
     with _busy_build(options.build), ThreadPoolExecutor(options.jobs) as pool:
         for run in pool.map(_run, range(len(agents)), agents):
@@ -72,6 +72,12 @@ def main(words: Sequence[str]) -> int:
     right = sum(map(_is_right, done))
     print(f"{right} of {len(done)} verdicts are right. Figures: {_OUT}")
     return 0 if right == len(done) else 1
+
+
+def _in_turn(*kinds: Sequence[Break | None]) -> list[Break | None]:
+    """Return all agents, each kind spread over the whole campaign."""
+    places = [((i + 0.5) / len(kind), agent) for kind in kinds for i, agent in enumerate(kind)]
+    return [agent for _, agent in sorted(places, key=lambda place: place[0])]
 
 
 def _is_right(run: Run) -> bool:
