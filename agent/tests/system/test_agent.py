@@ -241,7 +241,7 @@ def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: HostAgent, disk: P
 @pytest.mark.alone
 def test_fio_is_held_to_the_policy(guest: Vm, agent: HostAgent) -> None:
     """By fio's own log: never a quarter over the limit in any second, and not far below."""
-    from benchmarks.demo.conformance import Completions
+    from benchmarks.demo.fio_log import Completions
 
     in_charge(agent)
     common = "--filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8 --rw=randread"
