@@ -95,7 +95,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         if storage is None and seen.partial:  # its storage may not be known yet
             split_size = before.sent.limits.split_size if before.sent.limits else None
         else:
-            split_size = split_size_of(known.policy, model, storage)
+            split_size = split_size_of(known.policy, now.abilities, model, storage)
         try:
             after, order = _look(before, known, share, now, model, split_size, now_ns)
         except Exception as error:
@@ -118,7 +118,8 @@ def static_limits(state: State) -> list[SetLimits]:
         if policy is None or known.sent.limits is None:
             continue
         if policy.limit is not None:
-            split_size = split_size_of(policy, model, state.storages.get(known.storage or ""))
+            storage = state.storages.get(known.storage or "")
+            split_size = split_size_of(policy, known.abilities, model, storage)
             limits = pricing.static_limits(known.abilities, policy, model, split_size, policy.limit)
         elif known.pricing.rate is not None:  # its share held it, and nobody divides it any more
             limits = known.sent.found or UNLIMITED
