@@ -49,7 +49,7 @@ _PARTS = (
 
 @dataclass(frozen=True)
 class Profile:
-    """Parts of an agent's CPU time: by what it is spent on, and of the dearest functions."""
+    """Parts of an agent's CPU time: by kind of work, and of the dearest functions."""
 
     scenario: str
     samples: int
@@ -93,7 +93,7 @@ def _place(frame: FrameType | None) -> str:
 
 
 def sample_into(path: Path) -> None:
-    """Set signal handlers that count where CPU time is spent."""
+    """Set signal handlers that count the functions that CPU time is spent in."""
     counts: Counter[str] = Counter()
 
     def count(_number: int, frame: FrameType | None) -> None:

@@ -48,7 +48,7 @@ LEAST_TICKS = 30
 
 @dataclass(frozen=True)
 class Machine:
-    """What figures were measured on, and of which commit."""
+    """The machine and the commit that figures are of."""
 
     cpu: str
     cpus: int | None

@@ -52,7 +52,7 @@ def start_guest() -> Process:
 
 
 def counted(number: str) -> dict[str, int]:
-    """Return what the kernel has counted of the VM's group on a device."""
+    """Return the kernel's counts of the VM's group on a device."""
     for line in (SCOPE / "io.stat").read_text().splitlines():
         device, *fields = line.split()
         if device == number:
@@ -101,7 +101,7 @@ def files() -> dict[str, str]:
 
 
 def main() -> Mapping[str, object]:
-    """Return what came of it."""
+    """Return all settings and rates by their moment."""
     qemu = start_guest()
     place = StoragePaths().places(DISK)[-1]
     number = place.number or ""

@@ -44,7 +44,7 @@ STORAGE_DAEMON = shutil.which("qemu-storage-daemon")
 
 @dataclass(frozen=True)
 class Setup:
-    """What was measured, and where."""
+    """The share, the bounds and the kernels."""
 
     question: str
     share: int
@@ -90,7 +90,7 @@ def lacking() -> str | None:
 
 
 def run(kernel: Path | None = None) -> Told:
-    """Boot the guest, and return what it tells.
+    """Boot the guest, and return its results.
 
     kernel: another than Debian's, with all built in, such as one that has io.latency.
     """

@@ -1,4 +1,4 @@
-"""What the guest tells (guest.py), as result files hold it."""
+"""The results of one guest (guest.py), as result files hold them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Told(
         "iocost_restored": "iocost restored",
     },
 ):
-    """What came of it.
+    """Settings and rates by their moment.
 
     disk: its name and number. limits: the bounds by their names in io.max. free: reads without a
-    bound. within: reads that keep to the share. errors, saved: what is left at the end.
+    bound. within: reads that keep to the share. errors, saved: of the agent, at the end.
     """
 
     disk: tuple[str, str]

@@ -32,7 +32,7 @@ class Daemons:
 
     @classmethod
     def built(cls, stock: Path | None, patched: Path | None, quick: bool) -> Daemons:
-        """Return the daemons of two folders; None: of what qemu-patches/build makes."""
+        """Return the daemons of two folders; None: those that qemu-patches/build makes."""
         folders = (stock or binaries("--stock"), patched or binaries())
         old, new = (folder / "qemu-storage-daemon" for folder in folders)
         return cls(old, new, quick)
@@ -82,7 +82,7 @@ class Daemon:
         return f"nbd+unix:///t{member}?socket={self._nbd}"
 
     def stats(self) -> GroupStats:
-        """Return what the patched QEMU has counted of the group."""
+        """Return the patched QEMU's counts of the group."""
         [group] = msgspec.convert(self._qmp.ask("query-throttle-groups"), list[GroupStats])
         return group
 

@@ -101,7 +101,7 @@ def _run_jobs(
     guests: Mapping[str, Vm],
     folder: Path,
 ) -> dict[str, Done]:
-    """Run all jobs at once, and return what each drive did."""
+    """Run all jobs at once, and return each drive's requests."""
     exports = [drive for drive in drives if not drive.guest]
     jobs: dict[str, Job] = {}
     for i, drive in enumerate(exports):
