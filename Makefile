@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
-.PHONY: help setup packages demo test test-qemu test-exact check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup packages demo test test-qemu test-exact check metrics-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -39,6 +39,9 @@ check: setup ## Check style and types
 	$(BIN)/ruff format --check --config agent/pyproject.toml agent benchmarks libvirt-hooks/qemu.d/50-iokeel
 	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks
 	shellcheck agent/packages .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/testing benchmarks qemu-patches)
+
+metrics-doc: setup ## Write docs/metrics.md anew, from the code
+	$(BIN)/python -m iokeel.report.metrics_doc >docs/metrics.md
 
 bench: bench-retune bench-agent bench-backstop bench-disksim ## Run all benchmarks
 

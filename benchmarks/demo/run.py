@@ -30,7 +30,8 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.demo.conformance import Completions, Conformance, phase_conformance
-from iokeel.cli import client, tables
+from iokeel.cli import client
+from iokeel.cli.drive_table import DriveStatsTable
 from iokeel.errors import IokeelError
 from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import Host
@@ -277,7 +278,7 @@ def _progress(scenario: dict[str, Any], at: float, socket: Path | None) -> Group
     if socket is None:
         return Group(title)
     try:
-        return Group(title, tables.DriveTable(client.vms(socket)))
+        return Group(title, DriveStatsTable(client.vms(socket)))
     except IokeelError as error:
         return Group(title, Text(str(error)))
 

@@ -27,8 +27,9 @@ from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
 from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source, VmInfo
-from iokeel.report.http import serve
+from iokeel.report.http import Api, serve
 from iokeel.report.prometheus import Metrics
+from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 from iokeel.state_store import StateStore
 from iokeel.words.units import iops
 
@@ -57,7 +58,7 @@ class Agent:
     storages: DriveStorages = field(init=False)
     cgroups: Cgroups | None = None
     drive_errors: Counter[DriveId] = field(default_factory=Counter)
-    last_error: dict[DriveId, str] = field(default_factory=dict)
+    last_errors: dict[DriveId, IokeelError] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
     _pending: set[DriveId] = field(default_factory=set)
     _failed: dict[DriveId, float] = field(default_factory=dict)
@@ -81,17 +82,26 @@ class Agent:
             found.update(source.vms())
         return found
 
-    def errors(self) -> Counter[str]:
-        """Return what went wrong at the agent's edges, by kind."""
-        total: Counter[str] = Counter(self.metrics.errors)
+    def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
+        """Return a snapshot of these VMs, or of all, for a report. Does no I/O."""
+        errors = Counter(self.metrics.errors)
         for source in self.sources:
-            total.update(source.errors)
+            errors.update(source.errors)
         if self.cgroups is not None:
-            total.update(self.cgroups.errors)
-        return total
+            errors.update(self.cgroups.errors)
+        known = Known(
+            self.state,
+            self.vms(),
+            self.cgroups.held if self.cgroups is not None else {},
+            self.drive_errors,
+            self.last_errors,
+            errors,
+            sum(source.reconnects for source in self.sources),
+        )
+        return snapshot_of(known, domains)
 
-    def announced(self, domain: str) -> None:
-        """Look at a domain at once, of which a hook says that it comes or goes."""
+    def announce(self, domain: str) -> None:
+        """Look at a domain at once: a hook says that it comes or goes."""
         for source in self.sources:
             source.announce(domain)
 
@@ -101,7 +111,8 @@ class Agent:
         for source in self.sources:
             source.on_change = self._on_change
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(serve(self, self.config))
+            api = Api(self.config.classes, self.snapshot, self.announce, self.metrics)
+            await stack.enter_async_context(serve(api, self.config.agent))
             followers = [asyncio.create_task(source.run()) for source in self.sources]
             watcher = asyncio.create_task(self._look_at_changes())
             try:
@@ -280,12 +291,12 @@ class Agent:
             self._failed[order.drive] = time.monotonic() + retry_s
             self.drive_errors[order.drive] += 1
             self.metrics.errors["rejected" if rejected else "set"] += 1
-            if self.last_error.get(order.drive) != str(error):
+            if self.last_errors.get(order.drive) != error:
                 log.error("%s", error)
-            self.last_error[order.drive] = str(error)
+            self.last_errors[order.drive] = error
         else:
             self._failed.pop(order.drive, None)
-            self.last_error.pop(order.drive, None)
+            self.last_errors.pop(order.drive, None)
             log.info("%s: limits set, for %s", order.drive, order.reason.value)
         finally:
             self._pending.discard(order.drive)
@@ -357,7 +368,7 @@ async def run_agent(config: Config) -> None:
             agent.cgroups = groups
         else:
             groups.restore()  # what an agent has left that was killed
-        agent.metrics.watch(agent)
+        agent.metrics.watch(agent.snapshot)
         task = asyncio.create_task(agent.run())
 
         def stop() -> None:

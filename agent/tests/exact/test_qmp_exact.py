@@ -230,7 +230,7 @@ def test_a_stock_storage_daemon_is_held_and_says_that_it_counts_nothing(
     agent = Agent(folder, f'[[vm]]\nname = "sd1"\nsocket = "{stock.agent_socket}"\n{ALICE}').start()
     try:
         (vm,) = eventually(lambda: agent.ask("/v1/vms"))
-        assert "counts nothing" in vm["policy_error"]
+        assert "counts nothing" in vm["policy_error"]["what"]
 
         def limits() -> dict[str, int]:
             found = stock.ask("qom-get", path="/objects/alice", property="limits")

@@ -59,7 +59,7 @@ def test_a_bad_policy_changes_nothing_and_is_told(guest: Vm, agent: HostAgent) -
     eventually(lambda: agent.metrics()[key] == 0)
     assert limited(host, 900)
     assert agent.says("limit")
-    assert "limit" in agent.stats("db1")[0]["policy_error"]
+    assert "limit" in agent.stats("db1")[0]["policy_error"]["what"]
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
     eventually(lambda: agent.metrics()[key] == 1)
     eventually(lambda: limited(host, 2000))

@@ -59,7 +59,7 @@ def test_a_group_that_throttles_others_too_is_not_touched(guest: Vm, agent: Host
     set_metadata(agent.host, "db1", '<policy><drive target="vdb" limit="900"/></policy>')
     eventually(lambda: agent.drive("db1", "vdb")["errors"] >= 1)
     assert shown(agent.host, "both") == {"total_iops_sec": 60}
-    assert "throttle other drives too" in agent.drive("db1", "vdb")["error"]
+    assert "throttle other drives too" in agent.drive("db1", "vdb")["error"]["what"]
 
 
 def test_a_group_gets_back_what_it_had_when_the_policy_goes(guest: Vm, agent: HostAgent) -> None:

@@ -16,7 +16,7 @@ from typing import get_type_hints
 import pytest
 from lxml import etree
 
-from iokeel.cli import tables as printed
+from iokeel.cli.policy_table import policy_table, policy_values
 from iokeel.config.tables import ClassTable, DriveTable, TenantTable
 from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, checked
 from iokeel.errors import PolicyError
@@ -148,7 +148,7 @@ def test_the_range_on_the_page_is_the_one_that_is_checked(field: str) -> None:
 def test_policy_check_prints_every_attribute() -> None:
     drive = DrivePolicy(100, 1000, 2000, 30, 50, 5.0, True)
     policy = DomainPolicy({"vda": drive}, None, "acme")
-    assert printed.policy_values(policy, ["vda"])["drives"] == {"vda": asdict(drive)}
-    table = printed.policy(policy, ["vda"])
+    assert policy_values(policy, ["vda"])["drives"] == {"vda": asdict(drive)}
+    table = policy_table(policy, ["vda"])
     # The target in place of the budget, which the table for people leaves out.
     assert len(table.columns) == len(FIELDS)

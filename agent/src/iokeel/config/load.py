@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from iokeel.config.paths import DEFAULT_CONFIG
 from iokeel.config.settings import (
     AgentConfig,
     CgroupConfig,
@@ -41,8 +42,6 @@ from iokeel.core.policy import (
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
 from iokeel.errors import ConfigError, CurveError, PolicyError
 from iokeel.words.quoting import shown, shown_path
-
-DEFAULT_CONFIG = Path("/etc/iokeel/agent.toml")
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
@@ -26,7 +27,7 @@ class AgentConfig:
     metrics_address: where metrics are served besides the socket; None for nowhere.
     """
 
-    socket: Path = Path("/run/iokeel/agent.sock")
+    socket: Path = DEFAULT_SOCKET
     state_dir: Path = Path("/var/lib/iokeel")
     tick_seconds: float = 1.0
     log_level: str = "info"

@@ -29,7 +29,7 @@ KEYS = [
     *("min_bps", "max_bps", "burst_bps"),
 ]
 GOOD = '<policy xmlns="urn:iokeel:policy:1" class="gold"><drive target="vda" limit="500"/></policy>'
-NONE_THERE = "is not there; start the agent (systemctl start iokeel), or give --socket"
+NONE_THERE = "is not there; start `iokeel agent`, or give its socket by --socket"
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_classes_come_from_the_configuration(tmp_path: Path, policy: Path) -> No
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     mend = "give a readable file, - or a VM"
     said = refused(2, "policy", "check", tmp_path)
-    assert said == f"{tmp_path}: can't be read, Is a directory; {mend}"
+    assert said == f"{tmp_path}: can't be read, is a directory; {mend}"
     said = refused(2, "policy", "check", tmp_path / "none.xml")
     assert said == f"{tmp_path}/none.xml: no such file; give a file, - or a VM"
     assert "too long" in refused(2, "policy", "check", "x" * 5000)
@@ -208,25 +208,28 @@ def test_a_stale_socket_is_told_from_none(short_folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     said = refused(1, "stats", "--socket", path)
-    assert said == f"{path}: nobody serves it; start the agent (systemctl start iokeel)"
+    assert said == f"{path}: nobody serves it; start `iokeel agent`"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_without_permission_the_mend_is_said(agent: Agent) -> None:
     said = refused(1, "stats", "--socket", agent.socket, uid=NOBODY)
-    mend = "run as root or in the socket's group"
+    mend = "run as root or as a member of the socket's group"
     assert said == f"{agent.socket}: permission denied; {mend}"
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"", "the agent ended in the middle of its answer"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[", "not this version's agent"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "not this version's agent"),
-        (b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops", "not this version's agent"),
-        (b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}", "not this version's agent"),
-        (b"SSH-2.0-x\r\n", "not this version's agent"),
+        (b"", "the agent ended before it had answered"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[", "not from an agent of this version"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "not from an agent of this version"),
+        (
+            b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops",
+            "not from an agent of this version",
+        ),
+        (b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}", "not from an agent of this version"),
+        (b"SSH-2.0-x\r\n", "not from an agent of this version"),
     ],
 )
 def test_an_answer_that_is_none_is_one_line(short_folder: Path, answer: bytes, said: str) -> None:
@@ -290,7 +293,7 @@ def test_why_and_check_of_a_vm(agent: Agent) -> None:
     done = iokeel("policy", "check", "db1", "--socket", agent.socket)
     valid, warning = done.out.splitlines()
     assert (done.status, valid) == (0, "db1: its policy is valid")
-    assert "reservations are not guaranteed, its capacity is not known" in warning
+    assert "reservations are not guaranteed, because its capacity is not known" in warning
 
 
 def test_stats_show_storages(agent: Agent) -> None:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.config import load as config
 from iokeel.config.load import load, parse
+from iokeel.config.paths import DEFAULT_CONFIG
 from iokeel.config.settings import (
     Address,
     AgentConfig,
@@ -253,7 +253,7 @@ def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
             load(tmp_path / "agent.toml", default_missing=default_missing)
 
 
-@pytest.mark.skipif(config.DEFAULT_CONFIG.exists(), reason="this host has an agent.toml")
+@pytest.mark.skipif(DEFAULT_CONFIG.exists(), reason="this host has an agent.toml")
 def test_without_a_file_defaults_hold_where_that_is_asked_for() -> None:
     assert load(default_missing=True) == Config()
     with pytest.raises(ConfigError, match=r"/etc/iokeel/agent\.toml: no such file"):

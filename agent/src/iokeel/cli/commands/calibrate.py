@@ -8,10 +8,16 @@ from typing import Annotated
 
 import typer
 
+from iokeel.calibrate.measurement import QUICK, Plan
+from iokeel.calibrate.target import TargetOptions
+from iokeel.cli.calibration import parse_size_option, run_calibration
+
 _LEAST_SECONDS, _MOST_SECONDS = 0.2, 3600.0
 _MOST_THREADS = 64
+app = typer.Typer(add_completion=False)
 
 
+@app.command()
 def calibrate(
     storage: Annotated[
         str,
@@ -83,11 +89,6 @@ def calibrate(
     A folder is measured in a temporary file. A device or export is only read, unless
     --destroy-data is given. A storage in use is refused.
     """
-    # Imported here because no other subcommand needs the control law or fio.
-    from iokeel.calibrate.measurement import QUICK, Plan
-    from iokeel.calibrate.target import TargetOptions
-    from iokeel.cli.calibration import parse_size_option, run_calibration
-
     size_bytes = None if size is None else parse_size_option(size)
     options = TargetOptions(size_bytes, destroy_data, fill, even_if_in_use, threads)
     plan = QUICK if quick else Plan()
