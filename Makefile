@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
-.PHONY: help setup packages demo test test-qemu test-exact check metrics-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup packages demo demo-verdicts test test-qemu test-exact check metrics-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -23,8 +23,11 @@ packages:
 demo: setup ## Watch iokeel hold three real guests to their policies (MODE=exact: on the patched QEMU)
 	$(RUN) benchmarks.demo.run
 
+demo-verdicts: setup ## Show that the demo's verdict is about iokeel, not the machine (RUNS=20; an hour)
+	$(RUN) benchmarks.demo.verdicts
+
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
-	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder \
+	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 \
 		tests/system tests/lab tests/edges tests/unit ../benchmarks/disksim/tests
 
 test-qemu: setup ## Build QEMU with the patches, and test it and the agent at its QMP socket

@@ -1,40 +1,19 @@
-"""Turns on the machine, for tests that run in several processes (pytest --numprocesses).
-
-A test marked `alone` measures a time or a rate. It runs while no other test of the checkout does.
-"""
+"""Turns on a machine, between processes: alone, or together with all others that are not alone."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
-
-# One process has all tests of a suite of hosts, so that two are side by side at most.
-HOSTS = [
-    pytest.param(suite, marks=pytest.mark.xdist_group(suite)) for suite in ("bookworm", "trixie")
-]
-
-# Two folders of the checkout, because every test process can lock them.
-_QUEUE = Path(__file__).parent
-_MACHINE = _QUEUE.parent
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside the timeout, which must not count the wait
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a test and its fixtures in its turn."""
-    with turn(_QUEUE, _MACHINE, alone=item.get_closest_marker("alone") is not None):
-        return (yield)
 
 
 @contextlib.contextmanager
 def turn(queue: Path, machine: Path, *, alone: bool) -> Iterator[None]:
-    """Hold a machine, alone or with others who are not. queue, machine: files or folders to lock.
+    """Wait for a turn, and hold it. queue, machine: files or folders, the same for all processes.
 
-    Nobody overtakes the one at the head of the queue, so whoever wants to be alone gets there.
+    Nobody overtakes the head of the queue, so a process that wants to be alone gets its turn.
     """
     with _locked(queue, fcntl.LOCK_EX) as head:
         with _locked(machine, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):

@@ -1,3 +1,3 @@
 """What all tests share."""
 
-pytest_plugins = ("testing.turns",)
+pytest_plugins = ("testing.workers",)

@@ -28,27 +28,27 @@ from iokeel.host.disk_counters import DiskStats
 from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.report.http import Api, serve
+from iokeel.report.notices import Notices
 from iokeel.report.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 from iokeel.state_store import StateStore
-from iokeel.words.units import iops
 
 log = logging.getLogger(__name__)
 
 _SET_TIMEOUT_S = 5.0
-# Limits that QEMU refused once it will refuse again: don't ask every second.
+# QEMU will refuse again what it has refused once, so don't ask every second.
 _REJECTED_RETRY_S = 30.0
 _SAVE_INTERVAL_S = 5.0
-# Cgroups follow changes of limits no more often than this, and are looked at this often besides.
+# Cgroups follow changes of limits at most this often, and are checked this often without any.
 _BOUND_INTERVAL_S = 2
 _BOUND_AGAIN_S = 10
-# How long a drive of before the start that isn't seen is remembered: its guest may be found yet.
+# After a start, a saved drive that isn't seen is remembered for so long. Its guest may come yet.
 _FIND_AGAIN_S = 60.0
 
 
 @dataclass
 class Agent:
-    """The running agent: what the sources showed, what the controller knows, what went wrong."""
+    """The running agent: its sources, the law's state, and its errors."""
 
     config: Config
     sources: list[Source]
@@ -68,7 +68,7 @@ class Agent:
     _bounding: bool = False
     _bound_at_ns: int = -(10**12)
     _moved: bool = False
-    _oversold: set[StorageId] = field(default_factory=set)
+    _notices: Notices = field(default_factory=Notices)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -125,7 +125,7 @@ class Agent:
                 await asyncio.gather(watcher, *followers, return_exceptions=True)
 
     async def look(self, domains: Collection[str] | None) -> None:
-        """Sample all VMs' drives, or some domains' only, decide, and send what was decided."""
+        """Sample all VMs' drives, or some domains' only, decide, and send the orders."""
         async with self._looking:
             counters = await self._sample(domains)
             if domains is None:
@@ -139,23 +139,32 @@ class Agent:
                 keep=domains is not None or time.monotonic() < self._started + _FIND_AGAIN_S,
             )
             self.state, orders = decide(self.state, seen, now_ns)
-            self._tell_oversold()
+            self.metrics.errors["internal"] += self._notices.tell(self.state)
             self._moved = self._moved or bool(orders)
-            interval_s = _BOUND_INTERVAL_S if self._moved else _BOUND_AGAIN_S
-            due = now_ns >= self._bound_at_ns + interval_s * NS_PER_S
-            if domains is None and self.cgroups is not None and due and not self._bounding:
-                self._bounding = True
-                self._bound_at_ns, self._moved = now_ns, False
-                self._spawn(self._bound_groups(partial=seen.keep))
-            if orders:  # written before it is done: after a crash it has to be known again
+            if domains is None:
+                self._bound_cgroups(now_ns, partial=seen.keep)
+            if (
+                orders
+            ):  # saved before they are carried out, because a restart after a crash needs them
                 await self._save({order.drive: self.state.drives[order.drive] for order in orders})
             for order in orders:
                 self._send(order)
         if self.state.suspects:
             self._spawn(self._look_again({drive.domain for drive in self.state.suspects}))
 
+    # The cgroups beneath
+
+    def _bound_cgroups(self, now_ns: int, *, partial: bool) -> None:
+        """Bring VMs' cgroups up to date, if that is due."""
+        interval_s = _BOUND_INTERVAL_S if self._moved else _BOUND_AGAIN_S
+        due = now_ns >= self._bound_at_ns + interval_s * NS_PER_S
+        if self.cgroups is not None and due and not self._bounding:
+            self._bounding = True
+            self._bound_at_ns, self._moved = now_ns, False
+            self._spawn(self._bound_groups(partial=partial))
+
     async def _bound_groups(self, *, partial: bool) -> None:
-        """Keep VMs' cgroups at what their drives may do, beside the ticks."""
+        """Keep VMs' cgroups at their drives' shares, beside the ticks."""
         assert self.cgroups is not None
         try:
             devices = {
@@ -168,19 +177,6 @@ class Agent:
             await asyncio.to_thread(self.cgroups.apply, orders, processes, partial=partial)
         finally:
             self._bounding = False
-
-    def _tell_oversold(self) -> None:
-        """Say which storages are promised more than they serve, once for each time it begins."""
-        sold = {name: s for name, s in self.state.storages.items() if s.oversold}
-        for name in sold.keys() - self._oversold:
-            log.warning(
-                "storage %s: %s are reserved of a capacity of %s, so reservations are scaled down"
-                " together when all ask; lower some or move a drive",
-                name,
-                iops(sold[name].promised),
-                iops(sold[name].policy.capacity or 0),
-            )
-        self._oversold = set(sold)
 
     # The loop
 
@@ -253,7 +249,7 @@ class Agent:
                 continue
             for target, info in vm.drives.items():
                 drive = DriveId(name, target)
-                if drive in self._pending:  # an order is on its way: what holds is not known
+                if drive in self._pending:  # an order is on its way: its limits aren't known
                     in_force, failed = None, False
                 else:
                     in_force = info.in_force
@@ -297,7 +293,7 @@ class Agent:
         else:
             self._failed.pop(order.drive, None)
             self.last_errors.pop(order.drive, None)
-            log.info("%s: limits set, for %s", order.drive, order.reason.value)
+            log.info("%s: limits set: %s", order.drive, order.reason.value)
         finally:
             self._pending.discard(order.drive)
 
@@ -309,7 +305,7 @@ class Agent:
         raise DriveGone(str(order.drive), "its guest is no longer there")
 
     async def _stop(self) -> None:
-        """Leave every drive at its policy's static limit, and remember what was done."""
+        """Leave every drive at its policy's static limit, and save that."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         async with self._looking:
             orders = static_limits(self.state)
@@ -347,7 +343,7 @@ class Agent:
 async def run_agent(config: Config) -> None:
     """Run an agent until SIGTERM or SIGINT, which stop it cleanly.
 
-    Raises IokeelError where it can't start: another agent runs, or its folders can't be used.
+    Raises IokeelError if it can't start: another agent runs, or its folders can't be used.
     """
     gc.set_threshold(100_000, 20, 50)  # a tick makes many objects, and hardly any cycle
     loop = asyncio.get_running_loop()
@@ -367,7 +363,7 @@ async def run_agent(config: Config) -> None:
         if config.cgroup.enabled:
             agent.cgroups = groups
         else:
-            groups.restore()  # what an agent has left that was killed
+            groups.restore()  # from an agent that was killed
         agent.metrics.watch(agent.snapshot)
         task = asyncio.create_task(agent.run())
 

@@ -17,15 +17,16 @@ from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import DrivePolicy, checked
 from iokeel.core.state import Credit, DriveState, Pricing, Sent
-from iokeel.errors import ConfigError, CurveError, IokeelError
+from iokeel.errors import ConfigError, CurveError, IokeelError, PolicyError
 
 log = logging.getLogger(__name__)
 
 _CURVES = {"cost_read", "cost_write"}
 _LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
 # Raised by text that the agent didn't write.
-_NOT_OURS = (msgspec.DecodeError, ValueError, TypeError, CurveError)
+_NOT_OURS = (msgspec.DecodeError, ValueError, TypeError, CurveError, PolicyError)
 
 
 class StateStore:
@@ -181,6 +182,8 @@ class StateStore:
 class _Kept(NamedTuple):
     """The part of a drive's state that is saved."""
 
+    policy: DrivePolicy | None
+    tenant: str | None
     sent: ThrottleLimits | None
     replaced: ThrottleLimits | None
     found: ThrottleLimits | None
@@ -192,6 +195,8 @@ class _Kept(NamedTuple):
 
 def _kept(known: DriveState) -> _Kept:
     return _Kept(
+        known.policy,
+        known.tenant,
         known.sent.limits,
         known.sent.replaced,
         known.sent.found,
@@ -216,6 +221,8 @@ class _Row(msgspec.Struct):
     credit_open: bool
     granted_seconds: float
     priced_for: Mix | None
+    policy: DrivePolicy | None = None  # a row of an older version has none
+    tenant: str | None = None
 
 
 _ROWS = msgspec.json.Decoder(_Row)
@@ -230,13 +237,19 @@ def _text(kept: _Kept) -> str:
         kept.credit_open,
         kept.granted_seconds,
         kept.priced_for,
+        kept.policy,
+        kept.tenant,
     )
     return msgspec.json.encode(row).decode()
 
 
 def _state(text: str) -> DriveState:
     row = _ROWS.decode(text)
+    if row.policy is not None:
+        checked(row.policy, "the saved policy")
     return DriveState(
+        policy=row.policy,
+        tenant=row.tenant,
         credit=Credit(row.credit_seconds, row.credit_open),
         pricing=Pricing(mix=row.priced_for),
         sent=Sent(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.demo.conformance import Completions
+from benchmarks.demo.fio_log import Completions
 from testing.agents import HostAgent
 from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import Host

@@ -1,5 +1,6 @@
 """The agent against real libvirt: this machine's 9.0 with QEMU 7.2, and 11.3 with QEMU 10.0."""
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -62,6 +63,36 @@ def test_a_bad_policy_changes_nothing_and_is_told(guest: Vm, agent: HostAgent) -
     assert "limit" in agent.stats("db1")[0]["policy_error"]["what"]
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
     eventually(lambda: agent.metrics()[key] == 1)
+    eventually(lambda: limited(host, 2000))
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '<policy><drive target="vda" limit="-5"/></policy>',
+        '<policy class="nowhere"><drive target="vda"/></policy>',
+    ],
+)
+def test_a_bad_policy_lifts_no_limit_when_the_agent_restarts(
+    guest: Vm, agent: HostAgent, bad: str, end: signal.Signals
+) -> None:
+    host = agent.host
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="900"/></policy>')
+    eventually(lambda: limited(host, 900))
+    set_metadata(host, "db1", bad)
+    key = 'iokeel_domain_policy_valid{domain="db1"}'
+    eventually(lambda: agent.metrics()[key] == 0)
+    agent.stop(end)
+    assert blkdeviotune(host, "db1")["total_iops_sec"] <= 900
+    agent.start()
+    eventually(lambda: agent.metrics()[key] == 0)
+    eventually(lambda: agent.drive("db1")["limit_iops"] == 900)
+    eventually(lambda: limited(host, 900))
+    assert agent.stop() == 0
+    assert 0 < blkdeviotune(host, "db1")["total_iops_sec"] <= 900
+    agent.start()
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
     eventually(lambda: limited(host, 2000))
 
 
@@ -210,7 +241,7 @@ def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: HostAgent, disk: P
 @pytest.mark.alone
 def test_fio_is_held_to_the_policy(guest: Vm, agent: HostAgent) -> None:
     """By fio's own log: never a quarter over the limit in any second, and not far below."""
-    from benchmarks.demo.conformance import Completions
+    from benchmarks.demo.fio_log import Completions
 
     in_charge(agent)
     common = "--filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8 --rw=randread"

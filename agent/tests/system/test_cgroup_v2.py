@@ -10,8 +10,7 @@ from benchmarks.backstop.told import TRAFFIC, Told
 if missing := lacking():
     pytest.skip(f"the guest needs {missing}", allow_module_level=True)
 
-# One guest measures for all tests, so one worker has them all.
-pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("v2"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 UNSET = {"io.max": "", "io.weight": "default 100", "io.bfq.weight": "default 100"}
 

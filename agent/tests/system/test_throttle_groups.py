@@ -13,7 +13,7 @@ from testing.lab.vm import Vm
 from testing.waiting import eventually
 from tests.system.rig import policy, set_metadata
 
-pytestmark = [pytest.mark.xdist_group("trixie"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from iokeel.core.counters import DriveId, Flow
 from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import FIELDS, ThrottleLimits
+from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import Credit, DriveState, Pricing, Sent
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.state_store import StateStore
@@ -43,8 +44,20 @@ flows = st.builds(
     st.lists(st.sampled_from([512.0, 4096.0, 65536.0]), max_size=4).map(tuple),
 )
 mixes = st.builds(Mix, flows, flows)
+policies = st.builds(
+    DrivePolicy,
+    reservation=st.integers(0, 1000),
+    limit=st.none() | st.integers(1000, 10**8),
+    weight=st.integers(1, 10_000),
+    latency_target_ms=st.none() | st.floats(0.001, 60_000),
+    separate_budgets=st.booleans(),
+)
 states = st.builds(
-    lambda sent, credit, pricing: DriveState(credit=credit, pricing=pricing, sent=sent),
+    lambda policy, tenant, sent, credit, pricing: DriveState(
+        policy=policy, tenant=tenant, credit=credit, pricing=pricing, sent=sent
+    ),
+    policy=st.none() | policies,
+    tenant=st.none() | st.text(max_size=5),
     sent=st.builds(
         Sent,
         limits=limits,
@@ -80,6 +93,7 @@ def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
     assert loaded.keys() == known.keys()
     for drive, state in known.items():
         back = loaded[drive]
+        assert (back.policy, back.tenant) == (state.policy, state.tenant)
         assert (back.credit, back.sent) == (state.credit, state.sent)
         assert back.pricing == state.pricing
         if back.pricing.mix is not None:

@@ -17,9 +17,9 @@ Here's how it works. `decide` looks at every drive once a tick:
 Most looks find no reason: a QEMU holds its limits by itself, and on stock QEMU each change lets a
 tenth of a second through for nothing.
 
-A drive without a policy is left alone. One that loses its policy gets back the limits that it had
-before (`_release`). When the agent stops, every drive gets its policy's limit for good
-(`static_limits`).
+A drive that validly has no policy is left alone. One that loses its policy gets back the limits
+that it had before (`_release`). One whose policy can't be told keeps the last good one. When the
+agent stops, every drive gets its policy's limit for good (`static_limits`).
 
 docs/control-law.md has the whole law with its symbols.
 """
@@ -40,6 +40,7 @@ from iokeel.core.drive.retune import base_rate
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import Reason, SetLimits
+from iokeel.core.policy import UNKNOWN
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
@@ -64,34 +65,48 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
 
     now_ns: the monotonic clock. The same input gives the same output; the same observation twice
     sends nothing the second time. Drives that are not seen are forgotten, unless the observation
-    is partial or says to keep them.
+    is partial or says to keep them. A drive on which the law fails is set aside: its limits stay,
+    the others are served, and State.failures has the error.
     """
     models = _models(state.model, state.storages if seen.partial else seen.storages)
     drives = dict(state.drives) if seen.partial or seen.keep else {}
+    failures: dict[DriveId | None, Exception] = {}
     for drive, now in seen.drives.items():
-        drives[drive] = _with_reading(state.drives.get(drive, NEW), now, models[now.storage])
+        before = state.drives.get(drive, NEW)
+        try:
+            drives[drive] = _with_reading(before, now, models[now.storage])
+        except Exception as error:
+            drives[drive], failures[drive] = before, error
     storages, shares = state.storages, None
     if not seen.partial:
-        storages, shares = allocate(
-            seen.drives, drives, seen.storages, state.storages, state.tenants
-        )
+        there = {drive: drives[drive] for drive in seen.drives if drive not in failures}
+        try:
+            storages, shares = allocate(there, seen.storages, state.storages, state.tenants)
+        except Exception as error:
+            failures[None] = error
     orders: list[SetLimits] = []
     suspects: list[DriveId] = []
     for drive, now in seen.drives.items():
+        if drive in failures:
+            continue
         before, known = state.drives.get(drive, NEW), drives[drive]
         share = known.share if shares is None else shares.get(drive)
         model, storage = models[now.storage], storages.get(now.storage or "")
         if storage is None and seen.partial:  # its storage may not be known yet
             split_size = before.sent.limits.split_size if before.sent.limits else None
         else:
-            split_size = split_size_of(now.policy, model, storage)
-        after, order = _look(before, known, share, now, model, split_size, now_ns)
+            split_size = split_size_of(known.policy, model, storage)
+        try:
+            after, order = _look(before, known, share, now, model, split_size, now_ns)
+        except Exception as error:
+            failures[drive] = error
+            continue
         drives[drive] = after
         if order is not None:
             orders.append(SetLimits(drive, *order))
         if after.finding.verdict is Verdict.SUSPECT:
             suspects.append(drive)
-    return State(state.model, drives, state.tenants, storages, tuple(suspects)), orders
+    return State(state.model, drives, state.tenants, storages, tuple(suspects), failures), orders
 
 
 def static_limits(state: State) -> list[SetLimits]:
@@ -124,7 +139,13 @@ def _models(
 
 
 def _with_reading(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
-    """Return a drive's state with its rates, demand and credit brought up to a reading."""
+    """Return a drive's state with its policy, rates, demand and credit brought up to a reading.
+
+    If its policy is unknown, the last good one stays. From here on the law only reads that.
+    """
+    policy, tenant = seen.policy, seen.tenant
+    if policy is UNKNOWN:
+        policy, tenant = before.policy, before.tenant
     limits, charged = before.sent.limits, before.abilities.cost_curve
     measured = measure(
         before.measured,
@@ -138,15 +159,15 @@ def _with_reading(before: DriveState, seen: DriveSeen, model: CostModel) -> Driv
         use = Use()
         if not did.idle:
             use = use_of(limits, before.pricing.rate, did, rate, charged=charged)
-        reservation = seen.policy.reservation if seen.policy else 0
+        reservation = policy.reservation if policy else 0
         demand = demand_after(demand, measured, use, reservation, seen.abilities)
-        credit = credit_after(credit, seen.policy, rate, did.elapsed_s)
-        if burst.spent_early(credit, seen.policy, use, charged=charged):
+        credit = credit_after(credit, policy, rate, did.elapsed_s)
+        if burst.spent_early(credit, policy, use, charged=charged):
             credit = NO_CREDIT
     return DriveState(
-        seen.policy,
+        policy,
         seen.storage,
-        seen.tenant,
+        tenant,
         before.abilities,
         measured,
         demand,
@@ -171,7 +192,9 @@ def _look(
 
     known: its state with the new reading. split_size: the part size of its large reads.
     """
-    policy, allowed = seen.policy, _allowed(known, share)
+    policy, allowed = known.policy, _allowed(known, share)
+    if policy is None and seen.policy is UNKNOWN:
+        return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN)), None
     if policy is None or allowed is None:
         return _release(known, seen)
     if share is not None and _finds_its_own(before, known, seen):
@@ -215,7 +238,7 @@ def _reason(
 
     misfit: the reason that the look at their prices gave.
     """
-    policy = seen.policy
+    policy = known.policy
     assert policy is not None
     is_other = policy != before.policy or seen.abilities != before.abilities
     if known.pricing.base is None or is_other:

@@ -9,19 +9,20 @@ from typing import NamedTuple
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.policy import DrivePolicy, UnknownPolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 
 
 class DriveSeen(NamedTuple):
     """A drive at a tick.
 
-    counters: None if they can't be read now. in_force: its limits, None if they aren't known.
-    failed: the last order to this drive was not carried out. abilities: those of its QEMU.
-    storage: the name of its storage, None if that isn't known. tenant: its owner.
+    policy: None if the drive validly has none; UNKNOWN if that can't be told now. counters: None if
+    they can't be read now. in_force: its limits, None if they aren't known. failed: the last order
+    to this drive was not carried out. abilities: those of its QEMU. storage: the name of its
+    storage, None if that isn't known. tenant: its owner.
     """
 
-    policy: DrivePolicy | None
+    policy: DrivePolicy | UnknownPolicy | None
     counters: Counters | None
     in_force: ThrottleLimits | None
     failed: bool = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Final
 
 from iokeel.errors import PolicyError
 
@@ -64,6 +66,27 @@ class DomainPolicy:
         """Return a drive's policy, or None if it has none."""
         return self.drives.get(target, self.default)
 
+
+class UnknownPolicy(Enum):
+    """Stands for a policy that can't be read now, which is not the same as none.
+
+    A drive without a policy is released. A drive whose policy is unknown keeps the last good one.
+    The policy of a drive in a domain of unknown policy is unknown, too.
+    """
+
+    UNKNOWN = "unknown"
+
+    def for_drive(self, target: str) -> UnknownPolicy:
+        """Return that a drive's policy is unknown."""
+        return self
+
+    @property
+    def tenant(self) -> None:
+        """The tenant isn't known."""
+        return None
+
+
+UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
 # Classes that are always there; configuration may add to them and override them.
 BUILTIN_CLASSES: Mapping[str, DrivePolicy] = {

@@ -25,6 +25,7 @@ class Verdict(Enum):
     """The outcome of the last look at a drive."""
 
     NO_POLICY = "it has no policy, so it is left alone"
+    POLICY_UNKNOWN = "its policy has never been read, so its limits stay as they are"
     NO_LIMIT = "its policy sets no limit"
     UNKNOWN = "its rates are not known yet"
     IDLE = "it does nothing"
@@ -243,7 +244,8 @@ class State:
     """The law's memory. model: the cost curves of storages that have none of their own.
 
     tenants: the policies of tenants that have one. suspects: drives that need a second look,
-    LOOK_AGAIN_S from now (drive/retune.py).
+    LOOK_AGAIN_S from now (drive/retune.py). failures: errors of the law itself in the last
+    decision, by drive; under None, one of the division among all drives.
     """
 
     model: CostModel = DEFAULT_MODEL
@@ -251,3 +253,4 @@ class State:
     tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
     storages: Mapping[str, StorageState] = field(default_factory=dict)
     suspects: tuple[DriveId, ...] = ()
+    failures: Mapping[DriveId | None, Exception] = field(default_factory=dict)

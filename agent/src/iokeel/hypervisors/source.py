@@ -10,7 +10,7 @@ from typing import Protocol
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DomainPolicy
+from iokeel.core.policy import UNKNOWN, DomainPolicy, UnknownPolicy
 from iokeel.errors import IokeelError
 from iokeel.host.process import Process
 
@@ -34,14 +34,14 @@ class DriveInfo:
 class VmInfo:
     """A running VM.
 
-    drives: by target. policy: the last good one; None if it never had one. policy_error: what is
-    wrong with its policy now; None if nothing is. process: its QEMU; None if that isn't on this
-    host, or isn't found.
+    drives: by target. policy: the last good one; None if it validly has none, UNKNOWN if no good
+    one was read yet. policy_error: what is wrong with its policy now; None if nothing is. process:
+    its QEMU; None if that isn't on this host, or isn't found.
     """
 
     name: str
     drives: Mapping[str, DriveInfo]
-    policy: DomainPolicy | None = None
+    policy: DomainPolicy | UnknownPolicy | None = UNKNOWN
     policy_error: IokeelError | None = None
     process: Process | None = None
 

@@ -17,9 +17,9 @@ from iokeel.core.drive.retune import IDLE_S
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import Reason, SetLimits
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
-from iokeel.core.state import DriveState, Pricing, Sent, State, Verdict
+from iokeel.core.state import DriveState, Measured, Pricing, Sent, State, Verdict
 from testing.sim.drive import DRIVE, Phase, Run, Stream, run
 
 LIMIT = 10_000
@@ -43,7 +43,7 @@ class Watched:
 
     def look(
         self,
-        policy: DrivePolicy | None = POLICY,
+        policy: DrivePolicy | UnknownPolicy | None = POLICY,
         reads: int | None = 0,
         size: int = 8 * KIB,
         failed: bool = False,
@@ -203,6 +203,39 @@ def test_a_drive_that_loses_its_policy_gets_back_what_it_had() -> None:
     assert watched.look(policy=None) == []
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_policy_that_cannot_be_told_lifts_no_limit(restarted: bool) -> None:
+    watched = Watched(in_force=BY_HAND)
+    watched.look()
+    limits = watched.in_force
+    if restarted:
+        saved = watched.known._replace(measured=Measured(), pricing=Pricing())
+        watched.state = State(drives={DRIVE: saved})
+    for reads in (None, 0, 5000, 6250):
+        watched.look(policy=UNKNOWN, reads=reads)
+        assert watched.known.policy == POLICY
+    assert watched.known.sent.found == BY_HAND
+    assert static_limits(watched.state)[0].limits.iops_total is not None
+    if not restarted:
+        assert watched.look(policy=POLICY) == []
+    assert limits is not None
+    assert watched.in_force is not None
+    assert watched.in_force.iops_total
+
+
+def test_a_policy_that_was_never_told_changes_nothing() -> None:
+    watched = Watched(in_force=BY_HAND)
+    saved = DriveState(sent=Sent(limits=BY_HAND, found=UNLIMITED))
+    for state in (State(), State(drives={DRIVE: saved})):
+        watched.state = state
+        assert watched.look(policy=UNKNOWN, reads=5000) == []
+        assert watched.known.finding.verdict is Verdict.POLICY_UNKNOWN
+        assert static_limits(watched.state) == []
+        (order,) = watched.look(policy=POLICY)
+        assert order.reason is Reason.POLICY
+        watched.in_force = BY_HAND
+
+
 def test_limits_changed_by_hand_before_a_policy_went_stay() -> None:
     watched = Watched()
     watched.look()
@@ -274,6 +307,33 @@ def test_static_limits_let_no_size_above_the_limit() -> None:
     for size in range(4096, 1 << 20, 4096):
         passed = limits.iops_total / max(1, size / limits.iops_size)
         assert passed * DEFAULT_CURVE.cost(size) <= 1.001 * LIMIT
+
+
+@pytest.mark.parametrize("broken", ["counters", "policy"])
+def test_a_drive_on_which_the_law_fails_is_set_aside_and_the_others_are_served(broken: str) -> None:
+    nonsense: Any = object()
+    other = DriveId("other", "vda")
+    watched = Watched()
+    watched.look()
+    before = watched.known
+    for second in range(2):
+        counts, policy = counters(101.5 + second, 5000 * second), POLICY
+        if broken == "counters":
+            counts = counts._replace(read_bytes=nonsense)
+        else:
+            policy = replace(POLICY, burst=nonsense)
+        drives = {
+            DRIVE: DriveSeen(policy, counts, watched.in_force),
+            other: DriveSeen(POLICY, counters(101.5 + second, 5000 * second), None),
+        }
+        watched.state, orders = decide(
+            watched.state, Observation(drives), (102 + second) * NS_PER_S
+        )
+        assert [order.drive for order in orders] == [other] * (second == 0)
+        assert watched.state.failures.keys() == {DRIVE}
+        assert watched.known.sent == before.sent
+    assert watched.look() == []
+    assert watched.state.failures == {}
 
 
 def test_a_partial_look_keeps_the_other_drives() -> None:

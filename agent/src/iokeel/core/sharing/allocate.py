@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from iokeel.core.counters import DriveId
-from iokeel.core.observation import DriveSeen, StorageSeen
+from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.claimant import Claimant, claimant_of, share_of
 from iokeel.core.sharing.demand import hidden_demand
@@ -30,25 +30,23 @@ from iokeel.core.state import DriveState, Share, StorageState
 
 
 def allocate(
-    seen: Mapping[DriveId, DriveSeen],
-    known: Mapping[DriveId, DriveState],
+    drives: Mapping[DriveId, DriveState],
     storages: Mapping[str, StorageSeen],
     before: Mapping[str, StorageState],
     tenants: Mapping[str, TenantPolicy],
 ) -> tuple[dict[str, StorageState], dict[DriveId, Share]]:
     """Return the storages' states after a tick, and the shares of drives that have one.
 
-    known: the drives' states, with the tick's rates. storages: the tick's view of the storages
-    with a name. before: their states a tick ago. tenants: those with a policy.
+    drives: the tick's, with its rates. storages: the tick's view of the storages with a name.
+    before: their states a tick ago. tenants: those with a policy.
     """
     claimants: dict[str | None, list[Claimant]] = {name: [] for name in storages}
     strangers: dict[str | None, float] = defaultdict(float)  # rates of drives without a policy
-    for drive, shown in seen.items():
-        if shown.policy is not None:
-            claimant = claimant_of(drive, known[drive], shown)
-            claimants.setdefault(shown.storage, []).append(claimant)
+    for drive, known in drives.items():
+        if known.policy is not None:
+            claimants.setdefault(known.storage, []).append(claimant_of(drive, known, known.policy))
         else:
-            strangers[shown.storage] += known[drive].measured.rate or 0.0
+            strangers[known.storage] += known.measured.rate or 0.0
     activities = {
         name: activity_of(now, before.get(name), (c.known for c in claimants[name]))
         for name, now in storages.items()

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import inf
 
 from iokeel.core.counters import NS_PER_S, DriveId
-from iokeel.core.observation import DriveSeen
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.divide import Claim, Division
 from iokeel.core.state import DriveState, Share
@@ -36,19 +35,18 @@ class Claimant:
         return Claim(self.policy.reservation, self.policy.weight, self.wants)
 
 
-def claimant_of(drive: DriveId, known: DriveState, seen: DriveSeen) -> Claimant:
+def claimant_of(drive: DriveId, known: DriveState, policy: DrivePolicy) -> Claimant:
     """Return a drive with a policy as a claimant."""
-    assert seen.policy is not None
     most = inf if known.ceiling is None else float(known.ceiling)
-    if seen.policy.separate_budgets:
+    if policy.separate_budgets:
         most *= 2
     if known.demand.backlogged or _was_just_backlogged(known):
         wants = most
     elif known.measured.rate is None:  # it may be about to do anything
-        wants = min(most, max(known.demand.rate, seen.policy.reservation))
+        wants = min(most, max(known.demand.rate, policy.reservation))
     else:
         wants = min(most, known.demand.rate)
-    return Claimant(drive, known, seen.policy, seen.tenant, most, wants)
+    return Claimant(drive, known, policy, known.tenant, most, wants)
 
 
 def _was_just_backlogged(known: DriveState) -> bool:

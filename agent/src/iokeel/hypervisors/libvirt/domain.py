@@ -10,6 +10,7 @@ import libvirt
 
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.policy import UNKNOWN
 from iokeel.errors import DriveGone, LimitsRejected, PolicyError
 from iokeel.hypervisors.source import VmInfo
 from iokeel.policy_xml.domain import VOLUME, Disk, DomainXml, parse_domain, pool_type
@@ -67,7 +68,9 @@ def _real_path(connection: Any, path: str | None) -> str | None:
 
 
 def limits_any(info: VmInfo) -> bool:
-    """Return True if a policy limits any of a domain's drives."""
+    """Return True if a policy limits any of a domain's drives, or if it may do so."""
+    if info.policy is UNKNOWN:
+        return True
     policies = [info.policy.for_drive(target) for target in info.drives] if info.policy else []
     return any(policy is not None and policy.limit is not None for policy in policies)
 

@@ -15,7 +15,7 @@ import libvirt
 
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, UnknownPolicy
 from iokeel.errors import DriveGone, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import guest
 from iokeel.hypervisors.abilities import abilities_of
@@ -243,7 +243,7 @@ class LibvirtSource(Reports):
 
     def _policy(
         self, xml: DomainXml, text: str, before: Domain | None
-    ) -> tuple[DomainPolicy | None, IokeelError | None]:
+    ) -> tuple[DomainPolicy | UnknownPolicy | None, IokeelError | None]:
         """Return a domain's policy, or its last good one, and what is wrong with the new one."""
         last = before.info if before else None
         where = f"domain {xml.name}"
@@ -251,7 +251,7 @@ class LibvirtSource(Reports):
             policy = parse_policy(text, self._classes, where)
         except PolicyError as bad:
             self._complain(bad, last, "; the last good policy stays")
-            return (last.policy if last else None), bad
+            return (last.policy if last else UNKNOWN), bad
         try:
             if policy is not None:
                 check_targets(policy, xml.targets, where)

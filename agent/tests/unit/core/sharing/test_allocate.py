@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
-from iokeel.core.observation import DriveSeen, StorageSeen
+from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.capacity import HEADROOM_RATIO, POWER, SLACK, STEP
@@ -28,7 +28,6 @@ class Host:
     storages: dict[str, StorageSeen] = field(default_factory=lambda: {DISK: StorageSeen(CAPACITY)})
     tenants: dict[str, TenantPolicy] = field(default_factory=dict)
     before: Mapping[str, StorageState] = field(default_factory=dict)
-    seen: dict[DriveId, DriveSeen] = field(default_factory=dict)
     known: dict[DriveId, DriveState] = field(default_factory=dict)
 
     def drive(
@@ -50,18 +49,17 @@ class Host:
         if rate is not None:
             seconds = latency_ms / 1000 if rate else None
             did = Rates(1.0, Flow(rate, rate * 4096), Flow(0, 0), seconds, None)
-        self.seen[drive] = DriveSeen(promise, None, None, storage=storage, tenant=tenant)
         self.known[drive] = DriveState(
             policy=promise,
+            storage=storage,
+            tenant=tenant,
             measured=Measured(rates=did, rate=rate),
             demand=Demand(rate=rate or 0.0, backlogged=full),
         )
 
     def allot(self) -> dict[str, Share]:
         """Return the drives' shares by the domain's name, and keep the storages' states."""
-        self.before, shares = allocate(
-            self.seen, self.known, self.storages, self.before, self.tenants
-        )
+        self.before, shares = allocate(self.known, self.storages, self.before, self.tenants)
         return {drive.domain: share for drive, share in shares.items()}
 
     def most(self) -> dict[str, float]:
@@ -525,7 +523,7 @@ def test_counters_that_stop_or_go_backwards_change_nothing() -> None:
     for counters in (frozen, counted(0, 5000, 8.0), None):
         host.storages[DISK] = StorageSeen(FOLLOWED, counters)
         host.known[DriveId("a", "vda")] = DriveState(
-            policy=DrivePolicy(), demand=Demand(rate=5000, backlogged=True)
+            policy=DrivePolicy(), storage=DISK, demand=Demand(rate=5000, backlogged=True)
         )
         host.allot()
         assert host.disk.feedback.ratio == before

@@ -1,0 +1,192 @@
+"""The limits that QEMU really held drives to, read from QEMU several times a second.
+
+Nothing here is the agent's: limits are asked of QEMU through a connection to libvirtd of its own,
+and requests are charged by the rule in QEMU's util/throttle.c. A limit on bytes charges a request
+by its bytes. A limit on requests charges it 1, or size / iops-size if that is more, or its cost
+if the group has a cost curve.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
+
+import libvirt
+import libvirt_qemu
+import numpy as np
+
+from benchmarks.demo.fio_log import Completions, Floats
+
+_INTERVAL_S = 0.2
+UNANSWERED_S = 0.5
+_BUCKETS = 6  # bytes and requests: of all, of reads, of writes
+
+Curve = tuple[tuple[int, float], ...]
+"""A cost curve's points: sizes in bytes, costs in normalized I/O operations."""
+
+
+class Limits(NamedTuple):
+    """A drive's limits as QEMU has them; 0 means no limit."""
+
+    bps_total: int = 0
+    bps_read: int = 0
+    bps_write: int = 0
+    iops_total: int = 0
+    iops_read: int = 0
+    iops_write: int = 0
+    iops_size: int = 0
+    cost_read: Curve = ()
+    cost_write: Curve = ()
+
+
+class Sample(NamedTuple):
+    """A drive's limits at a time of the host's clock, in seconds of the epoch."""
+
+    at_s: float
+    limits: Limits
+
+
+def changes(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples that show other limits than the one before."""
+    return [after for before, after in pairwise(samples) if before.limits != after.limits]
+
+
+def gaps(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    """Return from when to when libvirtd or QEMU was too busy to answer."""
+    return [
+        (before.at_s, after.at_s)
+        for before, after in pairwise(samples)
+        if after.at_s - before.at_s > UNANSWERED_S
+    ]
+
+
+class Throttle:
+    """How much of the time the limits in force charge for the requests that passed."""
+
+    def __init__(self, done: Completions, samples: Sequence[Sample]) -> None:
+        """Both on the same clock. Limits are taken to hold until a sample shows others."""
+        self._at_s = done.at_s
+        in_turn = [*samples[:1], *changes(samples)]
+        self._changes_s = [sample.at_s for sample in in_turn[1:]]
+        edges = [0, *np.searchsorted(done.at_s, self._changes_s), len(done.at_s)]
+        charged = np.zeros((_BUCKETS, len(done.at_s) + 1))
+        for sample, (first, last) in zip(in_turn, pairwise(edges), strict=False):
+            part = slice(int(first), int(last))
+            for bucket, seconds in zip(charged, _charges(done, part, sample.limits), strict=True):
+                bucket[first + 1 : last + 1] = seconds
+        self._charged_s = np.cumsum(charged, axis=1)
+
+    def used_ratio(self, start_s: float, end_s: float) -> float:
+        """Return the share of [start, end) for which the requests in it had to wait.
+
+        About 1: the limits held the drive all the time. Less: it asked for less.
+        """
+        within = [at_s for at_s in self._changes_s if start_s < at_s < end_s]
+        edges = np.searchsorted(self._at_s, [start_s, *within, end_s])
+        used_s = np.diff(self._charged_s[:, edges], axis=1).max(axis=0)  # by the fullest bucket
+        return float(used_s.sum()) / (end_s - start_s)
+
+
+def _charges(done: Completions, part: slice, limits: Limits) -> Iterator[Floats]:
+    """Yield how long each bucket takes to drain each request, in seconds."""
+    size, write = done.size[part], done.is_write[part]
+    units = np.maximum(1.0, size / limits.iops_size) if limits.iops_size else np.ones(len(size))
+    if limits.cost_read or limits.cost_write:
+        read_cost = _cost(limits.cost_read, size)
+        units = np.where(write, _cost(limits.cost_write, size), read_cost)
+    everything = np.ones(len(size), dtype=np.bool_)
+    for amount, bounds in (
+        (size, (limits.bps_total, limits.bps_read, limits.bps_write)),
+        (units, (limits.iops_total, limits.iops_read, limits.iops_write)),
+    ):
+        for bound, mine in zip(bounds, (everything, ~write, write), strict=True):
+            yield np.where(mine, amount / bound, 0.0) if bound else np.zeros(len(size))
+
+
+def _cost(curve: Curve, size: Floats) -> Floats:
+    if not curve:
+        return np.ones(len(size))
+    sizes, costs = zip(*curve, strict=True)
+    return np.asarray(np.interp(size, sizes, costs))
+
+
+class Watch:
+    """Looks at guests' drive vda several times a second, from a thread of its own.
+
+    samples: the limits in force, by guest. begun_s: when each guest's load began, in seconds of
+    the epoch.
+    """
+
+    def __init__(self, uri: str, names: Sequence[str], *, exact: bool) -> None:
+        """uri: libvirt's. exact: QEMU has the patches, so it may have cost curves as well."""
+        self.samples: dict[str, list[Sample]] = {name: [] for name in names}
+        self.begun_s: dict[str, float] = {}
+        self._read = _read_exact if exact else _read
+        self._connection = libvirt.open(uri)
+        self._domains = {name: self._connection.lookupByName(name) for name in names}
+        self._requests = {name: _requests(domain) for name, domain in self._domains.items()}
+        self._stop = threading.Event()
+        self._threads = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> Self:
+        self._running = self._threads.submit(self._run)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop looking. Raises libvirtError if it failed meanwhile."""
+        self._stop.set()
+        self._running.result()
+        self._connection.close()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            due = max(due + _INTERVAL_S, time.monotonic())
+            for name, domain in self._domains.items():
+                limits = self._read(domain)
+                self.samples[name].append(Sample(time.time(), limits))
+                if name not in self.begun_s and _requests(domain) > self._requests[name]:
+                    self.begun_s[name] = time.time()
+
+
+def _requests(domain: Any) -> int:
+    reads, _, writes, *_ = domain.blockStats("vda")
+    return int(reads + writes)
+
+
+def _read(domain: Any) -> Limits:
+    tune: Mapping[str, int] = domain.blockIoTune("vda")  # asks QEMU's monitor each time
+    return Limits(
+        tune["total_bytes_sec"],
+        tune["read_bytes_sec"],
+        tune["write_bytes_sec"],
+        tune["total_iops_sec"],
+        tune["read_iops_sec"],
+        tune["write_iops_sec"],
+        tune.get("size_iops_sec", 0),
+    )
+
+
+def _read_exact(domain: Any) -> Limits:
+    command = '{"execute": "query-throttle-groups"}'
+    groups = json.loads(libvirt_qemu.qemuMonitorCommand(domain, command, 0))["return"]
+    if not groups:
+        return Limits()
+    (group,) = groups
+    found = group["limits"]
+    return Limits(
+        found.get("bps-total", 0),
+        found.get("bps-read", 0),
+        found.get("bps-write", 0),
+        found.get("iops-total", 0),
+        found.get("iops-read", 0),
+        found.get("iops-write", 0),
+        found.get("iops-size", 0),
+        tuple((point["size"], point["cost"]) for point in found.get("cost-read", ())),
+        tuple((point["size"], point["cost"]) for point in found.get("cost-write", ())),
+    )
