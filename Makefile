@@ -2,9 +2,8 @@
 PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo /usr/bin/python3 || echo python3)
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
-QEMU_RESULT := benchmarks/results/qemu-patches.json
 
-.PHONY: help setup packages demo demo-verdicts test test-qemu test-exact check clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup packages demo demo-verdicts test test-qemu test-exact check metrics-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -28,7 +27,8 @@ demo-verdicts: setup ## Show that the demo's verdict is about iokeel, not the ma
 	$(RUN) benchmarks.demo.verdicts
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
-	cd agent && ../$(BIN)/python -m pytest tests/unit tests/edges tests/system tests/lab ../benchmarks/disksim/tests
+	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 \
+		tests/system tests/lab tests/edges tests/unit ../benchmarks/disksim/tests
 
 test-qemu: setup ## Build QEMU with the patches, and test it and the agent at its QMP socket
 	qemu-patches/test
@@ -43,6 +43,9 @@ check: setup ## Check style and types
 	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks
 	shellcheck agent/packages .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/testing benchmarks qemu-patches)
 
+metrics-doc: setup ## Write docs/metrics.md anew, from the code
+	$(BIN)/python -m iokeel.report.metrics_doc >docs/metrics.md
+
 bench: bench-retune bench-agent bench-backstop bench-disksim ## Run all benchmarks
 
 bench-agent: setup ## Measure what the agent costs for 10 to 5,000 drives
@@ -52,7 +55,7 @@ bench-backstop: setup ## Measure io.max under a VM, in a guest with cgroup v2
 	$(RUN) benchmarks.backstop.run
 
 bench-feedback: setup ## Measure what each constant of the capacity's feedback costs and gains
-	$(RUN) benchmarks.law.feedback
+	$(RUN) benchmarks.law.capacity_feedback
 
 bench-io-latency: setup ## Measure io.max with io.latency beside it, in a kernel built for that (15 minutes)
 	$(RUN) benchmarks.backstop.run --io-latency
@@ -63,17 +66,17 @@ bench-retune: setup ## Measure what each constant of the retune law costs and ga
 bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (2 hours)
 	qemu-patches/build
 	$(RUN) benchmarks.shares.run --paced 80
-	$(RUN) benchmarks.shares.figures
+	$(RUN) benchmarks.shares.page
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)
-	$(RUN) benchmarks.disks.figures --readme benchmarks/disksim/README.md
+	$(RUN) benchmarks.disks.run --readme benchmarks/disksim/README.md
 
 bench-calibrate: setup ## Calibrate the simulated disks, and compare with what they are (45 minutes)
-	$(RUN) benchmarks.disks.calibrate
+	$(RUN) benchmarks.calibrate.run
 
 bench-qemu: setup ## Measure the QEMU patches against stock QEMU
-	$(RUN) benchmarks.qemu.run --out $(QEMU_RESULT)
-	$(RUN) benchmarks.qemu.run --table $(QEMU_RESULT) --readme qemu-patches/README.md
+	$(RUN) benchmarks.qemu.run
+	$(RUN) benchmarks.qemu.run --table benchmarks/results/qemu.json --readme qemu-patches/README.md
 
 bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000 (hours)
 	$(RUN) benchmarks.law.random_hosts

@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from testing.lab.host import Host
+from testing.waiting import eventually
 
 IOKEEL = Path(sys.executable).parent / "iokeel"
 QEMU = "qemu-system-x86_64"
@@ -22,7 +24,7 @@ _START_S = 30.0
 
 @dataclass(frozen=True)
 class Done:
-    """What a command printed, and its exit status."""
+    """The output of a command, and its exit status."""
 
     status: int
     out: str
@@ -30,7 +32,7 @@ class Done:
 
     @property
     def complaint(self) -> str:
-        """The one line on stderr; there must be one, and nothing that looks like a traceback."""
+        """The one line on stderr. There must be no other, and no traceback."""
         (line,) = self.err.splitlines()
         assert line.startswith("iokeel: ")
         assert "Traceback" not in line
@@ -44,7 +46,7 @@ def iokeel(
     uid: int | None = None,
     timeout_s: float = 60,
 ) -> Done:
-    """Run the command in an environment that says nothing of a terminal or of an agent."""
+    """Run the command in an environment without settings of a terminal or an agent."""
     unwanted = ("COLUMNS", "IOKEEL_SOCKET", "FORCE_COLOR")
     env = {k: v for k, v in os.environ.items() if k not in unwanted} | {**(environment or {})}
     done = subprocess.run(
@@ -61,18 +63,10 @@ def iokeel(
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + _START_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.05)
-
-
 def http(
     where: Path | tuple[str, int], method: str, path: str, body: bytes = b""
 ) -> tuple[int, str, str]:
-    """Ask by HTTP, with nothing of the agent's own code; return status, content type and body."""
+    """Make an HTTP request without the agent's own code; return status, content type and body."""
     kind = socket.AF_UNIX if isinstance(where, Path) else socket.AF_INET
     with socket.socket(kind) as connection:
         connection.settimeout(10)
@@ -87,7 +81,7 @@ def http(
 
 
 def free_port() -> int:
-    """Return a port that nobody serves now."""
+    """Return a TCP port that nobody serves now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -103,50 +97,109 @@ def start_qemu(folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
         words += ["-drive", f"if=none,id=d-{target},format=raw,file={folder / target}"]
         words += ["-device", f"virtio-blk-pci,drive=d-{target},id={target}"]
     process = subprocess.Popen([QEMU, *words], stderr=subprocess.PIPE)
-    wait_for(path.exists, f"{QEMU} serves QMP")
+    try:
+        eventually(path.exists, what=f"{QEMU} serves QMP", process=process)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     return process, path
 
 
 class Agent:
-    """An agent that is a process of its own, without libvirt."""
+    """The agent as its operator has it: a process, its configuration, its command, its log.
 
-    def __init__(self, folder: Path, vms: str = "", agent: str = "") -> None:
+    A context manager: entering it starts the agent, leaving it ends the agent and prints the log,
+    which pytest shows when a test fails.
+    """
+
+    command: Sequence[str] = (str(IOKEEL),)
+    """The words that run `iokeel` where the agent runs."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tables: str = "",
+        settings: str = "",
+        *,
+        libvirt: str = "enabled = false",
+        state: Path | None = None,
+    ) -> None:
+        """Write its configuration.
+
+        folder: for its socket, its log and its files. settings, libvirt: the content of [agent]
+        and [libvirt]. tables: what comes after them. state: its state_dir (None: in the folder).
+        """
         self.folder = folder
         self.socket = folder / "agent.sock"
-        self.state = folder / "state"
+        self.state = state or folder / "state"
         self.config = folder / "agent.toml"
+        self.log_file = folder / "agent.log"
+        self.process: subprocess.Popen[Any] | None = None
         self.config.write_text(
-            f'[agent]\nsocket = "{self.socket}"\nstate_dir = "{self.state}"\n{agent}\n'
-            f"[libvirt]\nenabled = false\n{vms}\n"
+            f'[agent]\nsocket = "{self.socket}"\nstate_dir = "{self.state}"\n{settings}\n'
+            f"[libvirt]\n{libvirt}\n{tables}\n"
         )
-        self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> Agent:
+    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+        """Start a program where the agent runs; `options` are subprocess.Popen's."""
+        return subprocess.Popen(command, **options)
+
+    def start(self) -> Self:
         """Start it, and wait until it answers."""
-        with (self.folder / "agent.log").open("ab") as log:
-            command: list[str | Path] = [IOKEEL, "agent", "--config", self.config]
-            self.process = subprocess.Popen(command, stderr=log)
-        wait_for(self.answers, f"the agent answers\n{self.log()}")
+        with self.log_file.open("ab") as log:
+            command = [*self.command, "agent", "--config", str(self.config)]
+            self.process = self.popen(command, stderr=log)
+        try:
+            eventually(self.answers, _START_S, process=self.process)
+        except Exception as error:
+            self.end()
+            raise AssertionError(f"the agent doesn't answer\n{self.log()}") from error
         return self
 
     def answers(self) -> bool:
-        """Whether it serves its socket. Fails where it has ended."""
-        assert self.process is not None
-        assert self.process.poll() is None, self.log()
-        try:
-            return http(self.socket, "GET", "/v1/vms")[0] == 200
-        except OSError:
-            return False
+        """Return whether it serves its socket."""
+        return http(self.socket, "GET", "/v1/vms")[0] == 200
 
     def log(self) -> str:
-        """Return what it has said so far."""
-        return (self.folder / "agent.log").read_text()
+        """Return what it has logged so far."""
+        return self.log_file.read_text()
+
+    def says(self, text: str) -> bool:
+        """Return whether its log has a text."""
+        return text in self.log()
 
     def ask(self, path: str) -> Any:
-        """Return the JSON at a path."""
+        """Return the JSON at a path of its socket."""
         status, kind, body = http(self.socket, "GET", path)
         assert (status, kind) == (200, "application/json; charset=utf-8")
         return json.loads(body)
+
+    def drive(self, domain: str, target: str = "vda") -> dict[str, Any]:
+        """Return one drive's record."""
+        (vm,) = [vm for vm in self.ask("/v1/vms") if vm["domain"] == domain]
+        (drive,) = [drive for drive in vm["drives"] if drive["target"] == target]
+        record: dict[str, Any] = drive
+        return record
+
+    def why(self, domain: str, target: str = "vda") -> str:
+        """Return the explanation of a drive's limits."""
+        return "\n".join(self.ask(f"/v1/why?domain={domain}&target={target}")[target])
+
+    def metrics(self) -> dict[str, float]:
+        """Return /metrics by sample, labels in the order in which they are sent."""
+        status, _, text = http(self.socket, "GET", "/metrics")
+        assert status == 200
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        return {key: float(value) for key, _, value in (line.rpartition(" ") for line in lines)}
+
+    def stats(self, *words: str) -> Any:
+        """Return what `iokeel stats --json` prints."""
+        command = [*self.command, "stats", "--json", "--socket", str(self.socket), *words]
+        with self.popen(command, stdout=subprocess.PIPE) as process:
+            out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        return json.loads(out)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End it by a signal, and return its exit status."""
@@ -155,7 +208,27 @@ class Agent:
         return self.process.wait(20)
 
     def end(self) -> None:
-        """End it if it still runs."""
+        """End it by SIGKILL, if it still runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        print(self.log())
+        self.log_file.unlink()  # the next agent in this folder has a log of its own
+
+
+class HostAgent(Agent):
+    """The agent of a lab host: it manages the host's libvirt, and runs on the host."""
+
+    def __init__(self, host: Host, tables: str = "", *, state: Path | None = None) -> None:
+        super().__init__(host.dir, tables, libvirt=f'uri = "{host.uri}"', state=state)
+        self.host = host
+        self.command = host.iokeel
+
+    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+        return self.host.popen(command, **options)

@@ -1,4 +1,4 @@
-"""A host's cgroups and processes as files: whole, but for a file that knows one device only."""
+"""A host's cgroups and processes as files. Unlike the kernel's, they keep one device each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ V1_FILES = {
 
 
 def scope(number: int, name: str) -> str:
-    """Return the group that libvirt has systemd make for a guest."""
+    """Return the group that systemd makes for a guest on libvirt's behalf."""
     return rf"machine.slice/machine-qemu\x2d{number}\x2d{name}.scope"
 
 
 class Memory:
-    """Keeps what is saved of cgroups; says no while it is `full`."""
+    """A store for the contents of cgroup files; it refuses while it is `full`."""
 
     def __init__(self) -> None:
         self.saved: dict[str, str] = {}
@@ -45,7 +45,7 @@ class Memory:
 
 
 class Host:
-    """Has groups at `cgroups`, below the mount's root."""
+    """A host with processes in `proc`, devices in `sys`, and groups in `cgroups`."""
 
     def __init__(self, folder: Path, version: int = 2, root: str = "/") -> None:
         self.version = version
@@ -66,7 +66,7 @@ class Host:
     def process(
         self, pid: int, command: str, path: str, *, parent: int = 1, started: int = 7
     ) -> Process:
-        """Make a process that is in a group, by its path as that process's file has it."""
+        """Make a process in a group. path: the group's in /proc/PID/cgroup."""
         folder = self.proc / str(pid)
         folder.mkdir(exist_ok=True)
         fields = ["S", str(parent), *["0"] * 17, str(started), "0"]
@@ -90,7 +90,7 @@ class Host:
         return folder
 
     def guest(self, number: int, name: str) -> tuple[Path, Process]:
-        """Make a guest as libvirt and systemd do, and return its group and its QEMU."""
+        """Make a guest like libvirt and systemd; return its group and its QEMU."""
         pid, path = 1000 + number, scope(number, name)
         top = self.group(path)
         inner = "" if self.version == 1 else "/libvirt/emulator"
@@ -104,7 +104,7 @@ class Host:
         return top, self.process(pid, command, f"{self.root.rstrip('/')}/{path}{inner}")
 
     def device(self, number: str, scheduler: str = "none") -> None:
-        """Make a disk, whose scheduler is as sysfs shows it."""
+        """Make a disk. scheduler: the text of its file in sysfs."""
         folder = self.sys / "dev/block" / number / "queue"
         folder.mkdir(parents=True)
         (folder / "scheduler").write_text(f"{scheduler}\n")

@@ -1,6 +1,6 @@
-"""A QMP server on a real unix socket, as good or as bad as a test wants it to be.
+"""A QMP server on a real unix socket, as good or as bad as a test needs.
 
-It keeps counters and limits as QEMU does, in QEMU's words, and records what it is asked.
+It keeps counters and limits in QEMU's words, and records all requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 GREETING = b'{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}}}}\r\n'
-#: What the patched QEMU's limits have beside the curves, in a group that is new.
+#: Fields of the patched QEMU's limits besides the curves, with their values in a new group.
 DEFAULTS = {"split-size": 0, "idle-credit-ms": 100}
 
 _BLOCK_INFO = """
@@ -24,19 +24,19 @@ _BLOCK_INFO = """
 
 
 def qdev(target: str) -> str:
-    """Return what QEMU calls a virtio-blk device."""
+    """Return QEMU's name of a virtio-blk device."""
     return f"/machine/peripheral/{target}/virtio-backend"
 
 
 class QmpServer:
     """One VM's monitor.
 
-    drives: by target, what query-block says of a drive. counters: by target, what
-    query-blockstats does. objects: by name, the limits of throttle-group objects. groups: by
-    name, what query-throttle-groups says besides limits; None where QEMU has no curves. members:
-    by group, its members. daemon: whether it is a storage daemon. answers: by command, what to
-    send in place of the right reply; None sends nothing. asked: the requests so far. pieces: how
-    many bytes are sent at a time.
+    drives, counters: by target, a drive's answer to query-block and to query-blockstats. objects:
+    by name, the limits of throttle-group objects. groups: by name, the answer to
+    query-throttle-groups without the limits (None: QEMU has no curves). nodes: the answer to
+    query-named-block-nodes. daemon: True for a storage daemon. answers: by command, a function
+    whose result is sent instead of the right reply (None: nothing). asked: the requests so far.
+    pieces: the number of bytes to send at a time.
     """
 
     def __init__(self, path: Path, targets: Iterable[str] = ("vda",)) -> None:
@@ -76,7 +76,7 @@ class QmpServer:
         return self
 
     async def stop(self) -> None:
-        """End as a killed QEMU does: connections break, and the socket's file stays."""
+        """End like a killed QEMU: connections break, and the socket's file stays."""
         if self._server is not None:
             self._server.close()
         self.drop()
@@ -152,7 +152,7 @@ class QmpServer:
         return error(request, "CommandNotFound", "The command has not been found")
 
     def throttle(self, name: str, *members: dict[str, str], **reads: Any) -> None:
-        """Have a throttle group, with what it says of its reads."""
+        """Add a throttle group. reads: statistics of its reads."""
         nothing = dict.fromkeys(("requests", "bytes", "cost", "waited"), 0)
         nothing |= {"wait-total-ns": 0, "wait-max-ns": 0, "waiting": 0}
         given = {key.replace("_", "-"): value for key, value in reads.items()}
@@ -165,7 +165,7 @@ class QmpServer:
         }
 
     def join(self, device: str, limits: dict[str, Any]) -> None:
-        """Put a device into a group of its own, as block_set_io_throttle does."""
+        """Put a device into a group of its own, like block_set_io_throttle."""
         assert self.groups is not None
         if device not in self.groups:
             self.throttle(device, {"qdev": device, "node-name": "x"})
@@ -199,7 +199,7 @@ def answer(request: dict[str, Any], value: Any) -> bytes:
 
 
 def _object_limits(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the words of block_set_io_throttle in those of ThrottleLimits."""
+    """Translate arguments of block_set_io_throttle into fields of ThrottleLimits."""
     found = {}
     for name, value in arguments.items():
         if name.startswith(("bps", "iops")) and name != "iops_size":

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from testing.agents import wait_for
+from testing.waiting import eventually
 
 MIB = 1 << 20
 
 
 @contextmanager
 def loop_device(folder: Path, size: int, *options: str) -> Iterator[Path]:
-    """A loop device of random data."""
+    """Yield a loop device of random data. size: in bytes."""
     file = folder / "disk.raw"
     with file.open("wb") as disk:
         for _ in range(size // MIB):
@@ -30,7 +30,7 @@ def loop_device(folder: Path, size: int, *options: str) -> Iterator[Path]:
 
 @contextmanager
 def mounted(folder: Path, what: str | Path, *options: str) -> Iterator[Path]:
-    """A filesystem that is mounted for as long."""
+    """Mount a filesystem on a new folder, and yield the folder."""
     folder.mkdir()
     subprocess.run(["mount", *options, what, folder], check=True)
     try:
@@ -41,13 +41,13 @@ def mounted(folder: Path, what: str | Path, *options: str) -> Iterator[Path]:
 
 @contextmanager
 def nbd_server(folder: Path, *words: str | Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """An nbdkit with a plugin and its options: its URI, and its process."""
+    """Serve an nbdkit plugin with its options; yield the URI and the process."""
     socket, pid = folder / "nbd.sock", folder / "nbd.pid"
     server = subprocess.Popen(
         ["nbdkit", "--foreground", "--unix", socket, "--pidfile", pid, *words]
     )
     try:
-        wait_for(lambda: pid.exists() or server.poll() is not None, "nbdkit serves")
+        eventually(pid.exists, what="nbdkit serves", process=server)
         yield f"nbd+unix:///?socket={socket}", server
     finally:
         server.kill()

@@ -21,7 +21,7 @@ from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.process import Process, process
-from iokeel.state_store import Store
+from iokeel.state_store import StateStore
 
 ROOT = Path("/sys/fs/cgroup")
 SLICE = ROOT / "machine.slice"
@@ -113,7 +113,7 @@ def main() -> Mapping[str, Any]:
     told |= {"share": SHARE, "margin": MARGIN}
 
     def agent() -> Cgroups:
-        return Cgroups(Store(STATE))
+        return Cgroups(StateStore(STATE))
 
     STATE.mkdir()
     told["before"] = files()
@@ -167,7 +167,7 @@ def main() -> Mapping[str, Any]:
     groups.apply({"db1": order}, {"db1": qemu})
     groups.restore()
     told["errors"] = dict(groups.errors)
-    told["saved"] = Store(STATE).load_cgroups()
+    told["saved"] = StateStore(STATE).load_cgroups()
     return told
 
 

@@ -16,7 +16,8 @@ from benchmarks.demo.fio_log import Completions, GuestClock
 from benchmarks.demo.guests import fio_job
 from benchmarks.demo.limits_in_force import Sample, Watch
 from benchmarks.demo.scenario import Guest, Scenario
-from iokeel.cli import client, tables
+from iokeel.cli import client
+from iokeel.cli.drive_table import DriveStatsTable
 from iokeel.errors import IokeelError
 from testing.lab.processors import Processors
 from testing.lab.vm import Vm
@@ -136,6 +137,6 @@ def _progress(scenario: Scenario, at_s: float, agent: Path | None) -> Group:
     if agent is None:
         return Group(title)
     try:
-        return Group(title, tables.DriveTable(client.vms(agent)))
+        return Group(title, DriveStatsTable(client.vms(agent)))
     except IokeelError as error:
         return Group(title, Text(str(error)))

@@ -1,38 +1,38 @@
 """What do the retune law's constants cost and gain?
 
-Runs the agent's real law on a simulated throttle (sim/), once for each value of each constant with
-the others as they are, over shifts between request sizes and over steady mixes. Writes
-results/retune-constants.json and prints a table:
+    python -m benchmarks.law.retune_constants [--only CONSTANT]
+
+Runs the agent's law on a simulated throttle (agent/testing/sim), once for each value of each
+constant of SWEEPS with the others as they are, over shifts between request sizes and over steady
+mixes. Writes results/retune-constants.json, unless --only is given, and prints a table:
 
 - recovery: seconds from a shift until no later second of the phase is off its limit by more than
   5 %, the worst and the mean over all shifts;
 - worst: the highest rate in any window of a second, over the limit;
-- served: the mean rate over the limit in the 2 s after a shift;
-- steady error: the largest mean error of any steady mix after its first 5 s;
+- served: the mean rate over the limit in the 2 s after a shift, the lowest and the mean;
+- steady error: the mean error of a steady mix after its first 5 s, the largest and the mean;
 - retunes: changes of limits an hour in steady mixes (each a tenth of a second for nothing).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import permutations
-from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import NamedTuple
 
-import iokeel.core.drive.envelope as envelope
-import iokeel.core.drive.mix as estimate
-import iokeel.core.drive.retune as retune
+from benchmarks import result_file
+from benchmarks.law.constants import Sweep
 from iokeel.core.counters import Flow
 from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import Mix
+from iokeel.core.drive.envelope import limits_for
+from iokeel.core.drive.mix import Mix
 from iokeel.core.policy import DrivePolicy
 from testing.sim.drive import Phase, Run, Stream, run
 
-RESULT = Path(__file__).resolve().parents[1] / "results/retune-constants.json"
+RESULT = result_file.RESULTS / "retune-constants.json"
 KIB = 1024
 LIMIT = 10_000
 PHASE_S = 6.0
@@ -44,21 +44,69 @@ MIXES = {
     "4K + 16K + 256K": Stream(((4 * KIB, 0.4), (16 * KIB, 0.4), (256 * KIB, 0.2))),
     "99 % 4K + 1 % 1M": Stream(((4 * KIB, 0.99), (1024 * KIB, 0.01))),
 }
-SWEEPS: dict[str, tuple[object, Sequence[float]]] = {
-    "OVERSHOOT_RATIO": (envelope, (0.0, 0.04, 0.08, 0.12, 0.16)),
-    "SHIFT_RATIO": (retune, (0.0, 0.007, 0.015, 0.03)),
-    "SIZE_RATIO": (estimate, (0.02, 0.05, 0.1, 0.2)),
-    "DEADBAND_RATIO": (estimate, (0.005, 0.015, 0.025, 0.05)),
-    "NOISE_FACTOR": (estimate, (0.0, 1.0, 2.0, 4.0)),
-    "DRIFT_RATIO": (retune, (0.0, 0.005, 0.015, 0.05)),
-    "DRIFT_COST_S": (retune, (0.1, 0.2, 0.45, 1.0, 2.0)),
-    "LOOK_AGAIN_S": (retune, (0.1, 0.2, 0.4, 0.8)),
-    "MIN_INTERVAL_S": (retune, (0.0, 0.5, 1.0, 2.0)),
-    "MIX_HALF_LIFE_S": (estimate, (1.0, 2.0, 4.0, 8.0)),
-}
+ENVELOPE = "iokeel.core.drive.envelope"
+MIX = "iokeel.core.drive.mix"
+RETUNE = "iokeel.core.drive.retune"
+SWEEPS = (
+    Sweep(ENVELOPE, "OVERSHOOT_RATIO", (0.0, 0.04, 0.08, 0.12, 0.16)),
+    Sweep(RETUNE, "SHIFT_RATIO", (0.0, 0.007, 0.015, 0.03)),
+    Sweep(MIX, "SIZE_RATIO", (0.02, 0.05, 0.1, 0.2)),
+    Sweep(MIX, "DEADBAND_RATIO", (0.005, 0.015, 0.025, 0.05)),
+    Sweep(MIX, "NOISE_FACTOR", (0.0, 1.0, 2.0, 4.0)),
+    Sweep(RETUNE, "DRIFT_RATIO", (0.0, 0.005, 0.015, 0.05)),
+    Sweep(RETUNE, "DRIFT_COST_S", (0.1, 0.2, 0.45, 1.0, 2.0)),
+    Sweep(RETUNE, "LOOK_AGAIN_S", (0.1, 0.2, 0.4, 0.8)),
+    Sweep(RETUNE, "MIN_INTERVAL_S", (0.0, 0.5, 1.0, 2.0)),
+    Sweep(MIX, "MIX_HALF_LIFE_S", (1.0, 2.0, 4.0, 8.0)),
+)
 
 
-def shifts() -> dict[str, float]:
+class Shifts(NamedTuple):
+    """Figures of the shifts."""
+
+    recovery_worst_s: float
+    recovery_mean_s: float
+    worst_window_ratio: float
+    served_least_ratio: float
+    served_mean_ratio: float
+
+
+class Steady(NamedTuple):
+    """Figures of the steady mixes."""
+
+    error_worst_ratio: float
+    error_mean_ratio: float
+    retunes_an_hour: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A value of a constant, and its figures. chosen: the value is the constant's own."""
+
+    constant: str
+    value: float
+    chosen: bool
+    recovery_worst_s: float
+    recovery_mean_s: float
+    worst_window_ratio: float
+    served_least_ratio: float
+    served_mean_ratio: float
+    steady_error_worst_ratio: float
+    steady_error_mean_ratio: float
+    retunes_an_hour: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.constant:18} {self.value:>5g}{'*' if self.chosen else ' '}"
+            f" {self.recovery_worst_s:>5.0f} {self.recovery_mean_s:>5.1f}"
+            f" {self.worst_window_ratio:>6.3f}"
+            f" {self.served_least_ratio:>5.2f} {self.served_mean_ratio:>5.2f}"
+            f" {self.steady_error_worst_ratio:>6.1%} {self.steady_error_mean_ratio:>6.1%}"
+            f" {self.retunes_an_hour:>9.0f}"
+        )
+
+
+def shifts() -> Shifts:
     """Run every shift between two of SIZES, with ticks at different moments after it."""
     recovery, worst, served = [], [], []
     for i, (a, b) in enumerate(permutations(SIZES, 2)):
@@ -68,16 +116,10 @@ def shifts() -> dict[str, float]:
         recovery.append(recovered_s(did, PHASE_S, 2 * PHASE_S))
         worst.append(did.worst_window(2.5, 2 * PHASE_S) / LIMIT)
         served.append(did.rate(PHASE_S, PHASE_S + 2) / LIMIT)
-    return {
-        "recovery_worst_s": max(recovery),
-        "recovery_mean_s": mean(recovery),
-        "worst_window_ratio": max(worst),
-        "served_least_ratio": min(served),
-        "served_mean_ratio": mean(served),
-    }
+    return Shifts(max(recovery), mean(recovery), max(worst), min(served), mean(served))
 
 
-def steady(limits: Sequence[int] = (500, 2_000), seconds: float = 60.0) -> dict[str, float]:
+def steady(limits: Sequence[int] = (500, 2_000), seconds: float = 60.0) -> Steady:
     """Run steady mixes, at limits that give few and many requests a second."""
     errors, changes = [], 0
     for seed, (limit, mix) in enumerate((limit, mix) for limit in limits for mix in MIXES.values()):
@@ -85,19 +127,15 @@ def steady(limits: Sequence[int] = (500, 2_000), seconds: float = 60.0) -> dict[
         errors.append(abs(did.rate(5, seconds) / limit - 1))
         changes += sum(at > 5 for at, _ in did.changes)
     hours = len(limits) * len(MIXES) * (seconds - 5) / 3600
-    return {
-        "steady_error_worst_ratio": max(errors),
-        "steady_error_mean_ratio": mean(errors),
-        "retunes_an_hour": changes / hours,
-    }
+    return Steady(max(errors), mean(errors), changes / hours)
 
 
 def envelope_rows() -> list[list[float]]:
-    """Return, for limits made for no mix and for each size, what each size gets of its limit."""
+    """Return each size's rate over its limit: a row for limits without a mix and for each size."""
     rows = []
     for made_for in (None, *ENVELOPE_SIZES):
         mix = Mix(Flow(1.0, float(made_for)), Flow(0.0, 0.0)) if made_for else None
-        limits = envelope.limits_for(DEFAULT_MODEL, LIMIT, mix)
+        limits = limits_for(DEFAULT_MODEL, LIMIT, mix)
         row = []
         for size in ENVELOPE_SIZES:
             units = max(1.0, size / limits.iops_size) if limits.iops_size else 1.0
@@ -109,7 +147,7 @@ def envelope_rows() -> list[list[float]]:
 
 
 def recovered_s(did: Run, start: float, end: float, within: float = 0.05) -> float:
-    """Return when the last second that is off by more than `within` ends, after start."""
+    """Return the end of the last second that is off by more than `within`, counted from start."""
     bad = [
         second + 1
         for second in range(int(end - start))
@@ -118,40 +156,29 @@ def recovered_s(did: Run, start: float, end: float, within: float = 0.05) -> flo
     return float(max(bad, default=0))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--only", choices=SWEEPS, help="sweep this constant alone")
+def main() -> None:
+    """Try the constants."""
+    parser = argparse.ArgumentParser(description=result_file.question(__doc__))
+    names = [sweep.name for sweep in SWEEPS]
+    parser.add_argument("--only", choices=names, help="one constant, and no file")
     only = parser.parse_args().only
-    results = []
     envelopes = envelope_rows()
     for made_for, served in zip(["no mix", *ENVELOPE_SIZES], envelopes, strict=True):
         print(f"made for {made_for!s:>8}: " + " ".join(f"{ratio:5.2f}" for ratio in served))
     columns = f"{'constant':18} {'value':>6} {'recovery s':>11} {'worst':>6} {'served':>11}"
     print(f"{columns} {'steady error':>13} {'retunes/h':>9}")
-    for name, (module, values) in SWEEPS.items():
-        if only not in (None, name):
+    rows = []
+    for sweep in SWEEPS:
+        if only not in (None, sweep.name):
             continue
-        chosen = getattr(module, name)
-        for value in sorted({*values, chosen}):
-            setattr(module, name, value)
-            row: dict[str, Any] = {"constant": name, "value": value, "chosen": value == chosen}
-            row |= shifts() | steady()
-            results.append(row)
-            print(
-                f"{name:18} {value:>5g}{'*' if row['chosen'] else ' '}"
-                f" {row['recovery_worst_s']:>5.0f} {row['recovery_mean_s']:>5.1f}"
-                f" {row['worst_window_ratio']:>6.3f}"
-                f" {row['served_least_ratio']:>5.2f} {row['served_mean_ratio']:>5.2f}"
-                f" {row['steady_error_worst_ratio']:>6.1%} {row['steady_error_mean_ratio']:>6.1%}"
-                f" {row['retunes_an_hour']:>9.0f}"
-            )
-        setattr(module, name, chosen)
+        chosen = sweep.chosen
+        for value in sweep.all_values():
+            with sweep.at(value):
+                rows.append(Row(sweep.name, value, value == chosen, *shifts(), *steady()))
+            print(rows[-1], flush=True)
     if only is None:
-        RESULT.write_text(
-            json.dumps({"limit": LIMIT, "envelope": envelopes, "rows": results}, indent=1) + "\n"
-        )
-    return 0
+        result_file.write(RESULT, {"limit": LIMIT, "envelope": envelopes, "rows": rows})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,49 +13,52 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from iokeel.config.load import Config
+from iokeel.config.settings import Config
 from iokeel.core.backstop import vm_orders
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide, static_limits
 from iokeel.core.drive.retune import LOOK_AGAIN_S
+from iokeel.core.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.orders import SetLimits
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
-from iokeel.core.state import DriveSeen, DriveState, Observation, SetLimits, State, StorageSeen
+from iokeel.core.state import DriveState, State
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
-from iokeel.host.drive_storages import Storages
+from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source, VmInfo
-from iokeel.report.http import serve
+from iokeel.report.http import Api, serve
+from iokeel.report.notices import Notices
 from iokeel.report.prometheus import Metrics
-from iokeel.state_store import Store
-from iokeel.words.units import iops
+from iokeel.report.snapshot import Known, Snapshot, snapshot_of
+from iokeel.state_store import StateStore
 
 log = logging.getLogger(__name__)
 
 _SET_TIMEOUT_S = 5.0
-# Limits that QEMU refused once it will refuse again: don't ask every second.
+# QEMU will refuse again what it has refused once, so don't ask every second.
 _REJECTED_RETRY_S = 30.0
 _SAVE_INTERVAL_S = 5.0
-# Cgroups follow changes of limits no more often than this, and are looked at this often besides.
+# Cgroups follow changes of limits at most this often, and are checked this often without any.
 _BOUND_INTERVAL_S = 2
 _BOUND_AGAIN_S = 10
-# How long a drive of before the start that isn't seen is remembered: its guest may be found yet.
+# After a start, a saved drive that isn't seen is remembered for so long. Its guest may come yet.
 _FIND_AGAIN_S = 60.0
 
 
 @dataclass
 class Agent:
-    """The running agent: what the sources showed, what the controller knows, what went wrong."""
+    """The running agent: its sources, the law's state, and its errors."""
 
     config: Config
     sources: list[Source]
-    store: Store
+    store: StateStore
     metrics: Metrics
     state: State = field(default_factory=State)
-    storages: Storages = field(init=False)
+    storages: DriveStorages = field(init=False)
     cgroups: Cgroups | None = None
     drive_errors: Counter[DriveId] = field(default_factory=Counter)
-    last_error: dict[DriveId, str] = field(default_factory=dict)
+    last_errors: dict[DriveId, IokeelError] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
     _pending: set[DriveId] = field(default_factory=set)
     _failed: dict[DriveId, float] = field(default_factory=dict)
@@ -65,12 +68,12 @@ class Agent:
     _bounding: bool = False
     _bound_at_ns: int = -(10**12)
     _moved: bool = False
-    _oversold: set[StorageId] = field(default_factory=set)
+    _notices: Notices = field(default_factory=Notices)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.storages = Storages(self.config.storages)
+        self.storages = DriveStorages(self.config.storages)
 
     def vms(self) -> dict[str, VmInfo]:
         """Return all running VMs by name; of two with one name, libvirt's."""
@@ -79,17 +82,26 @@ class Agent:
             found.update(source.vms())
         return found
 
-    def errors(self) -> Counter[str]:
-        """Return what went wrong at the agent's edges, by kind."""
-        total: Counter[str] = Counter(self.metrics.errors)
+    def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
+        """Return a snapshot of these VMs, or of all, for a report. Does no I/O."""
+        errors = Counter(self.metrics.errors)
         for source in self.sources:
-            total.update(source.errors)
+            errors.update(source.errors)
         if self.cgroups is not None:
-            total.update(self.cgroups.errors)
-        return total
+            errors.update(self.cgroups.errors)
+        known = Known(
+            self.state,
+            self.vms(),
+            self.cgroups.held if self.cgroups is not None else {},
+            self.drive_errors,
+            self.last_errors,
+            errors,
+            sum(source.reconnects for source in self.sources),
+        )
+        return snapshot_of(known, domains)
 
-    def announced(self, domain: str) -> None:
-        """Look at a domain at once, of which a hook says that it comes or goes."""
+    def announce(self, domain: str) -> None:
+        """Look at a domain at once: a hook says that it comes or goes."""
         for source in self.sources:
             source.announce(domain)
 
@@ -99,7 +111,8 @@ class Agent:
         for source in self.sources:
             source.on_change = self._on_change
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(serve(self, self.config))
+            api = Api(self.config.classes, self.snapshot, self.announce, self.metrics)
+            await stack.enter_async_context(serve(api, self.config.agent))
             followers = [asyncio.create_task(source.run()) for source in self.sources]
             watcher = asyncio.create_task(self._look_at_changes())
             try:
@@ -112,7 +125,7 @@ class Agent:
                 await asyncio.gather(watcher, *followers, return_exceptions=True)
 
     async def look(self, domains: Collection[str] | None) -> None:
-        """Sample all VMs' drives, or some domains' only, decide, and send what was decided."""
+        """Sample all VMs' drives, or some domains' only, decide, and send the orders."""
         async with self._looking:
             counters = await self._sample(domains)
             if domains is None:
@@ -126,23 +139,32 @@ class Agent:
                 keep=domains is not None or time.monotonic() < self._started + _FIND_AGAIN_S,
             )
             self.state, orders = decide(self.state, seen, now_ns)
-            self._tell_oversold()
+            self.metrics.errors["internal"] += self._notices.tell(self.state)
             self._moved = self._moved or bool(orders)
-            interval_s = _BOUND_INTERVAL_S if self._moved else _BOUND_AGAIN_S
-            due = now_ns >= self._bound_at_ns + interval_s * NS_PER_S
-            if domains is None and self.cgroups is not None and due and not self._bounding:
-                self._bounding = True
-                self._bound_at_ns, self._moved = now_ns, False
-                self._spawn(self._bound_groups(partial=seen.keep))
-            if orders:  # written before it is done: after a crash it has to be known again
+            if domains is None:
+                self._bound_cgroups(now_ns, partial=seen.keep)
+            if (
+                orders
+            ):  # saved before they are carried out, because a restart after a crash needs them
                 await self._save({order.drive: self.state.drives[order.drive] for order in orders})
             for order in orders:
                 self._send(order)
-        if self.state.look_again:
-            self._spawn(self._look_again({drive.domain for drive in self.state.look_again}))
+        if self.state.suspects:
+            self._spawn(self._look_again({drive.domain for drive in self.state.suspects}))
+
+    # The cgroups beneath
+
+    def _bound_cgroups(self, now_ns: int, *, partial: bool) -> None:
+        """Bring VMs' cgroups up to date, if that is due."""
+        interval_s = _BOUND_INTERVAL_S if self._moved else _BOUND_AGAIN_S
+        due = now_ns >= self._bound_at_ns + interval_s * NS_PER_S
+        if self.cgroups is not None and due and not self._bounding:
+            self._bounding = True
+            self._bound_at_ns, self._moved = now_ns, False
+            self._spawn(self._bound_groups(partial=partial))
 
     async def _bound_groups(self, *, partial: bool) -> None:
-        """Keep VMs' cgroups at what their drives may do, beside the ticks."""
+        """Keep VMs' cgroups at their drives' shares, beside the ticks."""
         assert self.cgroups is not None
         try:
             devices = {
@@ -155,19 +177,6 @@ class Agent:
             await asyncio.to_thread(self.cgroups.apply, orders, processes, partial=partial)
         finally:
             self._bounding = False
-
-    def _tell_oversold(self) -> None:
-        """Say which storages are promised more than they serve, once for each time it begins."""
-        sold = {name: s for name, s in self.state.storages.items() if s.oversold}
-        for name in sold.keys() - self._oversold:
-            log.warning(
-                "storage %s: %s are reserved of a capacity of %s, so reservations are scaled down"
-                " together when all ask; lower some or move a drive",
-                name,
-                iops(sold[name].promised),
-                iops(sold[name].policy.capacity or 0),
-            )
-        self._oversold = set(sold)
 
     # The loop
 
@@ -240,7 +249,7 @@ class Agent:
                 continue
             for target, info in vm.drives.items():
                 drive = DriveId(name, target)
-                if drive in self._pending:  # an order is on its way: what holds is not known
+                if drive in self._pending:  # an order is on its way: its limits aren't known
                     in_force, failed = None, False
                 else:
                     in_force = info.in_force
@@ -278,13 +287,13 @@ class Agent:
             self._failed[order.drive] = time.monotonic() + retry_s
             self.drive_errors[order.drive] += 1
             self.metrics.errors["rejected" if rejected else "set"] += 1
-            if self.last_error.get(order.drive) != str(error):
+            if self.last_errors.get(order.drive) != error:
                 log.error("%s", error)
-            self.last_error[order.drive] = str(error)
+            self.last_errors[order.drive] = error
         else:
             self._failed.pop(order.drive, None)
-            self.last_error.pop(order.drive, None)
-            log.info("%s: limits set, for %s", order.drive, order.reason.value)
+            self.last_errors.pop(order.drive, None)
+            log.info("%s: limits set: %s", order.drive, order.reason.value)
         finally:
             self._pending.discard(order.drive)
 
@@ -296,13 +305,13 @@ class Agent:
         raise DriveGone(str(order.drive), "its guest is no longer there")
 
     async def _stop(self) -> None:
-        """Leave every drive at its policy's static limit, and remember what was done."""
+        """Leave every drive at its policy's static limit, and save that."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         async with self._looking:
             orders = static_limits(self.state)
             await asyncio.gather(*(self._carry_out(order) for order in orders))
             left = {
-                order.drive: self.state.drives[order.drive]._replace(sent=order.limits)
+                order.drive: self.state.drives[order.drive].with_sent(order.limits)
                 for order in orders
                 if order.drive not in self._failed
             }
@@ -334,11 +343,11 @@ class Agent:
 async def run_agent(config: Config) -> None:
     """Run an agent until SIGTERM or SIGINT, which stop it cleanly.
 
-    Raises IokeelError where it can't start: another agent runs, or its folders can't be used.
+    Raises IokeelError if it can't start: another agent runs, or its folders can't be used.
     """
     gc.set_threshold(100_000, 20, 50)  # a tick makes many objects, and hardly any cycle
     loop = asyncio.get_running_loop()
-    store = Store(config.agent.state_dir)
+    store = StateStore(config.agent.state_dir)
     with store.lock():
         sources: list[Source] = []
         if config.libvirt.enabled:
@@ -354,8 +363,8 @@ async def run_agent(config: Config) -> None:
         if config.cgroup.enabled:
             agent.cgroups = groups
         else:
-            groups.restore()  # what an agent has left that was killed
-        agent.metrics.watch(agent)
+            groups.restore()  # from an agent that was killed
+        agent.metrics.watch(agent.snapshot)
         task = asyncio.create_task(agent.run())
 
         def stop() -> None:

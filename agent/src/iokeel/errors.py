@@ -1,13 +1,15 @@
-"""The errors of iokeel: one class for each thing a caller does differently."""
+"""The errors of iokeel: one class for each thing that a caller does differently."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class IokeelError(Exception):
     """Root of all errors that iokeel raises on purpose.
 
-    `where` names the thing at fault (a file and key, a drive, a socket), `what` says what is
-    wrong with it, and `mend` what the operator can do.
+    where: the thing at fault (a file and key, a drive, a socket). what: the fault. mend: what the
+    operator can do; "" if nothing. Two errors of one class that say the same are equal.
     """
 
     def __init__(self, where: str, what: str, mend: str = "") -> None:
@@ -19,6 +21,14 @@ class IokeelError(Exception):
     def __str__(self) -> str:
         mend = f"; {self.mend}" if self.mend else ""
         return f"{self.where}: {self.what}{mend}"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, IokeelError) and type(other) is type(self) and other.args == self.args
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.args))
 
 
 class ConfigError(IokeelError):
@@ -33,6 +43,22 @@ class PolicyError(IokeelError):
     """A domain's policy can't be used; the last good one stays in force."""
 
 
+class TargetsMissing(PolicyError):
+    """A policy names drives that its domain lacks; it holds for the others.
+
+    missing: the targets that it names in vain. present: the domain's own.
+    """
+
+    def __init__(self, where: str, missing: Sequence[str], present: Sequence[str]) -> None:
+        super().__init__(
+            where,
+            f"the policy names {', '.join(missing)}, but there is no such drive",
+            f"correct the target or plug the drive in; there is {', '.join(present) or 'none'}",
+        )
+        self.missing = tuple(missing)
+        self.present = tuple(present)
+
+
 class ConnectionLost(IokeelError):
     """libvirtd, a QMP socket or the agent's socket doesn't answer: try again later."""
 
@@ -42,11 +68,31 @@ class DriveGone(IokeelError):
 
 
 class LimitsRejected(IokeelError):
-    """QEMU or libvirt refused limits; those that held still hold."""
+    """QEMU or libvirt refused limits; the old ones still hold.
+
+    said: QEMU's or libvirt's own words; "" if the agent refused them itself.
+    """
+
+    def __init__(self, where: str, what: str, mend: str = "", *, said: str = "") -> None:
+        super().__init__(where, what, mend)
+        self.said = said
 
 
 class CgroupRefused(IokeelError):
-    """A VM's cgroup is not the VM's alone, so that nothing is set on it."""
+    """A VM's cgroup isn't the VM's alone, so nothing is set on it.
+
+    vm: its name. group: the path of its group. why: the reason, as a clause about the group.
+    """
+
+    def __init__(self, vm: str, group: str, why: str) -> None:
+        super().__init__(
+            f"VM {vm}",
+            f"is in cgroup {group}, {why}, so it has no backstop",
+            "start each VM in a group of its own, as libvirt or a systemd unit does",
+        )
+        self.vm = vm
+        self.group = group
+        self.why = why
 
 
 class CalibrationError(IokeelError):

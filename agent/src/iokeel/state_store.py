@@ -1,34 +1,35 @@
-"""What the agent set, kept over its restarts, so that it knows its own limits again."""
+"""Keeps the agent's orders over its restarts, so that it knows its own limits again."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from iokeel.core.counters import DriveId, Flow
+import msgspec
+
+from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostCurve
-from iokeel.core.drive.burst import Credit
-from iokeel.core.drive.envelope import Mix
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.state import DriveState
-from iokeel.errors import ConfigError, CurveError, IokeelError
+from iokeel.core.drive.mix import Mix
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import DrivePolicy, checked
+from iokeel.core.state import Credit, DriveState, Pricing, Sent
+from iokeel.errors import ConfigError, CurveError, IokeelError, PolicyError
 
 log = logging.getLogger(__name__)
 
-_CURVES = ("cost_read", "cost_write")
-_LEAST = {"idle_credit_ms": 0}
-# What comes of reading something that this didn't write.
-_NOT_OURS = (ValueError, KeyError, TypeError, IndexError, RecursionError, CurveError)
+_CURVES = {"cost_read", "cost_write"}
+_LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
+# Raised by text that the agent didn't write.
+_NOT_OURS = (msgspec.DecodeError, ValueError, TypeError, CurveError, PolicyError)
 
 
-class Store:
+class StateStore:
     """The agent's state folder: `state.db`, and `lock` that one agent holds."""
 
     def __init__(self, folder: Path) -> None:
@@ -40,7 +41,7 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for one agent. Raises ConfigError where another has it."""
+        """Hold the folder for one agent. Raises ConfigError if another has it."""
         path = self._folder / "lock"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,7 @@ class Store:
                 self._close()
 
     def load(self) -> dict[DriveId, DriveState]:
-        """Return what was saved; nothing, and a line in the log, where it can't be used."""
+        """Return the saved states; none, and a line in the log, if they can't be used."""
         try:
             with self._lock, self._open() as database:
                 rows = database.execute("SELECT domain, target, state FROM drives").fetchall()
@@ -76,7 +77,7 @@ class Store:
             drive = DriveId(domain, target)
             self._saved[drive] = None
             try:
-                known[drive] = _state(json.loads(text))
+                known[drive] = _state(text)
             except _NOT_OURS as error:
                 self._cant_use(f"{drive}: {type(error).__name__}: {error}")
         return known
@@ -95,11 +96,13 @@ class Store:
                 self._file.with_name(f"{self._file.name}-{part}").unlink(missing_ok=True)
 
     def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
-        """Write what changed of some drives, or with `whole` of all there are, in one step.
+        """Write the changes of some drives in one step. whole: they are all the drives there are.
 
-        Raises IokeelError; what was saved before is then still there.
+        Raises IokeelError; the states saved before are then still there.
         """
-        new = {drive: _kept(known) for drive, known in drives.items() if known.sent is not None}
+        new = {
+            drive: _kept(known) for drive, known in drives.items() if known.sent.limits is not None
+        }
         changed = {drive: kept for drive, kept in new.items() if self._saved.get(drive) != kept}
         gone = self._saved.keys() - new.keys() if whole else set()
         if not changed and not gone:
@@ -122,7 +125,7 @@ class Store:
             del self._saved[drive]
 
     def load_cgroups(self) -> dict[str, str]:
-        """Return what was saved of cgroups, by path; nothing where it can't be read."""
+        """Return the saved texts of cgroups, by path; none if they can't be read."""
         try:
             with self._lock, self._open() as database:
                 return dict(database.execute("SELECT path, state FROM cgroups").fetchall())
@@ -131,9 +134,9 @@ class Store:
             return {}
 
     def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
-        """Write what changed of cgroups, by path, in one step; None forgets one.
+        """Write changed texts of cgroups, by path, in one step; None forgets one.
 
-        Raises IokeelError; what was saved before is then still there.
+        Raises IokeelError; the texts saved before are then still there.
         """
         kept = [(path, text) for path, text in changed.items() if text is not None]
         gone = [(path,) for path, text in changed.items() if text is None]
@@ -155,11 +158,11 @@ class Store:
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
-            # Its calls are made one at a time, though not all in one thread.
+            # Calls come one at a time, but not all from one thread.
             database = sqlite3.connect(self._file, check_same_thread=False)
             try:
-                # What the agent has done is lost with the host: only its own end counts, and that
-                # needs no flush, which costs more than all the rest.
+                # Limits end with the host, so the file only has to outlive the agent. That needs no
+                # flush to disk, which would cost more than all the rest.
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = NORMAL")
                 database.execute(
@@ -177,8 +180,10 @@ class Store:
 
 
 class _Kept(NamedTuple):
-    """What is saved of a drive's state."""
+    """The part of a drive's state that is saved."""
 
+    policy: DrivePolicy | None
+    tenant: str | None
     sent: ThrottleLimits | None
     replaced: ThrottleLimits | None
     found: ThrottleLimits | None
@@ -190,59 +195,88 @@ class _Kept(NamedTuple):
 
 def _kept(known: DriveState) -> _Kept:
     return _Kept(
-        known.sent,
-        known.replaced,
-        known.found,
+        known.policy,
+        known.tenant,
+        known.sent.limits,
+        known.sent.replaced,
+        known.sent.found,
         round(known.credit.seconds),
         known.credit.open,
-        known.granted_s,
-        known.priced_for,
+        known.sent.credit_s,
+        known.pricing.mix,
     )
 
 
+#: A curve's points, or a number.
+_Value = int | list[tuple[int, float]]
+
+
+class _Row(msgspec.Struct):
+    """The same as JSON: limits by field, without those that are None."""
+
+    sent: dict[str, _Value]
+    replaced: dict[str, _Value] | None
+    found: dict[str, _Value] | None
+    credit_seconds: float
+    credit_open: bool
+    granted_seconds: float
+    priced_for: Mix | None
+    policy: DrivePolicy | None = None  # a row of an older version has none
+    tenant: str | None = None
+
+
+_ROWS = msgspec.json.Decoder(_Row)
+
+
 def _text(kept: _Kept) -> str:
-    limits = {name: _set(getattr(kept, name)) for name in ("sent", "replaced", "found")}
-    return json.dumps(kept._asdict() | limits)
+    row = _Row(
+        _values(kept.sent) or {},
+        _values(kept.replaced),
+        _values(kept.found),
+        kept.credit_seconds,
+        kept.credit_open,
+        kept.granted_seconds,
+        kept.priced_for,
+        kept.policy,
+        kept.tenant,
+    )
+    return msgspec.json.encode(row).decode()
 
 
-def _set(limits: ThrottleLimits | None) -> dict[str, Any] | None:
+def _state(text: str) -> DriveState:
+    row = _ROWS.decode(text)
+    if row.policy is not None:
+        checked(row.policy, "the saved policy")
+    return DriveState(
+        policy=row.policy,
+        tenant=row.tenant,
+        credit=Credit(row.credit_seconds, row.credit_open),
+        pricing=Pricing(mix=row.priced_for),
+        sent=Sent(
+            limits=_limits(row.sent),
+            replaced=_limits(row.replaced),
+            found=_limits(row.found),
+            credit_s=row.granted_seconds,
+        ),
+    )
+
+
+def _values(limits: ThrottleLimits | None) -> dict[str, _Value] | None:
     if limits is None:
         return None
     return {
-        name: value.points if isinstance(value, CostCurve) else value
-        for name, value in limits._asdict().items()
+        name: list(value.points) if isinstance(value, CostCurve) else value
+        for name, value in zip(limits._fields, limits, strict=True)
         if value is not None
     }
 
 
-def _limits(saved: Mapping[str, Any] | None) -> ThrottleLimits | None:
-    return None if saved is None else _throttle(saved)
-
-
-def _throttle(saved: Mapping[str, Any]) -> ThrottleLimits:
-    values: dict[str, Any] = dict(saved)
-    curves: dict[str, Any] = {n: _curve(values.pop(n)) for n in _CURVES if n in values}
-    if not all(isinstance(n, int) and n >= _LEAST.get(name, 1) for name, n in values.items()):
-        raise ValueError(f"limits {saved}")
-    return ThrottleLimits(**values, **curves)
-
-
-def _curve(saved: Sequence[Any]) -> CostCurve:
-    return CostCurve(tuple((int(size), float(cost)) for size, cost in saved))
-
-
-def _flow(saved: Sequence[Any]) -> Flow:
-    raw_iops, bps, seen_bytes = saved
-    return Flow(float(raw_iops), float(bps), tuple(seen_bytes))
-
-
-def _state(saved: Mapping[str, Any]) -> DriveState:
-    mix = saved["priced_for"]
-    return DriveState(
-        sent=_throttle(saved["sent"]),
-        replaced=_limits(saved["replaced"]),
-        found=_limits(saved["found"]),
-        credit=Credit(float(saved["credit_seconds"]), bool(saved["credit_open"])),
-        granted_s=float(saved["granted_seconds"]),
-        priced_for=mix and Mix(_flow(mix[0]), _flow(mix[1])),
-    )
+def _limits(values: Mapping[str, _Value] | None) -> ThrottleLimits | None:
+    if values is None:
+        return None
+    numbers = {name: n for name, n in values.items() if isinstance(n, int)}
+    curves = {name: CostCurve(tuple(n)) for name, n in values.items() if isinstance(n, list)}
+    if any(n < _LEAST.get(name, 1) for name, n in numbers.items()) or curves.keys() - _CURVES:
+        raise ValueError(f"limits {values}")
+    limits = UNLIMITED.with_fields(numbers)
+    return limits._replace(cost_read=curves.get("cost_read"), cost_write=curves.get("cost_write"))

@@ -1,7 +1,7 @@
 """A blkio cgroup (v1) with groups in it, for a benchmark's processes.
 
-A loop device has a worker for each group, and a flush holds that worker up: processes of one group
-wait for each other's flushes there, where a disk would serve them side by side.
+A loop device has one worker for each group, and a flush blocks it. So processes of one group wait
+for each other's flushes, which a real disk would serve side by side.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ ROOT = Path("/sys/fs/cgroup/blkio")
 def blkio_groups(
     names: Iterable[str], weights: Mapping[str, int] | None = None
 ) -> Iterator[dict[str, str]]:
-    """Make a group for each name, with its BFQ weight if there are weights; remove them at the end.
+    """Make a group for each name, with a BFQ weight if `weights` has one; remove them at the end.
 
-    What still runs in them then goes to the root group.
+    Processes that still run in them move to the root group.
 
-    Yields name -> the group's path below the controller's root, as fio's `cgroup` wants it.
-    BFQ must have a device, or groups have no weight.
+    Yields name -> the group's path below the controller's root, in the form of fio's `cgroup`.
+    Groups have weights only if BFQ schedules a device.
     """
     top = ROOT / f"lab-{os.getpid()}"
     groups = {name: top / name for name in names}

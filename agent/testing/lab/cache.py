@@ -1,4 +1,4 @@
-"""The cache folder: things that take long to make, kept under a hash of what they are made from."""
+"""The cache folder: things that take long to make, each under a hash of its ingredients."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ from pathlib import Path
 def cache_dir() -> Path:
     """Return the cache folder: $IOKEEL_CACHE, else $XDG_CACHE_HOME/iokeel, else ~/.cache/iokeel.
 
-    It is made when it isn't there. Everything in it can be deleted while no lab runs.
+    It is made if it isn't there. All of it can be deleted while no lab runs.
     """
     if own := os.environ.get("IOKEEL_CACHE"):
         folder = Path(own)
@@ -25,13 +25,13 @@ def cache_dir() -> Path:
 def cached(name: str, key_parts: Iterable[str | bytes], build: Callable[[Path], None]) -> Path:
     """Return the folder made by `build` from `key_parts`, building it only if it isn't there.
 
-    name: what it is, for people; a plain file name.
+    name: for people; a plain file name.
     key_parts: everything that the result depends on (versions, checksums, texts).
-    build: fills the empty folder it is given. That folder gets its final name only when
-        `build` returns, so half a build never counts; it must not remember its own path.
+    build: fills the empty folder that it is given, and does not remember its path: the folder gets
+        its final name when `build` returns, so half a build never counts.
 
-    Two processes that want the same thing build it once: the second waits. What `build`
-    raises passes through, and leaves nothing behind.
+    If two processes want the same thing, the second waits for the first. Errors of `build` pass
+    through, and leave nothing behind.
     """
     digest = hashlib.sha256()
     for part in key_parts:

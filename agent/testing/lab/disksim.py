@@ -1,4 +1,4 @@
-"""The simulated disk: where its devices are described, and its programs, built."""
+"""The simulated disk: its devices' parameters, and its programs, which are built at first use."""
 
 import os
 import subprocess
@@ -14,8 +14,8 @@ DEVICES = {path.stem: path for path in sorted(SOURCE.glob("*.conf"))}
 def built(sanitize: bool = False) -> Path:
     """Return the folder with nbdkit's plugin `disksim.so` and the program `replay`.
 
-    Compiled where it isn't yet, in a second or two. sanitize: with the address and undefined
-    behaviour sanitizers. Raises RuntimeError with the compiler's words.
+    They are compiled at first use, in a second or two. sanitize: with the sanitizers for addresses
+    and undefined behaviour. Raises RuntimeError with the compiler's words.
     """
     options = ["SANITIZE=1"] if sanitize else []
     sources = [path for path in sorted(SOURCE.iterdir()) if path.suffix in (".c", ".h", "")]
@@ -31,7 +31,7 @@ def built(sanitize: bool = False) -> Path:
 
 
 def params(name: str) -> dict[str, float]:
-    """Return a device's parameters: `kind` is left out, sizes are in bytes."""
+    """Return a device's parameters without `kind`; sizes are in bytes."""
     values = {}
     for line in DEVICES[name].read_text().splitlines():
         key, _, value = line.partition("#")[0].partition("=")

@@ -1,4 +1,4 @@
-"""Domain XML: a guest that boots the lab's image, with the disks that a test wants."""
+"""Domain XML: a guest that boots the lab's image, with a test's disks."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class DiskSpec:
     iotune: libvirt's limits on the device itself; excludes throttle_groups.
     throttle_groups: names of the domain's groups that it passes through, in order (libvirt
         11.2 and later).
-    serial: what the guest sees as its serial number.
+    serial: the serial number that the guest sees.
     """
 
     target: str
@@ -40,8 +40,8 @@ class DiskSpec:
 def make_disk(path: Path, size_mib: int) -> Path:
     """Write a raw image full of data that is not zero, and return its path.
 
-    QEMU answers reads of areas that it knows to be zero without asking the throttle, so a
-    sparse file would measure nothing. One random block, repeated, is enough against that.
+    QEMU does not throttle reads of areas that it knows to be zero, so a sparse file would measure
+    nothing. One random block, repeated, is enough.
     """
     block = os.urandom(1 << 20)
     with path.open("wb") as disk:
@@ -64,7 +64,7 @@ def domain_xml(
 ) -> str:
     """Return the XML of a domain that boots `image` under emulation.
 
-    folder: where its console's log `NAME.console` and its agent's socket `NAME.agent` go.
+    folder: for its console's log `NAME.console` and its agent's socket `NAME.agent`.
     policy: XML to put into <metadata>.
     throttle_groups: name -> limits of the domain's throttle groups (libvirt 11.2 and later).
     emulator: a QEMU other than the host's own.
@@ -87,7 +87,7 @@ def domain_xml(
     _add(_add(domain, "features"), "acpi")
     _add(domain, "cpu", mode="maximum")
     _add(domain, "on_poweroff", "destroy")
-    _add(domain, "on_reboot", "destroy")  # a guest that panics ends, rather than try for ever
+    _add(domain, "on_reboot", "destroy")  # or a guest that panics starts again for ever
     devices = _add(domain, "devices")
     if emulator:
         _add(devices, "emulator", str(emulator))

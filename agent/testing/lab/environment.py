@@ -22,9 +22,9 @@ NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs", "/etc/pip.conf")
 def environment(root: Path, requirements: Path, source: Path, command: str) -> Path:
     """Return a folder to bind to HOME: a venv of `root`'s python3 with pinned libraries.
 
-    requirements: pip's lock file, with hashes. What PyPI has as source only (libvirt-python)
-        is compiled inside, against the root's own headers.
-    source: a folder of Python packages that is on the environment's path, read where it is.
+    requirements: pip's lock file, with hashes. Packages without wheels (libvirt-python) are
+        compiled inside, against the root's own headers.
+    source: a folder of Python packages, put on the environment's path as it is.
     command: a console script to make, as pyproject.toml has them: "iokeel = iokeel.cli.main:main".
     Made at first use (a minute, with the network). Raises RuntimeError with pip's words.
     """

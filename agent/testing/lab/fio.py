@@ -1,4 +1,4 @@
-"""fio, and what it reports."""
+"""Runs of fio, and their reports."""
 
 import json
 import subprocess
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 Job = Mapping[str, object]
-"""fio's options. What is None is left out; True stands for an option without a value."""
+"""fio's options. None leaves an option out; True is an option without a value."""
 
 
 def start_fio(jobs: Sequence[Job], folder: Path | None = None) -> subprocess.Popen[str]:
     """Start jobs together; finish_fio() waits for them.
 
-    folder: where it runs and leaves its logs.
+    folder: its working folder, for its logs.
     """
     lines = ["[global]", "norandommap=1", "randrepeat=0", "group_reporting=0"]
     for i, job in enumerate(jobs):
@@ -27,7 +27,7 @@ def start_fio(jobs: Sequence[Job], folder: Path | None = None) -> subprocess.Pop
     with tempfile.NamedTemporaryFile("w", suffix=".fio") as file:
         file.write("\n".join(lines) + "\n")
         file.flush()
-        # It has the file open as its stdin, so that the name may go.
+        # fio reads the file as its stdin, so the name may go.
         with open(file.name) as stdin:
             return subprocess.Popen(
                 ["fio", "--output-format=json", "-"], cwd=folder, stdin=stdin,

@@ -5,11 +5,11 @@ import fcntl
 import os
 import struct
 import subprocess
-import time
 from pathlib import Path
 
 from testing.lab.disksim import DEVICES, built
 from testing.lab.namespace import Namespace
+from testing.processes import end, ready
 
 LOOP_CTL_GET_FREE, LOOP_CONFIGURE = 0x4C82, 0x4C0A
 AUTOCLEAR, DIRECT_IO = 4, 16
@@ -18,7 +18,7 @@ LOOP_CONFIG = "=II 5Q 4I 160x 2Q 64x"
 
 
 class FuseLoop:
-    """A block device that a simulated disk is behind; it goes when closed, or its owner dies.
+    """A block device over a simulated disk. It goes when it is closed, or when its owner dies.
 
     device: its path, such as /dev/loop0.
     """
@@ -26,7 +26,7 @@ class FuseLoop:
     def __init__(self, inside: Namespace, folder: Path, name: str, **options: object) -> None:
         """Make the device.
 
-        inside: where the simulation runs, so that it and its mount end with the owner.
+        inside: the namespace of the simulation, so that it and its mount end with the owner.
         folder: a folder there, for the file. name, options: see lab.nbdkit.Nbdkit.
         Raises RuntimeError when a program or the kernel refuses.
         """
@@ -38,12 +38,7 @@ class FuseLoop:
         self._fuse = inside.popen(argv, stderr=subprocess.PIPE, text=True)
         try:
             seen = Path(f"/proc/{inside.pid}/root{file}")
-            deadline = time.monotonic() + 20
-            while seen.stat().st_size == 0:
-                if self._fuse.poll() is not None or time.monotonic() > deadline:
-                    self._fuse.kill()
-                    raise RuntimeError(self._fuse.communicate()[1].strip())
-                time.sleep(0.01)
+            ready(self._fuse, lambda: seen.stat().st_size > 0, "disksim-fuse")
             backing = os.open(seen, os.O_RDWR | os.O_CLOEXEC)
             try:
                 self.device, self._loop = _attach(backing)
@@ -54,10 +49,9 @@ class FuseLoop:
             raise
 
     def close(self) -> None:
-        """Give the device back; who else has it open keeps it until they close it."""
+        """Give the device back; other programs keep it until they close it."""
         os.close(self._loop)
-        self._fuse.terminate()
-        self._fuse.communicate()
+        end(self._fuse)
 
 
 def _attach(backing: int) -> tuple[Path, int]:

@@ -17,7 +17,7 @@ from testing.lab.cache import cached
 SOURCES = Path(__file__).parent / "initramfs"
 AGENT_PORT = "iokeel.lab"
 """Name of the guest agent's virtio-serial port. Not org.qemu.guest_agent.0: libvirtd would hold
-that socket itself, and the lab has to reach its guests while libvirtd is down."""
+that socket itself, but the lab has to reach its guests while libvirtd is down."""
 
 MODULES = ("virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "virtio_console",
            "button", "evdev")  # fmt: skip
@@ -38,8 +38,8 @@ class Image:
 def image(programs: tuple[Path, ...] = (), modules: tuple[str, ...] = ()) -> Image:
     """Return the guest's kernel and initramfs, made at first use (6 s, 27 MB fetched).
 
-    programs: more of this machine's programs that it has; Debian's python3 comes with its
-        standard library. modules: more of the kernel's that are there to be loaded.
+    programs: more programs of this machine to copy; Debian's python3 comes with its standard
+        library. modules: more kernel modules to copy; nothing loads them.
     """
     newest, agent = apt.candidates("linux-image-cloud-amd64", "qemu-guest-agent")
     (kernel,) = apt.candidates(newest.depends.split()[0])  # linux-image-6.1.0-56-cloud-amd64
@@ -119,7 +119,7 @@ def _copy_modules(root: Path, unpacked: Path, more: tuple[str, ...]) -> None:
     needs = dict(line.split(":", 1) for line in (folder / "modules.dep").read_text().splitlines())
     paths = {Path(path).name.split(".")[0].replace("-", "_"): path for path in needs}
     names = (*MODULES, *more)
-    wanted = [paths[name] for name in names if name in paths]  # what isn't there is built in
+    wanted = [paths[name] for name in names if name in paths]  # the others are built in
     kept = {path for module in wanted for path in (module, *needs[module].split())}
     target = root / folder.relative_to(unpacked)
     for path in kept:
@@ -134,7 +134,7 @@ def _depmod(root: Path, version: str) -> None:
 
 
 def _pack(root: Path, initramfs: Path) -> None:
-    # Not compressed: QEMU reads it from the page cache at once, an emulated CPU would unpack it.
+    # Not compressed: QEMU reads it from the page cache at once; an emulated CPU unpacks slowly.
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
     with initramfs.open("wb") as out:
         subprocess.run(

@@ -4,7 +4,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from testing.lab import debian, environment
 from testing.lab.cache import cache_dir
 from testing.lab.namespace import Namespace
+from testing.waiting import eventually
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -40,8 +40,8 @@ log_outputs = "2:stderr"
 class Host:
     """A hypervisor. Use it as a context manager: leaving it ends all that runs on it.
 
-    dir: its folder, short because sockets lie in it; visible inside at the same path, as are
-        /tmp, the project and the cache folder. All of it goes with the host.
+    dir: its folder. The path is short, because sockets lie in it, and the same inside, like those
+        of /tmp, the project and the cache folder. The folder goes with the host.
     uri: libvirt's connection string, the same inside and outside.
     iokeel: the words that run the project's command inside the host.
     """
@@ -131,15 +131,15 @@ class Host:
     def virsh(self, *args: str | Path, input: str | None = None) -> str:
         """Run one virsh command inside and return what it prints.
 
-        input: what virsh reads where it is given the file /dev/stdin.
+        input: the content of /dev/stdin, for commands that read a file.
         Raises RuntimeError with virsh's words when the command fails.
         """
         return self.run(["virsh", "--quiet", *args], input).stdout
 
     def start_libvirtd(self, timeout: float = 60) -> None:
-        """Start libvirtd, or do nothing where it runs, and wait until it answers.
+        """Start libvirtd unless it runs, and wait until it answers.
 
-        timeout: seconds. Raises RuntimeError with the end of its log when it doesn't answer.
+        timeout: seconds. Raises RuntimeError with the end of its log if it doesn't answer.
         """
         if self._libvirtd and self._libvirtd.poll() is None:
             return
@@ -149,11 +149,11 @@ class Host:
                 ["libvirtd"], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
-        deadline = time.monotonic() + timeout
-        while self.run(["virsh", "--quiet", "uri"], check=False).returncode:
-            if time.monotonic() > deadline or self._libvirtd.poll() is not None:
-                raise RuntimeError(f"libvirtd doesn't answer:\n{log.read_text()[-2000:]}")
-            time.sleep(0.1)
+        try:
+            eventually(lambda: self.virsh("uri"), timeout, process=self._libvirtd)
+        except Exception as error:
+            words = f"libvirtd doesn't answer:\n{log.read_text()[-2000:]}"
+            raise RuntimeError(words) from error
 
     def kill_libvirtd(self) -> None:
         """End libvirtd as a crash would, by SIGKILL. Guests run on."""

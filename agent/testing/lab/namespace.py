@@ -1,9 +1,9 @@
 """A machine in the machine: a private view of files and processes over a read-only root.
 
-A namespace is one process tree with its own mounts and its own process numbers. Its root is an
-overlay of some folder (`/` itself, or another Debian) and memory, so whatever runs inside can
-write anywhere and nothing of it stays. When its owner closes it, or dies in any way, the kernel
-ends every process in it, and with the last of them its mounts go.
+A namespace is one process tree with its own mounts and process numbers. Its root is an overlay of
+a folder (`/` itself, or another Debian) and memory: programs inside can write anywhere, and nothing
+of that stays. When its owner closes it, or dies in any way, the kernel ends every process in it.
+Its mounts go with the last of them.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from typing import Any
 CLONE_NEWPID = 0x20000000
 
 # The owner holds the other end of this shell's stdin. unshare's child is process 1 of the
-# namespace: when the pipe closes it ends, and the kernel kills the rest. The shell outside then
-# removes the folder, when nothing uses it any more.
+# namespace: it ends when the pipe closes, and the kernel kills the rest. The shell outside then
+# removes the folder, because nothing uses it any more.
 OUTSIDE = """
 unshare --mount --pid --fork --kill-child --propagation private -- bash "$@"
 rm -rf --one-file-system -- "$2"
@@ -60,8 +60,8 @@ class Namespace:
     def popen(self, argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
         """Start a process inside; `options` are subprocess.Popen's.
 
-        It is a direct child of this process, so its pid (as seen outside) and its signals are
-        its own. Its working folder is `/` unless `cwd`, a path inside, says another.
+        It is a direct child of this process, so its pid and signals are its own. Its working
+        folder is `/`, or `cwd`, a path inside.
         """
         enter = ["nsenter", f"--mount=/proc/{self.pid}/ns/mnt", "--"]
         if cwd := options.pop("cwd", None):

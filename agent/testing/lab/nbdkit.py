@@ -2,12 +2,11 @@
 
 import subprocess
 import tempfile
-import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from testing.lab.disksim import DEVICES, built
+from testing.processes import end, ready
 
 THREADS = 256
 """Commands of one connection that can be under way at once."""
@@ -16,10 +15,10 @@ THREADS = 256
 class Nbdkit:
     """A simulated disk that NBD clients reach at `uri`; a context manager.
 
-    device: a name of DEVICES. size_bytes: its first so many bytes (None: all).
-    slowdown: what all times are stretched by. log: where to log each command.
-    options: more of the plugin's, `store` or a device's parameters.
-    It ends with its maker, however that ends.
+    device: a name of DEVICES. size_bytes: how much of the device it has, from the start (None:
+    all). slowdown: the factor by which all times are stretched. log: a file for all commands.
+    options: others of the plugin: `store`, or a device's parameters.
+    The server ends when its owner does, in any way.
     """
 
     def __init__(
@@ -38,14 +37,11 @@ class Nbdkit:
         argv += [f"--unix={self.socket}", str(built() / "disksim.so"), f"params={DEVICES[device]}"]
         argv += [f"{name}={value}" for name, value in given.items() if value is not None]
         self.process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 20
-        while not self.socket.exists():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.process.kill()
-                _, said = self.process.communicate()
-                self._folder.cleanup()
-                raise RuntimeError(f"nbdkit doesn't start: {said.strip()}")
-            time.sleep(0.01)
+        try:
+            ready(self.process, self.socket.exists, "nbdkit")
+        except BaseException:
+            self._folder.cleanup()
+            raise
 
     @property
     def uri(self) -> str:
@@ -54,21 +50,11 @@ class Nbdkit:
 
     def close(self) -> None:
         """End it; clients must be gone."""
-        self.process.terminate()
-        try:
-            self.process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
+        end(self.process)
         self._folder.cleanup()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

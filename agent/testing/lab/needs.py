@@ -1,4 +1,4 @@
-"""What the lab takes from the machine it runs on."""
+"""The packages and rights that the lab needs of its machine."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ PACKAGES = {
 
 
 def missing() -> str | None:
-    """Return what a lab lacks here and the mend, or None when it can run."""
+    """Return what is missing and the mend, or None if the lab can run."""
     if os.geteuid() != 0:
         return "the lab makes namespaces and mounts: run as root"
     if lacking := sorted(package for name, package in PACKAGES.items() if not shutil.which(name)):

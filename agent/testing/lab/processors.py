@@ -1,4 +1,4 @@
-"""What this machine's own hypervisor takes of its processors' time."""
+"""The processor time that this machine's own hypervisor takes away."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ class Finished:
 
 
 class ClockOffset(NamedTuple):
-    """How far the guest's clock is ahead of the host's, and by how much that may be wrong."""
+    """How far the guest's clock is ahead of the host's, and the error of that."""
 
     seconds: float
     error_s: float
 
 
 class Programs:
-    """What a host does inside one guest."""
+    """Runs programs and moves files in one guest."""
 
     def __init__(self, agent: GuestAgent) -> None:
         self.agent = agent
@@ -67,7 +67,7 @@ class Programs:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"in the guest: process {pid} still runs after {timeout} s")
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.5)  # each look costs the guest some of its processor
+            pause_s = min(2 * pause_s, 0.5)  # each poll costs the guest some processor time
         out, err = (base64.b64decode(state.get(f"{name}-data", "")) for name in ("out", "err"))
         return Finished(state.get("exitcode"), state.get("signal"), out, err)
 
@@ -97,8 +97,8 @@ class Programs:
     def clock_offset(self, samples: int = 20) -> ClockOffset:
         """Return how far the guest's clock is ahead of this machine's.
 
-        Take the offset from a guest's epoch times to get the host's. Of several samples the one
-        with the shortest round trip counts; half of that is the error. Clocks drift: ask again.
+        Subtract it from a guest's epoch time to get the host's. The sample with the shortest round
+        trip counts; half of the trip is the error. Clocks drift: ask again.
         """
         best = ClockOffset(0.0, float("inf"))
         for _ in range(samples):

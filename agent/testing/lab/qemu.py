@@ -1,4 +1,4 @@
-"""The QEMU with this project's patches, or without: an emulator for guests, a storage daemon."""
+"""QEMU with this project's patches, or without: an emulator for guests, and a storage daemon."""
 
 import subprocess
 from pathlib import Path
@@ -7,7 +7,7 @@ from testing.lab.host import PROJECT, Host
 
 
 def binaries(*options: str) -> Path:
-    """Return the folder of the patched binaries, built where they aren't yet (8 minutes).
+    """Return the folder of the patched binaries, built at first use (8 minutes).
 
     options: those of qemu-patches/build.
     """

@@ -16,8 +16,8 @@ class AgentError(Exception):
 class GuestAgent:
     """One connection to a guest agent; safe to share between threads.
 
-    The connection is made at the first call and kept: an agent without a peer polls its port.
-    QEMU serves one peer at a time, so a second connection to the same guest waits for ever.
+    The connection is made at the first call and kept, because an agent without a peer polls its
+    port. QEMU serves one peer at a time: a second connection to the same guest waits for ever.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,7 +27,7 @@ class GuestAgent:
         self._lock = threading.Lock()
 
     def call(self, command: str, timeout: float = 30, **arguments: Any) -> Any:
-        """Run one agent command and return what it answers.
+        """Run one agent command and return its answer.
 
         timeout: seconds. Raises AgentError when the agent refuses, or doesn't answer in time.
         """
@@ -59,7 +59,7 @@ class GuestAgent:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(max(0.01, deadline - time.monotonic()))
         self._socket.connect(str(self.path))
-        # What an earlier peer left behind ends at the 0xFF before the answer to this very id.
+        # An earlier peer's leftovers end at the 0xFF before the answer to this very id.
         mark = secrets.randbits(31)
         sync = {"execute": "guest-sync-delimited", "arguments": {"id": mark}}
         self._send(b"\xff" + json.dumps(sync).encode(), deadline)

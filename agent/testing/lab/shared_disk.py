@@ -3,7 +3,6 @@
 import contextlib
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from testing.lab import qemu
@@ -23,8 +22,8 @@ class SharedDisk:
     All of it goes when it is closed, or when its owner ends in any way.
 
     device: the loop device; /proc/diskstats, blkio cgroups and schedulers see its requests.
-    slowdown: what the disk's times are stretched by. A rate here is that much less than the
-        device's, a latency that much more.
+    slowdown: the factor by which the disk's times are stretched: rates are that much lower than
+        the device's, latencies that much higher.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class SharedDisk:
             in equal parts of whole mebibytes).
         binary: of qemu-storage-daemon (None: the one with this project's patches).
         log: where the disk logs each request.
-        apart: a storage daemon for each drive, since the kernel tells processes apart, not drives.
+        apart: a storage daemon for each drive; the kernel tells only processes apart.
         options: parameters that differ from the device's.
         """
         if drive_bytes is None:
@@ -82,8 +81,8 @@ class SharedDisk:
     def set_scheduler(self, name: str) -> None:
         """Give the device one of the kernel's schedulers: none, bfq, mq-deadline, kyber.
 
-        BFQ's own times are stretched as the disk's are, and its heuristics for interactive
-        processes are off, as its authors have them when they measure shares.
+        BFQ's own times are stretched like the disk's. Its heuristics for interactive processes
+        are off, as in its authors' own measurements of shares.
         """
         self._set_queue("scheduler", name)
         if name == "bfq":
@@ -106,10 +105,5 @@ class SharedDisk:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

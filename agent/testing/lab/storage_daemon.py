@@ -2,20 +2,20 @@
 
 import json
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from testing.lab.namespace import Namespace
+from testing.processes import end, ready
 
 
 class StorageDaemon:
     """A storage daemon whose drives are equal parts of one device, each in its own throttle group.
 
-    drives: which parts. Drive i is the node `drive{i}` in the throttle group `/objects/group{i}`,
-    over the raw node `part{i}`, over `disk`; NBD clients reach it as the export `drive{i}` of
-    `nbd_socket`.
+    drives: the numbers of its parts. Drive i is the node `drive{i}` in the throttle group
+    `/objects/group{i}`, over the raw node `part{i}`, over `disk`; NBD clients reach it as the
+    export `drive{i}` of `nbd_socket`.
     qmp_socket: its QMP server, one client at a time.
     """
 
@@ -35,13 +35,9 @@ class StorageDaemon:
         for option, values in self._nodes(device, drives, drive_bytes, aio):
             argv += [option, json.dumps(values)]
         self.process = inside.popen(argv, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 20
-        # It makes the NBD server after all that the command line says before it.
-        while not (self.qmp_socket.exists() and self.nbd_socket.exists()):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.process.kill()
-                raise RuntimeError(f"{binary.name}: {self.process.communicate()[1].strip()}")
-            time.sleep(0.01)
+        # It makes the NBD server after all that stands before it on the command line.
+        sockets = (self.qmp_socket, self.nbd_socket)
+        ready(self.process, lambda: all(path.exists() for path in sockets), binary.name)
 
     @staticmethod
     def _nodes(
@@ -69,10 +65,5 @@ class StorageDaemon:
         return f"nbd+unix:///drive{drive}?socket={self.nbd_socket}"
 
     def close(self) -> None:
-        """End it; what its clients have under way is lost."""
-        self.process.terminate()
-        try:
-            self.process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
+        """End it; requests under way are lost."""
+        end(self.process)

@@ -1,6 +1,5 @@
 """A guest: a domain of a lab host, and the programs that run in it."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -10,12 +9,13 @@ from testing.lab.guest import image
 from testing.lab.host import Host
 from testing.lab.programs import Programs
 from testing.lab.qga import AgentError, GuestAgent
+from testing.waiting import eventually
 
 
 class Vm(Programs):
     """One guest of a host, by name. Use it as a context manager, or destroy() it.
 
-    Its domain need not be one that this object defined. One Vm a guest at a time: the guest
+    Something else may have defined its domain. Have one Vm of a guest at a time, because the guest
     agent serves one peer.
     """
 
@@ -69,11 +69,10 @@ class Vm(Programs):
     def shutdown(self, timeout: float = 30) -> None:
         """Ask the guest to power off, and wait until it is off. Raises TimeoutError."""
         self.host.virsh("shutdown", self.name, "--mode", "acpi")
-        deadline = time.monotonic() + timeout
-        while self.running():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.name} is still running after {timeout} s")
-            time.sleep(0.1)
+        try:
+            eventually(lambda: not self.running(), timeout)
+        except AssertionError as error:
+            raise TimeoutError(f"{self.name} is still running after {timeout} s") from error
         self.agent.close()
 
     def running(self) -> bool:

@@ -1,4 +1,4 @@
-"""Random hosts: policies, workloads and faults, all from one source of chance."""
+"""Random hosts: policies, workloads and faults, drawn from one random generator."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from testing.sim.guests import Guest, Kind, Phase
 from testing.sim.storage import Disk, steady
 
 CAPACITY = 20_000
-# What a disk really does without a latency target, beside its configured capacity: with less there
-# is nothing by which a drive could show that it wants more.
+# A disk without a latency target really serves this times its configured capacity. With less, no
+# drive could ever show that it wants more.
 SPARE = 1.15
 TARGET_MS = 1.0
 BASE_S = 0.0001
@@ -27,7 +27,10 @@ RATES = (0.0, 100.0, 1000.0, 3000.0, 8000.0, inf, inf)
 
 @dataclass
 class Case:
-    """A random host. steps: seconds at which demand changes, and what each drive does from then."""
+    """A random host.
+
+    steps: the seconds at which demand changes, and each drive's phase from then on.
+    """
 
     guests: list[Guest]
     disks: list[Disk]
@@ -48,7 +51,7 @@ class Case:
 
 
 def policies(chance: Random, count: int, disks: Sequence[int]) -> list[DrivePolicy]:
-    """Return policies whose reservations fit into nine tenths of each disk."""
+    """Return policies whose reservations fit into 90 % of each disk."""
     free = dict.fromkeys(disks, 0.9 * CAPACITY)
     found = []
     for disk in disks[:count]:
@@ -67,7 +70,7 @@ def policies(chance: Random, count: int, disks: Sequence[int]) -> list[DrivePoli
 def steps_of(
     chance: Random, count: int, seconds: int, hold_s: int
 ) -> list[tuple[float, list[Phase]]]:
-    """Return what drives do: all change together, some time between two ticks."""
+    """Return the drives' phases. All change at once, at some time between two ticks."""
     steps = []
     begin = 0.0
     while begin < seconds:
@@ -82,7 +85,7 @@ def steps_of(
 
 
 def faults_of(chance: Random, count: int, disks: int, seconds: int) -> Faults:
-    """Return some faults in the first half of a run."""
+    """Return random faults, all in the first half of a run."""
     ticks = range(2, seconds // 2)
 
     def some(most: int) -> frozenset[tuple[int, int]]:
@@ -112,8 +115,8 @@ def case(
 ) -> Case:
     """Return a random host of one or two disks and up to seven drives.
 
-    hold_s: how long its drives go on doing the same. target: whether its disks have a latency
-    target, and really do from 0.7 to 1.3 of what is configured.
+    hold_s: how long each demand lasts, at the least. target: whether its disks have a latency
+    target; if so, they really serve 0.7, 1.0 or 1.3 times their configured capacity.
     """
     count, disks = chance.randint(2, 7), chance.randint(1, 2)
     where = [i % disks for i in range(count)]

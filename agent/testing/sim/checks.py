@@ -1,6 +1,6 @@
-"""What a run of a random host has to keep.
+"""Checks of a random host's run.
 
-Each check says how long, in seconds, something was broken at a stretch, or how far it was at worst.
+Each returns how long a promise was broken at a stretch, in seconds, or how far at worst.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from testing.sim.cases import Case
 from testing.sim.fleet import Record
 from testing.sim.storage import Array
 
-# Rounding, and a mix of sizes of which only the mean is known.
+# Allows for rounding, and for a mix of sizes of which only the mean is known.
 _NEAR = 0.97
 
 
 def longest_miss(case: Case, record: Record) -> int:
-    """Return how long a drive got less than it was owed although it asked for it.
+    """Return how long a drive got less of its reservation than it asked for.
 
-    Where what is owed on its disk at the time doesn't fit, or no agent runs, nothing is missed.
+    Seconds don't count if no agent runs, or if the reservations asked for don't fit on the disk.
     """
     reserved = np.array([guest.policy.reservation if guest.policy else 0 for guest in case.guests])
     owed = np.minimum(reserved, record.asked)
@@ -32,7 +32,7 @@ def longest_miss(case: Case, record: Record) -> int:
 
 
 def longest_idle(case: Case, record: Record) -> int:
-    """Return how long more than 5 % of a disk was idle although a drive wanted it."""
+    """Return how long more than 5 % of a disk was idle while a drive wanted more."""
     hungry = wanted(case, record) > 1.05 * record.served
     idle = []
     for disk in range(len(case.disks)):
@@ -43,7 +43,7 @@ def longest_idle(case: Case, record: Record) -> int:
 
 
 def wanted(case: Case, record: Record) -> Array:
-    """Return what each drive would do in each second if no other limit than its own held it."""
+    """Return each drive's rate in each second, were it held by its own limit alone."""
     found = np.minimum(record.asked, record.pressure / record.wait_s[:, _disks(case)])
     limits = [g.policy.limit or inf if g.policy else inf for g in case.guests]
     wants: Array = np.minimum(found, limits)
@@ -51,18 +51,18 @@ def wanted(case: Case, record: Record) -> Array:
 
 
 def worst_second(case: Case, record: Record) -> float:
-    """Return the most that a drive did in any second, over its limit or its burst.
+    """Return the highest ratio of a drive's rate in any second to its burst, or limit without one.
 
-    Seconds in which a drive has not had its first limits yet don't count.
+    Seconds before a drive's first limits are in force don't count.
     """
-    ceilings = [g.policy.ceiling or inf if g.policy else inf for g in case.guests]
+    ceilings = [g.policy.highest_rate or inf if g.policy else inf for g in case.guests]
     return float((record.most / ceilings)[known(case, record)].max(initial=0.0))
 
 
 def worst_sum(case: Case, record: Record) -> float:
-    """Return the most that a drive did since it began, over its limit and the credit it had saved.
+    """Return the highest ratio of a drive's work since its start to its limit and saved credit.
 
-    What its bucket held at the start, a tenth of a second, and one tick of a burst are its own.
+    It may also use the tenth of a second that its bucket held at the start, and one tick of burst.
     """
     worst = 0.0
     for i, guest in enumerate(case.guests):
@@ -79,7 +79,7 @@ def worst_sum(case: Case, record: Record) -> float:
 
 
 def known(case: Case, record: Record) -> Array:
-    """Return in which seconds limits of each drive had been in force for all of its last second."""
+    """Return the seconds in which each drive's limits had been in force for a whole second."""
     seen: Array = np.ones(record.served.shape, bool)
     seen[:1] = False
     for tick, i in case.faults.gone:
@@ -92,14 +92,14 @@ def known(case: Case, record: Record) -> Array:
 
 
 def changes(record: Record, since: int) -> float:
-    """Return the changes of limits for a drive and hour from a second on."""
+    """Return the limits changes per drive and hour, counted from a second on."""
     count = sum(record.retunes(since).values())
     seconds, drives = record.served.shape
     return float(3600 * count / drives / (seconds - since))
 
 
 def _runs(case: Case, record: Record) -> Array:
-    """Return in which seconds an agent runs, as a column."""
+    """Return the seconds in which an agent runs, as a column."""
     runs: Array = np.ones((len(record.served), 1), bool)
     runs[sorted(case.faults.down)] = False
     return runs

@@ -1,8 +1,8 @@
-"""A simulated drive: guests' streams of requests through a throttle, held by the real agent's law.
+"""A simulated drive: streams of requests through a throttle that the real control law sets.
 
-A stream is backlogged: it always has its depth of requests waiting. Streams take turns by their
-depth, as they do in a guest whose queue is full. The disk behind takes no time, so whatever a
-drive does is what its limits let through.
+A stream is backlogged: it always has `depth` requests waiting. Streams take turns in proportion to
+their depth, as in a guest whose queue is full. The disk behind takes no time, so the drive does
+exactly what its limits let through.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import iokeel.core.drive.retune as retune
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.decide import decide
+from iokeel.core.observation import DriveSeen, Observation
+from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import DriveSeen, Observation, SetLimits, State
+from iokeel.core.state import State
 from testing.sim.throttle import Throttle
 
 DRIVE = DriveId("guest", "vda")
@@ -24,7 +26,10 @@ DRIVE = DriveId("guest", "vda")
 
 @dataclass(frozen=True)
 class Stream:
-    """Requests of one kind. sizes: (bytes, probability); rate: requests a second, None: no end."""
+    """Requests of one kind.
+
+    sizes: (bytes, probability). rate: requests a second; None: as many as the limits let through.
+    """
 
     sizes: tuple[tuple[int, float], ...]
     write_ratio: float = 0.0
@@ -33,13 +38,13 @@ class Stream:
 
     @classmethod
     def of(cls, size_bytes: int, **options: float) -> Stream:
-        """Return a stream of requests all of one size."""
+        """Return a stream of requests that all have one size."""
         return cls(((size_bytes, 1.0),), **options)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What the guest does for a time."""
+    """The guest's streams for a time."""
 
     seconds: float
     streams: tuple[Stream, ...]
@@ -47,17 +52,17 @@ class Phase:
 
 @dataclass
 class Run:
-    """What a run did: (time, cost) of each request, and (time, reason) of each limits change."""
+    """A run's log: (time, cost) of each request, and (time, reason) of each limits change."""
 
     requests: list[tuple[float, float]] = field(default_factory=list)
     changes: list[tuple[float, str]] = field(default_factory=list)
 
     def rate(self, start_s: float, end_s: float) -> float:
-        """Normalized I/O operations a second in a window."""
+        """Return the rate in a window, in normalized I/O operations a second."""
         return sum(c for t, c in self.requests if start_s <= t < end_s) / (end_s - start_s)
 
     def worst_window(self, start_s: float, end_s: float, step_s: float = 0.05) -> float:
-        """The highest rate of any window of a second that begins in [start, end - 1]."""
+        """Return the highest rate of all one-second windows that begin in [start, end - 1]."""
         edges = [cost for _, cost in self.requests]
         times = [at for at, _ in self.requests]
         worst = total = 0.0
@@ -86,9 +91,10 @@ def run(
     seed: int = 1,
     on_tick: Callable[[State], None] | None = None,
 ) -> Run:
-    """Run a drive through phases under the agent's law.
+    """Run a drive through phases under the control law.
 
-    tick_offset_s: when the first tick falls. delay_s: between a decision and its limits' force.
+    tick_offset_s: the time of the first tick. delay_s: the time from a decision until its limits
+    are in force.
     """
     result = Run()
     chance = random.Random(seed)
@@ -108,13 +114,13 @@ def run(
         state, orders = decide(state, seen, round(at * NS_PER_S))
         for order in orders:
             pending.append((at + delay_s, order))
-        if state.look_again:
+        if state.suspects:
             looks.append(at + retune.LOOK_AGAIN_S)
         if on_tick is not None:
             on_tick(state)
 
     def pass_time(until: float) -> None:
-        """Do what the agent does up to a time."""
+        """Do the agent's work up to a time."""
         nonlocal next_tick
         while True:
             at = min([*looks, *(t for t, _ in pending)])
@@ -167,6 +173,6 @@ def run(
             curve = model.write if write else model.read
             result.requests.append((now, curve.cost(size)))
             if not throttle.limits.items() or throttle.limits.unlimited:
-                now += 1e-4  # an unthrottled disk does 10,000 a second
+                now += 1e-4  # an unthrottled disk serves 10,000 requests a second
         start = end
     return result

@@ -1,10 +1,10 @@
-"""A simulated host: many drives on a few disks, held to their policies by the agent's real law.
+"""A simulated host: many drives on a few disks, held to their policies by the real control law.
 
-Time goes in steps of STEP_S. In each, every drive does what its demand, its throttle (throttles.py)
-and its disk (storage.py) let it do. Each STEPS_A_TICK steps `decide` is shown the counters, and
-what it orders is in force `delay_steps` later. What it wants a second look at is looked at
-again half a tick later. Nothing is random but the guests' own phases and the noise of the disks'
-latency, both from seeds, so that a run can be repeated.
+Time passes in steps of STEP_S. In each, every drive does as much as its demand, its throttle
+(throttles.py) and its disk (storage.py) allow. Every STEPS_A_TICK steps `decide` sees the counters,
+and its orders are in force `delay_steps` later. Drives that it wants to look at again are seen
+again after half a tick. Only the guests' phases and the noise of the disks' latency are random,
+both from seeds, so that a run can be repeated.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from iokeel.core.counters import NS_PER_S, Counters, ThrottleCount, ThrottleCoun
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED
+from iokeel.core.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.storage import StorageCounters
-from iokeel.core.state import DriveSeen, Observation, SetLimits, State, StorageSeen
-from iokeel.state_store import Store
+from iokeel.core.state import State
+from iokeel.state_store import StateStore
 from testing.sim.guests import Guest, Phase, idle
 from testing.sim.storage import Array, Disk, serve
 from testing.sim.throttles import Throttles
 
 STEPS_A_TICK = 4
 STEP_S = 0.25
-# A drive of before an agent's start that isn't seen is remembered as long as the daemon does.
+# How long a new agent remembers a stored drive that it has not seen, as in daemon.py.
 FIND_AGAIN_S = 60
 _EPOCH_NS = 1000 * NS_PER_S
 
 
 @dataclass
 class Faults:
-    """What goes wrong, by tick (and drive, or disk).
+    """Faults, by tick (and drive, or disk).
 
-    lost: counters that aren't read. failing: drives whose orders aren't carried out. gone: drives
-    that aren't there, and do nothing; they come back as new. counters: what a disk's counters are:
-    none, frozen or garbage. down: ticks in which no agent runs; the next one begins anew
-    with what the store keeps.
+    lost: drives whose counters can't be read. failing: drives whose orders fail. gone: drives that
+    don't exist; they come back as new. counters: a disk's faulty counters, "none", "frozen" or
+    "garbage". down: ticks in which no agent runs; the next agent starts from the store.
     """
 
     lost: frozenset[tuple[int, int]] = frozenset()
@@ -58,14 +59,14 @@ class Faults:
 
 @dataclass
 class Record:
-    """What happened, a row a tick and a column a drive or disk.
+    """The log of a run: a row a tick, a column a drive or disk.
 
-    served, asked: normalized operations a second, means over the second after the tick; asked is
-    what the drive did ask for at least. most: the highest served in any second that ends in this
-    one. pressure: what is in flight of a drive that its disk holds, in normalized operations.
-    wait_s, used: latency and used part of each disk. usable: what the agent takes it for.
-    latency_s: the mean time of each drive's requests without its throttle's wait. orders:
-    (tick, drive, reason).
+    served, asked: normalized operations a second, in the second after the tick: the mean served,
+    and the least asked for. most: the highest rate served in any second that ends in this one.
+    pressure: a drive's requests in flight if its disk holds it back, in normalized operations.
+    latency_s: the mean time of each drive's requests, without its throttle's wait. wait_s, used:
+    each disk's latency, and the used part of it. usable: the agent's estimate of its capacity.
+    orders: (tick, drive, reason).
     """
 
     served: Array
@@ -86,7 +87,7 @@ class Record:
         return cls(a, b, c, d, e, f, g, h)
 
     def retunes(self, since_tick: int = 0) -> Mapping[int, int]:
-        """Return how often limits of each drive were changed from a tick on."""
+        """Return how often each drive's limits were changed, from a tick on."""
         count: dict[int, int] = defaultdict(int)
         for tick, i, _ in self.orders:
             if tick >= since_tick:
@@ -123,10 +124,10 @@ class Fleet:
         self._asked, self._pressure, self._cost, self._write = np.zeros((4, count))
         self._depth = np.ones(count)
         self._bytes = np.zeros((2, count))
-        # requests and bytes so far, as whole numbers, and parts of a request; times in seconds
+        # Of reads and of writes: whole requests and bytes, a begun request's part, and seconds.
         self._done, self._sent = np.zeros((2, count), np.int64), np.zeros((2, count), np.int64)
         self._begun, self._took = np.zeros((2, count)), np.zeros((2, count))
-        # of exact throttles: what they charged, requests that had to wait, and for how long
+        # Of throttles that count: the cost charged, seconds waited, and requests that waited.
         self._charged, self._waits = np.zeros((2, count)), np.zeros((2, count))
         self._waited = np.zeros((2, count), np.int64)
         self._disk_done = np.zeros((2, len(disks)))
@@ -140,7 +141,7 @@ class Fleet:
         self._step = self._started = 0
 
     def run(self, seconds: int, *, keep_states: bool = False) -> Record:
-        """Let some seconds pass, and return what happened."""
+        """Let some seconds pass, and return their log."""
         record = Record.of(seconds, len(self.guests), len(self.disks))
         recent: deque[Array] = deque(maxlen=STEPS_A_TICK)
         for row in range(seconds):
@@ -152,8 +153,8 @@ class Fleet:
                 if self.managed and tick not in self.faults.down:
                     if part == 0:
                         self._look(tick, record)
-                    elif part == STEPS_A_TICK // 2 and self.state.look_again:
-                        again = {self._index[drive] for drive in self.state.look_again}
+                    elif part == STEPS_A_TICK // 2 and self.state.suspects:
+                        again = {self._index[drive] for drive in self.state.suspects}
                         self._look(tick, record, again)
                 for order in self._pending.pop(self._step, ()):
                     self._carry_out(order, tick)
@@ -175,13 +176,13 @@ class Fleet:
 
     def _usable(self, disk: Disk) -> float:
         known = self.state.storages.get(self._name(self.disks.index(disk)))
-        return inf if known is None or known.usable is None else known.usable
+        return inf if known is None or known.division.usable is None else known.division.usable
 
     @staticmethod
     def _name(disk: int) -> str:
         return f"disk{disk}"
 
-    # What guests, throttles and disks do
+    # Guests, throttles and disks
 
     def _begin(self, tick: int) -> None:
         noises = np.array([disk.noise for disk in self.disks])
@@ -221,7 +222,7 @@ class Fleet:
         return np.where(gone, 0.0, self._asked)
 
     def _pass(self, asked: Array) -> tuple[Array, Array, Array, Array]:
-        """Let a step pass; return each drive's rate and latency, each disk's latency and use."""
+        """Let a step pass. Return each drive's rate and latency, each disk's latency and load."""
         allowed = np.minimum(asked, self._throttles.most(STEP_S))
         now_s = self._step * STEP_S
         capacity = np.array([disk.capacity(now_s) for disk in self.disks])
@@ -253,7 +254,7 @@ class Fleet:
         self._disk_busy += np.minimum(1.0, used) * STEP_S
         return done, latency_s, waits, used
 
-    # What the agent does
+    # The agent
 
     @property
     def _now_ns(self) -> int:
@@ -308,7 +309,7 @@ class Fleet:
         )
 
     def _group(self, i: int) -> ThrottleCounters | None:
-        """Return the statistics of an exact drive's throttle group."""
+        """Return the counters of a drive's throttle group; None if its QEMU has none."""
         if not self.guests[i].exact:
             return None
         count = [
@@ -362,10 +363,10 @@ class Fleet:
         self._throttles.set(i, order.limits, self._phases[i].kind, self.guests[i].exact)
 
     def _restart(self, tick: int) -> None:
-        """Begin anew with what the last agent kept in its store."""
+        """Start an agent from what the last one stored."""
         with tempfile.TemporaryDirectory() as folder:
-            Store(Path(folder)).save(self.state.drives, whole=True)
-            drives = Store(Path(folder)).load()
+            StateStore(Path(folder)).save(self.state.drives, whole=True)
+            drives = StateStore(Path(folder)).load()
         self.state = State(DEFAULT_MODEL, drives, self.tenants)
         self._started = tick
         self._pending.clear()

@@ -1,4 +1,4 @@
-"""Guests of a simulated host: what their drives ask for, and when."""
+"""Guests of a simulated host: the demand of their drives over time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Sizes = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """What requests are like. sizes: (bytes, probability); write_ratio: part of them that write."""
+    """A mix of requests.
+
+    reads, writes: (bytes, probability) of each size. write_ratio: the part of requests that write.
+    """
 
     reads: Sizes
     write_ratio: float = 0.0
@@ -26,7 +29,7 @@ class Kind:
 
     @classmethod
     def of(cls, kib: float, write_ratio: float = 0.0) -> Kind:
-        """Return requests all of one size."""
+        """Return a mix of requests that all have one size."""
         sizes = ((round(kib * KIB), 1.0),)
         return cls(sizes, write_ratio, sizes)
 
@@ -39,7 +42,7 @@ class Kind:
 
     @cached_property
     def mean_bytes(self) -> tuple[float, float]:
-        """Return the mean length of a read and of a write."""
+        """Return the mean size of a read and of a write, in bytes."""
         return _mean(self.reads, float), _mean(self.writes, float)
 
     @lru_cache(maxsize=1024)  # noqa: B019  there are few kinds
@@ -50,9 +53,9 @@ class Kind:
 
     @lru_cache(maxsize=65536)  # noqa: B019
     def charges(self, iops_size: int | None, exact: bool) -> tuple[float, ...]:
-        """Return what each of a throttle's buckets is charged a normalized operation, on average.
+        """Return each bucket's mean charge per normalized operation, in the order of AVERAGES.
 
-        In the order of AVERAGES. exact: whether the iops buckets are charged by the cost curve.
+        exact: whether the iops buckets are charged by the cost curve.
         """
 
         def units(size: float) -> float:
@@ -78,8 +81,9 @@ PAGES = Kind.of(4)
 
 @dataclass(frozen=True)
 class Phase:
-    """What a drive does for a time. rate: normalized operations a second that it asks for, inf for
-    all that `depth` requests in flight can do, 0 for nothing.
+    """A drive's demand for a time.
+
+    rate: normalized operations a second; inf: all that `depth` requests in flight can do; 0: none.
     """
 
     seconds: float
@@ -95,9 +99,10 @@ def idle(seconds: float) -> Phase:
 
 @dataclass
 class Guest:
-    """A guest with one drive. phases: what it does; it is idle after the last one.
+    """A guest with one drive.
 
-    disk: which of the host's it is on. policy: None for one that nobody manages.
+    policy: None if the drive is not managed. phases: its demand; it is idle after the last. disk:
+    the index of its disk in the host. exact: whether its QEMU has the patches.
     """
 
     name: str
@@ -126,7 +131,7 @@ KINDS = (
 def switching(
     seed: int, rates: Sequence[float], mean_s: float, kinds: Sequence[Kind] = KINDS
 ) -> Iterator[Phase]:
-    """Yield phases of random lengths for ever: each a rate out of `rates`, and a kind."""
+    """Yield phases for ever, each with a random length, rate, mix and depth."""
     chance = random.Random(seed)
     while True:
         yield Phase(

@@ -1,4 +1,4 @@
-"""What everybody should get, by a slow method that shares nothing with the law's own."""
+"""Fair shares, computed by a slow method that has nothing in common with the control law's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from testing.sim.storage import Array
 
 
 def by_bisection(capacity: float, claims: Sequence[Claim]) -> list[float]:
-    """Divide a capacity with nothing but the definition: find the level by halving."""
+    """Divide a capacity by definition: bisect for the level at which all of it is used."""
     owed = [min(c.reservation, c.wants) for c in claims]
     if sum(owed) >= capacity:
         return [o * capacity / sum(owed) if sum(owed) else 0.0 for o in owed]
@@ -32,9 +32,10 @@ def by_bisection(capacity: float, claims: Sequence[Claim]) -> list[float]:
 
 
 def fair_shares(case: Case, usable: Array, wants: Array) -> Array:
-    """Return what each drive should get, were it known what each wants.
+    """Return each drive's fair share if all demands are known.
 
-    usable: of each disk. A tenant's reservation is where its drives want it.
+    usable: the capacity of each disk. wants: the demand of each drive. A tenant's reservation is
+    split over disks in proportion to its drives' demand.
     """
     shares = np.zeros(len(case.guests))
     for disk in range(len(case.disks)):

@@ -1,13 +1,13 @@
-"""Simulated disks: what many drives get of them at once, and how long a request takes.
+"""Simulated disks: the rates of many drives at once, and the latency of their requests.
 
-A disk serves at most its capacity C (normalized operations a second, by the same cost curve). With
-u the part of C that is used, a request takes
+A disk serves at most its capacity C, in normalized operations a second. If a part u of C is used, a
+request takes
 
     W(u) = base * (1 + u**knee / (1 - u))
 
-Each drive has at most `depth` requests in flight, so that it does at most depth * cost / W, cost
-being the mean cost of its requests: where they ask for more than there is, drives get it by what
-they have in flight, and W is what makes it so. That fixes u, found by halving log(1 - u).
+Each drive has at most `depth` requests in flight, so it does at most depth * cost / W, with the
+mean cost of its requests. W rises until the drives together do no more than the disk serves. That
+fixes u, which is found by bisecting log(1 - u).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from iokeel.core.sharing.storage import StoragePolicy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# log(1 - u) is found to within 17 / 2^18.
+# 18 halvings find log(1 - u) to within 17 / 2^18.
 _HALVINGS = 18
 _LEAST_LEFT = 1e-7
 
 
 @dataclass
 class Disk:
-    """A simulated disk, and what the agent is told of it.
+    """A simulated disk, and its configuration for the agent.
 
-    capacity: normalized operations a second, by the time in seconds. base_s: the time of a
-    request where nothing else is done. noise: sigma of the lognormal factor that the mean
-    latency of a tick has. counted: whether it has counters of its own.
+    capacity: normalized operations a second, as a function of time in seconds. base_s: the time of
+    a request on the idle disk. noise: sigma of a lognormal factor on each tick's mean latency.
+    counted: whether the disk has counters of its own.
     """
 
     policy: StoragePolicy
@@ -58,10 +58,10 @@ def latency(u: Array, base_s: Array, knee: Array) -> Array:
 def serve(
     asked: Array, pressure: Array, disk: Array, capacity: Array, base_s: Array, knee: Array
 ) -> tuple[Array, Array, Array]:
-    """Return what each drive does, and each disk's latency in seconds and its u.
+    """Return each drive's rate, and each disk's latency in seconds and its u.
 
-    asked: what each drive would do on a disk that takes no time; pressure: depth * cost; disk: the
-    number of its disk. The other three are by disk.
+    By drive, asked: its rate on a disk that takes no time; pressure: depth * cost; disk: the index
+    of its disk. By disk, capacity, base_s and knee: see Disk.
     """
     count = len(capacity)
     low = np.full(count, np.log(_LEAST_LEFT))

@@ -1,9 +1,9 @@
-"""QEMU's throttle, simulated: leaky buckets as util/throttle.c of QEMU 10.0 computes them.
+"""QEMU's throttle, simulated: leaky buckets, as in util/throttle.c of QEMU 10.0.
 
-A bucket leaks at its average rate. A request passes while the level is within the bucket, and
-adds its units; what it adds too much is debt. Without a burst the bucket holds a tenth of a
-second of its average; with one, max * length, and a second level bounds the rate to max. Setting
-limits empties all buckets.
+A bucket leaks at its average rate. A request passes while the level is within the bucket's size,
+and raises the level by its units. A level above the size is debt, for which the next request waits.
+Without a burst, a bucket holds a tenth of a second of its average. With one, it holds max * length,
+and a second level limits the rate to max. Setting limits empties all buckets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Bucket:
 
 
 class Throttle:
-    """One throttle group. Its clock is in seconds, and is the caller's."""
+    """One throttle group. The caller supplies the time, in seconds."""
 
     def __init__(self) -> None:
         self.limits = UNLIMITED
@@ -63,7 +63,7 @@ class Throttle:
         }
 
     def wait_s(self, write: bool, now_s: float) -> float:
-        """Return how long the next request has to wait before it may pass; 0 where it may."""
+        """Return how long the next request must wait, in seconds; 0 if it may pass."""
         elapsed_s, self._leaked_s = now_s - self._leaked_s, now_s
         for bucket in self._buckets.values():
             bucket.leak(elapsed_s)

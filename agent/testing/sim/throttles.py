@@ -1,10 +1,9 @@
-"""The throttles of many drives as a fluid: what they let through in a step of time.
+"""The throttles of many drives, as a fluid: how much they let through in a step of time.
 
-The same buckets as in throttle.py, for drives that always have the next request ready and whose
-requests are small against a bucket: a bucket that leaks at `rate` and holds `size` lets through
-what is free in it, and `rate` for as long as a step lasts. Setting limits empties it, or where QEMU
-charges by the cost curve itself leaves it as full as it was. No timer is late here, so no more than
-the idle credit is ever free.
+The same buckets as in throttle.py, for drives that always have a request ready, and whose requests
+are small against a bucket. In a step, a bucket lets through what is free in it, and `rate` for the
+length of the step. Setting limits empties it; a QEMU that keeps levels leaves it as full as it was.
+No timer is late here, so no more than the idle credit is ever free.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Throttles:
-    """The buckets of each drive: one for each average, and one more for each burst's rate."""
+    """The buckets of each drive: one for each average, and one for each burst's rate."""
 
     def __init__(self, drives: int) -> None:
         buckets = 2 * len(AVERAGES)
@@ -54,19 +53,19 @@ class Throttles:
         self.price(i, kind, exact)
 
     def price(self, i: int, kind: Kind, exact: bool) -> None:
-        """Charge a drive for requests of another kind from now on."""
+        """From now on, charge a drive for requests of this mix."""
         charges = kind.charges(self.limits[i].iops_size, exact)
         self._charge[i] = charges + charges
 
     def most(self, step_s: float) -> Array:
-        """Return what each drive could do in a step, in normalized operations a second."""
+        """Return the most that each drive can do in a step, in normalized operations a second."""
         with np.errstate(divide="ignore", invalid="ignore"):
             most = (self._free / step_s + self._rate) / self._charge
         least: Array = np.min(np.where(self._charge > 0, most, np.inf), axis=1)
         return least
 
     def account(self, did: Array, step_s: float) -> None:
-        """Charge each drive for what it did in a step, in normalized operations a second."""
+        """Charge each drive for a step. did: normalized operations a second."""
         used = np.where(self._charge > 0, did[:, None] * self._charge, 0.0)
         free = self._free + (self._rate - used) * step_s
         self._free = np.clip(free, 0.0, self._size)

@@ -1,4 +1,4 @@
-"""What several edges' tests share."""
+"""Fixtures of several edges' tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ reservation = 100
 
 @pytest.fixture(scope="session")
 def short_folder() -> Iterator[Path]:
-    """A folder whose name leaves room for a socket's, and that all users can enter."""
+    """A folder with a short path, for sockets, that all users can enter."""
     with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -32,7 +32,7 @@ def short_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def vm(short_folder: Path) -> Iterator[str]:
-    """The configuration of a VM that runs: a QEMU with the drives vda and vdb."""
+    """The configuration of a running VM: a QEMU with the drives vda and vdb."""
     if shutil.which(QEMU) is None:
         pytest.skip(f"{QEMU} is not there")
     process, path = start_qemu(short_folder)
@@ -45,11 +45,9 @@ def vm(short_folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def agent(vm: str) -> Iterator[Agent]:
-    """An agent that holds one VM, and metrics on a port too; not to be stopped."""
+    """An agent with one VM and a port for metrics. Tests leave it running."""
     with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
         Path(name).chmod(0o755)
         running = Agent(Path(name), vm, f'metrics_address = "127.0.0.1:{free_port()}"')
-        try:
-            yield running.start()
-        finally:
-            running.end()
+        with running:
+            yield running

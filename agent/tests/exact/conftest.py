@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from testing.agents import HostAgent
 from testing.lab.host import Host
-from tests.system.rig import Agent, running_agent
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +16,6 @@ def host() -> Iterator[Host]:
 
 
 @pytest.fixture
-def agent(host: Host) -> Iterator[Agent]:
-    with running_agent(host) as running:
+def agent(host: Host) -> Iterator[HostAgent]:
+    with HostAgent(host) as running:
         yield running

@@ -1,4 +1,4 @@
-"""What QEMU itself says of a libvirt guest's throttle groups."""
+"""The throttle groups of a libvirt guest, by QEMU itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 
 
 def monitor(host: Host, command: str, **arguments: Any) -> Any:
-    """Ask the QEMU of db1 past libvirt."""
+    """Send a QMP command to the QEMU of db1, bypassing libvirt."""
     request = json.dumps({"execute": command, "arguments": arguments})
     return json.loads(host.virsh("qemu-monitor-command", "db1", request))["return"]
 
@@ -25,7 +25,7 @@ def groups(host: Host) -> list[dict[str, Any]]:
 
 
 def exact(host: Host, limit: int, count: int = 1) -> bool:
-    """Whether so many drives have this limit and the curve, and no other is limited."""
+    """Return True if `count` drives have this limit and the curve, and no other has limits."""
     limits = [group["limits"] for group in groups(host)]
     return len(limits) == count and all(
         each["iops-total"] == limit

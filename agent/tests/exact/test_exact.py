@@ -5,12 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.demo.fio_log import Completions
+from testing.agents import HostAgent
 from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import Host
 from testing.lab.qemu import patched
 from testing.lab.vm import Vm
+from testing.waiting import eventually
 from tests.exact.guests import exact, groups, monitor
-from tests.system.rig import Agent, blkdeviotune, eventually, policy, set_metadata
+from tests.system.rig import blkdeviotune, policy, set_metadata
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
 
@@ -23,14 +25,16 @@ def guest(host: Host) -> Iterator[Vm]:
         yield vm
 
 
-def test_curve_and_limit_are_in_force_and_virsh_shows_the_limit(guest: Vm, agent: Agent) -> None:
+def test_curve_and_limit_are_in_force_and_virsh_shows_the_limit(
+    guest: Vm, agent: HostAgent
+) -> None:
     eventually(lambda: exact(agent.host, 2000))
     assert blkdeviotune(agent.host, "db1") == {"total_iops_sec": 2000}
     assert agent.drive("db1")["mode"] == "exact"
     assert "by the cost curve itself" in agent.why("db1")
 
 
-def test_only_a_domain_with_a_limit_is_tainted(host: Host, guest: Vm, agent: Agent) -> None:
+def test_only_a_domain_with_a_limit_is_tainted(host: Host, guest: Vm, agent: HostAgent) -> None:
     drives = [DiskSpec("vda", make_disk(host.dir / "other.raw", 64))]
     with Vm.boot(host, "db2", drives, emulator=patched(host)):
         eventually(lambda: agent.drive("db2")["raw_read_iops"] is not None)
@@ -39,14 +43,14 @@ def test_only_a_domain_with_a_limit_is_tainted(host: Host, guest: Vm, agent: Age
         assert "custom monitor" not in host.virsh("dominfo", "db2")
 
 
-def test_a_new_limit_keeps_the_curve(guest: Vm, agent: Agent) -> None:
+def test_a_new_limit_keeps_the_curve(guest: Vm, agent: HostAgent) -> None:
     set_metadata(agent.host, "db1", '<policy><drive target="vda" limit="900"/></policy>')
     eventually(lambda: exact(agent.host, 900))
     set_metadata(agent.host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
     eventually(lambda: exact(agent.host, 2000))
 
 
-def test_a_curve_lost_to_a_change_by_hand_is_put_back(guest: Vm, agent: Agent) -> None:
+def test_a_curve_lost_to_a_change_by_hand_is_put_back(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(host, 2000))
     words = ["--total-iops-sec", "5000", "--size-iops-sec", "4096"]
@@ -55,7 +59,7 @@ def test_a_curve_lost_to_a_change_by_hand_is_put_back(guest: Vm, agent: Agent) -
     eventually(lambda: exact(host, 2000))
 
 
-def test_a_curve_lost_behind_libvirts_back_is_put_back(guest: Vm, agent: Agent) -> None:
+def test_a_curve_lost_behind_libvirts_back_is_put_back(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(host, 2000))
     (name,) = [group["name"] for group in groups(host)]
@@ -68,7 +72,7 @@ def test_a_curve_lost_behind_libvirts_back_is_put_back(guest: Vm, agent: Agent) 
     eventually(lambda: agent.drive("db1")["overwritten"] == 1, 3)
 
 
-def test_statistics_are_those_of_the_load(guest: Vm, agent: Agent) -> None:
+def test_statistics_are_those_of_the_load(guest: Vm, agent: HostAgent) -> None:
     eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(agent.host, 2000))
     before = eventually(lambda: agent.drive("db1")["read"])
     jobs = "--filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8 --rw=randread"
@@ -86,7 +90,7 @@ def test_statistics_are_those_of_the_load(guest: Vm, agent: Agent) -> None:
 
 
 def test_a_drive_whose_policy_goes_gets_back_what_it_had_without_a_curve(
-    guest: Vm, agent: Agent
+    guest: Vm, agent: HostAgent
 ) -> None:
     host = agent.host
     eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(host, 2000))
@@ -96,7 +100,9 @@ def test_a_drive_whose_policy_goes_gets_back_what_it_had_without_a_curve(
     eventually(lambda: exact(host, 2000))
 
 
-def test_a_shift_needs_no_retune_and_every_second_is_at_the_limit(guest: Vm, agent: Agent) -> None:
+def test_a_shift_needs_no_retune_and_every_second_is_at_the_limit(
+    guest: Vm, agent: HostAgent
+) -> None:
     eventually(lambda: exact(agent.host, 2000))
     common = "--filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw"
     logs = "--write_iops_log=/tmp/a --per_job_logs=0 --log_unix_epoch=1 --output=/dev/null"
@@ -113,7 +119,7 @@ def test_a_shift_needs_no_retune_and_every_second_is_at_the_limit(guest: Vm, age
     assert agent.drive("db1")["retunes"] == 0
 
 
-def test_a_stopped_agent_leaves_limit_and_curve(guest: Vm, agent: Agent) -> None:
+def test_a_stopped_agent_leaves_limit_and_curve(guest: Vm, agent: HostAgent) -> None:
     eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(agent.host, 2000))
     assert agent.stop() == 0
     assert exact(agent.host, 2000)

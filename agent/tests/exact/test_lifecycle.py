@@ -1,4 +1,4 @@
-"""Guests with a cost curve that are saved and restored, change their images, lose their disks."""
+"""Guests with a cost curve: saved and restored, with new images, without their disks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from testing.agents import HostAgent
 from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import Host
 from testing.lab.qemu import patched
 from testing.lab.vm import Vm
+from testing.waiting import eventually
 from tests.exact.guests import exact, groups
-from tests.system.rig import Agent, eventually, policy, running_agent
+from tests.system.rig import policy
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
 LIMIT = 300
@@ -28,13 +30,13 @@ def guest(host: Host) -> Iterator[Vm]:
 
 
 @pytest.fixture
-def agent(host: Host) -> Iterator[Agent]:
-    with running_agent(host, f"[classes.exact]\nlimit = {LIMIT}\n") as running:
+def agent(host: Host) -> Iterator[HostAgent]:
+    with HostAgent(host, f"[classes.exact]\nlimit = {LIMIT}\n") as running:
         yield running
 
 
 def load(guest: Vm, target: str, seconds: int) -> int:
-    """Start more in the guest than its limit lets through, and return when requests wait."""
+    """Start more I/O in the guest than its limit allows, and return once requests wait."""
     options = "--direct=1 --ioengine=libaio --iodepth=8 --rw=randread --bs=64k --time_based"
     pid = guest.start_program(
         f"fio --name=a --filename=/dev/{target} {options} --runtime={seconds} --output=/dev/null"
@@ -44,7 +46,7 @@ def load(guest: Vm, target: str, seconds: int) -> int:
 
 
 def test_a_guest_saved_while_requests_wait_has_its_curve_when_restored(
-    guest: Vm, agent: Agent
+    guest: Vm, agent: HostAgent
 ) -> None:
     host = agent.host
     eventually(lambda: exact(host, LIMIT))
@@ -59,7 +61,7 @@ def test_a_guest_saved_while_requests_wait_has_its_curve_when_restored(
 
 
 def test_a_snapshot_and_a_commit_while_requests_wait_leave_the_curve(
-    guest: Vm, agent: Agent
+    guest: Vm, agent: HostAgent
 ) -> None:
     host = agent.host
     eventually(lambda: exact(host, LIMIT))
@@ -79,7 +81,7 @@ def test_a_snapshot_and_a_commit_while_requests_wait_leave_the_curve(
 
 
 def test_a_disk_that_goes_while_requests_wait_has_its_curve_when_it_comes_back(
-    guest: Vm, agent: Agent
+    guest: Vm, agent: HostAgent
 ) -> None:
     host = agent.host
     eventually(lambda: exact(host, LIMIT))

@@ -1,4 +1,4 @@
-"""The agent in exact mode without libvirt: storage daemons, and a QEMU, by their QMP sockets."""
+"""The agent in exact mode without libvirt: storage daemons, and a QEMU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from iokeel.cli.client import why
 from iokeel.core.curve import DEFAULT_CURVE
 from testing.agents import Agent, http
 from testing.lab.qemu import binaries
+from testing.monitored import Monitored
 from testing.storage import MIB, loop_device
+from testing.waiting import eventually
 from tests.exact.guests import POINTS
-from tests.exact.monitored import Monitored
-from tests.system.rig import eventually
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
 ALICE = "[vm.drives.alice]\nlimit = 2000\n"
@@ -28,7 +28,7 @@ VDA = "/machine/peripheral/vda/virtio-backend"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a name that is short enough for sockets."""
+    """A folder with a short path, for sockets."""
     with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
         yield Path(name)
 
@@ -74,14 +74,13 @@ def _daemon(program: str | Path, folder: Path) -> list[str | Path]:
 
 @pytest.fixture
 def agent(request: pytest.FixtureRequest) -> Iterator[Agent]:
-    """An agent for the QEMU that a test has: (its fixture, its drives' policies)."""
+    """An agent for a test's QEMU, by the parameters (its fixture, its drives' policies)."""
     fixture, drives = request.param
     monitored: Monitored = request.getfixturevalue(fixture)
     path = monitored.agent_socket
-    running = Agent(path.parent, f'[[vm]]\nname = "{path.stem}"\nsocket = "{path}"\n{drives}')
-    yield running.start()
-    running.end()
-    print(running.log())
+    vm = f'[[vm]]\nname = "{path.stem}"\nsocket = "{path}"\n{drives}'
+    with Agent(path.parent, vm) as running:
+        yield running
 
 
 def drive(agent: Agent, target: str) -> dict[str, Any]:
@@ -99,7 +98,7 @@ def exact(monitored: Monitored, group: str, limit: int, split_size: int = 0) -> 
 
 
 def fio(folder: Path, *jobs: str) -> list[dict[str, Any]]:
-    """Load the export, and return what fio says of each job."""
+    """Load the export, and return fio's report of each job."""
     common = ["--ioengine=nbd", f"--uri=nbd+unix:///disk?socket={folder}/nbd", "--thread"]
     common += ["--iodepth=16", "--norandommap", "--output-format=json"]
     words = [word for job in jobs for word in job.split()]
@@ -231,7 +230,7 @@ def test_a_stock_storage_daemon_is_held_and_says_that_it_counts_nothing(
     agent = Agent(folder, f'[[vm]]\nname = "sd1"\nsocket = "{stock.agent_socket}"\n{ALICE}').start()
     try:
         (vm,) = eventually(lambda: agent.ask("/v1/vms"))
-        assert "counts nothing" in vm["policy_error"]
+        assert "counts nothing" in vm["policy_error"]["what"]
 
         def limits() -> dict[str, int]:
             found = stock.ask("qom-get", path="/objects/alice", property="limits")
@@ -283,7 +282,7 @@ def test_a_latency_is_split_into_wait_and_device(qemu: Monitored, agent: Agent) 
 def test_a_curve_that_a_drive_lost_is_put_back(qemu: Monitored, agent: Agent) -> None:
     eventually(lambda: exact(qemu, VDA, 900))
     zeros = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
-    # With a size, QEMU drops the curve: a tool that knows of none gets what it asks for.
+    # A size makes QEMU drop the curve, for tools that know of no curves.
     qemu.ask("block_set_io_throttle", id=VDA, iops=900, iops_size=4096, **zeros)
     qemu.ask("block_set_io_throttle", id=VDA, iops=900, **zeros)
     assert qemu.group(VDA)["limits"]["cost-read"] == []

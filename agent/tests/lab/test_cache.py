@@ -1,4 +1,4 @@
-"""The cache: what is built counts once, whole, and for one key."""
+"""The cache: a build counts once, whole, and for one key."""
 
 import threading
 import time

@@ -15,6 +15,7 @@ from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import Host
 from testing.lab.needs import missing
 from testing.lab.vm import Vm
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -43,6 +44,7 @@ def _iops(vm: Vm, disk: str = "vda", seconds: int = 3) -> float:
     return float(json.loads(finished.stdout)["jobs"][0]["read"]["iops"])
 
 
+@pytest.mark.alone
 def test_guest_is_held_to_the_limit_that_virsh_sets(host: Host, vm: Vm) -> None:
     host.virsh("blkdeviotune", "g1", "vda", "--total-iops-sec", "100")
     # QEMU lets a tenth of a second through at once: 3 % of three seconds.
@@ -68,6 +70,7 @@ def test_libvirt_answers_outside_and_inside_at_the_same_address(host: Host, vm: 
     assert outside.stdout.strip() == host.run(ask).stdout.strip() == "running"
 
 
+@pytest.mark.alone
 def test_disk_can_be_plugged_and_unplugged(host: Host, vm: Vm) -> None:
     disk = make_disk(host.dir / "vdb.img", 16)
     vm.attach(DiskSpec("vdb", disk, iotune={"total_iops_sec": 50}))
@@ -96,6 +99,7 @@ def test_program_that_fails_says_why(vm: Vm) -> None:
         vm.exec("echo err >&2; exit 3")
 
 
+@pytest.mark.alone
 def test_clock_offset_puts_guest_times_on_the_hosts_line(vm: Vm) -> None:
     offset = vm.clock_offset()
     assert offset.error_s < 0.05
@@ -111,6 +115,7 @@ def test_power_button_ends_the_guest_and_it_starts_again(vm: Vm) -> None:
     assert vm.exec(["cat", "/sys/block/vda/serial"]).stdout == b"first"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("host", ["trixie"], indirect=True)  # libvirt 11.2 brought the groups
 def test_throttle_group_is_shared_by_its_disks(host: Host) -> None:
     disks = [
@@ -176,8 +181,9 @@ def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals) -> N
     assert any("qemu-system" in words for words in _left_of(folder))
     owner.send_signal(number)
     owner.wait()
-    deadline = time.monotonic() + 10
-    while (Path(folder).exists() or _left_of(folder)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _left_of(folder)
-    assert not Path(folder).exists()
+
+    def gone() -> bool:
+        assert not _left_of(folder)
+        return not Path(folder).exists()
+
+    eventually(gone, 10)

@@ -1,23 +1,22 @@
 """A shared disk is one kernel block device; its drives are parts of it, each in its group."""
 
 import csv
-import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from testing.lab.fio import fio
 from testing.lab.needs import missing
 from testing.lab.shared_disk import SharedDisk
+from testing.qmp_client import QmpClient
+from testing.waiting import eventually
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -39,25 +38,12 @@ def disk(log: Path) -> Iterator[SharedDisk]:
 def _done(disk: SharedDisk) -> tuple[int, int]:
     """Return the reads and writes that the kernel has counted on the device.
 
-    It counts a request only after whoever waits for it is woken, so nothing may be in progress.
+    It counts a request after it has woken the waiter, so this waits until none is in progress.
     """
     stat = Path("/sys/block", disk.device.name, "stat")
     while (fields := [int(field) for field in stat.read_text().split()])[8]:
         time.sleep(0.001)
     return fields[0], fields[4]
-
-
-def _qmp(disk: SharedDisk, *commands: dict[str, Any]) -> list[Any]:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.connect(str(disk.qmp_socket(0)))
-        file = sock.makefile("rwb")
-        json.loads(file.readline())
-        answers = []
-        for command in ({"execute": "qmp_capabilities"}, *commands):
-            file.write(json.dumps(command).encode() + b"\n")
-            file.flush()
-            answers.append(json.loads(file.readline())["return"])
-        return answers[1:]
 
 
 def test_kernel_counts_what_fio_does_on_the_drives(disk: SharedDisk) -> None:
@@ -72,24 +58,17 @@ def test_kernel_counts_what_fio_does_on_the_drives(disk: SharedDisk) -> None:
     assert [b - a for a, b in zip(before, after, strict=True)] == [200, 200]
 
 
+@pytest.mark.alone
 def test_group_is_set_over_qmp_and_holds_its_drive_alone(disk: SharedDisk) -> None:
-    [_, shown] = _qmp(
-        disk,
-        {
-            "execute": "qom-set",
-            "arguments": {
-                "path": "/objects/group1",
-                "property": "limits",
-                "value": {"iops-total": 100},
-            },
-        },
-        {"execute": "qom-get", "arguments": {"path": "/objects/group1", "property": "limits"}},
-    )
+    group = {"path": "/objects/group1", "property": "limits"}
+    with QmpClient(disk.qmp_socket(0)) as monitor:
+        monitor.ask("qom-set", **group, value={"iops-total": 100})
+        shown = monitor.ask("qom-get", **group)
     assert shown["iops-total"] == 100
     job = {"ioengine": "nbd", "rw": "randread", "bs": "4k", "iodepth": 8, "size": "1g"}
     job |= {"time_based": 1, "runtime": 2}
     free, held = fio(job | {"uri": disk.uri(0)}, job | {"uri": disk.uri(1)})
-    # A tenth of a second passes at once, and what is in flight at the end.
+    # A tenth of a second passes at once; requests in flight at the end count too.
     assert held["read"]["total_ios"] <= 100 * 2 + 10 + 8
     assert free["read"]["total_ios"] > 3 * held["read"]["total_ios"]
 
@@ -135,6 +114,8 @@ OWNER = """
 import signal, sys
 from pathlib import Path
 from testing.lab.shared_disk import SharedDisk
+from testing.qmp_client import QmpClient
+from testing.waiting import eventually
 disk = SharedDisk("hdd-hts72755", drives=1, binary=Path(sys.argv[1]))
 print(disk.device, disk.qmp_socket(0).parents[1], flush=True)
 signal.pause()
@@ -154,10 +135,11 @@ def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals) -> N
     assert folder in backing.read_text()
     owner.send_signal(number)
     owner.wait()
-    deadline = time.monotonic() + 10
-    while (backing.exists() or Path(folder).exists()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not backing.exists() or folder not in backing.read_text()
-    assert not Path(folder).exists()
+
+    def gone() -> bool:
+        assert not backing.exists() or folder not in backing.read_text()
+        return not Path(folder).exists()
+
+    eventually(gone, 10)
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
     assert folder not in running

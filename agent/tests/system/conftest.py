@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from testing.agents import HostAgent
 from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import PROJECT, Host
 from testing.lab.needs import missing
 from testing.lab.vm import Vm
-from tests.system.rig import Agent, policy, running_agent
+from tests.system.rig import policy
 
 if lacking := missing():
     pytest.skip(f"system tests need {lacking}", allow_module_level=True)
@@ -30,7 +31,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
 
 @pytest.fixture(scope="module")
 def disk(host: Host) -> Path:
-    """An image that is not empty."""
+    """An image full of data."""
     return make_disk(host.dir / "disk.raw", 64)
 
 
@@ -43,7 +44,7 @@ def guest(host: Host, disk: Path) -> Iterator[Vm]:
 
 
 @pytest.fixture
-def agent(host: Host) -> Iterator[Agent]:
-    """A running agent; what it logged is shown where the test fails."""
-    with running_agent(host) as running:
+def agent(host: Host) -> Iterator[HostAgent]:
+    """A running agent. Its log is shown if the test fails."""
+    with HostAgent(host) as running:
         yield running

@@ -1,5 +1,6 @@
 """The agent against real libvirt: this machine's 9.0 with QEMU 7.2, and 11.3 with QEMU 10.0."""
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -7,16 +8,18 @@ import pytest
 
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.drive.envelope import limits_for
+from testing.agents import HostAgent
 from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import Host
 from testing.lab.vm import Vm
-from tests.system.rig import Agent, blkdeviotune, eventually, policy, set_metadata
+from testing.waiting import eventually
+from tests.system.rig import blkdeviotune, policy, set_metadata
 
 pytestmark = pytest.mark.timeout(600)  # the first run makes a Debian 13
 
 
 def envelope(limit: int) -> dict[str, int]:
-    """What virsh shall show of a drive that has done nothing yet."""
+    """Return the limits that virsh must show for a drive without any I/O yet."""
     limits = limits_for(DEFAULT_MODEL, limit)
     assert limits.iops_total is not None
     assert limits.iops_size is not None
@@ -27,27 +30,28 @@ def limited(host: Host, limit: int, domain: str = "db1", target: str = "vda") ->
     return envelope(limit).items() <= blkdeviotune(host, domain, target).items()
 
 
-def in_charge(agent: Agent, limit: int = 2000) -> None:
-    """Wait until the agent itself knows the drive, and not only an earlier one's limits hold."""
+def in_charge(agent: HostAgent, limit: int = 2000) -> None:
+    """Wait until this agent knows the drive; limits of an earlier one may still hold."""
     eventually(lambda: agent.drive("db1")["limit_iops"] == limit)
     eventually(lambda: limited(agent.host, limit))
 
 
-def test_a_defined_policy_is_in_force_and_virsh_shows_it(guest: Vm, agent: Agent) -> None:
+def test_a_defined_policy_is_in_force_and_virsh_shows_it(guest: Vm, agent: HostAgent) -> None:
     set_metadata(agent.host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
     in_charge(agent)
     assert agent.drive("db1")["limit_iops"] == 2000
     assert "a limit of 2000 iops" in agent.why("db1")
 
 
-def test_a_policy_changed_live_is_in_force_at_once(guest: Vm, agent: Agent) -> None:
+@pytest.mark.alone
+def test_a_policy_changed_live_is_in_force_at_once(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     for limit in (700, 1200):
         set_metadata(host, "db1", f'<policy><drive target="vda" limit="{limit}"/></policy>')
         eventually(lambda limit=limit: limited(host, limit), 5)  # type: ignore[misc]
 
 
-def test_a_bad_policy_changes_nothing_and_is_told(guest: Vm, agent: Agent) -> None:
+def test_a_bad_policy_changes_nothing_and_is_told(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     set_metadata(host, "db1", '<policy><drive target="vda" limit="900"/></policy>')
     eventually(lambda: limited(host, 900))
@@ -56,13 +60,43 @@ def test_a_bad_policy_changes_nothing_and_is_told(guest: Vm, agent: Agent) -> No
     eventually(lambda: agent.metrics()[key] == 0)
     assert limited(host, 900)
     assert agent.says("limit")
-    assert "limit" in agent.stats("db1")[0]["policy_error"]
+    assert "limit" in agent.stats("db1")[0]["policy_error"]["what"]
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
     eventually(lambda: agent.metrics()[key] == 1)
     eventually(lambda: limited(host, 2000))
 
 
-def test_limits_changed_by_hand_are_put_back_and_counted(guest: Vm, agent: Agent) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '<policy><drive target="vda" limit="-5"/></policy>',
+        '<policy class="nowhere"><drive target="vda"/></policy>',
+    ],
+)
+def test_a_bad_policy_lifts_no_limit_when_the_agent_restarts(
+    guest: Vm, agent: HostAgent, bad: str, end: signal.Signals
+) -> None:
+    host = agent.host
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="900"/></policy>')
+    eventually(lambda: limited(host, 900))
+    set_metadata(host, "db1", bad)
+    key = 'iokeel_domain_policy_valid{domain="db1"}'
+    eventually(lambda: agent.metrics()[key] == 0)
+    agent.stop(end)
+    assert blkdeviotune(host, "db1")["total_iops_sec"] <= 900
+    agent.start()
+    eventually(lambda: agent.metrics()[key] == 0)
+    eventually(lambda: agent.drive("db1")["limit_iops"] == 900)
+    eventually(lambda: limited(host, 900))
+    assert agent.stop() == 0
+    assert 0 < blkdeviotune(host, "db1")["total_iops_sec"] <= 900
+    agent.start()
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+    eventually(lambda: limited(host, 2000))
+
+
+def test_limits_changed_by_hand_are_put_back_and_counted(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     in_charge(agent)
     host.virsh("blkdeviotune", "db1", "vda", "--total-iops-sec", "55", "--live")
@@ -70,7 +104,7 @@ def test_limits_changed_by_hand_are_put_back_and_counted(guest: Vm, agent: Agent
     eventually(lambda: limited(host, 2000))
 
 
-def test_a_removed_policy_takes_its_limits_with_it(guest: Vm, agent: Agent) -> None:
+def test_a_removed_policy_takes_its_limits_with_it(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     in_charge(agent)
     host.virsh("metadata", "db1", "--uri", "urn:iokeel:policy:1", "--remove", "--live", "--config")
@@ -83,7 +117,8 @@ def test_a_removed_policy_takes_its_limits_with_it(guest: Vm, agent: Agent) -> N
     eventually(lambda: limited(host, 2000))
 
 
-def test_a_class_covers_a_disk_that_is_plugged_in(guest: Vm, agent: Agent) -> None:
+@pytest.mark.alone
+def test_a_class_covers_a_disk_that_is_plugged_in(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     set_metadata(host, "db1", '<policy class="bronze"><drive target="vda" limit="2000"/></policy>')
     guest.attach(DiskSpec("vdb", make_disk(host.dir / "second.raw", 8)))
@@ -93,7 +128,7 @@ def test_a_class_covers_a_disk_that_is_plugged_in(guest: Vm, agent: Agent) -> No
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
 
 
-def test_a_burst_opens_with_credit_and_goes_with_the_policy(guest: Vm, agent: Agent) -> None:
+def test_a_burst_opens_with_credit_and_goes_with_the_policy(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     burst = '<policy><drive target="vda" limit="1000" burst="3000" burst-seconds="9"/></policy>'
     set_metadata(host, "db1", burst)
@@ -108,7 +143,8 @@ def test_a_burst_opens_with_credit_and_goes_with_the_policy(guest: Vm, agent: Ag
     assert "total_iops_sec_max" not in blkdeviotune(host, "db1")
 
 
-def test_a_restarted_guest_is_limited_again(guest: Vm, agent: Agent) -> None:
+@pytest.mark.alone
+def test_a_restarted_guest_is_limited_again(guest: Vm, agent: HostAgent) -> None:
     in_charge(agent)
     guest.destroy()
     eventually(lambda: agent.stats() == [])
@@ -117,7 +153,7 @@ def test_a_restarted_guest_is_limited_again(guest: Vm, agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
-def test_libvirtd_restarts_and_limits_hold(guest: Vm, agent: Agent, how: str) -> None:
+def test_libvirtd_restarts_and_limits_hold(guest: Vm, agent: HostAgent, how: str) -> None:
     host = agent.host
     in_charge(agent)
     if how == "kill":
@@ -133,23 +169,23 @@ def test_libvirtd_restarts_and_limits_hold(guest: Vm, agent: Agent, how: str) ->
     eventually(lambda: limited(host, 2000))
 
 
-def test_a_killed_agent_finds_its_own_limits_again(guest: Vm, agent: Agent) -> None:
+def test_a_killed_agent_finds_its_own_limits_again(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     in_charge(agent)
-    agent.kill()
+    agent.end()
     assert limited(host, 2000)
-    agent.log.write_text("")
+    agent.log_file.write_text("")
     agent.start()
     eventually(lambda: agent.drive("db1")["limits_in_force"])
     assert not agent.says("limits set")
-    # That they were its own it knows from before: without a policy it takes them away.
+    # It remembers that they are its own: without a policy it removes them.
     host.virsh("metadata", "db1", "--uri", "urn:iokeel:policy:1", "--remove", "--live")
     eventually(lambda: blkdeviotune(host, "db1") == {})
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
     eventually(lambda: limited(host, 2000))
 
 
-def test_a_stopped_agent_leaves_static_limits(guest: Vm, agent: Agent) -> None:
+def test_a_stopped_agent_leaves_static_limits(guest: Vm, agent: HostAgent) -> None:
     in_charge(agent)
     assert agent.stop() == 0
     static = limits_for(DEFAULT_MODEL, 2000, overshoot_ratio=0.0)
@@ -157,7 +193,7 @@ def test_a_stopped_agent_leaves_static_limits(guest: Vm, agent: Agent) -> None:
     assert not agent.socket.exists()
 
 
-def test_a_second_agent_is_refused(guest: Vm, agent: Agent) -> None:
+def test_a_second_agent_is_refused(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     command = [*host.iokeel, "agent", "--config", str(agent.config)]
     second = host.run(command, check=False)
@@ -172,20 +208,18 @@ def test_a_full_disk_stops_nothing(guest: Vm, host: Host, tmp_path: Path) -> Non
     state.mkdir(exist_ok=True)
     host.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", state])
     host.run(["sh", "-c", f"head -c 8192 /dev/zero > {state}/filler || true"])
-    agent = Agent(host, state=state).start()
-    try:
+    with HostAgent(host, state=state) as agent:
         set_metadata(host, "db1", '<policy><drive target="vda" limit="1100"/></policy>')
         eventually(lambda: limited(host, 1100))
         key = 'iokeel_agent_errors_total{kind="store"}'
         eventually(lambda: agent.metrics().get(key, 0) > 0)
         assert agent.says("free some space")
-    finally:
         agent.stop()
-        agent.log.unlink()
-        set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
 
 
-def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: Agent, disk: Path) -> None:
+@pytest.mark.alone
+def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: HostAgent, disk: Path) -> None:
     host = agent.host
     other = make_disk(host.dir / "other.raw", 8)
     with Vm.boot(host, "web1", [DiskSpec("vda", other)], policy=policy(class_="bronze")) as web:
@@ -204,8 +238,9 @@ def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: Agent, disk: Path)
         assert limited(host, 2000)
 
 
-def test_fio_is_held_to_the_policy(guest: Vm, agent: Agent) -> None:
-    """Counts by fio's own log: never a quarter over in any second, and not held far below."""
+@pytest.mark.alone
+def test_fio_is_held_to_the_policy(guest: Vm, agent: HostAgent) -> None:
+    """By fio's own log: never a quarter over the limit in any second, and not far below."""
     from benchmarks.demo.fio_log import Completions
 
     in_charge(agent)
@@ -219,11 +254,11 @@ def test_fio_is_held_to_the_policy(guest: Vm, agent: Agent) -> None:
         done = Completions.parse(guest.read("/tmp/a_iops.1.log"))
         assert done.worst_window(0, 8) <= 1.25 * 2000
         assert done.rate(3, 8) <= 1.05 * 2000
-        # However slow the machine that emulates the guest: the agent held nothing back.
+        # The machine that emulates the guest may be slow, but the agent held nothing back.
         assert done.rate(3, 8) >= 0.5 * 2000
 
 
-def test_a_hook_tells_the_agent_at_once(guest: Vm, agent: Agent) -> None:
+def test_a_hook_tells_the_agent_at_once(guest: Vm, agent: HostAgent) -> None:
     hook = subprocess.run(
         [Path(__file__).parents[3] / "libvirt-hooks/qemu.d/50-iokeel", "db1", "started", "begin"],
         env={"IOKEEL_CONFIG": str(agent.config), "PATH": "/usr/bin:/bin"},

@@ -1,4 +1,4 @@
-"""The backstop on this machine's own kernel, where that has blkio: bounds, weight, and back."""
+"""The backstop on this machine's own kernel, if it has blkio: bounds, weight, and back."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import io_hierarchy
 from iokeel.host.process import Process, process
-from testing.agents import Agent, start_qemu, wait_for
+from testing.agents import Agent, start_qemu
 from testing.cgroup_host import Memory
+from testing.waiting import eventually
 
 if not shutil.which("qemu-storage-daemon"):
     pytest.skip("qemu-storage-daemon is not there", allow_module_level=True)
@@ -31,7 +32,7 @@ SECONDS = 4
 
 @dataclass
 class Rig:
-    """A guest's group with a QEMU in it, and a disk of its own."""
+    """A guest's group with a QEMU in it, and a disk."""
 
     group: Path
     qemu: Process
@@ -42,7 +43,7 @@ class Rig:
         return (self.group / file).read_text().strip()
 
     def served(self, what: str) -> int:
-        """Return how many reads, or read bytes, the kernel has counted for the group."""
+        """Return the reads, or the bytes read, that the kernel has counted for the group."""
         for line in self.read(f"blkio.throttle.io_{what}").splitlines():
             if line.startswith(f"{self.number} Read "):
                 return int(line.split()[2])
@@ -101,6 +102,7 @@ def rig(own: Path, tmp_path: Path) -> Iterator[Rig]:
         subprocess.run(["losetup", "--detach", disk], check=True)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("size", "what", "limits"),
     [
@@ -213,7 +215,7 @@ def test_an_agent_bounds_a_qemu_without_libvirt_and_puts_back_what_was_there(
         bound.write_text(f"{number} 90000")
         first = agent(enabled=True)
         # 4K costs 1, so that is the most reads of (400 + 200) * 1.25.
-        wait_for(lambda: bound.read_text() == f"{number} 750\n", f"the bound\n{first.log()}")
+        eventually(lambda: bound.read_text() == f"{number} 750\n", what=f"the bound\n{first.log()}")
         held = first.ask("/v1/vms")[0]["cgroup"]
         assert held[f"blkio.throttle.read_iops_device {number}"] == "750"
         first.stop(signal.SIGKILL)
@@ -221,7 +223,7 @@ def test_an_agent_bounds_a_qemu_without_libvirt_and_puts_back_what_was_there(
         agent(enabled=False).stop()
         assert bound.read_text() == f"{number} 90000\n"
         second = agent(enabled=True)
-        wait_for(lambda: bound.read_text() == f"{number} 750\n", "the bound again")
+        eventually(lambda: bound.read_text() == f"{number} 750\n", what="the bound again")
         assert second.stop() == 0
         assert bound.read_text() == f"{number} 90000\n"
     finally:

@@ -11,14 +11,14 @@ from benchmarks.backstop.run import BOUNDS, lacking, run
 if missing := lacking():
     pytest.skip(f"the guest needs {missing}", allow_module_level=True)
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 UNSET = {"io.max": "", "io.weight": "default 100", "io.bfq.weight": "default 100"}
 
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    """What the guest says came of it."""
+    """The results, by the guest."""
     found = run()
     print(found)
     return found

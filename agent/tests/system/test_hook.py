@@ -1,22 +1,23 @@
-"""The hook as libvirt runs it: at prepare it may refuse a guest, and only where it is strict."""
+"""The hook, run by libvirt: at prepare it may refuse a guest, but only if it is strict."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from testing.agents import HostAgent
 from testing.lab.domain import DiskSpec, domain_xml
 from testing.lab.guest import image
 from testing.lab.host import Host
 from testing.lab.vm import Vm
-from tests.system.rig import Agent, policy
+from tests.system.rig import policy
 
 pytestmark = pytest.mark.timeout(600)
 BAD = policy('target="vda" limit="-1"')
 
 
-def configure(host: Host, agent: Agent, strict: bool) -> None:
-    """Give the hook its configuration where it looks for it."""
+def configure(host: Host, agent: HostAgent, strict: bool) -> None:
+    """Write the hook's configuration, in the folder that the hook reads."""
     text = agent.config.read_text() + f"[hook]\nstrict = {str(strict).lower()}\n"
     place = "mkdir -p /etc/iokeel && cat > /etc/iokeel/agent.toml"
     host.run(["sh", "-c", place], input=text)
@@ -33,7 +34,7 @@ def bad_guest(host: Host, disk: Path) -> Iterator[Vm]:
 
 
 def test_a_strict_hook_refuses_a_malformed_policy_and_says_why(
-    host: Host, agent: Agent, bad_guest: Vm
+    host: Host, agent: HostAgent, bad_guest: Vm
 ) -> None:
     configure(host, agent, strict=True)
     with pytest.raises(RuntimeError, match="limit"):
@@ -41,22 +42,24 @@ def test_a_strict_hook_refuses_a_malformed_policy_and_says_why(
     assert not bad_guest.running()
 
 
-def test_another_hook_warns_and_the_guest_starts(host: Host, agent: Agent, bad_guest: Vm) -> None:
+def test_another_hook_warns_and_the_guest_starts(
+    host: Host, agent: HostAgent, bad_guest: Vm
+) -> None:
     configure(host, agent, strict=False)
     bad_guest.start()
     assert bad_guest.running()
 
 
-def test_a_strict_hook_lets_a_good_policy_start(host: Host, agent: Agent, disk: Path) -> None:
+def test_a_strict_hook_lets_a_good_policy_start(host: Host, agent: HostAgent, disk: Path) -> None:
     configure(host, agent, strict=True)
     drives = [DiskSpec("vda", disk)]
     with Vm.boot(host, "good1", drives, policy=policy('target="vda" limit="100"')) as vm:
         assert vm.running()
 
 
-def test_guests_start_while_the_agent_is_down(host: Host, agent: Agent, disk: Path) -> None:
+def test_guests_start_while_the_agent_is_down(host: Host, agent: HostAgent, disk: Path) -> None:
     configure(host, agent, strict=True)
-    agent.kill()
+    agent.end()
     drives = [DiskSpec("vda", disk)]
     with Vm.boot(host, "good2", drives, policy=policy('target="vda" limit="100"')) as vm:
         assert vm.running()

@@ -1,33 +1,33 @@
-"""A libvirtd that is not there, or hangs: one clear line, limits hold, and all goes on after it."""
+"""A libvirtd that is absent or hangs: one clear line, limits hold, and all goes on afterwards."""
 
 import signal
 
 import pytest
 
+from testing.agents import HostAgent
 from testing.lab.host import Host
 from testing.lab.vm import Vm
-from tests.system.rig import Agent, blkdeviotune, eventually, set_metadata
+from testing.waiting import eventually
+from tests.system.rig import blkdeviotune, set_metadata
 
 pytestmark = pytest.mark.timeout(600)
 
 
 def test_an_absent_libvirtd_is_waited_for_and_told_once(guest: Vm, host: Host) -> None:
     host.kill_libvirtd()
-    agent = Agent(host).start()
     try:
-        eventually(lambda: agent.metrics()['iokeel_agent_errors_total{kind="connect"}'] >= 2)
-        complaints = [line for line in agent.log.read_text().splitlines() if "ERROR" in line]
-        assert len(complaints) == 1
-        assert "see that libvirtd runs" in complaints[0]
-        host.start_libvirtd()
-        eventually(lambda: agent.drive("db1")["limits_in_force"], 40)
+        with HostAgent(host) as agent:
+            eventually(lambda: agent.metrics()['iokeel_agent_errors_total{kind="connect"}'] >= 2)
+            complaints = [line for line in agent.log().splitlines() if "ERROR" in line]
+            assert len(complaints) == 1
+            assert "see that libvirtd runs" in complaints[0]
+            host.start_libvirtd()
+            eventually(lambda: agent.drive("db1")["limits_in_force"], 40)
     finally:
-        agent.kill()
-        agent.log.unlink()
         host.start_libvirtd()
 
 
-def test_a_libvirtd_that_hangs_loses_no_limit(guest: Vm, host: Host, agent: Agent) -> None:
+def test_a_libvirtd_that_hangs_loses_no_limit(guest: Vm, host: Host, agent: HostAgent) -> None:
     eventually(lambda: blkdeviotune(host, "db1"))
     held = blkdeviotune(host, "db1")
     host.signal_libvirtd(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""What drives are on, as libvirt has them: a file, a pool's volume, a network disk."""
+"""The storages of libvirt's drives: a file, a pool's volume, a network disk."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from iokeel.host.block_devices import StoragePaths
+from testing.agents import HostAgent
 from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import Host
 from testing.lab.vm import Vm
-from tests.system.rig import Agent, eventually, policy
+from testing.waiting import eventually
+from tests.system.rig import policy
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -22,19 +24,19 @@ FIND = "from iokeel.host.process import guest; print(*(guest('{}') or ['nothing'
 
 @pytest.fixture(scope="module")
 def guest(host: Host) -> Iterator[Vm]:
-    """A guest with a policy for every drive that it has or gets."""
+    """A guest with a policy for all its drives, now and later."""
     drives = [DiskSpec("vda", make_disk(host.dir / "vda.raw", 8))]
     with Vm.boot(host, "st1", drives, policy=policy(class_="silver")) as vm:
         yield vm
 
 
-def storage(agent: Agent, target: str) -> str | None:
+def storage(agent: HostAgent, target: str) -> str | None:
     found: str | None = agent.drive("st1", target)["storage"]
     return found
 
 
 def on(path: Path) -> str:
-    """Return what a path is on, as seen from outside of the host."""
+    """Return the storage of a path, seen from outside the host."""
     return StoragePaths().places(str(path))[-1].name
 
 
@@ -43,12 +45,12 @@ def attach(host: Host, kind: str, source: str, target: str) -> None:
     host.virsh("attach-device", "st1", "/dev/stdin", "--live", input=disk)
 
 
-def test_a_file_is_on_the_hosts_disk(host: Host, guest: Vm, agent: Agent) -> None:
+def test_a_file_is_on_the_hosts_disk(host: Host, guest: Vm, agent: HostAgent) -> None:
     eventually(lambda: storage(agent, "vda"))
     assert storage(agent, "vda") == on(host.dir / "vda.raw")
 
 
-def test_a_volume_is_what_its_pool_says(host: Host, guest: Vm, agent: Agent) -> None:
+def test_a_volume_is_what_its_pool_says(host: Host, guest: Vm, agent: HostAgent) -> None:
     (host.dir / "pool").mkdir()
     host.virsh("pool-create", "/dev/stdin", input=POOL.format(host.dir / "pool"))
     host.virsh("vol-create-as", "images", "v.raw", "8M", "--format", "raw")
@@ -56,7 +58,7 @@ def test_a_volume_is_what_its_pool_says(host: Host, guest: Vm, agent: Agent) -> 
     eventually(lambda: storage(agent, "vdb") == on(host.dir / "pool/v.raw"))
 
 
-def test_a_network_disk_is_on_its_server(host: Host, guest: Vm, agent: Agent) -> None:
+def test_a_network_disk_is_on_its_server(host: Host, guest: Vm, agent: HostAgent) -> None:
     image, socket = make_disk(host.dir / "nbd.raw", 8), host.dir / "nbd.sock"
     server = host.popen(
         ["qemu-nbd", f"--socket={socket}", "--persistent", "--format=raw", "-x", "e", image]

@@ -1,4 +1,4 @@
-"""Drives that their domain throttles by groups of its own (libvirt 11.2 and later)."""
+"""Drives in throttle groups of their domain (libvirt 11.2 and later)."""
 
 from collections.abc import Iterator
 
@@ -6,10 +6,12 @@ import pytest
 
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.drive.envelope import limits_for
+from testing.agents import HostAgent
 from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import PROJECT, Host
 from testing.lab.vm import Vm
-from tests.system.rig import Agent, eventually, policy, set_metadata
+from testing.waiting import eventually
+from tests.system.rig import policy, set_metadata
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -35,7 +37,7 @@ def guest(host: Host) -> Iterator[Vm]:
 
 
 def shown(host: Host, group: str) -> dict[str, int]:
-    """What virsh shows of a throttle group."""
+    """Return the limits that virsh shows for a throttle group, without zeros."""
     lines = host.virsh("domthrottlegroupinfo", "db1", group).splitlines()
     pairs = [line.split(":") for line in lines if ":" in line]
     return {k.strip(): int(v) for k, v in pairs if v.strip().isdigit() and int(v)}
@@ -47,20 +49,20 @@ def in_force(host: Host, limit: int) -> bool:
     return wanted.items() <= shown(host, "own").items()
 
 
-def test_a_drive_is_held_through_its_own_group(guest: Vm, agent: Agent) -> None:
+def test_a_drive_is_held_through_its_own_group(guest: Vm, agent: HostAgent) -> None:
     eventually(lambda: in_force(agent.host, 2000))
     set_metadata(agent.host, "db1", '<policy><drive target="vda" limit="900"/></policy>')
     eventually(lambda: in_force(agent.host, 900))
 
 
-def test_a_group_that_throttles_others_too_is_not_touched(guest: Vm, agent: Agent) -> None:
+def test_a_group_that_throttles_others_too_is_not_touched(guest: Vm, agent: HostAgent) -> None:
     set_metadata(agent.host, "db1", '<policy><drive target="vdb" limit="900"/></policy>')
     eventually(lambda: agent.drive("db1", "vdb")["errors"] >= 1)
     assert shown(agent.host, "both") == {"total_iops_sec": 60}
-    assert "throttle other drives too" in agent.drive("db1", "vdb")["error"]
+    assert "throttle other drives too" in agent.drive("db1", "vdb")["error"]["what"]
 
 
-def test_a_group_gets_back_what_it_had_when_the_policy_goes(guest: Vm, agent: Agent) -> None:
+def test_a_group_gets_back_what_it_had_when_the_policy_goes(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     set_metadata(host, "db1", '<policy><drive target="vda" limit="900"/></policy>')
     eventually(lambda: in_force(host, 900))
@@ -69,7 +71,7 @@ def test_a_group_gets_back_what_it_had_when_the_policy_goes(guest: Vm, agent: Ag
     assert shown(host, "own") == {"total_iops_sec": 50}
 
 
-def test_a_group_changed_by_hand_is_put_back(guest: Vm, agent: Agent) -> None:
+def test_a_group_changed_by_hand_is_put_back(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     set_metadata(host, "db1", '<policy><drive target="vda" limit="900"/></policy>')
     eventually(lambda: in_force(host, 900))

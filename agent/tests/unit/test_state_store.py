@@ -1,4 +1,4 @@
-"""What the agent set, kept over restarts in a real database."""
+"""The state that survives restarts, in a real database."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from iokeel.core.counters import DriveId, Flow
 from iokeel.core.curve import CostCurve
-from iokeel.core.drive.burst import Credit
-from iokeel.core.drive.envelope import Mix
+from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import FIELDS, ThrottleLimits
-from iokeel.core.state import DriveState
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.state import Credit, DriveState, Pricing, Sent
 from iokeel.errors import ConfigError, IokeelError
-from iokeel.state_store import Store
+from iokeel.state_store import StateStore
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("db1", "vdb")
-SET = DriveState(sent=ThrottleLimits(iops_total=400, iops_size=6889))
+SET = DriveState(sent=Sent(ThrottleLimits(iops_total=400, iops_size=6889)))
 FILE = "state.db"
 
 curves = st.none() | st.builds(
@@ -43,21 +43,43 @@ flows = st.builds(
     st.floats(0, 1e12),
     st.lists(st.sampled_from([512.0, 4096.0, 65536.0]), max_size=4).map(tuple),
 )
+mixes = st.builds(Mix, flows, flows)
+policies = st.builds(
+    DrivePolicy,
+    reservation=st.integers(0, 1000),
+    limit=st.none() | st.integers(1000, 10**8),
+    weight=st.integers(1, 10_000),
+    latency_target_ms=st.none() | st.floats(0.001, 60_000),
+    separate_budgets=st.booleans(),
+)
 states = st.builds(
-    lambda **known: DriveState(**known),  # fields that are not saved are as they are by default
-    sent=limits,
-    replaced=st.none() | limits,
-    found=st.none() | limits,
+    lambda policy, tenant, sent, credit, pricing: DriveState(
+        policy=policy, tenant=tenant, credit=credit, pricing=pricing, sent=sent
+    ),
+    policy=st.none() | policies,
+    tenant=st.none() | st.text(max_size=5),
+    sent=st.builds(
+        Sent,
+        limits=limits,
+        replaced=st.none() | limits,
+        found=st.none() | limits,
+        at_ns=st.just(0),  # this and the next three are not saved
+        reason=st.none(),
+        credit_s=st.floats(0, 3600),
+        retunes=st.just(0),
+        overwritten=st.just(0),
+    ),
     credit=st.builds(Credit, st.integers(0, 3600).map(float), st.booleans()),
-    granted_s=st.floats(0, 3600),
-    priced_for=st.none() | st.builds(Mix, flows, flows),
+    pricing=st.builds(
+        Pricing, rate=st.none(), mix=st.none() | mixes, unit=st.none(), base=st.none()
+    ),
 )
 drives = st.builds(DriveId, st.text(st.characters(codec="utf-8"), max_size=20), st.text("vdab"))
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path)
+def store(tmp_path: Path) -> Iterator[StateStore]:
+    store = StateStore(tmp_path)
     with store.lock():
         yield store
 
@@ -66,53 +88,43 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @settings(max_examples=50)
 def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
     with TemporaryDirectory() as name:
-        Store(Path(name)).save(known, whole=True)
-        loaded = Store(Path(name)).load()
+        StateStore(Path(name)).save(known, whole=True)
+        loaded = StateStore(Path(name)).load()
     assert loaded.keys() == known.keys()
     for drive, state in known.items():
         back = loaded[drive]
-        assert (back.sent, back.replaced, back.found) == (
-            state.sent,
-            state.replaced,
-            state.found,
-        )
-        assert (back.credit, back.granted_s) == (state.credit, state.granted_s)
-        assert back.priced_for is None or isinstance(back.priced_for.read, Flow)
-        if state.priced_for is not None:
-            assert back.priced_for is not None
-            for flow, before in (
-                (back.priced_for.read, state.priced_for.read),
-                (back.priced_for.write, state.priced_for.write),
-            ):
-                assert (flow.raw_iops, flow.bps) == (before.raw_iops, before.bps)
-                assert tuple(flow.seen_bytes) == before.seen_bytes
+        assert (back.policy, back.tenant) == (state.policy, state.tenant)
+        assert (back.credit, back.sent) == (state.credit, state.sent)
+        assert back.pricing == state.pricing
+        if back.pricing.mix is not None:
+            assert isinstance(back.pricing.mix.read, Flow)
 
 
 def test_what_was_loaded_can_be_used_as_what_was_saved(tmp_path: Path) -> None:
     mix = Mix(Flow(10.0, 40960.0, (4096.0,)), Flow(0.0, 0.0))
-    known = DriveState(sent=SET.sent, priced_for=mix)
-    Store(tmp_path).save({VDA: known})
-    back = Store(tmp_path).load()[VDA].priced_for
+    known = DriveState(sent=SET.sent, pricing=Pricing(mix=mix))
+    StateStore(tmp_path).save({VDA: known})
+    back = StateStore(tmp_path).load()[VDA].pricing.mix
     assert back == mix
     assert hash(back) == hash(mix)
 
 
 def test_a_drive_without_limits_of_ours_is_not_kept(tmp_path: Path) -> None:
-    Store(tmp_path).save({VDA: SET, VDB: DriveState()})
-    assert Store(tmp_path).load().keys() == {VDA}
+    StateStore(tmp_path).save({VDA: SET, VDB: DriveState()})
+    assert StateStore(tmp_path).load().keys() == {VDA}
 
 
 def test_only_a_whole_save_forgets(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     store.save({VDA: SET, VDB: SET})
     store.save({VDA: SET})
-    assert Store(tmp_path).load().keys() == {VDA, VDB}
+    assert StateStore(tmp_path).load().keys() == {VDA, VDB}
     store.save({VDA: SET}, whole=True)
-    assert Store(tmp_path).load().keys() == {VDA}
+    assert StateStore(tmp_path).load().keys() == {VDA}
 
 
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     store.save({VDA: SET})
     before = [file.read_bytes() for file in sorted(tmp_path.iterdir())]
     store.save({VDA: SET}, whole=True)
@@ -120,7 +132,7 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_what_was_saved_before_requests_were_split_is_loaded(tmp_path: Path) -> None:
-    Store(tmp_path).save({VDA: SET})
+    StateStore(tmp_path).save({VDA: SET})
     row = (
         '{"sent": {"iops_total": 5, "cost_read": [[4096, 1.0]], "cost_write": [[4096, 2.0]]},'
         ' "replaced": null, "found": {"bps_total": 7}, "credit_seconds": 3, "credit_open": false,'
@@ -129,21 +141,21 @@ def test_what_was_saved_before_requests_were_split_is_loaded(tmp_path: Path) -> 
     with sqlite3.connect(tmp_path / FILE) as database:
         database.execute("UPDATE drives SET state = ?", [row])
     database.close()
-    known = Store(tmp_path).load()[VDA]
+    sent = StateStore(tmp_path).load()[VDA].sent
     read, write = CostCurve(((4096, 1.0),)), CostCurve(((4096, 2.0),))
-    assert known.sent == ThrottleLimits(iops_total=5, cost_read=read, cost_write=write)
-    assert known.found == ThrottleLimits(bps_total=7)
+    assert sent.limits == ThrottleLimits(iops_total=5, cost_read=read, cost_write=write)
+    assert sent.found == ThrottleLimits(bps_total=7)
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a database at all" * 99, bytes(8192)])
 def test_a_corrupt_file_is_named_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
 ) -> None:
-    Store(tmp_path).save({VDA: SET})
+    StateStore(tmp_path).save({VDA: SET})
     (tmp_path / FILE).write_bytes(damage)
     for part in tmp_path.glob(f"{FILE}-*"):  # which hold it all once more
         part.unlink()
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     assert store.load() == {}
     assert not damage or f"{tmp_path / FILE}: can't be used" in caplog.text
 
@@ -155,43 +167,43 @@ def test_a_corrupt_file_is_named_and_stops_nothing(
 def test_a_row_that_makes_no_sense_is_named_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, row: str
 ) -> None:
-    Store(tmp_path).save({VDA: SET})
+    StateStore(tmp_path).save({VDA: SET})
     with sqlite3.connect(tmp_path / FILE) as database:
         database.execute("UPDATE drives SET state = ?", [row])
     database.close()
-    assert Store(tmp_path).load() == {}
+    assert StateStore(tmp_path).load() == {}
     assert "can't be used" in caplog.text
 
 
 def test_one_bad_row_costs_no_other_drive_its_own(tmp_path: Path) -> None:
-    Store(tmp_path).save({VDA: SET, VDB: SET})
+    StateStore(tmp_path).save({VDA: SET, VDB: SET})
     with sqlite3.connect(tmp_path / FILE) as database:
         database.execute("UPDATE drives SET state = '{}' WHERE target = 'vda'")
     database.close()
-    assert Store(tmp_path).load().keys() == {VDB}
+    assert StateStore(tmp_path).load().keys() == {VDB}
 
 
 def test_after_a_corrupt_file_the_agent_remembers_again(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"not a database at all" * 99)
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     assert store.load() == {}
     store.save({VDA: SET}, whole=True)
-    assert Store(tmp_path).load().keys() == {VDA}
+    assert StateStore(tmp_path).load().keys() == {VDA}
 
 
 def test_a_file_that_can_not_be_opened_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     assert store.load() == {}
     with pytest.raises(IokeelError, match=FILE):
         store.save({VDA: SET})
 
 
-def test_a_folder_is_for_one_agent(tmp_path: Path, store: Store) -> None:
-    with pytest.raises(ConfigError, match="another agent"), Store(tmp_path).lock():
+def test_a_folder_is_for_one_agent(tmp_path: Path, store: StateStore) -> None:
+    with pytest.raises(ConfigError, match="another agent"), StateStore(tmp_path).lock():
         pass
 
 
 def test_a_folder_is_made(tmp_path: Path) -> None:
-    with Store(tmp_path / "a" / "b").lock():
+    with StateStore(tmp_path / "a" / "b").lock():
         assert (tmp_path / "a" / "b").is_dir()

@@ -1,1 +1,1 @@
-"""The measurement of a storage."""
+"""Calibration: measure a storage with fio, and fit its capacity, curves and latency target."""

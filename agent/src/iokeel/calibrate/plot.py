@@ -1,85 +1,88 @@
-"""Draws what a calibration found."""
+"""Draws a calibration: the cost of a request by size, and latency by load."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from iokeel.calibrate.measure import Series
+from iokeel.calibrate.job import JobResult
+from iokeel.calibrate.measurement import Series
 from iokeel.calibrate.result import Calibration
 from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve
 from iokeel.errors import CalibrationError, ConfigError
+from iokeel.words.os_errors import reason
 from iokeel.words.quoting import shown_path
 from iokeel.words.units import rate
 
-_KINDS = (".png", ".svg", ".pdf")
-_COLOURS = {False: "#1f6fb4", True: "#c8552b"}
+if TYPE_CHECKING:  # matplotlib is optional
+    from matplotlib.axes import Axes
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+_READ_COLOUR, _WRITE_COLOUR = "#1f6fb4", "#c8552b"
 _GREY = "#8a8a8a"
+_GRID_COLOUR = "#dddddd"
+# The sizes on the axis: 4 KiB to 1 MiB.
 _SIZES = tuple(KIB << power for power in range(2, 11))
+# Points of a curve between two sizes of the axis, whose scale is logarithmic.
+_STEPS = 16
 
 
-def check(file: Path) -> None:
-    """Raise ConfigError where nothing could be drawn to a file, before anything is measured."""
+def check_plot_file(file: Path) -> None:
+    """Raise ConfigError if a plot can't be drawn to a file. Call it before measuring."""
     name = shown_path(file)
-    if file.suffix.lower() not in _KINDS:
-        raise ConfigError("--plot", f"{name} is no picture", f"end it in {', '.join(_KINDS)}")
+    if file.suffix.lower() not in _SUFFIXES:
+        mend = f"end it in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
+        raise ConfigError("--plot", f"{name} is not a picture", mend)
     if not file.absolute().parent.is_dir():
-        raise ConfigError("--plot", f"the folder of {name} is not there", "give one that is")
+        raise ConfigError("--plot", f"the folder of {name} does not exist", "create it")
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        mend = "install it (python3-matplotlib), or leave --plot out"
+        mend = "install it (python3-matplotlib), or leave out --plot"
         raise ConfigError("--plot", "needs matplotlib", mend) from None
 
 
-def draw(name: str, calibration: Calibration, file: Path) -> None:
-    """Draw the curves beside what was measured, and latency against load, to a file."""
+def draw_plot(title: str, calibration: Calibration, file: Path) -> None:
+    """Draw the curves beside the measured costs, and latency by load.
+
+    Raises CalibrationError if the file can't be written.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
 
     figure = Figure(figsize=(12, 5), layout="constrained")
     costs, latencies = figure.subplots(1, 2)
-    figure.suptitle(f"{name}: {rate(calibration.fit.capacity)} normalized iops")
+    figure.suptitle(f"{title}: {rate(calibration.fit.capacity)} normalized iops")
     _draw_costs(costs, calibration)
     _draw_latencies(latencies, calibration)
     for axes in (costs, latencies):
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
-        axes.legend(frameon=False, fontsize="small")
+        axes.grid(True, which="major", color=_GRID_COLOUR, linewidth=0.6)
+        axes.legend(framealpha=0.8, edgecolor="none", fontsize="small")
         axes.spines[["top", "right"]].set_visible(False)
     try:
         figure.savefig(file, dpi=120)
     except OSError as error:
-        what = f"can't be written, {error.strerror}"
-        raise CalibrationError(shown_path(file), what, "give another --plot") from None
+        what = f"can't be written, {reason(error)}"
+        raise CalibrationError(shown_path(file), what, "give another file to --plot") from None
 
 
-def _draw_costs(axes: Any, calibration: Calibration) -> None:
-    fitted = calibration.fit
-    axes.plot(*_line(DEFAULT_CURVE), "--", color=_GREY, linewidth=1, label="built-in curve")
-    for write, curve in ((False, fitted.read), (True, fitted.write)):
-        if curve is None:
-            continue
-        word, colour = "write" if write else "read", _COLOURS[write]
-        axes.plot(*_line(curve), "-", color=colour, linewidth=1.6, label=f"curve_{word}")
+def _draw_costs(axes: Axes, calibration: Calibration) -> None:
+    _draw_curve(axes, DEFAULT_CURVE, "built-in curve", _GREY, "--")
+    _draw_curve(axes, calibration.fit.read, "curve_read", _READ_COLOUR, "-")
+    if calibration.fit.write is not None:
+        _draw_curve(axes, calibration.fit.write, "curve_write", _WRITE_COLOUR, "-")
+    for write in (False, True):
         for sequential in (False, True):
-            points = [
-                (s.job.size_bytes, fitted.capacity / s.raw_iops)
-                for s in calibration.series
-                if s.job.write is write and s.job.sequential is sequential
+            series = [
+                one
+                for one in calibration.series
+                if one.job.write is write and one.job.sequential is sequential
             ]
-            axes.plot(
-                *zip(*points, strict=True),
-                "x" if sequential else "o",
-                color=colour,
-                markersize=6,
-                alpha=0.9,
-                linestyle="none",
-                label=f"{'sequential' if sequential else 'random'} {word}s, measured",
-            )
+            if series:
+                _draw_measured_costs(axes, series, calibration.fit.capacity)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(_SIZES, [f"{s // KIB}K" if s < KIB**2 else "1M" for s in _SIZES])
@@ -88,40 +91,36 @@ def _draw_costs(axes: Any, calibration: Calibration) -> None:
     axes.set_title("Cost of a request")
 
 
-def _line(curve: CostCurve) -> tuple[list[float], list[float]]:
-    sizes = [_SIZES[0] * 2 ** (i / 16) for i in range(16 * (len(_SIZES) - 1) + 1)]
-    return sizes, [curve.cost(size) for size in sizes]
+def _draw_curve(axes: Axes, curve: CostCurve, label: str, colour: str, style: str) -> None:
+    count = _STEPS * (len(_SIZES) - 1)
+    sizes = [_SIZES[0] * 2 ** (step / _STEPS) for step in range(count + 1)]
+    costs = [curve.cost(size) for size in sizes]
+    axes.plot(sizes, costs, style, color=colour, linewidth=1.4, label=label)
 
 
-def _draw_latencies(axes: Any, calibration: Calibration) -> None:
-    for series in _searched(calibration):
-        job = series.job
-        runs = sorted(series.search, key=lambda run: run.job.depth)
-        most = max(run.raw_iops for run in runs)
-        load = [100 * run.raw_iops / most for run in runs]
-        style = {"color": _COLOURS[job.write], "linewidth": 1.4, "markersize": 4}
-        large = job.size_bytes >= KIB**2
-        kind = f"{'1M' if large else '4K'} {'writes' if job.write else 'reads'}"
-        axes.plot(
-            load,
-            [1e3 * run.latency_s for run in runs],
-            "s-" if large else "o-",
-            label=f"{kind}, mean",
-            **style,
-        )
-        axes.plot(
-            load,
-            [1e3 * run.latency_p99_s for run in runs],
-            "s:" if large else "o:",
-            label=f"{kind}, p99",
-            alpha=0.6,
-            **style,
-        )
-    target = calibration.latency_target_ms
-    axes.axhline(target, color="black", linewidth=1, linestyle="--")
+def _draw_measured_costs(axes: Axes, series: list[Series], capacity: int) -> None:
+    job = series[0].job
+    axes.plot(
+        [one.job.size_bytes for one in series],
+        [capacity / one.raw_iops for one in series],
+        "x" if job.sequential else "o",
+        color=_colour(job.write),
+        markersize=6,
+        alpha=0.9,
+        linestyle="none",
+        label=f"{job.order} {job.direction}s, measured",
+    )
+
+
+def _draw_latencies(axes: Axes, calibration: Calibration) -> None:
+    for series in calibration.series:
+        if series.searched_from_one:
+            _draw_latency(axes, series)
+    target_ms = calibration.latency_target_ms
+    axes.axhline(target_ms, color="black", linewidth=1, linestyle="--")
     axes.annotate(
-        f"latency_target_ms = {target:g}",
-        (0, target),
+        f"latency_target_ms = {target_ms:g}",
+        (0, target_ms),
         xycoords=("axes fraction", "data"),
         xytext=(4, 4),
         textcoords="offset points",
@@ -129,10 +128,33 @@ def _draw_latencies(axes: Any, calibration: Calibration) -> None:
     )
     axes.set_yscale("log")
     axes.set_xlim(0, 105)
-    axes.set_xlabel("rate, % of saturation, as the queue deepens 1, 2, 4, ...")
+    axes.set_xlabel("rate, % of saturation, at depth 1, 2, 4, ...")
     axes.set_ylabel("latency, ms")
     axes.set_title("Latency of random requests")
 
 
-def _searched(calibration: Calibration) -> Iterator[Series]:
-    return (s for s in calibration.series if s.searched)
+def _draw_latency(axes: Axes, series: Series) -> None:
+    def depth(run: JobResult) -> int:
+        return run.job.depth
+
+    job = series.job
+    runs = sorted(series.search, key=depth)
+    most = max(run.raw_iops for run in runs)
+    load_percent = [100 * run.raw_iops / most for run in runs]
+    large = job.size_bytes >= KIB**2
+    kind = f"{'1M' if large else '4K'} {job.direction}s"
+    colour, marker = _colour(job.write), "s" if large else "o"
+    mean_ms = [1e3 * run.latency_s for run in runs]
+    p99_ms = [1e3 * run.latency_p99_s for run in runs]
+    axes.plot(
+        load_percent, mean_ms, f"{marker}-", color=colour, linewidth=1.4, markersize=4,
+        label=f"{kind}, mean",
+    )  # fmt: skip
+    axes.plot(
+        load_percent, p99_ms, f"{marker}:", color=colour, linewidth=1.4, markersize=4,
+        alpha=0.6, label=f"{kind}, p99",
+    )  # fmt: skip
+
+
+def _colour(write: bool) -> str:
+    return _WRITE_COLOUR if write else _READ_COLOUR

@@ -1,42 +1,33 @@
-"""What a calibration found: capacity, curves, a latency target, and what is to be minded."""
+"""A calibration's result: capacity, cost curves, a latency target, and warnings."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from iokeel.calibrate.fio import Job
-from iokeel.calibrate.measure import Series
-from iokeel.core.curve import KIB, SMALLEST_REQUEST_BYTES, CostCurve
+from iokeel.calibrate.measurement import Series
+from iokeel.calibrate.warnings import data_warnings, series_warnings
+from iokeel.core.curve import SMALLEST_REQUEST_BYTES
 from iokeel.core.fitting.fit import TOLERANCE_RATIO, Fit, fit
 from iokeel.core.fitting.saturation import open_latency_s
-from iokeel.core.fitting.steadiness import SPREAD_RATIO
 from iokeel.core.sharing.latency import allowance_s
-from iokeel.words.units import duration, percent, rate
 
-# Rates that are spread don't deserve a truer fit, but no worse one than this.
-_NOISE_RATIO = 0.06
-# A latency target is so many times that of one request alone, at least. Nearer to it the control
-# law, for which 0.7 of the target is calm (CALM_RATIO), could never find that there is room again.
+# Rates that are spread widely don't deserve a closer fit than their spread, up to this error.
+_MOST_TOLERANCE_RATIO = 0.06
+# The latency target is at least this many times the latency of one request alone. Were it nearer,
+# the control law could never find free capacity again: it asks for less than 0.7 of the target
+# (CALM_RATIO in core/sharing/capacity.py).
 _ALONE_FACTOR = 2
-# Beyond this, a fit's error is worth a word.
-_ERROR_RATIO = 0.1
-# Beyond this, random and sequential requests don't cost the same.
-_ORDER_RATIO = 1.5
-_BUSY_RATIO = 0.95
-_ZERO_RATIO = 0.5
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """All that was found.
+    """Everything found by a calibration.
 
-    latencies_s: at 80 % of saturation, for each kind whose depths were all tried.
-    latency_target_ms: that of 4 KiB reads, or of 4 KiB writes where it has to be longer; twice that
-    of one alone at least.
+    latencies_s: the mean latency at 80 % of saturation, for each series searched from depth 1.
+    latency_target_ms: the latency of 4 KiB reads there, or of 4 KiB writes if that is longer; at
+    least twice the latency of one request alone.
     """
 
     series: Sequence[Series]
@@ -45,162 +36,63 @@ class Calibration:
     latency_target_ms: float
     warnings: Sequence[str]
 
+    def cost(self, series: Series) -> float:
+        """Return the fitted cost of a series' requests."""
+        return self.fit.cost(series.job.size_bytes, write=series.job.write)
 
-def found(series: Sequence[Series], zero_ratio: float | None) -> Calibration:
-    """Return what comes of series, which have random reads of 4 KiB among them."""
-    reads = {s.job.size_bytes: s.raw_iops for s in _random(series, write=False)}
-    writes = {s.job.size_bytes: s.raw_iops for s in _random(series, write=True)}
-    noise = sum(s.steadiness.spread_ratio for s in series) / len(series) / 2
-    fitted = fit(reads, writes, max(TOLERANCE_RATIO, min(noise, _NOISE_RATIO)))
-    latencies = {s.job: open_latency_s(s.rates) for s in series if s.searched}
-    target_s = max(
-        max(latencies[s.job], _ALONE_FACTOR / s.rates[1]) - _allowance_s(fitted, s.job)
-        for s in series
-        if s.searched and s.job.size_bytes == SMALLEST_REQUEST_BYTES
+    def fit_error_ratio(self, series: Series) -> float | None:
+        """Return how far the fitted rate is above a series' rate; None if it is sequential.
+
+        The curves describe random requests only.
+        """
+        job = series.job
+        if job.sequential:
+            return None
+        return self.fit.error_ratio(job.size_bytes, series.raw_iops, write=job.write)
+
+
+def evaluate(series: Sequence[Series], zero_ratio: float | None) -> Calibration:
+    """Fit a calibration to series, which must include random 4 KiB reads.
+
+    zero_ratio: the part of the storage that reads as zeros; None if unknown.
+    """
+    rates: dict[bool, dict[int, float]] = {False: {}, True: {}}
+    for one in series:
+        if not one.job.sequential:
+            rates[one.job.write][one.job.size_bytes] = one.raw_iops
+    spread = sum(s.steadiness.spread_ratio for s in series) / len(series) / 2
+    tolerance = max(TOLERANCE_RATIO, min(spread, _MOST_TOLERANCE_RATIO))
+    fitted = fit(rates[False], rates[True], tolerance)
+    warnings = [*series_warnings(series, fitted), *data_warnings(zero_ratio)]
+    if fitted.write is None:
+        warnings.append("writes were not measured, so they are priced like reads")
+    return Calibration(
+        series,
+        fitted,
+        {str(s.job): open_latency_s(s.rates) for s in series if s.searched_from_one},
+        _rounded_up(1e3 * _latency_target_s(series, fitted)),
+        warnings,
     )
-    warnings = [*_warnings(series, fitted), *_about_data(zero_ratio)]
-    if not writes:
-        warnings.append("writes were not measured: they are taken to cost what reads do")
-    named = {str(job): latency_s for job, latency_s in latencies.items()}
-    return Calibration(series, fitted, named, _rounded_up(1e3 * target_s), warnings)
 
 
-def _allowance_s(fitted: Fit, job: Job) -> float:
-    """Return what the control law adds to a target for requests dearer than a 4 KiB read."""
-    curve = fitted.model.write if job.write else fitted.model.read
-    cost = curve.cost(job.size_bytes)
-    return allowance_s(cost, cost, fitted.capacity)
+def _latency_target_s(series: Sequence[Series], fitted: Fit) -> float:
+    """Return the longer of the targets that 4 KiB reads and 4 KiB writes ask for.
 
+    The control law adds an allowance to a target for requests dearer than a 4 KiB read. It is
+    subtracted here.
+    """
 
-def _random(series: Sequence[Series], *, write: bool) -> Iterator[Series]:
-    return (s for s in series if s.job.write is write and not s.job.sequential)
+    def target_s(one: Series) -> float:
+        alone_s = 1 / one.rates[1]
+        cost = fitted.cost(one.job.size_bytes, write=one.job.write)
+        allowed_s = allowance_s(cost, cost, fitted.capacity)
+        return max(open_latency_s(one.rates), _ALONE_FACTOR * alone_s) - allowed_s
+
+    smallest = (s for s in series if s.job.size_bytes == SMALLEST_REQUEST_BYTES)
+    return max(target_s(one) for one in smallest if one.searched_from_one)
 
 
 def _rounded_up(value: float) -> float:
+    """Round up to two significant digits."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / step - 1e-9) * step:.3g}")
-
-
-# What is to be minded
-
-
-def _warnings(series: Sequence[Series], fitted: Fit) -> Iterator[str]:
-    for s in series:
-        steady = s.steadiness
-        if steady.modes is not None:
-            low, high = map(rate, steady.modes)
-            share = percent(steady.lower_share)
-            yield f"{s.job} are bistable: {high}/s, and {low}/s for {share} of the time; " + (
-                f"the lowest run's {rate(s.raw_iops)}/s counts"
-            )
-        elif steady.spread_ratio > SPREAD_RATIO:
-            share = percent(steady.spread_ratio)
-            yield f"{s.job} are unsteady: {rate(s.raw_iops)}/s, spread over {share}"
-        if s.unsaturated:
-            yield f"{s.job} still gain at a depth of {s.job.depth}: the storage may do more"
-        busy = max(run.busy_ratio for run in s.saturated)
-        if busy > _BUSY_RATIO:
-            what = f"{s.job} keep fio's processor busy ({percent(busy)})"
-            yield f"{what}: the storage may do more; give --threads 2 or more"
-    for s in series:
-        if not s.job.sequential:
-            error = fitted.error_ratio(s.job.size_bytes, s.raw_iops, write=s.job.write)
-            if abs(error) > _ERROR_RATIO:
-                yield f"the fit is {100 * error:+.0f} % off at {s.job}"
-    yield from _order(series)
-
-
-def _order(series: Sequence[Series]) -> Iterator[str]:
-    """Yield where the order of requests matters, which the curves know nothing of."""
-    for write in (False, True):
-        rates = {s.job.size_bytes: s.raw_iops for s in _random(series, write=write)}
-        ratios = [
-            (s.raw_iops / rates[s.job.size_bytes], str(s.job))
-            for s in series
-            if s.job.sequential and s.job.write is write and s.job.size_bytes in rates
-        ]
-        if not ratios:
-            continue
-        most, kind = max(ratios)
-        if most > _ORDER_RATIO:
-            yield f"{kind} are {most:.1f} times as fast as random ones, which the curve is of"
-        least, kind = min(ratios)
-        if least < 1 / _ORDER_RATIO:
-            yield f"{kind} are {1 / least:.1f} times as slow as random ones, which the curve is of"
-
-
-def _about_data(zero_ratio: float | None) -> Iterator[str]:
-    if zero_ratio is not None and zero_ratio >= _ZERO_RATIO:
-        yield (
-            f"{percent(zero_ratio)} of it reads as zeros, which an SSD may answer without reading;"
-            " where its data may go, give --destroy-data --fill"
-        )
-
-
-# To paste, and for programs
-
-
-def toml(name: str, key: str, value: str, calibration: Calibration) -> str:
-    """Return the storage's table, for the agent's configuration."""
-    fitted = calibration.fit
-    lines = [
-        f"[storage.{name}]",
-        f"{key} = {json.dumps(value, ensure_ascii=False)}",
-        f"capacity = {fitted.capacity}",
-        f"latency_target_ms = {calibration.latency_target_ms}",
-        f"curve_read = {_points(fitted.read)}",
-    ]
-    if fitted.write is not None:
-        lines.append(f"curve_write = {_points(fitted.write)}")
-    return "\n".join(lines) + "\n"
-
-
-def _points(curve: CostCurve) -> str:
-    return json.dumps([[_size(size), cost] for size, cost in curve.points])
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes // KIB**2}m" if size_bytes % KIB**2 == 0 else f"{size_bytes // KIB}k"
-
-
-def values(calibration: Calibration) -> dict[str, Any]:
-    """Return everything as JSON-able values, every run included."""
-    fitted = calibration.fit
-    return {
-        "capacity": fitted.capacity,
-        "latency_target_ms": calibration.latency_target_ms,
-        "latency_at_load_ms": {kind: 1e3 * s for kind, s in calibration.latencies_s.items()},
-        "curve_read": fitted.read.points,
-        "curve_write": fitted.write and fitted.write.points,
-        "warnings": list(calibration.warnings),
-        "series": [_series(s, fitted) for s in calibration.series],
-    }
-
-
-def _series(series: Series, fitted: Fit) -> dict[str, Any]:
-    job = series.job
-    curve = fitted.model.write if job.write else fitted.model.read
-    error = fitted.error_ratio(job.size_bytes, series.raw_iops, write=job.write)
-    return {
-        "kind": "write" if job.write else "read",
-        "order": "sequential" if job.sequential else "random",
-        "size_bytes": job.size_bytes,
-        "saturation_depth": job.depth,
-        "depth": series.saturated[0].job.depth,
-        "raw_iops": series.raw_iops,
-        "latency_p99_s": series.latency_p99_s,
-        "cost": curve.cost(job.size_bytes),
-        "fit_error_ratio": None if job.sequential else error,
-        "steadiness": asdict(series.steadiness),
-        "runs": [
-            {key: value for key, value in asdict(run).items() if key != "job"}
-            | {"depth": run.job.depth}
-            for run in (*series.search, *series.saturated[1:])
-        ],
-    }
-
-
-def latency(calibration: Calibration) -> str:
-    """Return the latencies at 80 % of saturation, in words."""
-    parts = (f"{duration(s)} for {kind}" for kind, s in calibration.latencies_s.items())
-    return "latency at 80 % of saturation: " + ", ".join(parts)

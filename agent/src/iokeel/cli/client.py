@@ -11,29 +11,32 @@ from typing import TypeVar
 import aiohttp
 from pydantic import TypeAdapter
 
-from iokeel.errors import ConnectionLost, IokeelError
-from iokeel.report.records import StorageReport, VmReport
+from iokeel.errors import ConnectionLost
+from iokeel.report.records import Refusal, StorageReport, VmReport
+from iokeel.words.os_errors import reason
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _VMS = TypeAdapter(list[VmReport])
 _STORAGES = TypeAdapter(list[StorageReport])
 _STEPS = TypeAdapter(dict[str, list[str]])
-_ERROR = TypeAdapter(dict[str, str])
 T = TypeVar("T")
 
 
 def vms(socket: Path) -> list[VmReport]:
-    """Return all VMs' reports. Raises IokeelError, ConnectionLost."""
+    """Return the reports of all running VMs. Raises IokeelError, ConnectionLost."""
     return _ask(socket, "/v1/vms", {}, _VMS)
 
 
 def storages(socket: Path) -> list[StorageReport]:
-    """Return all storages' reports. Raises IokeelError, ConnectionLost."""
+    """Return the reports of all storages. Raises IokeelError, ConnectionLost."""
     return _ask(socket, "/v1/storages", {}, _STORAGES)
 
 
 def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:
-    """Return the steps of the last decision by drive. Raises IokeelError, ConnectionLost."""
+    """Return the steps of the last decision on a drive, or on each of a VM's, by target.
+
+    Raises IokeelError, ConnectionLost.
+    """
     query = {"domain": domain} | ({"target": target} if target is not None else {})
     return _ask(socket, "/v1/why", query, _STEPS)
 
@@ -43,7 +46,7 @@ def _ask(socket: Path, path: str, query: dict[str, str], kind: TypeAdapter[T]) -
         status, body = asyncio.run(_request(socket, path, query))
         if status == HTTPStatus.OK:
             return kind.validate_json(body)
-        where, _, what = _ERROR.validate_json(body)["error"].partition(": ")
+        refusal = Refusal.model_validate_json(body)
     except (TimeoutError, aiohttp.ServerTimeoutError):
         raise ConnectionLost(str(socket), "the agent doesn't answer", "see its log") from None
     except aiohttp.ClientConnectorError as error:
@@ -51,24 +54,25 @@ def _ask(socket: Path, path: str, query: dict[str, str], kind: TypeAdapter[T]) -
     except OSError as error:
         raise ConnectionLost(str(socket), *_not_connected(error)) from None
     except aiohttp.ServerDisconnectedError:
-        what = "the agent ended in the middle of its answer"
+        what = "the agent ended before it had answered"
         raise ConnectionLost(str(socket), what, "see its log") from None
-    except (aiohttp.ClientError, KeyError, ValueError):
-        what = "what answers is not this version's agent"
-        raise ConnectionLost(str(socket), what, "see the agent's log, and restart it") from None
-    raise IokeelError(where, what)
+    except (aiohttp.ClientError, ValueError):
+        what = "the answer is not from an agent of this version"
+        mend = "check the socket, or restart the agent after an upgrade"
+        raise ConnectionLost(str(socket), what, mend) from None
+    raise refusal.error.error()
 
 
 def _not_connected(error: OSError) -> tuple[str, str]:
     """Return why there is no connection, and the mend."""
     match error.errno:
         case errno.ENOENT:
-            return "is not there", "start the agent (systemctl start iokeel), or give --socket"
+            return "is not there", "start `iokeel agent`, or give its socket by --socket"
         case errno.ECONNREFUSED:
-            return "nobody serves it", "start the agent (systemctl start iokeel)"
+            return "nobody serves it", "start `iokeel agent`"
         case errno.EACCES | errno.EPERM:
-            return "permission denied", "run as root or in the socket's group"
-    return error.strerror or str(error), "give the agent's socket by --socket"
+            return "permission denied", "run as root or as a member of the socket's group"
+    return reason(error), "give the agent's socket by --socket"
 
 
 async def _request(socket: Path, path: str, query: dict[str, str]) -> tuple[int, bytes]:

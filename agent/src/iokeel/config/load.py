@@ -1,16 +1,36 @@
-"""The edge to the agent's configuration: one TOML file, parsed once into the core's types."""
+"""Loads the agent's configuration: one TOML file, parsed once into settings."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from iokeel.config.tables import Address, ClassTable, CurveTable, Root, Table, validated
-from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
+from iokeel.config.paths import DEFAULT_CONFIG
+from iokeel.config.settings import (
+    AgentConfig,
+    CgroupConfig,
+    Config,
+    HookConfig,
+    LibvirtConfig,
+    StorageConfig,
+    VmConfig,
+)
+from iokeel.config.tables import (
+    AgentTable,
+    CgroupTable,
+    ClassTable,
+    CurveTable,
+    HookTable,
+    LibvirtTable,
+    Root,
+    StorageTable,
+    TenantTable,
+)
+from iokeel.config.validation import validated
+from iokeel.core.curve import DEFAULT_CURVE, CostCurve, CostModel
 from iokeel.core.policy import (
     BUILTIN_CLASSES,
     DomainPolicy,
@@ -23,92 +43,14 @@ from iokeel.core.sharing.storage import StorageId, StoragePolicy
 from iokeel.errors import ConfigError, CurveError, PolicyError
 from iokeel.words.quoting import shown, shown_path
 
-_PLACES = ("device", "path", "source", "drives")
-DEFAULT_CONFIG = Path("/etc/iokeel/agent.toml")
-
-
-@dataclass(frozen=True, slots=True)
-class AgentConfig:
-    """[agent]: where its socket and state are, its tick, its log, and where metrics are served.
-
-    metrics_address: None where only the socket serves them.
-    """
-
-    socket: Path = Path("/run/iokeel/agent.sock")
-    state_dir: Path = Path("/var/lib/iokeel")
-    tick_seconds: float = 1.0
-    log_level: str = "info"
-    metrics_address: Address | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LibvirtConfig:
-    """[libvirt]: whether to look after the domains of a libvirt connection, and of which."""
-
-    enabled: bool = True
-    uri: str = "qemu:///system"
-
-
-@dataclass(frozen=True, slots=True)
-class HookConfig:
-    """[hook]: whether a guest with a malformed policy is refused when it starts."""
-
-    strict: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Vm:
-    """[[vm]]: a QEMU that libvirt doesn't run: its QMP socket, and what its drives are promised."""
-
-    name: str
-    socket: Path
-    policy: DomainPolicy
-
-
-@dataclass(frozen=True, slots=True)
-class StorageConfig:
-    """[storage.NAME]: which storage it is, and what is said of it.
-
-    device: a block device. path: whatever that file or folder is on. source: a network storage
-    as iokeel calls it (rbd:pool). drives: patterns of VM/DRIVE (fnmatch). Where none is given,
-    it is the one that iokeel calls by that name by itself.
-    """
-
-    policy: StoragePolicy
-    device: Path | None = None
-    path: Path | None = None
-    source: StorageId | None = None
-    drives: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CgroupConfig:
-    """[cgroup]: whether VMs have a backstop below QEMU, and how far above their share it is."""
-
-    enabled: bool = True
-    margin: float = 1.25
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """The whole configuration. classes holds the built-in ones too."""
-
-    agent: AgentConfig = AgentConfig()
-    libvirt: LibvirtConfig = LibvirtConfig()
-    hook: HookConfig = HookConfig()
-    model: CostModel = DEFAULT_MODEL
-    classes: Mapping[str, DrivePolicy] = field(default_factory=lambda: BUILTIN_CLASSES)
-    tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
-    vms: tuple[Vm, ...] = ()
-    storages: Mapping[StorageId, StorageConfig] = field(default_factory=dict)
-    cgroup: CgroupConfig = CgroupConfig()
+T = TypeVar("T")
 
 
 def load(path: Path | None = None, *, default_missing: bool = False) -> Config:
-    """Return the configuration in a file, or in DEFAULT_CONFIG for None.
+    """Return the configuration in a file; None for DEFAULT_CONFIG.
 
-    default_missing: where no path is given and DEFAULT_CONFIG is not there, return what holds
-    without a file. Raises ConfigError, naming file and key, for all that can't be used.
+    default_missing: if no path is given and there is no DEFAULT_CONFIG, return the defaults.
+    Raises ConfigError, which names file and key, if anything in it can't be used.
     """
     file = path or DEFAULT_CONFIG
     try:
@@ -125,9 +67,9 @@ def load(path: Path | None = None, *, default_missing: bool = False) -> Config:
 
 
 def parse(data: bytes, file: str) -> Config:
-    """Return the configuration that a TOML text holds; `file` is what errors call it.
+    """Return the configuration in a TOML text.
 
-    Raises ConfigError, and nothing else, for all that can't be used.
+    file: its name in errors. Raises ConfigError, and nothing else, if anything can't be used.
     """
     try:
         values = tomllib.loads(data.decode())
@@ -148,15 +90,15 @@ def parse(data: bytes, file: str) -> Config:
     except PolicyError as error:
         raise ConfigError(error.where, error.what, error.mend) from None
     return Config(
-        AgentConfig(**_written(raw.agent)),
-        LibvirtConfig(**_written(raw.libvirt)),
-        HookConfig(**_written(raw.hook)),
+        _agent(raw.agent),
+        _libvirt(raw.libvirt),
+        _hook(raw.hook),
         model,
         classes,
         tenants,
         vms,
         dict(_storages(raw, model, file)),
-        CgroupConfig(**_written(raw.cgroup)),
+        _cgroup(raw.cgroup),
     )
 
 
@@ -170,16 +112,62 @@ def _not_toml(error: tomllib.TOMLDecodeError, data: bytes, file: str) -> ConfigE
     return ConfigError(f"{file}, {place}", f"not TOML, {what}", mend)
 
 
-def _written(table: Table) -> dict[str, Any]:
-    return {name: getattr(table, name) for name in table.model_fields_set}
+def _or(written: T | None, default: T) -> T:
+    return default if written is None else written
+
+
+def _agent(table: AgentTable) -> AgentConfig:
+    default = AgentConfig()
+    return AgentConfig(
+        _or(table.socket, default.socket),
+        _or(table.state_dir, default.state_dir),
+        _or(table.tick_seconds, default.tick_seconds),
+        _or(table.log_level, default.log_level),
+        _or(table.metrics_address, default.metrics_address),
+    )
+
+
+def _libvirt(table: LibvirtTable) -> LibvirtConfig:
+    default = LibvirtConfig()
+    return LibvirtConfig(_or(table.enabled, default.enabled), _or(table.uri, default.uri))
+
+
+def _hook(table: HookTable) -> HookConfig:
+    return HookConfig(_or(table.strict, HookConfig().strict))
+
+
+def _cgroup(table: CgroupTable) -> CgroupConfig:
+    default = CgroupConfig()
+    return CgroupConfig(_or(table.enabled, default.enabled), _or(table.margin, default.margin))
+
+
+def _tenant(table: TenantTable) -> TenantPolicy:
+    default = TenantPolicy()
+    return TenantPolicy(
+        _or(table.reservation, default.reservation),
+        _or(table.limit, default.limit),
+        _or(table.weight, default.weight),
+    )
+
+
+def _storage(table: StorageTable, model: CostModel | None) -> StorageConfig:
+    default = StoragePolicy()
+    policy = StoragePolicy(
+        _or(table.capacity, default.capacity),
+        _or(table.latency_target_ms, default.latency_target_ms),
+        _or(table.least_ratio, default.least_ratio),
+        _or(table.most_ratio, default.most_ratio),
+        model,
+    )
+    drives = tuple(table.drives or ())
+    return StorageConfig(policy, table.device, table.path, table.source, drives)
 
 
 def _given(table: ClassTable) -> dict[str, object]:
-    """Return what was written of a drive or class, as fields of DrivePolicy."""
-    given: dict[str, object] = _written(table)
-    given.pop("class_", None)
-    if "budget" in given:
-        given["separate_budgets"] = given.pop("budget") == "separate"
+    """Return the keys written for a drive or class, as fields of DrivePolicy."""
+    given = {name: getattr(table, name) for name in table.model_fields_set - {"class_", "budget"}}
+    if table.budget is not None:
+        given["separate_budgets"] = table.budget == "separate"
     return given
 
 
@@ -205,7 +193,7 @@ def _classes(raw: Root, file: str) -> Iterator[tuple[str, DrivePolicy]]:
 
 def _tenants(raw: Root, file: str) -> Iterator[tuple[str, TenantPolicy]]:
     for name, table in raw.tenants.items():
-        tenant = TenantPolicy(**_written(table))
+        tenant = _tenant(table)
         checked(tenant, f"{file}, [tenants.{name}]", str)
         yield name, tenant
 
@@ -219,22 +207,18 @@ def _storages(raw: Root, model: CostModel, file: str) -> Iterator[tuple[StorageI
             if value is not None and taken.setdefault(value, name) != name:
                 what = f"{shown(str(value))} is [storage.{taken[value]}]'s already"
                 raise ConfigError(f"{where} {key}", what, "give each storage its own")
-        policy = _written(table)
-        place = {key: policy.pop(key) for key in _PLACES if key in policy}
-        place["drives"] = tuple(place.get("drives", ()))
-        read, write = policy.pop("curve_read", None), policy.pop("curve_write", None)
-        if read is not None or write is not None:
-            reads = _cost_curve(read, model.read, f"{where} curve_read")
-            writes = _cost_curve(write, reads, f"{where} curve_write")
-            policy["model"] = CostModel(reads, writes)
-        yield name, StorageConfig(StoragePolicy(**policy), **place)
+        own = None
+        if table.curve_read is not None or table.curve_write is not None:
+            reads = _cost_curve(table.curve_read, model.read, f"{where} curve_read")
+            own = CostModel(reads, _cost_curve(table.curve_write, reads, f"{where} curve_write"))
+        yield name, _storage(table, own)
 
 
-def _vms(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Iterator[Vm]:
+def _vms(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Iterator[VmConfig]:
     taken: set[object] = set()
     for number, vm in enumerate(raw.vm, 1):
         where = f"{file}, [[vm]] {number}"
-        for key, value in (("name", vm.name), ("socket", Path(vm.socket))):
+        for key, value in (("name", vm.name), ("socket", vm.socket)):
             if value in taken:
                 what = f"{shown(str(value))} is another VM's {key} already"
                 raise ConfigError(f"{where} {key}", what, "give each VM its own")
@@ -245,7 +229,7 @@ def _vms(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Iterator[V
             at = f"{where}, [vm.drives.{device}]"
             base = _class(table.class_, classes, at) or default or DrivePolicy()
             drives[device] = override(base, _given(table), at, str)
-        yield Vm(vm.name, Path(vm.socket), DomainPolicy(drives, default, vm.tenant))
+        yield VmConfig(vm.name, vm.socket, DomainPolicy(drives, default, vm.tenant))
 
 
 def _class(name: str | None, classes: Mapping[str, DrivePolicy], where: str) -> DrivePolicy | None:

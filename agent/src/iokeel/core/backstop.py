@@ -1,10 +1,10 @@
-"""The backstop below QEMU: what a VM's cgroup may do on a device, given the VM's share of it.
+"""Bounds a VM's cgroup on a device, as a backstop below QEMU's limits.
 
 The kernel bounds requests a second and bytes a second by direction, and knows no cost curve. So
-each bound is the most of its kind that any traffic within the share can show: all of it requests
-of the cheapest size, or all of it of the size with the most bytes for its cost. A VM that keeps
-to its share is never held back, whatever it does; one that goes past QEMU's throttle (a block job,
-an image's metadata, vhost-user) is held to a bound.
+each bound is the most of its kind that any traffic within the VM's share can show: all requests of
+the cheapest size, or all of the size with the most bytes for its cost. A VM that keeps to its share
+is never held back, whatever its mix. Traffic that bypasses QEMU's throttle (a block job, an image's
+metadata, vhost-user) is held to the bound.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from iokeel.core.state import DriveState, State
 
 # The longest that an ATA disk takes, and longer than guests' drivers make one.
 LARGEST_REQUEST_BYTES = 32 * 1024 * 1024
-# A request that a device takes in parts only is counted once for each part. Hardly any device
-# takes less than this at once (queue/max_sectors_kb).
+# If a device takes a request in parts, each part is counted. Hardly any device takes less than this
+# at once (queue/max_sectors_kb).
 PART_BYTES = 128 * 1024
-# Held bounds that are somewhat loose stay: each change of them grants a fresh start.
+# A bound this much too loose stays, because each change of a bound grants a fresh start.
 _LOOSE_RATIO = 1.1
 
 
@@ -39,7 +39,7 @@ class IoMax:
     wiops: int | None = None
 
     def plus(self, other: IoMax) -> IoMax:
-        """Return the bounds of what is held to these and of what is held to others, together."""
+        """Return the bounds of two loads together, the other one held to `other`."""
         pairs = zip(self.items(), other.items(), strict=True)
         return IoMax(*(None if a is None or b is None else a + b for (_, a), (_, b) in pairs))
 
@@ -51,12 +51,11 @@ class IoMax:
 
 @dataclass(frozen=True, slots=True)
 class CgroupOrder:
-    """What a VM's group shall have.
+    """The settings for a VM's group.
 
-    limits: bounds by device (MAJOR:MINOR of a whole disk), of all devices that the VM comes to;
-    IoMax() where it has none. weight: of the VM among the others,
-    1 to 10,000, where 100 is usual; None leaves it. latency_targets_s: by device, the latency
-    that the kernel shall protect.
+    limits: bounds by device (MAJOR:MINOR of a whole disk), for all devices that the VM uses;
+    IoMax() for none. weight: of the VM among the others, 1 to 10,000, 100 is usual; None leaves
+    it as it is. latency_targets_s: by device, the latency for the kernel to protect.
     """
 
     limits: Mapping[str, IoMax] = field(default_factory=dict)
@@ -69,11 +68,10 @@ def backstop(
 ) -> IoMax:
     """Return bounds that no traffic within a VM's share ever meets, and none tighter than that.
 
-    share: normalized I/O operations a second that all its drives on the device may do together,
-    as far as QEMU's limits let them: a burst that is open counts. Where reads and writes have
-    budgets of their own, each budget alone. margin: what is let through beyond that, as a ratio
-    of it, >= 1, for what QEMU's own pricing misses. read_part_bytes: reads that are larger count
-    once for each part of this size.
+    share: the normalized rate that QEMU's limits allow all its drives on the device together, an
+    open burst included; with separate budgets, each budget's alone. margin: the bound over the
+    share, >= 1, because QEMU's own pricing isn't exact. read_part_bytes: a larger read counts once
+    for each part of this size.
     """
     rate = max(share, 0.0) * margin
     rbps, riops = _most(model.read, rate, read_part_bytes)
@@ -84,12 +82,12 @@ def backstop(
 def vm_orders(
     state: State, devices: Mapping[DriveId, Sequence[str]], margin: float = 1.0
 ) -> dict[str, CgroupOrder]:
-    """Return what each VM's group shall have.
+    """Return the settings for each VM's group.
 
-    devices: those of this host (MAJOR:MINOR) that each drive's requests come to, as a logical
-    volume and the disk below it; a drive that isn't in it may come to any. A VM has bounds on a
-    device where all its drives that come there are held to something, each by its own curves;
-    its weight is its drives' together, or its part of its tenant's.
+    devices: of this host (MAJOR:MINOR), those that each drive's requests reach, such as a logical
+    volume and the disk below it; a drive that isn't in it may reach any. A VM has bounds on a
+    device if all its drives there have limits, each priced by its own curves. Its weight is the sum
+    of its drives', or its part of its tenant's.
     """
     weights: Counter[str] = Counter()
     by_tenant: Counter[str] = Counter()
@@ -120,18 +118,19 @@ def vm_orders(
 
 
 def _limits(state: State, drives: Sequence[DriveState], margin: float) -> IoMax:
-    """Return the bounds of drives together; none where nothing holds one of them."""
+    """Return the bounds of drives together; none if one of them is unlimited."""
     rates: dict[tuple[int, int], float] = {}
     models: dict[int, CostModel] = {}  # by id, since to hash one takes long
     for known in drives:
-        if known.held is None:
+        if known.pricing.rate is None:
             return IoMax()
         storage = state.storages.get(known.storage or "")
         model = (storage and storage.policy.model) or state.model
         models[id(model)] = model
-        split_size = known.sent.split_size if known.sent is not None else None
+        limits = known.sent.limits
+        split_size = limits.split_size if limits is not None else None
         key = id(model), min(PART_BYTES, split_size or PART_BYTES)
-        rates[key] = rates.get(key, 0.0) + known.held
+        rates[key] = rates.get(key, 0.0) + known.pricing.rate
     first, *others = (
         backstop(models[model_id], rate, margin, part_bytes)
         for (model_id, part_bytes), rate in rates.items()
@@ -155,7 +154,7 @@ def _weight(
 
 
 def fits(held: IoMax, wanted: IoMax) -> bool:
-    """Whether bounds that are held do for those that are wanted: not tighter, hardly looser."""
+    """Return whether bounds in force will do for wanted ones: not tighter, hardly looser."""
     for (_, old), (_, new) in zip(held.items(), wanted.items(), strict=True):
         if (old is None) != (new is None):
             return False
@@ -172,7 +171,7 @@ def _most(curve: CostCurve, rate: float, part_bytes: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _extremes(curve: CostCurve, part_bytes: int) -> tuple[float, float]:
-    """Return the most bytes for a cost of one, and the least cost of what counts as a request."""
+    """Return the most bytes for a cost of one, and the least cost of a counted request."""
     # Between two points the ratio rises or falls all the way.
     ends = [size for size, _ in curve.points if size < LARGEST_REQUEST_BYTES]
     bytes_per_cost = max(size / curve.cost(size) for size in [*ends, LARGEST_REQUEST_BYTES])

@@ -1,4 +1,4 @@
-"""A drive's counters, and the rates and request sizes that two readings of them show."""
+"""Holds a drive's counters, and turns two readings of them into rates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class DriveId(NamedTuple):
 
 
 class ThrottleCount(NamedTuple):
-    """What a throttle group has let through in one direction since it was created.
+    """A throttle group's counts of one direction since it was created.
 
-    cost: what it charged, in operations of its iops limits. waited: how many requests had to
-    wait, and wait_ns how long in all; a request counts when its wait is over. waiting: requests
-    that wait now. sizes: (least size in bytes, requests) for each power of two that there was.
+    cost: its charges, in operations of its iops limits. waited: the requests that had to wait;
+    wait_ns: the sum of their waits, counted when each is over. waiting: requests that wait now.
+    sizes: (least size in bytes, requests) for each power of two that there was.
     """
 
     requests: int
@@ -45,10 +45,9 @@ class ThrottleCounters(NamedTuple):
 class Counters(NamedTuple):
     """One reading of a drive's counters since its guest started, as QEMU counts them.
 
-    Times are the sums over requests of the time from submission to completion, in ns, and
-    include the throttle's wait; None where nobody counts them. `at_ns` is the monotonic clock
-    when the reading was taken. throttle: None where QEMU keeps no such statistics, or the group
-    has other members.
+    at_ns: the monotonic clock at the reading. Times are sums over requests from submission to
+    completion, in ns, the throttle's wait included; None if nobody counts them. throttle: None if
+    QEMU keeps no such statistics, or if the group has other members.
     """
 
     at_ns: int
@@ -62,7 +61,7 @@ class Counters(NamedTuple):
 
     @classmethod
     def of_group(cls, group: ThrottleCounters) -> Counters:
-        """Return the counters of a drive of which its throttle group is all that counts."""
+        """Return the counters of a drive that only its throttle group counts."""
         read, write = group.read, group.write
         return cls(
             group.at_ns, read.requests, read.bytes, write.requests, write.bytes, None, None, group
@@ -81,12 +80,12 @@ class Flow(NamedTuple):
 
     @property
     def mean_size_bytes(self) -> float | None:
-        """Mean request length in bytes; None where there was no request."""
+        """Mean request length in bytes; None if there was no request."""
         return self.bps / self.raw_iops if self.raw_iops > 0 else None
 
 
 class Throttled(NamedTuple):
-    """What a throttle group did between two readings, of which no counter went backwards."""
+    """A throttle group's work between two readings; no counter went backwards."""
 
     earlier: ThrottleCounters
     later: ThrottleCounters
@@ -98,7 +97,7 @@ class Throttled(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """What was charged a second, in operations of the iops limits."""
+        """The charges a second, in operations of the iops limits."""
         (_, r0, w0), (_, r1, w1) = self.earlier, self.later
         return (r1.cost - r0.cost + w1.cost - w0.cost) / self.elapsed_s
 
@@ -108,7 +107,7 @@ class Throttled(NamedTuple):
         return (after.wait_ns - before.wait_ns) / NS_PER_S
 
     def held_s(self, write: bool) -> float:
-        """Return how long requests waited, each moment counted once; where many did, at most."""
+        """Return for how long requests waited, in seconds; at most, if several did at once."""
         before, after = self._of(write)
         if after.waiting and after.waited == before.waited:
             return self.elapsed_s
@@ -128,10 +127,10 @@ class Throttled(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What a drive did between two readings.
+    """A drive's work between two readings.
 
-    Latencies are means per request in seconds, the throttle's wait included; None where no
-    request ended, or nobody counts its time. throttled: None where QEMU doesn't tell.
+    Latencies are means per request in seconds, the throttle's wait included; None if no request
+    ended, or if nobody counts their times. throttled: None if QEMU doesn't count waits.
     """
 
     elapsed_s: float
@@ -143,15 +142,14 @@ class Rates(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether no request ended at all."""
+        """No request ended at all."""
         return self.read.raw_iops == 0 and self.write.raw_iops == 0
 
     def device_latency_s(self, write: bool) -> float | None:
         """Return the mean latency per request without the throttle's wait.
 
-        None where one of the two is not known, or where they don't fit together: a wait counts
-        when it ends, and a latency when its request does, so that what is at the device between
-        the two counts in different intervals.
+        None if one of the two isn't known, or if they don't fit together: a wait counts when it
+        ends, a latency when its request does, which may be in different intervals.
         """
         total_s = self.write_latency_s if write else self.read_latency_s
         flow = self.write if write else self.read
@@ -160,12 +158,29 @@ class Rates(NamedTuple):
         wait_s = self.throttled.wait_s(write) / (flow.raw_iops * self.elapsed_s)
         return total_s - wait_s if wait_s <= total_s else None
 
+    @property
+    def mean_device_latency_s(self) -> float | None:
+        """The mean latency over reads and writes without the throttle's wait, in seconds.
+
+        If QEMU doesn't count waits, they are part of it. None if no request ended, or if nobody
+        counts their times.
+        """
+        if self.idle:
+            return None
+        total_s = self.read.raw_iops * (self.read_latency_s or 0.0) + self.write.raw_iops * (
+            self.write_latency_s or 0.0
+        )
+        if self.throttled is not None:
+            waits_s = self.throttled.wait_s(write=False) + self.throttled.wait_s(write=True)
+            total_s = max(0.0, total_s - waits_s / self.throttled.elapsed_s)
+        return total_s / (self.read.raw_iops + self.write.raw_iops) or None
+
 
 def rates(earlier: Counters, later: Counters) -> Rates | None:
-    """Return the rates between two readings, or None where they can't be known.
+    """Return the rates between two readings, or None if they can't be known.
 
-    A counter that went backwards (a guest restarted, a counter wrapped or was reset), bytes
-    without a request and no time between the readings are all unknown, never nonsense.
+    They are unknown if a counter went backwards (a guest restarted, a counter wrapped or was
+    reset), if there are bytes without a request, or if no time lies between the readings.
     """
     elapsed_ns = later.at_ns - earlier.at_ns
     reads = later.read_requests - earlier.read_requests

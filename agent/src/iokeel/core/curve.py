@@ -1,4 +1,4 @@
-"""Cost curves: what one request of a size costs, in normalized I/O operations."""
+"""Prices a request by its size, in normalized I/O operations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from itertools import pairwise
 from iokeel.errors import CurveError
 
 KIB = 1024
-# What guests send at the least: a page. Smaller requests exist, but are too rare to let what is
-# known of a mix depend on them.
+# A page, the least that guests commonly send. Smaller requests exist, but are too rare for the
+# bounds of a mix's cost to depend on them.
 SMALLEST_REQUEST_BYTES = 4 * KIB
 # Hulls end in a ray: a point so far out that the last slope decides there.
 _FAR_BYTES = 1 << 40
-# What a throttle group of QEMU's takes (qemu-patches).
+# The most points that a QEMU throttle group takes (qemu-patches).
 _MAX_POINTS = 32
-# A byte in a part of a large request costs at most so many times what it does in a large one.
+# The highest cost of a byte in a part of a large request, as a multiple of that in a large one.
 _SPLIT_RATIO = 1.05
 _LARGE_BYTES = 1024 * KIB
 
@@ -32,7 +32,7 @@ class CostCurve:
 
     points: (size in bytes, cost in normalized I/O operations), sizes ascending, costs positive
     and never falling; 1 to 32 of them. Cost is linear between points, flat below the first and
-    goes on with the last slope beyond the last. Raises CurveError where that does not hold.
+    goes on with the last slope beyond the last. Raises CurveError if that does not hold.
     """
 
     points: tuple[Point, ...]
@@ -75,9 +75,9 @@ class CostCurve:
     def mean_cost(self, mean_size_bytes: float, seen_bytes: Sequence[float] = ()) -> float:
         """Estimate the mean cost of requests of which only the mean size is known.
 
-        Where the mean is a power of two, the requests are taken to be all of that size. Else
+        If the mean is a power of two, all requests are taken to have that size. Else
         their mean cost may lie anywhere within `mean_cost_bounds`, and the geometric mean of
-        the two has the least worst ratio: 2.2 % for the published curve, about half that where
+        the two has the least worst ratio: 2.2 % for the published curve, about half that if
         one of the sizes has been seen. Raises ValueError for a size of 0 or less.
         """
         if is_uniform(mean_size_bytes) or mean_size_bytes <= self._upper[0][0]:
@@ -90,7 +90,7 @@ class CostCurve:
         """Return the least and the most that requests of a mean size can cost on average.
 
         seen_bytes: sizes that the same drive is known to use. The requests are taken to be some
-        of those below the mean and some of those above; of any size where none is known.
+        of those below the mean and some of those above; of any size if none is known.
         """
         if not seen_bytes:
             return _at(self._lower, mean_size_bytes), _at(self._upper, mean_size_bytes)
@@ -113,7 +113,7 @@ class CostCurve:
 
 
 def is_uniform(mean_size_bytes: float) -> bool:
-    """Whether a mean request size tells that all requests were of that size.
+    """Return whether a mean request size tells that all requests had that size.
 
     The mean of many requests of different sizes is hardly ever exactly a power of two; the
     size of requests that are all alike nearly always is.
@@ -150,7 +150,7 @@ class CostModel:
 
 
 def _byte_ratio(curve: CostCurve, size_bytes: int) -> float:
-    """Return what a byte costs in requests of a size over what it costs in large ones."""
+    """Return a byte's cost in requests of a size, over its cost in large ones."""
     return (curve.cost(size_bytes) / size_bytes) / (curve.cost(_LARGE_BYTES) / _LARGE_BYTES)
 
 

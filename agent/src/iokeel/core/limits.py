@@ -1,4 +1,4 @@
-"""Throttle limits in QEMU's words, with None for what is not limited."""
+"""Describes throttle limits in QEMU's words."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from typing import Any, NamedTuple
 
 from iokeel.core.curve import CostCurve
 
-QEMU_IDLE_CREDIT_MS = 100
-"""What a bucket without bursts holds in stock QEMU."""
+#: The size of a bucket without bursts in stock QEMU, in seconds at its limit (throttle.c,
+#: throttle_compute_wait: avg / 10). An emptied bucket lets as much through at once.
+BUCKET_S = 0.1
+QEMU_IDLE_CREDIT_MS = round(1000 * BUCKET_S)
 
 
 class ThrottleLimits(NamedTuple):
     """The limits of one QEMU throttle group, as in QAPI's ThrottleLimits.
 
-    bps_* are bytes a second, iops_* requests a second (or iops_size-byte units, where a request
-    is larger than that), *_max the burst rates and *_max_length their lengths in seconds. None
-    means that nothing is limited, or for a length QEMU's own default. cost_*: what an iops limit
-    is charged by for reads and for writes; None where it is by the request or by iops_size, as
-    always in stock QEMU. split_size: larger reads that have to wait pass in parts of so many
-    bytes, each of which waits for its part of the cost; None where they pass whole, as always in
-    stock QEMU. idle_credit_ms: how much passes at once after idleness, in milliseconds of I/O at
-    the limit, which in stock QEMU is always the same.
+    bps_* are bytes a second. iops_* are requests a second; a request larger than iops_size counts
+    as size / iops_size requests. *_max are the burst rates, *_max_length their lengths in seconds.
+    None means no limit; for a length, QEMU's own default.
+
+    Stock QEMU has none of the rest. cost_read, cost_write: the curves by which the iops limits are
+    charged; None if they are charged by the request. split_size: larger reads wait in parts of so
+    many bytes; None if they wait whole. idle_credit_ms: how much passes at once after idleness, in
+    milliseconds at the limit; stock QEMU always lets QEMU_IDLE_CREDIT_MS through.
     """
 
     bps_total: int | None = None
@@ -50,16 +52,15 @@ class ThrottleLimits(NamedTuple):
 
     @property
     def unlimited(self) -> bool:
-        """Whether nothing at all is limited."""
+        """Nothing at all is limited."""
         return not any(getattr(self, name) for name in AVERAGES)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ThrottleLimits:
-        """Return limits as QEMU and libvirt report them, in the one form that compares equal.
+        """Return limits as QEMU and libvirt report them, in one form that compares equal.
 
-        0 means none there, but for the idle credit; a burst's length is 1 unless another was
-        asked for and 0 or absent where there is no burst, and iops_size says nothing where no
-        iops is limited.
+        There, 0 means none, except for the idle credit. A burst's length is 1 unless another was
+        set, and 0 or absent without a burst. iops_size means nothing without an iops limit.
         """
         known = {name: value for name in cls._fields if (value := values.get(name))}
         known["idle_credit_ms"] = values.get("idle_credit_ms", QEMU_IDLE_CREDIT_MS)
@@ -70,12 +71,16 @@ class ThrottleLimits(NamedTuple):
             known.pop("iops_size", None)
         return cls(**known)
 
+    def with_fields(self, values: Mapping[str, int]) -> ThrottleLimits:
+        """Return these limits with some of stock QEMU's fields changed, by name."""
+        return self._replace(**values)  # type: ignore[arg-type]
+
     def items(self) -> list[tuple[str, int | None]]:
         """Return the name and value of every field of stock QEMU, in QAPI's order."""
         return [(name, getattr(self, name)) for name in FIELDS]
 
 
-#: Those that stock QEMU has too.
+#: The fields that stock QEMU has too.
 FIELDS = ThrottleLimits._fields[: ThrottleLimits._fields.index("cost_read")]
 PATCHED_FIELDS = ThrottleLimits._fields[len(FIELDS) :]
 AVERAGES = FIELDS[:6]

@@ -1,9 +1,11 @@
-"""What a drive and a tenant are promised."""
+"""Describes the promises to a drive, a tenant and a domain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Final
 
 from iokeel.errors import PolicyError
 
@@ -16,13 +18,13 @@ MOST_LATENCY_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class DrivePolicy:
-    """What one drive is promised.
+    """The promise to one drive.
 
-    Rates are normalized I/O operations a second. reservation: what it is owed when it asks.
-    limit: what it may do (None: no limit). burst: what it may do while it has credit (None:
-    the limit). burst_seconds: the most credit it can save, in seconds. weight: its part of what
-    reservations leave. latency_target_ms: the mean latency above which it suffers (None: none).
-    separate_budgets: whether reads and writes have a budget of `limit` each.
+    Rates are normalized I/O operations a second. reservation: owed to it when it asks. limit: its
+    highest rate (None: no limit). burst: its highest rate while it has credit (None: the limit).
+    burst_seconds: the most credit it can save. weight: its part of the capacity that reservations
+    leave. latency_target_ms: the mean latency above which it suffers (None: none).
+    separate_budgets: reads and writes have a budget of `limit` each.
     """
 
     reservation: int = 0
@@ -34,14 +36,14 @@ class DrivePolicy:
     separate_budgets: bool = False
 
     @property
-    def ceiling(self) -> int | None:
-        """The most a drive may ever do: its burst, or its limit where it has none."""
+    def highest_rate(self) -> int | None:
+        """The highest rate that a drive can have: its burst, else its limit; None if neither."""
         return self.burst if self.burst is not None else self.limit
 
 
 @dataclass(frozen=True, slots=True)
 class TenantPolicy:
-    """What a tenant is promised over all its drives on this host, in a drive policy's units."""
+    """The promise to a tenant, over all its drives on this host, in a drive policy's units."""
 
     reservation: int = 0
     limit: int | None = None
@@ -50,10 +52,10 @@ class TenantPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DomainPolicy:
-    """A domain's policy: its tenant, and what its drives are promised.
+    """A domain's policy: its tenant, and the promises to its drives.
 
-    drives: by target, those that the policy names. default: for every other drive, one that is
-    plugged in later too; None where those have no policy and are left alone.
+    drives: by target, those that the policy names. default: for every other drive, also one that
+    is plugged in later; None if those have no policy and are left alone.
     """
 
     drives: Mapping[str, DrivePolicy]
@@ -61,9 +63,30 @@ class DomainPolicy:
     tenant: str | None = None
 
     def for_drive(self, target: str) -> DrivePolicy | None:
-        """Return a drive's policy, or None where it has none."""
+        """Return a drive's policy, or None if it has none."""
         return self.drives.get(target, self.default)
 
+
+class UnknownPolicy(Enum):
+    """Stands for a policy that can't be read now, which is not the same as none.
+
+    A drive without a policy is released. A drive whose policy is unknown keeps the last good one.
+    The policy of a drive in a domain of unknown policy is unknown, too.
+    """
+
+    UNKNOWN = "unknown"
+
+    def for_drive(self, target: str) -> UnknownPolicy:
+        """Return that a drive's policy is unknown."""
+        return self
+
+    @property
+    def tenant(self) -> None:
+        """The tenant isn't known."""
+        return None
+
+
+UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
 # Classes that are always there; configuration may add to them and override them.
 BUILTIN_CLASSES: Mapping[str, DrivePolicy] = {
@@ -89,16 +112,16 @@ def _xml(field: str) -> str:
 def checked(
     policy: DrivePolicy | TenantPolicy, where: str, spelt: Callable[[str], str] = _xml
 ) -> None:
-    """Raise PolicyError where a policy's figures make no sense, alone or together.
+    """Raise PolicyError if a policy's figures make no sense, alone or together.
 
-    where: what to call the policy in the error, such as "domain db1, drive vda". spelt: how a
-    field is written there, as an XML attribute unless something else is said.
+    where: the policy's name in the error, such as "domain db1, drive vda". spelt: returns a field's
+    name as it is written there; by default, as an XML attribute.
     """
     for field in fields(policy):
         value = getattr(policy, field.name)
         low, high = _BOUNDS.get(field.name, (None, None))
         if low is not None and high is not None and value is not None and not low <= value <= high:
-            # Elsewhere 0 means unlimited; here that is to say nothing.
+            # Elsewhere 0 means unlimited; here, leaving it out does.
             or_not = ", or leave it out" if field.default is None else ""
             raise PolicyError(
                 where, f"{spelt(field.name)} is {value}", f"give {low} to {high}{or_not}"

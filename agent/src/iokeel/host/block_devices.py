@@ -1,9 +1,9 @@
-"""What a drive's file, device or URL is on: down to what it shares with other drives.
+"""The storages below a drive's file, device or URL, down to the one it shares with most others.
 
 Local ones are followed by the kernel's own account: a file to the device under its filesystem
-(/proc/self/mountinfo where the filesystem has no device number of its own), a partition to its
-disk, and what is made of one device only (dm, loop) to that device (/sys/dev/block). A device
-that is made of several, as a RAID, a multipath or a volume over two disks, is where that ends.
+(/proc/self/mountinfo if the filesystem has no device number of its own), a partition to its disk,
+and a device made of one other (dm, loop) to that device (/sys/dev/block). A device made of several
+(a RAID, a multipath, a volume over two disks) is the last one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from iokeel.core.sharing.storage import Place
-from iokeel.host.mounts import mounts, text_of, unescaped
+from iokeel.host.kernel_files import device_number, text_of, unescaped
+from iokeel.host.mounts import mounts
 from iokeel.host.network_storage import network_place
 
 _DELETED = " (deleted)"
@@ -23,7 +24,7 @@ _FDINFO = Path("/proc/self/fdinfo")
 
 
 class StoragePaths:
-    """Finds what things are on, as it was when it was made: make another to look again.
+    """Finds the storages below paths and URLs. Make another one to look again.
 
     Its calls may block for as long as a filesystem doesn't answer.
     """
@@ -33,26 +34,26 @@ class StoragePaths:
         self._mounts = list(mounts(proc))
         self._known: dict[str, tuple[Place, ...]] = {}
 
-    def places(self, source: str) -> tuple[Place, ...]:
-        """Return what holds a drive's data, from the top down; nothing where it can't be found.
+    def places(self, path: str) -> tuple[Place, ...]:
+        """Return the storages that hold a drive's data, from the top down; none if not found.
 
-        source: an absolute path, or a URL as `network_place` takes it. The last place is what
-        the drive shares with the most others.
+        path: an absolute path, or a URL as `network_place` takes it. The drive shares the last
+        storage with the most others.
         """
-        if not source.startswith("/"):
-            place = network_place(source)
+        if not path.startswith("/"):
+            place = network_place(path)
             return () if place is None else (place,)
-        return self._of_path(source, ())
+        return self._of_path(path, ())
 
     def mount_point(self, path: str) -> str:
-        """Return the mount point that a path seems to be under, without looking at the path."""
+        """Return the mount point that a path is under by its name alone; never blocks."""
         points = [mount.point for mount in self._mounts if _is_under(path, mount.point)]
         return max(points, key=len, default="/")
 
     def of_device(self, number: str, above: tuple[str, ...] = ()) -> tuple[Place, ...]:
-        """Return a block device, or the disk that it is a partition of, and what is below it.
+        """Return a block device (of a partition, its disk) and the devices below it.
 
-        number: its MAJOR:MINOR. above: those through which it was come to.
+        number: its MAJOR:MINOR. above: the numbers of the devices that led to it.
         """
         if number not in self._known:
             self._known[number] = tuple(self._down(number, above))
@@ -64,40 +65,40 @@ class StoragePaths:
             try:
                 status = os.fstat(handle)
                 if stat.S_ISBLK(status.st_mode):
-                    return self.of_device(_number(status.st_rdev), above)
+                    return self.of_device(device_number(status.st_rdev), above)
                 if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
                     return ()
-                on_device = self.of_device(_number(status.st_dev), above)
+                on_device = self.of_device(device_number(status.st_dev), above)
                 return on_device or self._of_mount(_mount_id(handle), above)
             finally:
                 os.close(handle)
-        except (OSError, ValueError):  # it is gone; a path with a NUL
+        except (OSError, ValueError):  # it is gone, or there is a NUL in the path
             return ()
 
     def _of_mount(self, mount_id: int | None, above: tuple[str, ...]) -> tuple[Place, ...]:
-        """Return what a filesystem without a device number of its own is on."""
+        """Return the storages below a filesystem without a device number of its own."""
         mount = next((m for m in self._mounts if m.id == mount_id), None)
         if mount is None:
             return ()
         if mount.kind in ("nfs", "nfs4"):
-            return (Place(f"nfs:{mount.source}"),)
+            return (Place(f"nfs:{mount.mounted}"),)
         if mount.kind == "zfs":
-            return (Place(f"zfs:{mount.source.partition('/')[0]}"),)
+            return (Place(f"zfs:{mount.mounted.partition('/')[0]}"),)
         below: tuple[Place, ...] = ()
-        if mount.kind == "overlay":  # what is written goes to its upper folder
+        if mount.kind == "overlay":  # writes go to its upper folder
             upper = re.search(r"(?:^|,)upperdir=([^,]+)", mount.options)
             below = self._of_path(unescaped(upper[1]), above) if upper else ()
         elif mount.kind == "btrfs":
-            devices = self._devices_of_btrfs(mount.source)
+            devices = self._devices_of_btrfs(mount.mounted)
             below = self.of_device(devices[0], above) if len(devices) == 1 else ()
-        # What is mounted in several places is called by the first.
+        # A filesystem that is mounted in several places is named by the first.
         first = next(m for m in self._mounts if m.number == mount.number)
         return below or (Place(first.point),)
 
-    def _devices_of_btrfs(self, source: str) -> list[str]:
-        """Return the numbers of all devices of a filesystem, of which one is known."""
+    def _devices_of_btrfs(self, mounted: str) -> list[str]:
+        """Return the numbers of all devices of a filesystem, by the one that is mounted."""
         try:
-            own = _number(os.stat(source).st_rdev)
+            own = device_number(os.stat(mounted).st_rdev)
         except OSError:
             return []
         for folder in self._sys.glob("fs/btrfs/*/devices"):
@@ -114,7 +115,7 @@ class StoragePaths:
         if (folder / "partition").exists():
             folder = folder.parent
         number = text_of(folder / "dev") or number
-        if number in above:  # a loop device whose file is hidden by what is mounted from it
+        if number in above:  # a loop device, mounted over the folder that its own file is in
             return
         yield Place(folder.name.replace("!", "/"), number)
         above = (*above, number)
@@ -124,11 +125,11 @@ class StoragePaths:
         backing = text_of(folder / "loop/backing_file")
         if backing is not None and not backing.endswith(_DELETED):
             below = self._of_path(backing, above)
-            # What is no device has no counters, so that the loop device is the better one.
+            # A storage that is no device has no counters: then the loop device says more.
             yield from below if below and below[-1].number else ()
             return
         ends = [self.of_device(slave, above) for slave in _numbers(folder / "slaves")]
-        # Two partitions of one disk are that disk, and what is on both is on one device.
+        # Two partitions of one disk are one device.
         if ends and all(ends) and len({end[-1] for end in ends}) == 1:
             yield from (place for place in ends[0] if all(place in end for end in ends))
 
@@ -139,13 +140,9 @@ def _mount_id(handle: int) -> int | None:
 
 
 def _numbers(folder: Path) -> list[str]:
-    """Return the numbers of the devices that a folder of sysfs links to, in order of names."""
+    """Return the numbers of the devices that a folder of sysfs links to, by name."""
     links = sorted(folder.iterdir()) if folder.is_dir() else []
     return [number for link in links if (number := text_of(link / "dev"))]
-
-
-def _number(device: int) -> str:
-    return f"{os.major(device)}:{os.minor(device)}"
 
 
 def _is_under(path: str, folder: str) -> bool:

@@ -1,7 +1,7 @@
-"""What the host's block devices do, from /proc/diskstats, and how it waits for them.
+"""The counters of the host's block devices (/proc/diskstats), and the host's pressure for I/O.
 
-One reading a tick serves all storages. A storage without a device of this host, as those over a
-network, has no counters here: what it does is known by its guests alone.
+One reading a tick serves all storages. A storage without a device of this host, such as one over
+a network, has no counters here; only its guests know its load.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _NS_PER_MS = 1_000_000
 # Fields of a line after the name (Documentation/admin-guide/iostats.rst).
 _READS, _READ_MS, _WRITES, _WRITE_MS, _IN_FLIGHT, _BUSY_MS = 0, 3, 4, 7, 8, 9
 _FIELDS = 11
-# More requests are never in flight: some kernels have shown 2^32 - 1 for none.
+# No device has more requests in flight. Some kernels have shown 2^32 - 1 for none.
 _MOST_IN_FLIGHT = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Parts of the last 10 s in which some, or all, of the host's work waited for I/O: 0 to 1."""
+    """Parts of the last 10 s in which some or all of the host's tasks waited for I/O, 0 to 1."""
 
     some_ratio: float
     full_ratio: float
@@ -43,11 +43,11 @@ class DiskStats:
         self._told: set[str] = set()
 
     def read(self, devices: Mapping[StorageId, Place]) -> dict[StorageId, StorageCounters]:
-        """Return the counters of those storages whose devices count."""
+        """Return the counters of the storages whose devices count."""
         try:
             text = self._file.read_text()
         except OSError as error:
-            self._tell(str(self._file), f"can't be read: {error.strerror}")
+            self._tell(str(self._file), f"can't be read ({error.strerror})")
             return {}
         at_ns = time.monotonic_ns()
         wanted = {place.number for place in devices.values()}
@@ -64,10 +64,10 @@ class DiskStats:
         return {name: found[p.number] for name, p in devices.items() if p.number in found}
 
     def _counts(self, number: str, device: str) -> bool:
-        """Whether a device whose counters stand still is one that counts at all."""
+        """Return True if a device counts, which its counters don't show while they stand still."""
         try:
             off = (self._sys / "dev/block" / number / "queue/iostats").read_text().strip() == "0"
-        except OSError:  # it is a partition, or just gone
+        except OSError:  # it is a partition, or it has just gone
             off = False
         if off:
             switch = f"/sys/block/{device}/queue/iostats"
@@ -77,14 +77,14 @@ class DiskStats:
     def _tell(self, where: str, what: str) -> None:
         if where not in self._told:
             self._told.add(where)
-            log.warning("%s: %s; its latency isn't known", where, what)
+            log.warning("%s: %s; until then its latency is unknown", where, what)
 
 
 def read_pressure(proc: Path = Path("/proc")) -> Pressure | None:
-    """Return how the host waits for I/O, or None where its kernel doesn't say."""
+    """Return the host's pressure for I/O (PSI); None if its kernel doesn't tell."""
     try:
         text = (proc / "pressure/io").read_text()
-    except OSError:  # not built in; or switched off, where reading gives EOPNOTSUPP
+    except OSError:  # not built in, or switched off (EOPNOTSUPP)
         return None
     percent = dict(re.findall(r"^(some|full) avg10=(\d+\.\d+) ", text, re.MULTILINE))
     if percent.keys() != {"some", "full"}:
@@ -93,7 +93,7 @@ def read_pressure(proc: Path = Path("/proc")) -> Pressure | None:
 
 
 def _counters(rest: str, at_ns: int) -> StorageCounters | None:
-    """Return what a line says, or None where it makes no sense."""
+    """Return the counters in a line; None if it makes no sense."""
     fields = rest.split(None, _FIELDS)
     if len(fields) < _FIELDS or not all(f.isascii() and f.isdigit() for f in fields[:_FIELDS]):
         return None

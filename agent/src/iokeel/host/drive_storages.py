@@ -1,8 +1,8 @@
-"""Which storage each drive is on: found by itself, or by configuration.
+"""The storage of each drive, as found on the host or as configured.
 
-Looking at a path blocks where its filesystem doesn't answer, an NFS server's that is down say. So
-it is looked at in threads, those under one mount point in one, and a thread that is stuck is left
-alone: nothing waits for it, and what it finds in the end is used.
+Looking at a path blocks while its filesystem doesn't answer, such as an NFS server that is down.
+So paths are looked at in threads, one for each mount point. Nothing waits for a thread that is
+stuck; if it ends after all, its findings are used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import translate
 
-from iokeel.config.load import StorageConfig
+from iokeel.config.settings import StorageConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.sharing.storage import Place, StorageId
 from iokeel.host.block_devices import StoragePaths
@@ -26,27 +26,27 @@ log = logging.getLogger(__name__)
 
 Found = dict[str, tuple[Place, ...]]
 
-#: What wasn't found (a file that isn't there yet, a server that was down): look again this often.
+#: Look this often for paths that weren't found: the file may come, the server may come back.
 RECHECK_S = 60.0
-# A path that takes longer is stuck. More than so many stuck threads a mount point don't help.
+# A path that takes longer is stuck. So many stuck threads a mount point, and no more.
 _PATIENCE_S = 2.0
 _MOST_STUCK = 2
 
 
-class Storages:
-    """Which storage each drive is on. Not for several event loops."""
+class DriveStorages:
+    """Finds the storage of each drive. Not for several event loops."""
 
     def __init__(
         self,
         configured: Mapping[StorageId, StorageConfig],
-        paths: Callable[[], StoragePaths] = StoragePaths,
+        finder: Callable[[], StoragePaths] = StoragePaths,
     ) -> None:
         #: The block device below each storage that has one.
         self.devices: dict[StorageId, Place] = {}
         self._configured = configured
-        self._paths = paths
+        self._finder = finder
         self._vms: dict[str, VmInfo] = {}
-        self._sources: dict[DriveId, str] = {}
+        self._paths: dict[DriveId, str] = {}  # or URLs; "" if unknown
         self._places: Found = {}
         self._storages: dict[DriveId, StorageId] = {}
         self._stuck: dict[str, int] = {}
@@ -59,29 +59,29 @@ class Storages:
         }
 
     def of(self, drive: DriveId) -> StorageId | None:
-        """Return the storage of a drive, or None where it isn't known."""
+        """Return the storage of a drive; None if unknown."""
         return self._storages.get(drive)
 
     def devices_of(self, drive: DriveId) -> tuple[str, ...] | None:
-        """Return the devices of this host (MAJOR:MINOR) that a drive's requests come to.
+        """Return the devices of this host (MAJOR:MINOR) that a drive's requests reach.
 
-        There are none for one that is reached over a network; None where it isn't known.
+        A drive that is reached over a network has none. None if unknown.
         """
-        places = self._places.get(self._sources.get(drive, ""))
+        places = self._places.get(self._paths.get(drive, ""))
         return tuple(place.number for place in places if place.number) if places else None
 
     async def follow(self, vms: Mapping[str, VmInfo], timeout_s: float) -> None:
-        """Find what the drives of VMs are on that are new or have changed.
+        """Find the storages of the drives that are new or have changed.
 
-        Returns when that is done, or after a timeout, when it goes on beside. Where nothing has
-        changed that takes no time. Until a drive's storage is found, it is as it was, or None.
+        Returns when they are found, at once if nothing has changed. After the timeout it returns
+        and the search goes on. Until then a drive's storage is the last one known, or None.
         """
         changed = [name for name, vm in vms.items() if self._vms.get(name) is not vm]
         gone = self._vms.keys() - vms.keys()
         wanted = self._take(vms, changed, gone) if changed or gone else set()
         if time.monotonic() >= self._recheck_at:
             self._recheck_at = time.monotonic() + RECHECK_S
-            wanted |= {s for s in self._sources.values() if s and not self._places.get(s)}
+            wanted |= {path for path in self._paths.values() if path and not self._places.get(path)}
             wanted |= set(self._configured_paths())
         if wanted:
             task = asyncio.create_task(self._look(wanted))
@@ -94,21 +94,21 @@ class Storages:
     def _take(
         self, vms: Mapping[str, VmInfo], changed: Iterable[str], gone: Iterable[str]
     ) -> set[str]:
-        """Take note of what VMs there are, and return the sources to look at."""
+        """Note which VMs there are, and return the paths to look at."""
         wanted: set[str] = set()
         moved = False
         for name in (*changed, *gone):
-            old, new = _sources(self._vms.get(name)), _sources(vms.get(name))
+            old, new = _paths_of(self._vms.get(name)), _paths_of(vms.get(name))
             if new != old:  # limits that have changed make a new VmInfo too
                 moved = True
                 wanted |= set(new.values()) - {""}
                 for drive in old:
-                    del self._sources[drive]
-                self._sources |= new
+                    del self._paths[drive]
+                self._paths |= new
         self._vms = dict(vms)
         if moved:
-            used = {*self._sources.values(), *self._configured_paths()}
-            self._places = {s: places for s, places in self._places.items() if s in used}
+            used = {*self._paths.values(), *self._configured_paths()}
+            self._places = {path: found for path, found in self._places.items() if path in used}
             self._decide()
         return wanted
 
@@ -118,23 +118,23 @@ class Storages:
 
     # Looking
 
-    async def _look(self, sources: Iterable[str]) -> None:
-        paths = await asyncio.to_thread(self._paths)
+    async def _look(self, paths: Iterable[str]) -> None:
+        finder = await asyncio.to_thread(self._finder)
         by_mount: dict[str, list[str]] = {}
-        for source in sources:
-            by_mount.setdefault(paths.mount_point(source), []).append(source)
+        for path in paths:
+            by_mount.setdefault(finder.mount_point(path), []).append(path)
         await asyncio.gather(
-            *(self._look_below(paths, point, found) for point, found in by_mount.items())
+            *(self._look_below(finder, point, below) for point, below in by_mount.items())
         )
 
-    async def _look_below(self, paths: StoragePaths, point: str, sources: list[str]) -> None:
-        """Look at what is under a mount point, past what is stuck."""
-        left = sources
+    async def _look_below(self, finder: StoragePaths, point: str, paths: list[str]) -> None:
+        """Look at the paths under a mount point. After one that is stuck, go on with the next."""
+        left = paths
         while left:
             if self._stuck.get(point, 0) >= _MOST_STUCK:
                 return
             found: Found = {}
-            done = _in_thread(paths, left, found)
+            done = _in_thread(finder, left, found)
             while not done.is_set():
                 before = len(found)
                 try:
@@ -148,11 +148,11 @@ class Storages:
             if done.is_set():
                 return
             stuck, *left = left[len(so_far) :]
-            log.warning("%s: doesn't answer; its storage isn't known until it does", stuck)
+            log.warning("%s: doesn't answer; its storage is unknown until it does", stuck)
             self._leave(done, point, found)
 
     def _leave(self, done: asyncio.Event, point: str, found: Found) -> None:
-        """Wait beside everything else for a thread that is stuck."""
+        """Leave a thread that is stuck to itself, and use its findings if it ends."""
 
         async def wait() -> None:
             await done.wait()
@@ -165,7 +165,7 @@ class Storages:
         task.add_done_callback(self._looking.discard)
 
     def _found(self, found: Found) -> None:
-        new = {s: places for s, places in found.items() if self._places.get(s) != places}
+        new = {path: got for path, got in found.items() if self._places.get(path) != got}
         if new:
             self._places |= new
             self._decide()
@@ -173,7 +173,7 @@ class Storages:
     # Which storage
 
     def _decide(self) -> None:
-        """Say of each drive which storage it is on, and of each storage which device is below."""
+        """Decide the storage of each drive, and the device below each storage."""
         by_place = {
             place.name: name
             for name, config in reversed([*self._configured.items()])
@@ -184,14 +184,14 @@ class Storages:
             for name, config in self._configured.items()
             if config.device or config.path
         }
-        said = set(devices)
+        configured = set(devices)
         self._storages = {}
-        for drive, source in self._sources.items():
-            found = self._of(drive, self._places.get(source, ()), by_place)
+        for drive, path in self._paths.items():
+            found = self._of(drive, self._places.get(path, ()), by_place)
             if found is not None:
                 storage, place = found
                 self._storages[drive] = storage
-                if place is not None and storage not in said:
+                if place is not None and storage not in configured:
                     devices.setdefault(storage, set()).add(place)
         self.devices = {
             name: place
@@ -200,7 +200,7 @@ class Storages:
         }
 
     def _own(self, name: StorageId, config: StorageConfig) -> Iterable[Place]:
-        """Return the places that configuration says are a storage."""
+        """Yield the places that configuration gives to a storage."""
         if config.device is not None:
             yield from self._places.get(str(config.device), ())[:1]
         if config.path is not None:
@@ -213,6 +213,7 @@ class Storages:
     def _of(
         self, drive: DriveId, places: tuple[Place, ...], by_place: Mapping[str, StorageId]
     ) -> tuple[StorageId, Place | None] | None:
+        """Return a drive's storage and the place that it was told by; None if unknown."""
         for name, pattern in self._patterns.items():
             if pattern.fullmatch(str(drive)):
                 return name, places[-1] if places else None
@@ -222,29 +223,29 @@ class Storages:
         if not places:
             return None
         last = places[-1]
-        taken = last.name in self._configured  # by a storage that is said to be elsewhere
+        taken = last.name in self._configured  # by a storage that is configured to be elsewhere
         return f"/dev/{last.name}" if taken else last.name, last
 
 
-def _sources(vm: VmInfo | None) -> dict[DriveId, str]:
-    """Return what a VM's drives are on, by path; "" where that isn't known."""
+def _paths_of(vm: VmInfo | None) -> dict[DriveId, str]:
+    """Return the paths or URLs of a VM's drives; "" if unknown."""
     if vm is None:
         return {}
     return {DriveId(vm.name, target): drive.path or "" for target, drive in vm.drives.items()}
 
 
-def _in_thread(paths: StoragePaths, sources: list[str], found: Found) -> asyncio.Event:
-    """Look at sources one after another in a thread, and return what is set when that is done.
+def _in_thread(finder: StoragePaths, paths: list[str], found: Found) -> asyncio.Event:
+    """Look at paths one after another in a thread, and return an event that its end sets.
 
-    A thread of its own, for one that hangs would keep an executor from shutting down.
+    The thread is no executor's, because one that hangs would keep that from shutting down.
     """
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def look() -> None:
         try:
-            for source in sources:
-                found[source] = paths.places(source)
+            for path in paths:
+                found[path] = finder.places(path)
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(done.set)

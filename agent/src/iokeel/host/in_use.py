@@ -1,44 +1,46 @@
-"""Who uses a block device or a filesystem, as the kernel tells."""
+"""Finds who uses a block device or a filesystem."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# What runs guests, or serves their disks: qemu-system-x86_64, qemu-kvm, qemu-storage-daemon, kvm.
+from iokeel.host.kernel_files import device_number, text_of, unescaped
+from iokeel.host.mounts import mounts
+
+# Programs that run guests or serve their disks: qemu-system-x86_64, qemu-kvm,
+# qemu-storage-daemon, kvm.
 _GUESTS = ("qemu", "kvm")
 
 
 class InUse:
-    """Looks for users under /sys and /proc. What may not be looked at is not found."""
+    """Looks for users under /sys and /proc. Other users' processes stay unseen."""
 
     def __init__(self, sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
         self._sys = sys
         self._proc = proc
 
     def users_of_device(self, device: int) -> Iterator[str]:
-        """Yield what uses a block device, one of its partitions, or the disk that it is part of.
+        """Yield the uses of a block device, of its partitions, and of the disk that it is part of.
 
-        device: its number, as st_rdev. Such as "mounted at /srv".
+        device: its number, as st_rdev. A use is such as "mounted at /srv".
         """
         family = set(self._family(device))
-        for line in self._lines("self/mountinfo"):
-            # 36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw (proc(5))
-            before, _, after = line.partition(" - ")
-            fields, source = before.split(" "), after.split(" ")[1]
-            if fields[2] in family or _number(_unescaped(source)) in family:
-                yield f"mounted at {_unescaped(fields[4])}"
-        for line in self._lines("swaps")[1:]:
-            if _number(_unescaped(line.split()[0])) in family:
+        for mount in mounts(self._proc):
+            if mount.number in family or _number(mount.mounted) in family:
+                yield f"mounted at {mount.point}"
+        for line in (text_of(self._proc / "swaps") or "").splitlines()[1:]:
+            if _number(unescaped(line.split()[0])) in family:
                 yield "used for swap"
         for number in sorted(family):
             for holder in sorted((self._sys / "dev/block" / number / "holders").glob("*")):
                 yield f"part of {holder.name}"
-        yield from self._open(lambda s: stat.S_ISBLK(s.st_mode) and _text(s.st_rdev) in family)
+        yield from self._open(
+            lambda s: stat.S_ISBLK(s.st_mode) and device_number(s.st_rdev) in family
+        )
 
     def guests_on_filesystem(self, device: int) -> Iterator[str]:
         """Yield the QEMU programs that have a file of a filesystem open.
@@ -51,7 +53,7 @@ class InUse:
         )
 
     def _family(self, device: int) -> Iterator[str]:
-        number = _text(device)
+        number = device_number(device)
         yield number
         folder = (self._sys / "dev/block" / number).resolve()
         if (folder / "partition").exists():
@@ -66,7 +68,10 @@ class InUse:
         is_it: Callable[[os.stat_result], bool],
         may_be: Callable[[str], bool] = lambda name: True,
     ) -> Iterator[str]:
-        """Yield the programs, but for this one, that have something open."""
+        """Yield the programs, except this one, that have something open.
+
+        is_it: tells an open file by its status. may_be: tells a program by its name.
+        """
         for process in sorted(self._proc.glob("[0-9]*"), key=lambda folder: int(folder.name)):
             with contextlib.suppress(OSError):  # it has ended, or is another user's
                 name = (process / "comm").read_text().strip()
@@ -74,11 +79,6 @@ class InUse:
                     continue
                 if any(is_it(status) for status in _statuses(process / "fd")):
                     yield f"open by {name} (process {process.name})"
-
-    def _lines(self, file: str) -> list[str]:
-        with contextlib.suppress(OSError):
-            return (self._proc / file).read_text(errors="surrogateescape").splitlines()
-        return []
 
 
 def _statuses(folder: Path) -> Iterator[os.stat_result]:
@@ -88,18 +88,9 @@ def _statuses(folder: Path) -> Iterator[os.stat_result]:
 
 
 def _number(path: str) -> str | None:
-    """Return the number of the block device that a path names, None where it names none."""
+    """Return the number of the block device that a path names; None if it names none."""
     if path.startswith("/"):
         with contextlib.suppress(OSError, ValueError):
             status = os.stat(path)
-            return _text(status.st_rdev) if stat.S_ISBLK(status.st_mode) else None
+            return device_number(status.st_rdev) if stat.S_ISBLK(status.st_mode) else None
     return None
-
-
-def _text(device: int) -> str:
-    return f"{os.major(device)}:{os.minor(device)}"
-
-
-def _unescaped(text: str) -> str:
-    """Return a name of mountinfo as it is: blanks and the like are \\040 there."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

@@ -1,8 +1,8 @@
-"""The process that a VM is: found by libvirt's pid file, or by who listens at a socket.
+"""The process of a VM: found by libvirt's pid file, or by who listens at a socket.
 
-A pid file may be older than the process that has its number now, and a socket may have been made
-by another than who serves it: what is found is believed when its command line says that it is
-that VM's QEMU.
+Neither is proof. A pid file may be older than the process that has its number now, and a socket
+may be made by one process and served by another. So a process counts as a VM's QEMU only if its
+command line says so.
 """
 
 from __future__ import annotations
@@ -14,38 +14,44 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from iokeel.host.mounts import text_of
+from iokeel.host.kernel_files import text_of
 
 _PROC = Path("/proc")
 _RUN = Path("/run/libvirt/qemu")
 _UCRED = struct.Struct("3i")
-# starttime, counted from what follows the name in brackets (proc(5)); before it, ppid.
-_STARTED, _PARENT = 19, 1
+# Fields of /proc/PID/stat, counted from the one after the name in brackets (proc(5)).
+_STATE, _PARENT, _STARTED = 0, 1, 19
 
 
 class Process(NamedTuple):
-    """A process. started: ticks since boot; a pid is used again, the two together are not."""
+    """A process. started: in ticks since boot. A pid is used again, but not with the same start."""
 
     pid: int
     started: int
 
 
 def process(pid: int, proc: Path = _PROC) -> Process | None:
-    """Return a process by its pid, or None where there is none."""
+    """Return a process by its pid; None if there is none."""
     status = _status(pid, proc)
     return Process(pid, int(status[_STARTED])) if status else None
 
 
 def parent(pid: int, proc: Path = _PROC) -> int | None:
-    """Return the pid of a process's parent, or None where it is gone."""
+    """Return the pid of a process's parent; None if the process is gone."""
     status = _status(pid, proc)
     return int(status[_PARENT]) if status else None
 
 
-def guest(name: str, run: Path | None = None, proc: Path = _PROC) -> Process | None:
-    """Return the QEMU of a guest that libvirt runs on this host, or None where it isn't found.
+def is_stopped(pid: int, proc: Path = _PROC) -> bool:
+    """Return True if a process is stopped (SIGSTOP, a debugger)."""
+    status = _status(pid, proc)
+    return status is not None and status[_STATE] in "Tt"
 
-    run: where libvirt keeps pid files; None for its usual places.
+
+def guest(name: str, run: Path | None = None, proc: Path = _PROC) -> Process | None:
+    """Return the QEMU of a guest that libvirt runs on this host; None if it isn't found.
+
+    run: the folder of libvirt's pid files; None for its usual ones.
     """
     for folder in [run] if run is not None else _run_folders():
         pid = text_of(folder / f"{name}.pid") or ""
@@ -55,25 +61,31 @@ def guest(name: str, run: Path | None = None, proc: Path = _PROC) -> Process | N
 
 
 def peer(connected: socket.socket, proc: Path = _PROC) -> Process | None:
-    """Return the QEMU that listens at a unix socket, or None where it is none."""
-    size = _UCRED.size
-    pid, _, _ = _UCRED.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    """Return the QEMU that listens at a unix socket; None if the listener is no QEMU."""
+    pid = peer_pid(connected)
     return process(pid, proc) if is_qemu(pid, proc) else None
 
 
+def peer_pid(connected: socket.socket) -> int:
+    """Return the pid of the process that listens at a unix socket."""
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, _, _ = _UCRED.unpack(credentials)
+    return int(pid)
+
+
 def is_qemu(pid: int, proc: Path = _PROC) -> bool:
-    """Whether a process is a QEMU, by the name that it was started under."""
+    """Return True if a process is a QEMU, by the name that it was started under."""
     program = os.path.basename(_arguments(pid, proc)[0])
     return program.startswith("qemu-") or program == "kvm"
 
 
 def is_guest(pid: int, name: str, proc: Path = _PROC) -> bool:
-    """Whether a process is the QEMU of a guest that libvirt has started under a name."""
+    """Return True if a process is the QEMU that libvirt started for the guest of that name."""
     arguments = _arguments(pid, proc)
     option = "guest=" + name.replace(",", ",,")  # a comma in a value is doubled
-    for said in (arguments[i + 1] for i, word in enumerate(arguments[:-1]) if word == "-name"):
-        rest = said.removeprefix(option)
-        if rest != said and (not rest or (rest[0] == "," and rest[:2] != ",,")):
+    for value in (arguments[i + 1] for i, word in enumerate(arguments[:-1]) if word == "-name"):
+        rest = value.removeprefix(option)
+        if rest != value and (not rest or (rest[0] == "," and rest[:2] != ",,")):
             return True
     return False
 
@@ -84,7 +96,7 @@ def _arguments(pid: int, proc: Path) -> list[str]:
 
 def _status(pid: int, proc: Path) -> list[str] | None:
     fields = (text_of(proc / str(pid) / "stat") or "").rpartition(")")[2].split()
-    return fields if len(fields) > _STARTED and fields[0] not in "ZX" else None
+    return fields if len(fields) > _STARTED and fields[_STATE] not in "ZX" else None
 
 
 def _run_folders() -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""How long to wait before another try."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 
 def delays(first_s: float = 0.5, most_s: float = 5.0) -> Iterator[float]:
-    """Yield waits in seconds, doubling up to a most, each with a jitter of half of it.
+    """Yield waits in seconds. They double up to a most; a random part of up to half is taken off.
 
-    The most is what a restarted libvirtd, or a VM outside libvirt that has started, may wait for
-    its limits. The jitter keeps the agents of many hosts from coming back all at once.
+    The most is how long the drives of a libvirtd that was restarted, or of a VM outside libvirt
+    that has just started, may go without limits. The random part keeps the agents of many hosts
+    from coming back all at once.
     """
     wait_s = first_s
     while True:

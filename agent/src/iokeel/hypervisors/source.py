@@ -1,4 +1,4 @@
-"""What a way to reach VMs (libvirt, or QMP sockets) offers to the agent."""
+"""A source of VMs (libvirt, or QMP sockets): its methods, and the VMs and drives it tells of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DomainPolicy
+from iokeel.core.policy import UNKNOWN, DomainPolicy, UnknownPolicy
 from iokeel.errors import IokeelError
 from iokeel.host.process import Process
 
@@ -19,10 +19,9 @@ from iokeel.host.process import Process
 class DriveInfo:
     """A drive of a running VM.
 
-    path: the file, device or URL behind it, of the topmost image where there are several (URLs as
-    iokeel.host.network_storage has them); None where it is not known. in_force: its limits as
-    last read from QEMU or libvirt, or as last set; None where they can't be read. abilities: those of
-    its QEMU.
+    path: the file, device or URL behind it (URLs as in iokeel.host.network_storage), of the
+    topmost image if there are several; None if unknown. in_force: its limits as last read from
+    QEMU or libvirt, or as last set; None if they can't be read. abilities: those of its QEMU.
     """
 
     target: str
@@ -33,44 +32,50 @@ class DriveInfo:
 
 @dataclass(frozen=True, slots=True)
 class VmInfo:
-    """A running VM, its drives by target, and the last good policy with what is wrong since.
+    """A running VM.
 
-    process: its QEMU; None where that isn't on this host, or isn't found.
+    drives: by target. policy: the last good one; None if it validly has none, UNKNOWN if no good
+    one was read yet. policy_error: what is wrong with its policy now; None if nothing is. process:
+    its QEMU; None if that isn't on this host, or isn't found.
     """
 
     name: str
     drives: Mapping[str, DriveInfo]
-    policy: DomainPolicy | None = None
+    policy: DomainPolicy | UnknownPolicy | None = UNKNOWN
     policy_error: IokeelError | None = None
     process: Process | None = None
 
 
 class Reports:
-    """What a source tells of itself: what went wrong, and the VMs that run."""
+    """A source's reports to the agent.
+
+    errors: how often something went wrong, by kind ("timeout", "protocol", "rejected",
+    "permission", ...). reconnects: how often a connection (to libvirtd, or to a QMP socket) was
+    made again. on_change: called with a VM's name, in the event loop, when it appeared or went,
+    when its drives or its policy changed, or when somebody else changed its limits.
+    """
 
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
         self.reconnects = 0
         self.on_change: Callable[[str], None] = lambda _: None
-        self.known: dict[str, VmInfo] = {}
 
 
 class Source(Protocol):
-    """A way to reach VMs. Every method but `run` returns within its timeout."""
+    """A source of VMs. Every method but `run` returns within its timeout.
 
-    #: What went wrong, by kind ("timeout", "protocol", "rejected", "permission", ...).
+    Its attributes are those of Reports.
+    """
+
     errors: Counter[str]
-    #: How often the connection (to libvirtd, or to any QMP socket) was made again.
     reconnects: int
-    #: Called with a VM's name, in the event loop, when it appeared, went, changed its drives or
-    #: its policy, or when its limits were changed by somebody else.
     on_change: Callable[[str], None]
 
     async def run(self) -> None:
-        """Connect, keep connected and follow what VMs there are, until cancelled."""
+        """Connect, stay connected and follow the VMs, until cancelled."""
 
     def announce(self, domain: str) -> None:
-        """Look at a domain again soon: somebody says that it comes, goes or changes."""
+        """Look at a domain again soon: somebody says that it starts, ends or changes."""
 
     def vms(self) -> Mapping[str, VmInfo]:
         """Return the running VMs by name, as last seen. Does no I/O."""
@@ -78,16 +83,16 @@ class Source(Protocol):
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float
     ) -> Mapping[DriveId, Counters]:
-        """Read the counters of all VMs' drives, or of some domains' only.
+        """Read the counters of all VMs' drives (None), or of some domains' only.
 
-        Returns what has arrived when the timeout ends; a VM that hangs is left out, and never
-        delays the others.
+        After the timeout it returns the counters that have arrived. A VM that hangs is left out
+        and doesn't delay the others.
         """
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
-        """Put limits in force, every field of them, 0 where nothing is limited.
+        """Put limits in force, all fields of them.
 
-        Only a QEMU with the ability takes a curve.
-
-        Raises DriveGone, LimitsRejected or ConnectionLost; limits that held still hold then.
+        The curve and the idle credit are sent to a QEMU with `cost_curve` only, the split size
+        to one with `splits`. Raises DriveGone, LimitsRejected or ConnectionLost; the old limits
+        then still hold.
         """

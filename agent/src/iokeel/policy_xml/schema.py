@@ -1,22 +1,22 @@
-"""What may be written in a <policy> element, and what is wrong with one that is written otherwise.
+"""The <policy> element: its schema, and words for the faults of one that breaks it.
 
-The schema policy.rng decides. What it finds is then said in words of our own, since libxml2's
-name neither the attribute nor the mend.
+The schema policy.rng decides. Its findings are put into words here, because libxml2's name neither
+the attribute nor the mend.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import cast
 
 from lxml import etree
 
 from iokeel.core.policy import MOST_IOPS
 from iokeel.errors import ConfigError, PolicyError
+from iokeel.policy_xml.xml import at, attributes, elements, local, namespace_of
 from iokeel.words.quoting import did_you_mean, shown
 
 NAMESPACE = "urn:iokeel:policy:1"
@@ -26,7 +26,7 @@ _XML_SPACE = " \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How an attribute's value is written: as policy.rng has it, and in words."""
+    """The form of an attribute's value: policy.rng's pattern, and words for another value."""
 
     pattern: re.Pattern[str]
     what: str
@@ -50,6 +50,7 @@ POSITIVE = Kind(
 )
 BUDGET = Kind(re.compile("shared|separate"), "not known", "give 'shared' or 'separate'")
 
+# Attributes that go into a DrivePolicy are named after its fields (see `field_of`).
 POLICY_ATTRIBUTES = {"tenant": NAME, "class": NAME}
 DRIVE_ATTRIBUTES = {
     "target": NAME,
@@ -64,22 +65,27 @@ DRIVE_ATTRIBUTES = {
 }
 
 
-def validate(policy: etree._Element, where: str) -> None:
-    """Raise PolicyError for the first thing in a <policy> that the schema does not allow.
+def field_of(attribute: str) -> str:
+    """Return the field of DrivePolicy that an attribute of <drive> sets."""
+    return "separate_budgets" if attribute == "budget" else attribute.replace("-", "_")
 
-    where: what to call the document, such as "domain db1"; the line is put after it.
+
+def validate(policy: etree._Element, where: str) -> None:
+    """Raise PolicyError for the first thing in a <policy> that the schema refuses.
+
+    where: the document's name in errors, such as "domain db1"; the line is put after it.
     """
     schema = _schema()
     if schema.validate(policy):
         return
     explain(policy, where)
-    # Not reached as long as explain knows all that the schema does, which a test holds.
+    # Not reached while `explain` knows all of the schema, which a test holds.
     message = shown(str(schema.error_log.last_error))
-    raise PolicyError(at(policy, where), f"not valid, {message}", "see policy.rng")
+    raise PolicyError(at(policy, where), f"not valid, {message}", f"see {schema_path()}")
 
 
 def schema_path() -> Path:
-    """Return where the schema is: in the installed package, or in a checkout beside the hook."""
+    """Return the path of the schema: in the installed package, or in a checkout beside the hook."""
     packaged = Path(__file__).with_name("policy.rng")
     checkout = Path(__file__).parents[4] / "libvirt-hooks" / "policy.rng"
     return packaged if packaged.exists() else checkout
@@ -96,7 +102,7 @@ def _schema() -> etree.RelaxNG:
 
 
 def explain(policy: etree._Element, where: str) -> None:
-    """Raise PolicyError for the first thing in a <policy> that may not be there; else return."""
+    """Raise PolicyError for the first thing in a <policy> that is wrong; return if none is."""
     _explain_attributes(policy, POLICY_ATTRIBUTES, where)
     _explain_text(policy, where)
     for element in elements(policy):
@@ -111,7 +117,7 @@ def explain(policy: etree._Element, where: str) -> None:
             raise PolicyError(
                 at(child, where),
                 f"element {shown(local(child))} is inside <drive>",
-                "end the <drive> before it; all that it says is in its attributes",
+                "end the <drive> before it; a <drive> has attributes only",
             )
 
 
@@ -158,35 +164,5 @@ def _explain_text(element: etree._Element, where: str) -> None:
             raise PolicyError(
                 at(element, where),
                 f"text {shown(found)} in <{local(element)}>",
-                "remove it; a policy is in attributes",
+                "remove it; a policy has attributes only",
             )
-
-
-def elements(parent: etree._Element) -> Iterator[etree._Element]:
-    """Yield a parent's child elements, not its comments and processing instructions."""
-    return (child for child in parent if isinstance(child.tag, str))
-
-
-def attributes(element: etree._Element) -> list[tuple[str, str]]:
-    """Return an element's attributes in their order."""
-    return cast(list[tuple[str, str]], element.items())
-
-
-def local(element: etree._Element) -> str:
-    """Return an element's name without its namespace."""
-    return etree.QName(element).localname
-
-
-def namespace_of(element: etree._Element) -> str:
-    """Return an element's namespace, "" for none."""
-    return etree.QName(element).namespace or ""
-
-
-def line_of(element: etree._Element) -> int:
-    """Return the line in which an element begins."""
-    return cast(int, element.sourceline) or 1
-
-
-def at(element: etree._Element, where: str) -> str:
-    """Return what to call an element in an error: the document and the line."""
-    return f"{where}, line {line_of(element)}"

@@ -2,194 +2,190 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isinf
-from typing import Any
 
-from iokeel.core.counters import NS_PER_S, DriveId, Flow, Rates
-from iokeel.core.decide import full_bounds
+from iokeel.core.counters import DriveId, Flow
 from iokeel.core.drive.envelope import OVERSHOOT_RATIO
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.state import DriveState, StorageState
-from iokeel.hypervisors.source import VmInfo
+from iokeel.core.state import Share
+from iokeel.report.snapshot import DirectionSnapshot, DriveSnapshot, Snapshot, StorageSnapshot
 from iokeel.words.units import duration, iops, percent, rate, size
 
 
-def explain(drive: DriveId, vm: VmInfo, agent: Any) -> list[str]:
+def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     """Return the steps of the last decision on a drive, a sentence each, inputs first.
 
-    agent: the running iokeel.daemon.Agent.
+    The snapshot must have the drive.
     """
-    known: DriveState = agent.state.drives.get(drive, DriveState())
-    storage: StorageState | None = agent.state.storages.get(known.storage or "")
-    lines = [*_policy(known, vm), *_rates(known), *_shares(known, known.storage, storage)]
-    if known.policy is not None and known.held is not None:
-        lines += [*_credit(known), *_limits(known, storage)]
-    if agent.cgroups is not None and (held := agent.cgroups.held.get(drive.domain)):
-        bounds = "; ".join(f"{what}: {value}" for what, value in held.items())
-        lines.append(f"Beneath QEMU, its VM's cgroup has {bounds}.")
-    lines.append(f"Last look: {known.verdict.value}.")
-    if drive in agent.last_error:
-        lines.append(f"Error: {agent.last_error[drive]}.")
-    return lines
-
-
-def _policy(known: DriveState, vm: VmInfo) -> list[str]:
+    vm = snapshot.vms[drive_id.domain]
+    drive = vm.drives[drive_id.target]
+    storage = snapshot.storages.get(drive.storage or "")
     lines = []
     if vm.policy_error is not None:
         lines.append(f"The domain's policy has an error: {vm.policy_error}.")
-    policy = known.policy
+    lines += [*_policy(drive), *_rates(drive), *_shares(drive, storage)]
+    if drive.policy is not None and drive.mode is not None:
+        lines += [*_allowance(drive), *_limits(drive, storage)]
+    if vm.cgroup:
+        bounds = "; ".join(f"{file}: {value}" for file, value in vm.cgroup.items())
+        lines.append(f"Below QEMU, the VM's cgroup has {bounds}.")
+    lines.append(f"Last look: {drive.verdict.value}.")
+    if drive.error is not None:
+        lines.append(f"Error: {drive.error}.")
+    return lines
+
+
+def _policy(drive: DriveSnapshot) -> Iterator[str]:
+    policy = drive.policy
     if policy is None:
-        return [*lines, "The drive has no policy."]
+        yield "The drive has no policy."
+        return
     promise = "no limit" if policy.limit is None else f"a limit of {iops(policy.limit)}"
     if policy.burst is not None:
         promise += f", a burst of {iops(policy.burst)} for up to {policy.burst_seconds} s"
     if policy.reservation:
         promise += f", and a reservation of {iops(policy.reservation)}"
     if policy.separate_budgets:
-        promise += "; reads and writes have a budget of their own each"
-    return [*lines, f"The policy gives {promise}."]
+        promise += "; reads and writes each have a budget of their own"
+    yield f"The policy gives {promise}."
 
 
-def _rates(known: DriveState) -> list[str]:
-    did = known.rates
-    if did is None or known.rate is None:
-        return ["What it did in the last interval is not known (yet)."]
-    if did.idle:
-        return [f"In the last {did.elapsed_s:.1f} s it did nothing."]
-    parts = [
-        f"{rate(flow.raw_iops)} {what} of {size(flow.bps / flow.raw_iops)} on average"
-        for what, flow in (("reads/s", did.read), ("writes/s", did.write))
-        if flow.raw_iops
+def _rates(drive: DriveSnapshot) -> Iterator[str]:
+    if drive.elapsed_s is None or drive.normalized_iops is None:
+        yield "What the drive did in the last interval is not known yet."
+        return
+    directions = (("reads", drive.read), ("writes", drive.write))
+    did = [
+        f"{rate(direction.raw_iops)} {name}/s of {size(direction.mean_bytes)} on average"
+        for name, direction in directions
+        if direction.raw_iops and direction.mean_bytes is not None
     ]
-    return [
-        f"In the last {did.elapsed_s:.1f} s it did {' and '.join(parts)},"
-        f" which costs {iops(known.rate)}.",
-        *(line for write in (False, True) for line in _throttled(did, write)),
-    ]
+    if not did:
+        yield f"In the last {drive.elapsed_s:.1f} s it did nothing."
+        return
+    yield (
+        f"In the last {drive.elapsed_s:.1f} s it did {' and '.join(did)},"
+        f" which costs {iops(drive.normalized_iops)}."
+    )
+    for name, direction in directions:
+        yield from _throttle(name, direction)
 
 
-def _shares(known: DriveState, name: str | None, storage: StorageState | None) -> list[str]:
-    policy, share = known.policy, known.share
-    if policy is None:
-        return []
-    lines = []
-    if policy.reservation and (storage is None or storage.usable is None):
-        where = f"the capacity of {name}" if name else "what it is on"
-        lines.append(f"Its reservation is not guaranteed, for {where} is not known.")
-    if storage is not None and storage.usable is not None:
-        lines.append(_storage(name or "", storage))
-    if share is None:
-        return lines
-    of = f"Of {share.storage}" if share.storage else f"Of the limit of tenant {share.tenant}"
-    if isinf(share.by_weight):
-        steps = f"as much as there is, {iops(share.most)}, for there is more than is wanted"
-    else:
-        steps = f"{rate(share.owed)} by reservation and {rate(share.by_weight)} by weight"
-    if share.cut and storage is not None:
-        steps += f", less {rate(share.cut)} to protect {_names(storage.suffering)}"
-    return [*lines, f"{of} it is owed {steps}: {iops(share.most)}."]
+def _throttle(name: str, direction: DirectionSnapshot) -> Iterator[str]:
+    """Yield what a throttle group did in one direction, if QEMU counts that."""
+    throttle = direction.throttle
+    if throttle is None:
+        return
+    if throttle.recent_sizes:
+        total = sum(throttle.recent_sizes.values())
+        parts = [
+            f"{percent(count / total)} {_size_range(least)}"
+            for least, count in throttle.recent_sizes.items()
+        ]
+        yield f"The {name} were {', '.join(parts)}."
+    if throttle.mean_wait_s is not None:
+        device_s = direction.device_latency_s
+        rest = "" if device_s is None else f", and the device took {duration(device_s)}"
+        yield f"They waited {duration(throttle.mean_wait_s)} each for the throttle{rest}."
+    if throttle.waiting:
+        yield f"{throttle.waiting} {name} wait now."
 
 
-def _names(protected: Sequence[DriveId]) -> str:
-    return ", ".join(str(drive) for drive in protected) or "drives with latency targets"
-
-
-def _storage(name: str, storage: StorageState) -> str:
-    assert storage.usable is not None
-    text = f"{name} can serve {iops(storage.usable)} now"
-    if storage.policy.capacity is not None and storage.ratio != 1:
-        text += f" ({percent(storage.ratio)} of its capacity, by its latency)"
-    if not isinf(storage.wanted):
-        text += f", and its drives want {iops(storage.wanted)}"
-    if storage.kept < 1:
-        text += f"; of what is reserved and asked for {percent(storage.kept)} fits"
-    return f"{text}."
-
-
-def _throttled(did: Rates, write: bool) -> list[str]:
-    """Return what QEMU tells of its throttle, where it does, of reads or of writes."""
-    if did.throttled is None:
-        return []
-    what = "writes" if write else "reads"
-    lines = []
-    if sizes := did.throttled.sizes(write):
-        total = sum(sizes.values())
-        parts = [f"{percent(count / total)} {_bin(least)}" for least, count in sizes.items()]
-        lines.append(f"The {what} were {', '.join(parts)}.")
-    flow = did.write if write else did.read
-    group = did.throttled.later.write if write else did.throttled.later.read
-    if flow.raw_iops:
-        wait_s = did.throttled.wait_s(write) / (flow.raw_iops * did.elapsed_s)
-        device_s = did.device_latency_s(write)
-        rest = "" if device_s is None else f", and took the device {duration(device_s)}"
-        lines.append(f"They waited {duration(wait_s)} each for the throttle{rest}.")
-    if group.waiting:
-        lines.append(f"{group.waiting} {what} wait now.")
-    return lines
-
-
-def _bin(least: int) -> str:
+def _size_range(least: int) -> str:
     return f"of {size(least)} to {size(2 * least)}" if least else "of no bytes"
 
 
-def _credit(known: DriveState) -> list[str]:
-    policy = known.policy
-    assert policy is not None
-    lines = []
-    if policy.limit is not None and policy.burst is not None and policy.burst > policy.limit:
-        state = "open" if known.credit.open else "closed"
-        lines.append(f"It has {known.credit.seconds:.0f} s of burst credit; the burst is {state}.")
-    assert known.allowed is not None
-    used = f", of which it used {percent(known.rate / known.allowed)}" if known.rate else ""
-    lines.append(f"So it may do {iops(known.allowed)} now{used}.")
-    return lines
+def _shares(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[str]:
+    if drive.policy is None:
+        return
+    if storage is not None and storage.usable_iops is not None:
+        yield _storage(storage, storage.usable_iops)
+    elif drive.policy.reservation:
+        place = f"the capacity of {drive.storage}" if drive.storage else "its storage"
+        yield f"Its reservation is not guaranteed, because {place} is not known."
+    if drive.share is not None:
+        yield _share(drive.share, storage)
 
 
-def _limits(known: DriveState, storage: StorageState | None) -> list[str]:
-    if known.sent is None or known.base is None:
-        return ["No limits have been set yet."]
-    if known.abilities.cost_curve:
-        lines = [f"QEMU charges by the cost curve itself, so its limits are {_words(known.sent)}."]
-        if known.sent.split_size is not None:
-            who = _names(storage.split_for if storage else ())
-            least = size(known.sent.split_size)
-            lines.append(
-                f"Reads of more than {least} wait in parts, and syncs wait, to protect {who}."
-            )
-    elif known.priced_for is None:
-        lines = [
-            "Its mix of sizes is not known, so iops-size approximates the cost curve:"
-            f" {_words(known.sent)}. No size gets more than {percent(OVERSHOOT_RATIO)} too much."
-        ]
-    else:
-        mix = known.priced_for
-        flows = [
-            f"{share} {size(flow.bps / flow.raw_iops)} {what}"
-            for what, flow, share in (
-                ("reads", mix.read, _share(mix.read, mix.write)),
-                ("writes", mix.write, _share(mix.write, mix.read)),
-            )
-            if flow.raw_iops
-        ]
-        lines = [f"For a mix of {' and '.join(flows)} that makes {_words(known.sent)}."]
-    since = duration((time.monotonic_ns() - known.sent_ns) / NS_PER_S) if known.sent_ns else None
-    if known.reason is not None:
-        when = f" {since} ago" if since else ""
-        lines.append(f"These were set{when} because {known.reason.value}.")
-    if known.error_ratio is not None:
-        lines.append(
-            f"Under them, what it does now would be held {abs(known.error_ratio):.1%}"
-            f" {'above' if known.error_ratio > 0 else 'below'} its limit."
+def _storage(storage: StorageSnapshot, usable_iops: float) -> str:
+    text = f"{storage.name} can serve {iops(usable_iops)} now"
+    if storage.capacity_iops is not None and storage.capacity_ratio != 1:
+        text += f" ({percent(storage.capacity_ratio)} of its capacity, judged by its latency)"
+    if storage.wanted_iops is not None:
+        text += f", and its drives want {iops(storage.wanted_iops)}"
+    if storage.reservations_kept < 1:
+        text += f"; it can keep {percent(storage.reservations_kept)} of the reservations asked for"
+    return f"{text}."
+
+
+def _share(share: Share, storage: StorageSnapshot | None) -> str:
+    shared = share.storage or f"the limit of tenant {share.tenant}"
+    if isinf(share.by_weight):
+        return (
+            f"There is more of {shared} than is wanted, so the drive may have"
+            f" {iops(share.most)} of it."
         )
-    full = full_bounds(known)
-    lines.append(f"What binds now: {', '.join(full) if full else 'nothing'}.")
-    return lines
+    parts = f"{rate(share.owed)} by reservation and {rate(share.by_weight)} by weight"
+    if share.cut and storage is not None:
+        parts += f", less {rate(share.cut)} to protect {_protected(storage.suffering)}"
+    return f"Its share of {shared} is {iops(share.most)}: {parts}."
 
 
-def _share(flow: Flow, other: Flow) -> str:
-    return percent(flow.raw_iops / (flow.raw_iops + other.raw_iops))
+def _protected(drives: Sequence[DriveId]) -> str:
+    return ", ".join(str(drive) for drive in drives) or "drives with latency targets"
+
+
+def _allowance(drive: DriveSnapshot) -> Iterator[str]:
+    policy = drive.policy
+    assert policy is not None
+    if policy.limit is not None and policy.burst is not None and policy.burst > policy.limit:
+        state = "open" if drive.burst_open else "closed"
+        yield f"It has {drive.credit_s:.0f} s of burst credit; the burst is {state}."
+    assert drive.allowed_iops is not None
+    used = ""
+    if drive.normalized_iops:
+        used = f", and used {percent(drive.normalized_iops / drive.allowed_iops)} of that"
+    yield f"So it may do {iops(drive.allowed_iops)} now{used}."
+
+
+def _limits(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[str]:
+    limits = drive.limits
+    if limits is None:
+        yield "No limits have been set yet."
+        return
+    if drive.mode == "exact":
+        yield f"QEMU charges by the cost curve itself, so its limits are {_words(limits)}."
+        if limits.split_size is not None:
+            yield (
+                f"Reads of more than {size(limits.split_size)} wait in parts, and syncs wait,"
+                f" to protect {_protected(storage.protected if storage else ())}."
+            )
+    elif drive.priced_for is None:
+        yield (
+            "Its mix of request sizes is not known, so iops-size approximates the cost curve:"
+            f" {_words(limits)}. No size of request gets more than {percent(OVERSHOOT_RATIO)} above"
+            " the limit."
+        )
+    else:
+        mix = drive.priced_for
+        flows = [*_part("reads", mix.read, mix.write), *_part("writes", mix.write, mix.read)]
+        yield f"For a mix of {' and '.join(flows)}, that makes {_words(limits)}."
+    if drive.limits_reason is not None:
+        age = "" if drive.limits_age_s is None else f" {duration(drive.limits_age_s)} ago"
+        yield f"These were set{age} because {drive.limits_reason.value}."
+    if drive.pricing_error_ratio is not None:
+        side = "above" if drive.pricing_error_ratio > 0 else "below"
+        error = f"{100 * abs(drive.pricing_error_ratio):.1f} %"
+        yield f"At its present mix, they hold it {error} {side} its limit."
+    yield f"Binding now: {', '.join(drive.binding) or 'nothing'}."
+
+
+def _part(name: str, flow: Flow, other: Flow) -> Iterator[str]:
+    """Yield one direction's part of a mix, if it has any."""
+    if flow.mean_size_bytes is not None:
+        part = flow.raw_iops / (flow.raw_iops + other.raw_iops)
+        yield f"{percent(part)} {size(flow.mean_size_bytes)} {name}"
 
 
 def _words(limits: ThrottleLimits) -> str:

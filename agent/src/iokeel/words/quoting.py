@@ -1,4 +1,4 @@
-"""Words from outside: shown safely in one line, and the known word that was meant."""
+"""Text from outside: shown safely in one line, and the known word that it was meant to be."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def shown(value: object) -> str:
 
 
 def shown_path(value: object) -> str:
-    """Return a path or name from outside for one line of text, in full if it can be shown at all.
+    """Return a path or name from outside for one line of text, in full if it is printable.
 
-    A path is no use cut short.
+    A shortened path is of no use.
     """
     text = str(value)
     return text if text.isprintable() and len(text) <= _MOST_PATH else shown(text)[1:-1]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the mend for an unknown word: the nearest known one, or else all of them."""
+    """Return the mend for an unknown word: the nearest known one, or all if none is near."""
     names = {name.lower(): name for name in sorted(known)}
     near = get_close_matches(word[:100].lower(), names, n=1)
     if near:

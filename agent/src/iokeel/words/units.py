@@ -1,4 +1,4 @@
-"""Sizes, rates and times as a person writes and reads them."""
+"""Sizes, rates and times as people write and read them."""
 
 from __future__ import annotations
 

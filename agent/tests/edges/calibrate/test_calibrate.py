@@ -1,4 +1,4 @@
-"""`iokeel calibrate` as its operator types it: what it refuses, and what it measures."""
+"""`iokeel calibrate` as an operator types it: its refusals, and its results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from iokeel.config.load import parse
-from testing.agents import IOKEEL, NOBODY, iokeel, wait_for
+from testing.agents import IOKEEL, NOBODY, iokeel
 from testing.storage import MIB, loop_device, mounted, nbd_server
+from testing.waiting import eventually
 
 KIB = 1024
 KNOWN_DEVICE = Path(__file__).parent / "known_device.c"
@@ -34,7 +35,7 @@ def calibrate(*words: str | Path, **more: Any) -> tuple[int, str, str]:
 
 
 def refused(status: int, *words: str | Path, **more: Any) -> str:
-    """Run a calibration that has to fail, with one line and nothing else, and return the line."""
+    """Run a calibration that must fail with one line, and return the line."""
     done = iokeel("calibrate", *words, **more)
     assert (done.status, done.out) == (status, "")
     return done.complaint
@@ -53,27 +54,33 @@ def device(tmp_path: Path) -> Iterator[Path]:
         yield made
 
 
-# What can't be asked
+# Wrong words
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("/none", "/none: no such file or directory; give a block device, a folder, or an NBD URI"),
-        ("/dev/null", "/dev/null: is no storage; give a block device, a folder, or an NBD URI"),
+        ("/dev/null", "/dev/null: is not a storage; give a block device, a folder, or an NBD URI"),
         ("/dev/null/x", "/dev/null/x: not a directory"),
         ("/tmp --size 4x", "--size '4x': not a size"),
-        ("/tmp --size 0", "--size: 0 MiB are too few to tell anything; give 16m or more"),
-        ("/tmp --size 1m", "--size: 1 MiB are too few to tell anything; give 16m or more"),
-        ("/tmp --destroy-data", "--destroy-data: is for devices; leave it out"),
-        ("/tmp --fill", "--fill: is for devices"),
+        ("/tmp --size 0", "--size: 0 MiB is too small to measure; give 16m or more"),
+        ("/tmp --size 1m", "--size: 1 MiB is too small to measure; give 16m or more"),
+        ("/tmp --destroy-data", "--destroy-data: is for devices and exports; leave it out"),
+        ("/tmp --fill", "--fill: is for devices and exports"),
         ("nbd:///export", "nbd:///export: names no server; write it like nbd://host/export"),
-        ("nbd://localhost --size 1m", "--size: 1 MiB are too few"),
-        ("nbd://localhost --fill", "--fill: destroys all data; give --destroy-data too"),
-        ("nbd://localhost --fill --destroy-data", "--fill: an export is filled as far as --size"),
+        ("nbd://localhost --size 1m", "--size: 1 MiB is too small"),
+        (
+            "nbd://localhost --fill",
+            "--fill: overwrites all data; if that is intended, give --destroy-data too",
+        ),
+        (
+            "nbd://localhost --fill --destroy-data",
+            "--fill: the export's size is not known; give --size too",
+        ),
         ("/tmp --name a/b", "--name: 'a/b' is not a name"),
-        ("/tmp --plot x.doc", "--plot: x.doc is no picture; end it in .png, .svg, .pdf"),
-        ("/tmp --plot /none/x.png", "--plot: the folder of /none/x.png is not there"),
+        ("/tmp --plot x.doc", "--plot: x.doc is not a picture; end it in .png, .svg or .pdf"),
+        ("/tmp --plot /none/x.png", "--plot: the folder of /none/x.png does not exist; create it"),
         ("/tmp --seconds 0", "--seconds"),
         ("/tmp --threads 0", "--threads"),
         ("", ""),
@@ -86,27 +93,29 @@ def test_a_slip_is_one_line_before_anything_is_done(words: str, said: str) -> No
 def test_a_name_that_cant_be_written_is_refused(tmp_path: Path) -> None:
     odd = tmp_path / "odd\nname"
     odd.mkdir()
-    assert "has characters that can't be written; rename it" in refused(2, odd)
+    assert "has unprintable characters; rename it" in refused(2, odd)
 
 
 def test_without_fio_the_mend_is_said(tmp_path: Path) -> None:
     said = refused(1, tmp_path, environment={"PATH": str(tmp_path)})
-    assert said == "fio: is not there; install it (apt-get install fio)"
+    assert said == "fio: command not found; install it (apt-get install fio)"
 
 
-# What isn't so
+# Wrong storages
 
 
 @root_only
 def test_a_full_filesystem_is_refused_with_what_would_fit(small: Path) -> None:
     # 64 MiB less a twentieth.
-    fits = "give --size 60m, or another folder"
-    what = "has no room for a file of 4096 MiB (5 % are left free)"
+    fits = "give --size 60m, or give another folder"
+    what = "has no space for a file of 4096 MiB (5 % must stay free)"
     assert refused(1, small) == f"{small}: {what}; {fits}"
     with (small / "large").open("wb") as file:
         file.write(bytes(50 * MIB))
-    what = "has no room for a file of 16 MiB (5 % are left free)"
-    assert refused(1, small, "--size", "16m") == f"{small}: {what}; make room, or another folder"
+    what = "has no space for a file of 16 MiB (5 % must stay free)"
+    assert (
+        refused(1, small, "--size", "16m") == f"{small}: {what}; make room, or give another folder"
+    )
 
 
 @root_only
@@ -128,12 +137,10 @@ def test_a_mounted_device_is_refused(tmp_path: Path, device: Path) -> None:
     subprocess.run(["mkfs.ext4", "-q", device], check=True)
     with mounted(tmp_path / "a place", device) as folder:
         said = refused(1, device)
-        assert said.startswith(
-            f"{device}: is in use: mounted at {folder}; calibrate while it rests"
-        )
+        assert said.startswith(f"{device}: is in use: mounted at {folder}; stop its users first")
         for more in ((), ("--even-if-in-use",)):
             said = refused(1, device, "--destroy-data", *more)
-            assert said.endswith("--destroy-data is for a device that nobody uses")
+            assert said.endswith("; stop its users first: --destroy-data would destroy their data")
 
 
 @root_only
@@ -160,10 +167,10 @@ def test_a_filesystem_with_the_disks_of_guests_is_refused(small: Path, tmp_path:
     ]
     server = subprocess.Popen(words)
     try:
-        wait_for(socket.exists, "qemu-nbd serves")
+        eventually(socket.exists, what="qemu-nbd serves")
         said = refused(1, small, "--size", "16m")
         assert said.startswith(f"{small}: is in use: open by qemu-nbd (process {server.pid});")
-        # Nor is the file itself ever touched: it stands for the filesystem that it is on.
+        # The file itself is never touched either: it stands for its filesystem.
         assert refused(1, disk, "--size", "16m") == said
     finally:
         server.kill()
@@ -179,7 +186,7 @@ def test_a_read_only_device_isnt_written(tmp_path: Path) -> None:
 
 @root_only
 def test_a_device_is_as_large_as_it_is(device: Path) -> None:
-    assert refused(2, device, "--size", "33m") == f"--size: {device} has 32 MiB; give no more"
+    assert refused(2, device, "--size", "33m") == f"--size: {device} has only 32 MiB; give no more"
 
 
 def test_a_failing_device_is_told(tmp_path: Path) -> None:
@@ -187,7 +194,9 @@ def test_a_failing_device_is_told(tmp_path: Path) -> None:
     with nbd_server(tmp_path, *words) as (uri, _):
         said = refused(1, uri)
     assert said.startswith(f"{uri}: a read at offset ")
-    assert said.endswith("failed, Input/output error; see the kernel's log and the device's health")
+    assert said.endswith(
+        "failed, input/output error; check the kernel's log and the device's health"
+    )
 
 
 def test_a_device_that_fails_at_writes_is_told(tmp_path: Path) -> None:
@@ -201,7 +210,7 @@ def test_a_server_that_isnt_there_is_told(tmp_path: Path) -> None:
     uri = f"nbd+unix:///?socket={tmp_path}/none"
     said = refused(1, uri)
     assert said.startswith(f"{uri}: can't be used, ")
-    assert said.endswith("see that the server runs and has this export")
+    assert said.endswith("check that the server runs and has this export")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -221,19 +230,19 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
             found.extend(measuring(process.pid))
             return bool(found)
 
-        wait_for(runs, "fio runs")
+        eventually(runs, what="fio runs")
         process.send_signal(number)
         _, said = process.communicate(timeout=30)
     finally:
         process.kill()
     assert process.returncode == 1
-    assert said == b"iokeel: calibrate: interrupted, and nothing is left behind; run it again\n"
+    assert said == b"iokeel: calibrate: interrupted, nothing is left behind; run it again\n"
     assert list(used.iterdir()) == list(temporary.iterdir()) == []
     assert not Path(f"/proc/{found[0]}").exists()
 
 
 def measuring(process: int) -> list[int]:
-    """Return the fio that a calibration runs against its storage."""
+    """Return the processes of fio that a calibration runs against its storage."""
     tasks = Path(f"/proc/{process}/task").iterdir()
     pids = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
     found = []
@@ -245,17 +254,22 @@ def measuring(process: int) -> list[int]:
 
 
 def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
-    words: list[str | Path] = [IOKEEL, "calibrate", tmp_path, "--size", "1g", "--even-if-in-use"]
-    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-    wait_for(lambda: bool(measuring(process.pid)), "fio runs")
+    used, temporary = tmp_path / "used", tmp_path / "temporary"  # where fio's files stay
+    used.mkdir()
+    temporary.mkdir()
+    words: list[str | Path] = [IOKEEL, "calibrate", used, "--size", "1g", "--even-if-in-use"]
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=environment)
+    eventually(lambda: bool(measuring(process.pid)), what="fio runs")
     process.kill()
     process.wait()
-    assert list(tmp_path.iterdir()) == []
+    assert list(used.iterdir()) == []
 
 
-# What is measured
+# Results
 
 
+@pytest.mark.alone
 def test_a_known_device_is_found(tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
     with nbd_server(tmp_path, "--threads=32", "cc", KNOWN_DEVICE) as (uri, _):
@@ -319,7 +333,7 @@ def test_a_folder_is_left_as_it_was(tmp_path: Path) -> None:
     assert table.pop("path") == str(tmp_path)
     assert table.keys() == {"capacity", "latency_target_ms", "curve_read", "curve_write"}
     assert parse(out.encode(), "pasted").storages
-    assert err.splitlines()[0].split() == "kind size rate bytes depth p99 cost fit error".split()
+    assert err.splitlines()[0].split() == "kind size rate bytes/s depth p99 cost fit error".split()
 
 
 @root_only
@@ -329,7 +343,7 @@ def test_a_filled_device_has_no_zeros(tmp_path: Path, device: Path) -> None:
     words: list[str | Path] = [IOKEEL, "calibrate", device, "--destroy-data", "--fill"]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: all(map(any, blocks(device))), "all is filled")
+        eventually(lambda: all(map(any, blocks(device))), what="all is filled")
     finally:
         process.terminate()
         process.wait(30)

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from testing.agents import IOKEEL, NOBODY, Agent, Done, iokeel, wait_for
+from testing.agents import IOKEEL, NOBODY, Agent, Done, iokeel
+from testing.waiting import eventually
 
 KIB = 1024
 KEYS = [
@@ -28,7 +29,7 @@ KEYS = [
     *("min_bps", "max_bps", "burst_bps"),
 ]
 GOOD = '<policy xmlns="urn:iokeel:policy:1" class="gold"><drive target="vda" limit="500"/></policy>'
-NONE_THERE = "is not there; start the agent (systemctl start iokeel), or give --socket"
+NONE_THERE = "is not there; start `iokeel agent`, or give its socket by --socket"
 
 
 @pytest.fixture
@@ -159,7 +160,8 @@ def test_a_target_that_the_domain_lacks_is_named(policy: Path) -> None:
     disk = "<devices><disk type='file' device='disk'><target dev='vdb'/></disk></devices>"
     policy.write_text(f"<domain><name>a</name><metadata>{GOOD}</metadata>{disk}</domain>")
     said = refused(1, "policy", "check", policy)
-    assert said.endswith("the policy names vda, which the domain has not; it has vdb")
+    assert "the policy names vda, but there is no such drive; correct" in said
+    assert said.endswith("there is vdb")
 
 
 def test_classes_come_from_the_configuration(tmp_path: Path, policy: Path) -> None:
@@ -176,7 +178,7 @@ def test_classes_come_from_the_configuration(tmp_path: Path, policy: Path) -> No
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     mend = "give a readable file, - or a VM"
     said = refused(2, "policy", "check", tmp_path)
-    assert said == f"{tmp_path}: can't be read, Is a directory; {mend}"
+    assert said == f"{tmp_path}: can't be read, is a directory; {mend}"
     said = refused(2, "policy", "check", tmp_path / "none.xml")
     assert said == f"{tmp_path}/none.xml: no such file; give a file, - or a VM"
     assert "too long" in refused(2, "policy", "check", "x" * 5000)
@@ -188,7 +190,7 @@ def test_a_word_that_is_neither_file_nor_vm_is_not_so(tmp_path: Path) -> None:
     assert said == f"'db1': no such file, and {path}: {NONE_THERE}"
 
 
-# What the agent is asked
+# Questions to the agent
 
 
 ASKING = [["stats"], ["stats", "db1", "--json"], ["why", "db1"], ["top"]]
@@ -206,25 +208,28 @@ def test_a_stale_socket_is_told_from_none(short_folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     said = refused(1, "stats", "--socket", path)
-    assert said == f"{path}: nobody serves it; start the agent (systemctl start iokeel)"
+    assert said == f"{path}: nobody serves it; start `iokeel agent`"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_without_permission_the_mend_is_said(agent: Agent) -> None:
     said = refused(1, "stats", "--socket", agent.socket, uid=NOBODY)
-    mend = "run as root or in the socket's group"
+    mend = "run as root or as a member of the socket's group"
     assert said == f"{agent.socket}: permission denied; {mend}"
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"", "the agent ended in the middle of its answer"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[", "not this version's agent"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "not this version's agent"),
-        (b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops", "not this version's agent"),
-        (b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}", "not this version's agent"),
-        (b"SSH-2.0-x\r\n", "not this version's agent"),
+        (b"", "the agent ended before it had answered"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[", "not from an agent of this version"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "not from an agent of this version"),
+        (
+            b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops",
+            "not from an agent of this version",
+        ),
+        (b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}", "not from an agent of this version"),
+        (b"SSH-2.0-x\r\n", "not from an agent of this version"),
     ],
 )
 def test_an_answer_that_is_none_is_one_line(short_folder: Path, answer: bytes, said: str) -> None:
@@ -264,12 +269,12 @@ def test_an_answer_that_is_none_is_one_line(short_folder: Path, answer: bytes, s
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(agent: Agent, words: str, said: str) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     assert refused(1, *words.split(), "--socket", agent.socket) == said
 
 
 def test_stats_show_a_vm(agent: Agent) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     done = iokeel("stats", "--socket", agent.socket)
     assert (done.status, done.err) == (0, "")
     first = [line.split()[:2] for line in done.out.splitlines()]
@@ -280,7 +285,7 @@ def test_stats_show_a_vm(agent: Agent) -> None:
 
 
 def test_why_and_check_of_a_vm(agent: Agent) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     done = iokeel("why", "db1", "vda", "--socket", agent.socket)
     assert done.out.startswith("db1/vda\n  1. The policy gives a limit of 400 iops")
     done = iokeel("why", "db1", "--json", "--socket", agent.socket)
@@ -288,11 +293,11 @@ def test_why_and_check_of_a_vm(agent: Agent) -> None:
     done = iokeel("policy", "check", "db1", "--socket", agent.socket)
     valid, warning = done.out.splitlines()
     assert (done.status, valid) == (0, "db1: its policy is valid")
-    assert "reservations are not guaranteed, its capacity is not known" in warning
+    assert "reservations are not guaranteed, because its capacity is not known" in warning
 
 
 def test_stats_show_storages(agent: Agent) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/storages")), "a storage is found")
+    eventually(lambda: bool(agent.ask("/v1/storages")), what="a storage is found")
     (storage,) = json.loads(iokeel("stats", "--storage", "--json", "--socket", agent.socket).out)
     done = iokeel("stats", "--storage", "--socket", agent.socket)
     assert done.out.splitlines()[1].split()[:2] == [storage["storage"], str(storage["drives"])]
@@ -361,7 +366,7 @@ def bash_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_bash_completes(
     agent: Agent, bash_completion: Path, typed: str, expected: list[str]
 ) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     words = [*typed.split(), *([""] if typed.endswith(" ") else [])]
     script = (
         f'source {bash_completion}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1));'

@@ -1,4 +1,4 @@
-"""What drives are on: fake trees of sysfs, and a real filesystem on a real loop device."""
+"""The storages of drives: in fake trees of sysfs, and in a real filesystem on a loop device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VMs' groups: which they are, what is set on them, and that it is put back."""
+"""VMs' groups: how they are found, set, and restored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iokeel.errors import CgroupRefused
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import group_of, io_hierarchy
 from iokeel.host.process import Process
-from iokeel.state_store import Store
+from iokeel.state_store import StateStore
 from testing.cgroup_host import Host, Memory, scope
 
 SDB = "8:16"
@@ -155,7 +155,7 @@ def test_v2_is_taken_where_it_has_io_and_else_v1(tmp_path: Path) -> None:
     assert io_hierarchy(host.proc) is None
 
 
-# What is set
+# Setting
 
 
 def test_bounds_are_set_and_taken_away_in_v2(host: Host, memory: Memory) -> None:
@@ -324,7 +324,7 @@ def test_a_latency_target_is_set_where_the_kernel_has_it(host: Host, memory: Mem
     assert (group / "io.latency").read_text() == "8:16 target=max"
 
 
-# What goes wrong
+# Failures
 
 
 def test_a_group_that_vanishes_is_normal(
@@ -426,7 +426,7 @@ def test_a_host_without_the_controllers_is_said_once(
     for _ in range(3):
         groups.apply({"db1": ORDER}, {"db1": qemu})
     assert [r.message for r in caplog.records] == [
-        "cgroup: this host has no io or blkio controller mounted"
+        "cgroup: no io or blkio controller is mounted, so no VM has a backstop"
     ]
 
 
@@ -461,11 +461,11 @@ def test_groups_are_kept_in_the_agents_database(
     host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     group, qemu = host.guest(1, "db1")
-    made: Callable[[], Cgroups] = lambda: Cgroups(Store(tmp_path), host.proc, host.sys)  # noqa: E731
+    made: Callable[[], Cgroups] = lambda: Cgroups(StateStore(tmp_path), host.proc, host.sys)  # noqa: E731
     made().apply({"db1": ORDER}, {"db1": qemu})
     made().restore()
     assert (group / "io.max").read_text() == UNSET
-    assert Store(tmp_path).load_cgroups() == {}
+    assert StateStore(tmp_path).load_cgroups() == {}
     (tmp_path / "state.db").write_bytes(b"nonsense" * 1000)
     with caplog.at_level(logging.WARNING):
         made().apply({"db1": ORDER}, {"db1": qemu})

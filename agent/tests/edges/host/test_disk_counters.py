@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.sharing.storage import Place, StorageCounters, storage_load
+from iokeel.core.sharing.storage import Place, StorageCounters, activity_between
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.disk_counters import DiskStats, Pressure, read_pressure
 
@@ -113,7 +113,7 @@ def test_counters_that_start_anew_give_no_load(host: Host) -> None:
     stats = DiskStats(host.proc, host.sys)
     first = stats.read({"a": SDB})["a"]
     host.write("   8      16 sdb 1 0 8 1 0 0 0 0 0 1 1\n")  # another disk, plugged in there
-    assert storage_load(first, stats.read({"a": SDB})["a"]) is None
+    assert activity_between(first, stats.read({"a": SDB})["a"]) is None
 
 
 # Pressure
@@ -163,7 +163,7 @@ def test_requests_of_a_real_device_are_counted(file: Path) -> None:
     finally:
         os.close(handle)
     second = stats.read({"disk": place})["disk"]
-    load = storage_load(first, second)
+    load = activity_between(first, second)
     assert load is not None
     assert second.read_requests - first.read_requests >= 16
     assert load.raw_iops * load.elapsed_s >= 15.99

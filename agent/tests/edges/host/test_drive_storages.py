@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from iokeel.config.load import StorageConfig, parse
+from iokeel.config.load import parse
+from iokeel.config.settings import StorageConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.sharing.storage import Place
 from iokeel.host import drive_storages as storages
 from iokeel.host.block_devices import StoragePaths
-from iokeel.host.drive_storages import Storages
+from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import DriveInfo, VmInfo
+from testing.waiting import until
 
 SDA, SDB = Place("sda", "8:0"), Place("sdb", "8:16")
 LOOP, LV = Place("loop0", "7:0"), Place("dm-1", "253:1")
@@ -24,7 +24,7 @@ A_MINUTE_S = 60.0
 
 
 class Paths(StoragePaths):
-    """Knows by heart what paths are on; what is `dead` isn't answered until `answer` is set."""
+    """Knows the storages of some paths. Those in `dead` are not answered until `answer` is set."""
 
     def __init__(self, known: dict[str, tuple[Place, ...]]) -> None:
         super().__init__()
@@ -69,18 +69,12 @@ def configured(text: str) -> dict[str, StorageConfig]:
     return dict(parse(text.encode(), "agent.toml").storages)
 
 
-def told(found: Storages, *names: str) -> list[str | None]:
+def told(found: DriveStorages, *names: str) -> list[str | None]:
     return [found.of(DriveId(name, "vda")) for name in names]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(A_MINUTE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_drives_are_on_what_they_share(paths: Paths) -> None:
-    found = Storages({}, lambda: paths)
+    found = DriveStorages({}, lambda: paths)
     await found.follow(vms(one="/a", two="/lv", three="/b", four="rbd:x", five="/gone"), A_MINUTE_S)
     assert told(found, "one", "two", "three", "four", "five") == [
         "sda", "sda", "sdb", "rbd:x", None,
@@ -90,7 +84,7 @@ async def test_drives_are_on_what_they_share(paths: Paths) -> None:
 
 
 async def test_the_devices_that_requests_come_to_are_told(paths: Paths) -> None:
-    found = Storages(configured("[storage.x]\ndrives = ['*/vda']"), lambda: paths)
+    found = DriveStorages(configured("[storage.x]\ndrives = ['*/vda']"), lambda: paths)
     await found.follow(vms(one="/a", two="/lv", net="rbd:x", gone="/gone"), A_MINUTE_S)
     assert [found.devices_of(DriveId(name, "vda")) for name in ("one", "two", "net", "gone")] == [
         ("8:0",), ("253:1", "8:0"), (), None,
@@ -100,20 +94,20 @@ async def test_the_devices_that_requests_come_to_are_told(paths: Paths) -> None:
 
 async def test_the_device_of_a_storage_is_the_one_that_is_said(paths: Paths) -> None:
     text = "[storage.x]\ndevice = '/dev/loop0'\ndrives = ['*/vda']"
-    found = Storages(configured(text), lambda: paths)
+    found = DriveStorages(configured(text), lambda: paths)
     await found.follow(vms(one="/loop", two="/a"), A_MINUTE_S)
     assert told(found, "one", "two") == ["x", "x"]
     assert found.devices == {"x": LOOP}
 
 
 async def test_a_drive_without_a_path_has_no_storage(paths: Paths) -> None:
-    found = Storages({}, lambda: paths)
+    found = DriveStorages({}, lambda: paths)
     await found.follow({"one": VmInfo("one", {"vda": DriveInfo("vda")})}, A_MINUTE_S)
     assert told(found, "one") == [None]
 
 
 async def test_a_vm_is_looked_at_again_only_when_its_drives_change(paths: Paths) -> None:
-    found = Storages({}, lambda: paths)
+    found = DriveStorages({}, lambda: paths)
     running = vms(one="/a", two="/lv")
     await found.follow(running, A_MINUTE_S)
     assert sorted(paths.asked) == ["/a", "/lv"]
@@ -128,7 +122,7 @@ async def test_a_vm_is_looked_at_again_only_when_its_drives_change(paths: Paths)
 
 
 async def test_a_vm_that_is_gone_is_forgotten(paths: Paths) -> None:
-    found = Storages({}, lambda: paths)
+    found = DriveStorages({}, lambda: paths)
     await found.follow(vms(one="/a", two="/b"), A_MINUTE_S)
     await found.follow(vms(two="/b"), A_MINUTE_S)
     assert told(found, "one", "two") == [None, "sdb"]
@@ -141,7 +135,7 @@ async def test_what_is_not_found_is_looked_at_again(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storages, "RECHECK_S", 0.0)
-    found = Storages({}, lambda: paths)
+    found = DriveStorages({}, lambda: paths)
     running = vms(one="/new", two="/a")
     await found.follow(running, A_MINUTE_S)
     assert told(found, "one", "two") == [None, "sda"]
@@ -156,7 +150,7 @@ async def test_a_path_that_hangs_delays_nothing(
 ) -> None:
     monkeypatch.setattr(storages, "_PATIENCE_S", 0.05)
     paths.dead = {"/nfs/1"}
-    found = Storages({}, lambda: paths)
+    found = DriveStorages({}, lambda: paths)
     running = vms(one="/nfs/1", two="/nfs/2", three="/a")
     await found.follow(running, 0.0)
     assert told(found, "one") == [None]  # it didn't wait
@@ -172,7 +166,7 @@ async def test_a_mount_that_hangs_costs_two_threads_and_no_more(
     monkeypatch.setattr(storages, "_PATIENCE_S", 0.02)
     monkeypatch.setattr(storages, "RECHECK_S", 0.0)
     paths.dead = {f"/nfs/{i}" for i in range(20)}
-    found = Storages({}, lambda: paths)
+    found = DriveStorages({}, lambda: paths)
     running = vms(**{f"vm{i}": f"/nfs/{i}" for i in range(20)}, other="/a")
     for _ in range(5):
         await found.follow(running, A_MINUTE_S)
@@ -188,7 +182,7 @@ async def test_a_drive_keeps_its_storage_while_its_mount_hangs(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storages, "_PATIENCE_S", 0.02)
-    found = Storages({}, lambda: paths)
+    found = DriveStorages({}, lambda: paths)
     await found.follow(vms(one="/nfs/1"), A_MINUTE_S)
     paths.dead = {"/nfs/1", "/nfs/2"}
     one = vms(one="/nfs/1")["one"]
@@ -205,7 +199,7 @@ async def test_a_drive_keeps_its_storage_while_its_mount_hangs(
 @pytest.mark.parametrize(
     ("text", "expected", "devices"),
     [
-        # A device is that very one; a path is what it would be found to be on.
+        # A device stands for itself, a path for its storage.
         ("device = '/dev/lv'", ["sda", "x", "sda", "sdb", "rbd:p"], {"x": LV}),
         ("device = '/dev/loop0'", ["sda", "sda", "x", "sdb", "rbd:p"], {"x": LOOP}),
         ("path = '/lv'", ["x", "x", "x", "sdb", "rbd:p"], {"x": SDA}),
@@ -219,7 +213,7 @@ async def test_a_drive_keeps_its_storage_while_its_mount_hangs(
 async def test_configuration_says_what_a_storage_is(
     paths: Paths, text: str, expected: list[str], devices: dict[str, Place]
 ) -> None:
-    found = Storages(configured(f"[storage.x]\n{text}"), lambda: paths)
+    found = DriveStorages(configured(f"[storage.x]\n{text}"), lambda: paths)
     running = vms(a="/a", lv="/lv", loop="/loop", b="/b", net="rbd:p")
     await found.follow(running, A_MINUTE_S)
     assert told(found, "a", "lv", "loop", "b", "net") == expected
@@ -227,7 +221,7 @@ async def test_configuration_says_what_a_storage_is(
 
 
 async def test_a_drive_without_a_path_is_matched_by_patterns(paths: Paths) -> None:
-    found = Storages(configured("[storage.x]\ndrives = ['*/vda']"), lambda: paths)
+    found = DriveStorages(configured("[storage.x]\ndrives = ['*/vda']"), lambda: paths)
     drives = {target: DriveInfo(target) for target in ("vda", "vdb")}
     running = {"one": VmInfo("one", drives), **vms(two="/a")}
     await found.follow(running, A_MINUTE_S)
@@ -239,13 +233,13 @@ async def test_a_drive_without_a_path_is_matched_by_patterns(paths: Paths) -> No
 
 
 async def test_a_storage_may_be_named_as_it_is_found(paths: Paths) -> None:
-    found = Storages(configured("[storage.dm-1]\ncapacity = 5"), lambda: paths)
+    found = DriveStorages(configured("[storage.dm-1]\ncapacity = 5"), lambda: paths)
     await found.follow(vms(a="/a", lv="/lv"), A_MINUTE_S)
     assert told(found, "a", "lv") == ["sda", "dm-1"]
 
 
 async def test_a_name_that_is_another_devices_is_told_apart(paths: Paths) -> None:
-    found = Storages(configured("[storage.sda]\ndevice = '/dev/sdb'"), lambda: paths)
+    found = DriveStorages(configured("[storage.sda]\ndevice = '/dev/sdb'"), lambda: paths)
     await found.follow(vms(a="/a", b="/b"), A_MINUTE_S)
     assert told(found, "a", "b") == ["/dev/sda", "sda"]
     assert found.devices == {"/dev/sda": SDA, "sda": SDB}
@@ -261,13 +255,13 @@ async def test_patterns_come_before_devices_and_the_first_of_several_wins(paths:
         drives = ["b/*"]
         device = "/dev/lv"
     """
-    found = Storages(configured(text), lambda: paths)
+    found = DriveStorages(configured(text), lambda: paths)
     await found.follow(vms(a="/a", b="/b", c="/a", lv="/lv"), A_MINUTE_S)
     assert told(found, "a", "b", "c", "lv") == ["two", "two", "one", "three"]
 
 
 async def test_a_configured_storage_without_drives_has_its_device(paths: Paths) -> None:
-    found = Storages(configured("[storage.x]\ndevice = '/dev/sdb'"), lambda: paths)
+    found = DriveStorages(configured("[storage.x]\ndevice = '/dev/sdb'"), lambda: paths)
     await found.follow({}, A_MINUTE_S)
     assert found.devices == {"x": SDB}
 
@@ -275,7 +269,7 @@ async def test_a_configured_storage_without_drives_has_its_device(paths: Paths) 
 async def test_real_paths_are_found(tmp_path: Path) -> None:
     image = tmp_path / "vm.raw"
     image.write_bytes(b"x")
-    found = Storages({})
+    found = DriveStorages({})
     await found.follow(vms(one=str(image), two=str(tmp_path / "gone")), A_MINUTE_S)
     places = StoragePaths().places(str(image))
     assert told(found, "one", "two") == [places[-1].name, None]

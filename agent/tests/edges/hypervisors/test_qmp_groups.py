@@ -1,22 +1,24 @@
-"""QMP sockets of QEMUs whose throttle groups know cost curves and tell what they do."""
+"""QMP sockets of QEMUs whose throttle groups have cost curves and statistics."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from iokeel.config.load import Vm
+from iokeel.config.settings import VmConfig
+from iokeel.core.abilities import PATCHED, Abilities
 from iokeel.core.counters import Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_CURVE, CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.qmp_server import DEFAULTS, QmpServer, error, qdev
-from tests.edges.hypervisors.test_qmp import running, until
+from testing.waiting import until
+from tests.edges.hypervisors.sources import running
 
 GOLD = DomainPolicy({}, DrivePolicy(limit=1000))
 VDA = DriveId("db1", "vda")
@@ -34,8 +36,8 @@ POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 LINE_POINTS = [{"size": 4096, "cost": 1.0}, {"size": 1048576, "cost": 100.0}]
 
 
-def vm(server: QmpServer) -> Vm:
-    return Vm("db1", server.path, GOLD)
+def vm(server: QmpServer) -> VmConfig:
+    return VmConfig("db1", server.path, GOLD)
 
 
 @pytest.fixture
@@ -98,15 +100,56 @@ async def test_a_stock_qemu_is_not_and_is_not_asked_for_groups(tmp_path: Path) -
     assert not {"cost-read", "cost-write", *DEFAULTS} & server.asked[-1]["arguments"].keys()
 
 
-async def test_a_qemu_that_has_curves_and_splits_nothing_is_not(tmp_path: Path) -> None:
-    server = await QmpServer(tmp_path / "db1.qmp").start()
-    server.groups = {}
-    server.answers["query-qmp-schema"] = lambda request: server.reply(request).replace(
-        b'"split-size"', b'"other"'
-    )
+def without(server: QmpServer, word: str) -> Callable[[dict[str, Any]], bytes]:
+    """A schema in which a word of the patches is another one."""
+    return lambda request: server.reply(request).replace(f'"{word}"'.encode(), b'"other"')
+
+
+@pytest.mark.parametrize(
+    ("word", "abilities"),
+    [
+        ("split-size", PATCHED._replace(splits=False)),
+        ("query-throttle-groups", PATCHED._replace(counts=False)),
+        ("idle-credit-ms", PATCHED._replace(cost_curve=False)),
+        ("cost-write", PATCHED._replace(cost_curve=False, keeps_levels=False)),
+        ("nothing", PATCHED),
+    ],
+)
+async def test_each_ability_is_told_by_its_own_word(
+    server: QmpServer, word: str, abilities: Abilities
+) -> None:
+    server.answers["query-qmp-schema"] = without(server, word)
     async with running(vm(server)) as source:
         await until(source.vms)
-        assert not source.vms()["db1"].drives["vda"].abilities.cost_curve
+        assert source.vms()["db1"].drives["vda"].abilities == abilities
+
+
+async def test_a_qemu_that_splits_nothing_is_sent_no_split_size(server: QmpServer) -> None:
+    server.answers["query-qmp-schema"] = without(server, "split-size")
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        await source.set_limits(VDA, EXACT._replace(split_size=None), 1.0)
+    arguments = server.asked[-1]["arguments"]
+    assert "split-size" not in arguments
+    assert (arguments["cost-read"], arguments["idle-credit-ms"]) == (POINTS, 10)
+
+
+async def test_a_qemu_with_curves_that_counts_nothing_gets_its_curve(server: QmpServer) -> None:
+    server.answers["query-qmp-schema"] = without(server, "query-throttle-groups")
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        assert in_force(source) == UNLIMITED
+        await source.set_limits(VDA, EXACT, 1.0)
+        assert server.asked[-1]["arguments"]["cost-read"] == POINTS
+        assert (await source.sample(None, 1.0))[VDA].throttle is None
+        source.announce("db1")  # query-block tells no curve: it is taken to be as it was set
+        await until(lambda: server.commands().count("query-block") == 2)
+        await source.sample(None, 1.0)
+        assert in_force(source) == EXACT
+        server.drives["vda"]["inserted"]["iops"] = 5
+        source.announce("db1")
+        await until(lambda: in_force(source) == EXACT._replace(iops_total=5))
+    assert "query-throttle-groups" not in server.commands()
 
 
 async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:
@@ -125,7 +168,7 @@ async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:
 async def test_a_wrong_or_no_schema_is_an_error_and_asked_for_again(
     server: QmpServer, schema: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("iokeel.hypervisors.qmp.monitor._ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("iokeel.hypervisors.qmp.discovery.ANSWER_TIMEOUT_S", 0.2)
     server.answers["query-qmp-schema"] = lambda request: (
         None if schema is None else schema.replace(b"%d", str(request["id"]).encode())
     )

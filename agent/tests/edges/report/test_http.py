@@ -16,40 +16,20 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from testing.agents import NOBODY, Agent, Done, http, iokeel, start_qemu, wait_for
+from iokeel.report.metric_table import DESCRIPTIONS
+from testing.agents import NOBODY, Agent, Done, http, iokeel, start_qemu
+from testing.waiting import eventually
 from tests.edges.conftest import VM
 
 POLICY = '<policy xmlns="urn:iokeel:policy:1" class="gold"/>'
 DOMAIN = f"<domain><name>db1</name><metadata>{POLICY}</metadata></domain>"
-TYPES = {
-    "iokeel_agent_domains": "gauge",
-    "iokeel_agent_drives": "gauge",
-    "iokeel_agent_errors": "counter",
-    "iokeel_agent_reconnects": "counter",
-    "iokeel_agent_tick_cpu_seconds": "histogram",
-    "iokeel_agent_tick_seconds": "histogram",
-    "iokeel_domain_policy_valid": "gauge",
-    "iokeel_drive_allowed_iops": "gauge",
-    "iokeel_drive_bytes": "counter",
-    "iokeel_drive_credit_seconds": "gauge",
-    "iokeel_drive_errors": "counter",
-    "iokeel_drive_latency_seconds": "gauge",
-    "iokeel_drive_limit_iops": "gauge",
-    "iokeel_drive_limits_overwritten": "counter",
-    "iokeel_drive_normalized_iops": "gauge",
-    "iokeel_drive_requests": "counter",
-    "iokeel_drive_retunes": "counter",
-    "iokeel_drive_throttled_seconds": "counter",
-    "process_cpu_seconds": "counter",
-    "process_resident_memory_bytes": "gauge",
-}
 LABELS = {"domain": "db1", "target_device": "vda"}
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
 @pytest.fixture
 def fresh(short_folder: Path, tmp_path: Path) -> Iterator[Agent]:
-    """An agent without VMs that is not started yet."""
+    """An agent without VMs, not started yet."""
     folder = short_folder / tmp_path.name
     folder.mkdir()
     folder.chmod(0o755)
@@ -59,18 +39,18 @@ def fresh(short_folder: Path, tmp_path: Path) -> Iterator[Agent]:
 
 
 def refused(agent: Agent) -> str:
-    """Start an agent that can't start, and return its complaint."""
+    """Start an agent that must not start, and return its complaint."""
     done: Done = iokeel("agent", "--config", agent.config)
     assert (done.status, done.out) == (2, "")
     return done.complaint
 
 
-# What it answers
+# Answers
 
 
 def test_vms_are_shown_with_their_drives(agent: Agent) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
-    wait_for(lambda: bool(drive(agent, "vda")["limits_in_force"]), "limits are set")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
+    eventually(lambda: bool(drive(agent, "vda")["limits_in_force"]), what="limits are set")
     (vm,) = agent.ask("/v1/vms")
     assert (vm["domain"], vm["tenant"], vm["policy_error"]) == ("db1", "acme", None)
     assert [d["target"] for d in vm["drives"]] == ["vda", "vdb"]
@@ -86,7 +66,7 @@ def drive(agent: Agent, target: str) -> Any:
 
 
 def test_why_explains_all_drives_or_one(agent: Agent) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     assert set(agent.ask("/v1/why?domain=db1")) == {"vda", "vdb"}
     one = agent.ask("/v1/why?domain=db1&target=vda")
     assert set(one) == {"vda"}
@@ -95,18 +75,21 @@ def test_why_explains_all_drives_or_one(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "where", "what", "mend"),
     [
-        ("domain=db2", "db2: no such running VM; see `iokeel stats`"),
-        ("", ": no such running VM; see `iokeel stats`"),
-        ("domain=db1&target=vdx", "db1: has no drive vdx; it has vda, vdb"),
-        ("domain=db1&target=", "db1: has no drive ; it has vda, vdb"),
+        ("domain=db2", "db2", "no such running VM", "see `iokeel stats`"),
+        ("", "", "no such running VM", "see `iokeel stats`"),
+        ("domain=db1&target=vdx", "db1", "has no drive vdx", "it has vda, vdb"),
+        ("domain=db1&target=", "db1", "has no drive ", "it has vda, vdb"),
     ],
 )
-def test_why_of_what_is_not_there_is_not_found(agent: Agent, query: str, said: str) -> None:
-    wait_for(lambda: bool(agent.ask("/v1/vms")), "the VM is found")
+def test_why_of_what_is_not_there_is_not_found(
+    agent: Agent, query: str, where: str, what: str, mend: str
+) -> None:
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     status, _, body = http(agent.socket, "GET", f"/v1/why?{query}")
-    assert (status, json.loads(body)) == (404, {"error": said})
+    error = {"where": where, "what": what, "mend": mend}
+    assert (status, json.loads(body)) == (404, {"error": error})
 
 
 @pytest.mark.parametrize("method", ["DELETE", "POST"])
@@ -156,7 +139,8 @@ def test_a_bad_policy_is_told_to_the_hook_and_counted(agent: Agent) -> None:
 def test_what_is_no_hook_message_is_a_bad_request(agent: Agent, body: bytes, where: str) -> None:
     status, answer = hook(agent, body)
     assert status == 400
-    assert answer["error"].startswith(f"not a hook's message: {where}: ")
+    assert answer["error"]["where"] == f"hook message, {where}"
+    assert answer["error"]["what"]
 
 
 def test_a_body_beyond_all_bounds_is_refused(agent: Agent) -> None:
@@ -177,11 +161,18 @@ def value(found: dict[str, Any], name: str, **labels: str) -> float | None:
     return next((float(s.value) for s in samples if s.name == name and s.labels == labels), None)
 
 
-def test_metrics_have_their_names_types_and_help(agent: Agent) -> None:
-    wait_for(lambda: bool(drive(agent, "vda")["limits_in_force"]), "limits are set")
+def test_every_metric_is_as_documented(agent: Agent) -> None:
+    eventually(lambda: bool(drive(agent, "vda")["limits_in_force"]), what="limits are set")
     found = families(agent.socket)
-    assert {name: found[name].type for name in TYPES if name in found} == TYPES
-    assert all(family.documentation for family in found.values())
+    documented = {d.name.removesuffix("_total"): d for d in DESCRIPTIONS}
+    own = {name: family for name, family in found.items() if name.startswith("iokeel_")}
+    assert own.keys() == documented.keys()
+    for name, family in own.items():
+        described = documented[name]
+        assert (family.type, family.documentation) == (described.kind.value, described.help)
+        labels = {frozenset(sample.labels) - {"le"} for sample in family.samples}
+        assert labels <= {frozenset(described.labels)}
+    assert {"process_cpu_seconds", "process_resident_memory_bytes"} <= found.keys()
     assert not [name for name in found if name.endswith("_created")]
 
 
@@ -193,7 +184,7 @@ def test_metrics_show_how_the_host_waits_for_its_io(agent: Agent) -> None:
 
 
 def test_metrics_show_a_drive(agent: Agent) -> None:
-    wait_for(lambda: bool(drive(agent, "vda")["limits_in_force"]), "limits are set")
+    eventually(lambda: bool(drive(agent, "vda")["limits_in_force"]), what="limits are set")
     found = families(agent.socket)
     assert value(found, "iokeel_drive_limit_iops", **LABELS) == 400
     assert value(found, "iokeel_drive_allowed_iops", **LABELS) == 400
@@ -253,7 +244,7 @@ def test_a_socket_whose_server_lets_nobody_in_is_left_to_it(fresh: Agent) -> Non
 
 def test_a_file_in_the_sockets_place_is_never_removed(fresh: Agent) -> None:
     fresh.socket.write_text("precious")
-    assert refused(fresh).startswith(f"{fresh.socket}: is there and is no socket; ")
+    assert refused(fresh).startswith(f"{fresh.socket}: exists and is not a socket; ")
     assert fresh.socket.read_text() == "precious"
 
 
@@ -284,7 +275,7 @@ def test_a_port_in_use_is_named(fresh: Agent) -> None:
         )
         assert refused(fresh) == (
             f"[agent] metrics_address: 127.0.0.1 port {port} can't be served, "
-            "Address already in use; give a port that is free"
+            "address already in use; give a free port"
         )
     assert not fresh.socket.exists()
 
@@ -356,7 +347,7 @@ def test_more_signals_while_it_stops_do_no_harm(fresh: Agent) -> None:
     try:
         fresh.config.write_text(fresh.config.read_text() + VM.format(path))
         fresh.start()
-        wait_for(lambda: "limits set" in fresh.log(), "limits are set")
+        eventually(lambda: "limits set" in fresh.log(), what="limits are set")
         assert fresh.process is not None
         for _ in range(20):
             fresh.process.send_signal(signal.SIGTERM)

@@ -24,7 +24,7 @@ from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.storage import StoragePolicy
-from iokeel.core.state import DriveState, State, StorageState
+from iokeel.core.state import DriveState, Pricing, Sent, State, StorageState
 
 KIB = 1024
 
@@ -132,7 +132,7 @@ OWN = CostModel(CostCurve(((4096, 2.0), (8192, 3.0))), CostCurve(((4096, 4.0), (
 
 def held(rate: float | None, storage: str | None = "sda", **policy: float) -> DriveState:
     promise = DrivePolicy(**policy)  # type: ignore[arg-type]
-    return DriveState(policy=promise, storage=storage, tenant="acme", held=rate)
+    return DriveState(policy=promise, storage=storage, tenant="acme", pricing=Pricing(rate=rate))
 
 
 def state(**drives: DriveState) -> State:
@@ -196,7 +196,7 @@ def test_reads_that_wait_in_parts_count_once_for_each() -> None:
     # A read of 16 KiB and a byte costs hardly more than one of 4 KiB, and comes in two.
     flat = CostCurve(((16 * KIB, 1.0), (64 * KIB, 4.0), (1024 * KIB, 64.0)))
     whole = held(100.0)
-    split = whole._replace(sent=ThrottleLimits(iops_total=100, split_size=16 * KIB))
+    split = whole._replace(sent=Sent(ThrottleLimits(iops_total=100, split_size=16 * KIB)))
     model = CostModel(flat, flat)
     both = orders(replace(state(a_vda=whole, a_vdb=split), model=model), SDA)
     assert both["a"].limits["8:0"] == backstop(model, 100.0).plus(

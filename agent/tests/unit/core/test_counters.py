@@ -1,4 +1,4 @@
-"""Counters to rates: what is not known is never nonsense."""
+"""Counters to rates: an unknown rate is None, never nonsense."""
 
 import pytest
 from hypothesis import given
@@ -42,7 +42,7 @@ def test_rates_are_never_negative(earlier: Counters, later: Counters) -> None:
         assert min(did.read.raw_iops, did.read.bps, did.write.raw_iops, did.write.bps) >= 0
 
 
-# What a throttle group tells
+# Statistics of a throttle group
 
 READS = ThrottleCount(100, 409_600, 100.0, 40, 8_000_000_000, 3, ((4096, 100),))
 WRITES = ThrottleCount(50, 819_200, 135.0, 0, 0, 0, ((16384, 50),))

@@ -11,21 +11,15 @@ from hypothesis import strategies as st
 from iokeel.core.abilities import PATCHED, STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
-from iokeel.core.decide import decide, full_bounds, static_limits
+from iokeel.core.decide import decide, static_limits
+from iokeel.core.drive.binding import full_bounds
 from iokeel.core.drive.retune import IDLE_S
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.orders import Reason, SetLimits
+from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
-from iokeel.core.state import (
-    DriveSeen,
-    DriveState,
-    Observation,
-    Reason,
-    SetLimits,
-    State,
-    StorageSeen,
-    Verdict,
-)
+from iokeel.core.state import DriveState, Measured, Pricing, Sent, State, Verdict
 from testing.sim.drive import DRIVE, Phase, Run, Stream, run
 
 LIMIT = 10_000
@@ -49,7 +43,7 @@ class Watched:
 
     def look(
         self,
-        policy: DrivePolicy | None = POLICY,
+        policy: DrivePolicy | UnknownPolicy | None = POLICY,
         reads: int | None = 0,
         size: int = 8 * KIB,
         failed: bool = False,
@@ -183,7 +177,7 @@ def test_limits_that_somebody_changed_are_put_back_and_counted() -> None:
     (again,) = watched.look()
     assert again.limits == first.limits
     assert again.reason is Reason.OVERWRITTEN
-    assert watched.known.overwritten == 1
+    assert watched.known.sent.overwritten == 1
 
 
 def test_a_failed_order_is_sent_again_and_is_nobodys_overwriting() -> None:
@@ -191,14 +185,14 @@ def test_a_failed_order_is_sent_again_and_is_nobodys_overwriting() -> None:
     (first,) = watched.look()
     (again,) = watched.look(failed=True)
     assert again.limits == first.limits
-    assert watched.known.overwritten == 0
+    assert watched.known.sent.overwritten == 0
 
 
 def test_a_drive_without_a_policy_is_left_alone() -> None:
     watched = Watched(in_force=BY_HAND)
     for _ in range(3):
         assert watched.look(policy=None, reads=1000) == []
-    assert watched.known.verdict is Verdict.NO_POLICY
+    assert watched.known.finding.verdict is Verdict.NO_POLICY
 
 
 def test_a_drive_that_loses_its_policy_gets_back_what_it_had() -> None:
@@ -207,6 +201,39 @@ def test_a_drive_that_loses_its_policy_gets_back_what_it_had() -> None:
     (back,) = watched.look(policy=None)
     assert back.limits == BY_HAND
     assert watched.look(policy=None) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_policy_that_cannot_be_told_lifts_no_limit(restarted: bool) -> None:
+    watched = Watched(in_force=BY_HAND)
+    watched.look()
+    limits = watched.in_force
+    if restarted:
+        saved = watched.known._replace(measured=Measured(), pricing=Pricing())
+        watched.state = State(drives={DRIVE: saved})
+    for reads in (None, 0, 5000, 6250):
+        watched.look(policy=UNKNOWN, reads=reads)
+        assert watched.known.policy == POLICY
+    assert watched.known.sent.found == BY_HAND
+    assert static_limits(watched.state)[0].limits.iops_total is not None
+    if not restarted:
+        assert watched.look(policy=POLICY) == []
+    assert limits is not None
+    assert watched.in_force is not None
+    assert watched.in_force.iops_total
+
+
+def test_a_policy_that_was_never_told_changes_nothing() -> None:
+    watched = Watched(in_force=BY_HAND)
+    saved = DriveState(sent=Sent(limits=BY_HAND, found=UNLIMITED))
+    for state in (State(), State(drives={DRIVE: saved})):
+        watched.state = state
+        assert watched.look(policy=UNKNOWN, reads=5000) == []
+        assert watched.known.finding.verdict is Verdict.POLICY_UNKNOWN
+        assert static_limits(watched.state) == []
+        (order,) = watched.look(policy=POLICY)
+        assert order.reason is Reason.POLICY
+        watched.in_force = BY_HAND
 
 
 def test_limits_changed_by_hand_before_a_policy_went_stay() -> None:
@@ -223,11 +250,13 @@ def test_a_restarted_agent_finds_its_limits_in_force_and_changes_nothing() -> No
         watched.look(reads=6250, size=8 * KIB)
     known = watched.known
     saved = DriveState(
-        sent=known.sent, found=known.found, credit=known.credit, priced_for=known.priced_for
+        credit=known.credit,
+        pricing=Pricing(mix=known.pricing.mix),
+        sent=Sent(limits=known.sent.limits, found=known.sent.found),
     )
     watched.state = State(drives={DRIVE: saved})
     assert watched.look() == []
-    assert watched.known.sent == known.sent
+    assert watched.known.sent.limits == known.sent.limits
 
 
 def test_limits_are_kept_when_counters_go_backwards() -> None:
@@ -236,7 +265,7 @@ def test_limits_are_kept_when_counters_go_backwards() -> None:
     watched.look(reads=5000)
     watched.reads = 0
     assert watched.look(reads=10) == []
-    assert watched.known.rate is None
+    assert watched.known.measured.rate is None
 
 
 def test_limits_are_kept_when_counters_cannot_be_read() -> None:
@@ -244,7 +273,7 @@ def test_limits_are_kept_when_counters_cannot_be_read() -> None:
     watched.look()
     watched.look(reads=6250)
     assert watched.look(reads=None) == []
-    assert watched.known.rate is None
+    assert watched.known.measured.rate is None
 
 
 def test_a_new_limit_is_in_force_at_once() -> None:
@@ -278,6 +307,33 @@ def test_static_limits_let_no_size_above_the_limit() -> None:
     for size in range(4096, 1 << 20, 4096):
         passed = limits.iops_total / max(1, size / limits.iops_size)
         assert passed * DEFAULT_CURVE.cost(size) <= 1.001 * LIMIT
+
+
+@pytest.mark.parametrize("broken", ["counters", "policy"])
+def test_a_drive_on_which_the_law_fails_is_set_aside_and_the_others_are_served(broken: str) -> None:
+    nonsense: Any = object()
+    other = DriveId("other", "vda")
+    watched = Watched()
+    watched.look()
+    before = watched.known
+    for second in range(2):
+        counts, policy = counters(101.5 + second, 5000 * second), POLICY
+        if broken == "counters":
+            counts = counts._replace(read_bytes=nonsense)
+        else:
+            policy = replace(POLICY, burst=nonsense)
+        drives = {
+            DRIVE: DriveSeen(policy, counts, watched.in_force),
+            other: DriveSeen(POLICY, counters(101.5 + second, 5000 * second), None),
+        }
+        watched.state, orders = decide(
+            watched.state, Observation(drives), (102 + second) * NS_PER_S
+        )
+        assert [order.drive for order in orders] == [other] * (second == 0)
+        assert watched.state.failures.keys() == {DRIVE}
+        assert watched.known.sent == before.sent
+    assert watched.look() == []
+    assert watched.state.failures == {}
 
 
 def test_a_partial_look_keeps_the_other_drives() -> None:
@@ -360,14 +416,14 @@ def test_exact_limits_carry_the_curve_and_need_no_retune() -> None:
     assert [order.limits for order in drive.look()] == [EXACT]
     for size in SIZES:
         assert drive.look(requests=100, bytes=100 * size, cost=100 * DEFAULT_CURVE.cost(size)) == []
-    assert drive.known.retunes == 0
+    assert drive.known.sent.retunes == 0
 
 
 def test_the_rate_is_what_was_charged_once_the_curve_is_in_force() -> None:
     drive = Exact()
     drive.look(requests=10, bytes=10 * 64 * KIB, cost=10.0)
     drive.look(requests=100, bytes=100 * 6000, cost=777.0)
-    assert drive.known.rate == pytest.approx(777.0)
+    assert drive.known.measured.rate == pytest.approx(777.0)
 
 
 @pytest.mark.parametrize(
@@ -388,20 +444,20 @@ def test_a_curve_that_was_lost_is_put_back_and_counted(lost: ThrottleLimits) -> 
     (order,) = drive.look()
     assert (order.limits, order.reason) == (EXACT, Reason.OVERWRITTEN)
     assert drive.look() == []
-    assert drive.known.overwritten == 1
+    assert drive.known.sent.overwritten == 1
 
 
 def test_a_drive_is_throttled_while_its_requests_wait() -> None:
     drive = Exact()
     drive.look()
     drive.look(requests=10, bytes=40960, cost=10.0, waited=2, wait_ns=300_000_000)
-    assert drive.known.throttled_s == pytest.approx(0.3)
+    assert drive.known.demand.throttled_s == pytest.approx(0.3)
     assert full_bounds(drive.known) == ["iops_total"], "far below its limit in the mean"
     drive.look(requests=9000, bytes=9000 * 4096, cost=9999.0)
-    assert drive.known.throttled_s == pytest.approx(0.3)
+    assert drive.known.demand.throttled_s == pytest.approx(0.3)
     assert full_bounds(drive.known) == [], "nothing had to wait"
     drive.look(requests=99, bytes=99 * 4096, cost=99.0, waited=99, wait_ns=9 * NS_PER_S, waiting=9)
-    assert drive.known.throttled_s == pytest.approx(1.3)
+    assert drive.known.demand.throttled_s == pytest.approx(1.3)
 
 
 def test_a_drive_whose_policy_goes_gets_back_its_limits_without_our_curve() -> None:
@@ -553,7 +609,7 @@ def test_a_look_before_the_storage_is_known_changes_no_parts(
     beside = Beside(StoragePolicy())
     beside.look()
     if restarted:
-        sent = {drive: DriveState(sent=known) for drive, known in beside.in_force.items()}
+        sent = {drive: DriveState(sent=Sent(limits)) for drive, limits in beside.in_force.items()}
         beside.state = State(drives=sent)
     seen = DriveSeen(POLICY, None, beside.in_force[DRIVE], abilities=PATCHED, storage=storage)
     beside.state, orders = decide(

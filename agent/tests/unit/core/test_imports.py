@@ -14,7 +14,7 @@ import iokeel.errors
 CORE = Path(iokeel.core.__file__).parent
 ERRORS = Path(iokeel.errors.__file__)
 FILES = [*sorted(CORE.rglob("*.py")), ERRORS]
-# What computes, and neither asks the machine for anything nor tells it anything.
+# Modules that compute, without any I/O.
 ALLOWED = {
     "__future__",
     "bisect",
@@ -27,7 +27,7 @@ ALLOWED = {
     "statistics",
     "typing",
 }
-# What would do I/O, ask a clock or throw a die without an import.
+# Builtins that do I/O; clocks and random numbers need an import.
 FORBIDDEN_CALLS = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
 
 

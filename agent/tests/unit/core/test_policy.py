@@ -1,4 +1,4 @@
-"""What a policy's figures have to be, alone and together."""
+"""The figures of a policy, alone and together."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_what_is_accepted_holds_together(base: DrivePolicy, given: dict[str, obj
     assert policy.limit is not None
     assert policy.burst is not None
     assert max(policy.reservation, 1) <= policy.limit <= policy.burst <= MOST_IOPS
-    assert policy.ceiling == policy.burst
+    assert policy.highest_rate == policy.burst
     for field in fields(policy):
         if field.name in given:
             assert getattr(policy, field.name) == given[field.name]

@@ -194,4 +194,4 @@ def test_an_agent_that_starts_again_finds_its_limits_and_leaves_them() -> None:
 
 def ratio(state: State) -> float:
     (storage,) = state.storages.values()
-    return storage.ratio
+    return storage.feedback.ratio

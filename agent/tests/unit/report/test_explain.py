@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 
 from iokeel.core.abilities import PATCHED
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
+from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
-from iokeel.core.state import DriveSeen, DriveState, Observation, State, StorageSeen
-from iokeel.errors import PolicyError
+from iokeel.core.state import DriveState, State
+from iokeel.errors import LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.explain import explain
+from iokeel.report.snapshot import Known, snapshot_of
 
 VDA = DriveId("db1", "vda")
 POLICY = DrivePolicy(reservation=100, limit=1000)
-
-
-@dataclass
-class Running:
-    """What explain sees of an agent."""
-
-    state: State
-    last_error: dict[DriveId, str] = field(default_factory=dict)
-    cgroups: SimpleNamespace | None = None
 
 
 def after(
@@ -47,30 +41,35 @@ def after(
             0,
         )
         known = state.drives.get(VDA, DriveState())
-        seen = Observation({VDA: DriveSeen(policy, counters, known.sent)})
+        seen = Observation({VDA: DriveSeen(policy, counters, known.sent.limits)})
         state, _ = decide(state, seen, second * NS_PER_S)
     return state
 
 
-def lines(state: State, policy_error: PolicyError | None = None, error: str = "") -> list[str]:
+def lines(
+    state: State,
+    policy_error: PolicyError | None = None,
+    error: LimitsRejected | None = None,
+    cgroups: Mapping[str, Mapping[str, str]] | None = None,
+) -> list[str]:
     vm = VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}), policy_error)
-    return explain(VDA, vm, Running(state, {VDA: error} if error else {}))
+    errors = {VDA: error} if error else {}
+    known = Known(state, {"db1": vm}, cgroups or {}, {}, errors, {}, 0)
+    return explain(snapshot_of(known, now_ns=100 * NS_PER_S), VDA)
 
 
-def test_what_the_cgroup_beneath_has_is_said() -> None:
+def test_the_settings_of_the_cgroup_are_said() -> None:
     state = after(POLICY)
     held = {"db1": {"io.max 8:0": "riops=900", "io.weight": "default 100"}, "web1": {}}
-    vm = VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}))
-    said = explain(VDA, vm, Running(state, cgroups=SimpleNamespace(held=held)))
-    beneath = "Beneath QEMU, its VM's cgroup has io.max 8:0: riops=900; io.weight: default 100."
-    assert beneath in said
-    assert not [line for line in lines(state) if line.startswith("Beneath")]
+    below = "Below QEMU, the VM's cgroup has io.max 8:0: riops=900; io.weight: default 100."
+    assert below in lines(state, cgroups=held)
+    assert not [line for line in lines(state) if line.startswith("Below")]
 
 
 def test_a_drive_that_was_never_seen_is_explained() -> None:
     assert lines(State()) == [
         "The drive has no policy.",
-        "What it did in the last interval is not known (yet).",
+        "What the drive did in the last interval is not known yet.",
         "Last look: its rates are not known yet.",
     ]
 
@@ -90,9 +89,10 @@ def test_the_steps_go_from_promise_to_bound() -> None:
     assert said[0] == "The policy gives a limit of 1000 iops, and a reservation of 100 iops."
     assert "500 reads/s of 8 KiB on average and 20 writes/s of 64 KiB on average" in said[1]
     assert said[1].endswith("which costs 1000 iops.")
-    assert said[2] == "Its reservation is not guaranteed, for what it is on is not known."
-    assert said[3] == "So it may do 1000 iops now, of which it used 100 %."
-    assert any(line.startswith("These were set ") for line in said)
+    assert said[2] == "Its reservation is not guaranteed, because its storage is not known."
+    assert said[3] == "So it may do 1000 iops now, and used 100 % of that."
+    (when,) = [line for line in said if line.startswith("These were set ")]
+    assert re.fullmatch(r"These were set 9\d s ago because .+\.", when)  # at some of 8 ticks of 100
 
 
 def test_a_share_is_explained_step_by_step() -> None:
@@ -106,7 +106,7 @@ def test_a_share_is_explained_step_by_step() -> None:
             drive: DriveSeen(
                 policy,
                 Counters(second * NS_PER_S, second * 800, second * 800 * 4096, 0, 0, 0, 0),
-                state.drives.get(drive, DriveState()).sent,
+                state.drives.get(drive, DriveState()).sent.limits,
                 storage="sda",
             )
             for drive, policy in promises.items()
@@ -115,7 +115,7 @@ def test_a_share_is_explained_step_by_step() -> None:
     said = lines(state)
     assert said[2] == "sda can serve 900 iops now."
     # what the reservation leaves, 800, by weight 3 to 1
-    assert said[3] == "Of sda it is owed 100 by reservation and 600 by weight: 700 iops."
+    assert said[3] == "Its share of sda is 700 iops: 100 by reservation and 600 by weight."
 
 
 def test_an_idle_drive_does_nothing() -> None:
@@ -132,7 +132,7 @@ def test_burst_and_credit_are_told() -> None:
 
 def test_separate_budgets_are_told() -> None:
     said = lines(after(replace(POLICY, separate_budgets=True)))
-    assert said[0].endswith("; reads and writes have a budget of their own each.")
+    assert said[0].endswith("; reads and writes each have a budget of their own.")
 
 
 def test_a_policy_without_limit_promises_none() -> None:
@@ -143,7 +143,7 @@ def test_a_policy_without_limit_promises_none() -> None:
 
 def test_errors_are_told() -> None:
     wrong = PolicyError("domain db1, line 1", "limit is -5", "give 1 to 100000000")
-    said = lines(after(POLICY), wrong, "db1/vda: refused; see the log")
+    said = lines(after(POLICY), wrong, LimitsRejected("db1/vda", "refused", "see the log"))
     assert said[0] == f"The domain's policy has an error: {wrong}."
     assert said[-1] == "Error: db1/vda: refused; see the log."
 
@@ -178,13 +178,13 @@ def test_what_the_throttle_did_is_told_where_qemu_tells_it() -> None:
             group,
         )
         known = state.drives.get(VDA, DriveState())
-        seen = Observation({VDA: DriveSeen(POLICY, counters, known.sent, abilities=PATCHED)})
+        seen = Observation({VDA: DriveSeen(POLICY, counters, known.sent.limits, abilities=PATCHED)})
         state, _ = decide(state, seen, second * NS_PER_S)
     told = lines(state)
     assert "which costs 200 iops" in told[1]
     assert told[2:5] == [
         "The reads were 100 % of 4 KiB to 8 KiB.",
-        "They waited 10 ms each for the throttle, and took the device 2 ms.",
+        "They waited 10 ms each for the throttle, and the device took 2 ms.",
         "7 reads wait now.",
     ]
 
@@ -206,4 +206,4 @@ def test_that_large_reads_and_syncs_wait_is_told_and_for_whom() -> None:
     assert parts in lines(state)
     state, _ = decide(state, Observation({VDA: seen[VDA]}, storages={"sda": disk}), 2 * NS_PER_S)
     assert not [line for line in lines(state) if "in parts" in line]
-    assert [line for line in lines(state) if line.endswith("wait has changed.")]
+    assert [line for line in lines(state) if line.endswith("large reads has changed.")]

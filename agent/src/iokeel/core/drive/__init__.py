@@ -1,1 +1,1 @@
-"""Do a drive's limits fit what it does?"""
+"""Do a drive's limits fit its workload?"""

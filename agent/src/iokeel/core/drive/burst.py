@@ -1,41 +1,111 @@
-"""Burst credit, by SolidFire's rule: a second of credit for each second under the limit."""
+"""Burst credit: how it is earned and spent, and how limits carry it.
+
+By SolidFire's rule, a drive saves a second of credit in each second under its limit, and spends one
+in each second above it. The credit lives here. QEMU holds the burst by itself: while the burst is
+open, limits carry QEMU's own *_max with a length that lets the credit through. So a burst ends
+even if no agent is there to end it.
+
+Limits carry the credit that there was when the burst opened. They get all of it in the first look
+at which the drive does more than its limit, if the credit has grown by GROWN_RATIO. While a drive
+only saves, its limits stay; if the agent dies then, the drive keeps the burst that they carry.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from iokeel.core.counters import NS_PER_S
+from iokeel.core.drive.binding import FULL_RATIO, Use
+from iokeel.core.limits import AVERAGES, ThrottleLimits
 from iokeel.core.policy import DrivePolicy
+from iokeel.core.state import Credit, DriveState
 
-# A drive held to its limit measures a few percent to either side of it. Only what is clearly
-# below earns credit, and only what is clearly above spends it.
+# A drive held to its limit measures a few per cent to either side of it. Only a rate clearly below
+# the limit earns credit, and only a rate clearly above it spends any.
 _BAND_RATIO = 0.05
-# Once credit is used up, this much has to be saved before the burst opens again, so that each
-# opening (two changes of limits, each a tenth of a second for nothing) serves some seconds.
+# The burst opens again once this much is saved, so that each opening (two changes of limits, each
+# a tenth of a second for nothing) serves some seconds.
 REOPEN_S = 5.0
-
-
-class Credit(NamedTuple):
-    """Seconds of burst saved, and whether the burst is open."""
-
-    seconds: float = 0.0
-    open: bool = False
-
-    def after(self, policy: DrivePolicy, rate: float | None, elapsed_s: float) -> Credit:
-        """Return the credit after a drive did `rate` normalized I/O a second for `elapsed_s`.
-
-        An unknown rate (None) changes nothing. The burst closes while less is left than the
-        next interval could spend, so that credit is never overdrawn.
-        """
-        if policy.limit is None or policy.burst is None or policy.burst <= policy.limit:
-            return NO_CREDIT
-        most = float(policy.burst_seconds)
-        seconds = min(self.seconds, most)
-        if rate is not None and rate < (1 - _BAND_RATIO) * policy.limit:
-            seconds = min(seconds + elapsed_s, most)
-        elif rate is not None and rate > (1 + _BAND_RATIO) * policy.limit:
-            seconds = max(seconds - elapsed_s, 0.0)
-        threshold = elapsed_s if self.open else max(min(REOPEN_S, most), elapsed_s)
-        return Credit(seconds, most > 0 and seconds >= threshold)
-
-
+# Credit that has grown by less is not worth new limits.
+GROWN_RATIO = 1.5
+# QEMU doesn't hold a burst of 1 s to its rate.
+_SHORTEST_S = 2
 NO_CREDIT = Credit()
+
+
+def credit_after(
+    credit: Credit, policy: DrivePolicy | None, rate: float | None, elapsed_s: float
+) -> Credit:
+    """Return the credit after an interval.
+
+    rate: the normalized rate of the interval; None changes nothing. The burst closes while less is
+    left than the next interval could spend, so that credit is never overdrawn.
+    """
+    if policy is None or policy.limit is None or policy.burst is None:
+        return NO_CREDIT
+    if policy.burst <= policy.limit:
+        return NO_CREDIT
+    most = float(policy.burst_seconds)
+    seconds = min(credit.seconds, most)
+    if rate is not None and rate < (1 - _BAND_RATIO) * policy.limit:
+        seconds = min(seconds + elapsed_s, most)
+    elif rate is not None and rate > (1 + _BAND_RATIO) * policy.limit:
+        seconds = max(seconds - elapsed_s, 0.0)
+    threshold = elapsed_s if credit.open else max(min(REOPEN_S, most), elapsed_s)
+    return Credit(seconds, most > 0 and seconds >= threshold)
+
+
+def spent_early(credit: Credit, policy: DrivePolicy | None, use: Use, *, charged: bool) -> bool:
+    """Return whether QEMU holds a drive to its limit already, although it has credit by our count.
+
+    charged: QEMU charges by our curve. If it doesn't, its count of the burst is only an estimate,
+    and settles nothing while the credit is worth a burst.
+    """
+    return use.full and not use.bursting and (charged or not _granted_length_s(credit, policy))
+
+
+def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns: int) -> bool:
+    """Return whether limits should carry more credit than they do.
+
+    They should if the drive has begun to spend credit, or if its limit holds it although it has
+    some: a drive near its limit earns credit by our count, and hardly any by QEMU's.
+    """
+    rate, held = known.measured.rate, known.pricing.rate
+    if not known.credit.open or rate is None or policy.limit is None:
+        return False
+    if known.demand.backlogged and held and rate < FULL_RATIO * held:
+        return before.demand.backlogged and now_ns - known.sent.at_ns >= REOPEN_S * NS_PER_S
+    if known.credit.seconds < GROWN_RATIO * known.sent.credit_s:
+        return False
+    if rate > policy.limit:
+        return True
+    carried = _granted_length_s(Credit(known.sent.credit_s), policy)
+    return carried == 0 < _granted_length_s(known.credit, policy)
+
+
+def with_burst(base: ThrottleLimits, ratio: float, credit_s: float) -> ThrottleLimits:
+    """Return limits that let a drive burst for as long as its credit lasts, and no longer.
+
+    ratio: the burst over the rate of `base`.
+    """
+    length = _length_s(credit_s, ratio) if ratio > 1 else 0
+    if not length:
+        return base
+    bursts: dict[str, int] = {}
+    for name in AVERAGES:
+        average = getattr(base, name)
+        if average is not None:
+            bursts[f"{name}_max"] = max(average, round(average * ratio))
+            bursts[f"{name}_max_length"] = length
+    return base.with_fields(bursts)
+
+
+def _granted_length_s(credit: Credit, policy: DrivePolicy | None) -> int:
+    """Return the length of QEMU's burst that lets the credit through; 0 if none does."""
+    if policy is None or policy.limit is None or policy.burst is None:
+        return 0
+    return _length_s(credit.seconds, policy.burst / policy.limit)
+
+
+def _length_s(credit_s: float, ratio: float) -> int:
+    # QEMU's bucket of max * length fills at max - average while a drive bursts.
+    length = int(credit_s * (ratio - 1) / ratio)
+    return length if length >= _SHORTEST_S else 0

@@ -1,30 +1,29 @@
 """Limits for stock QEMU that hold a drive to a normalized rate under a cost curve.
 
-Stock QEMU knows two linear prices: a byte costs one (bps) and a request costs one, or
-size / iops_size where it is larger (iops). A cost curve lies between them, so two bounds
-together hold a drive to a rate of `limit` normalized I/O operations a second:
+Stock QEMU knows two linear prices: a byte costs one (bps), and a request costs one, or
+size / iops_size if it is larger (iops). A cost curve lies between them. So two bounds together hold
+a drive to `limit` normalized I/O operations a second:
 
-- **bps**, tight. Of the measured mix, with b bytes a second at a cost of k a second, exactly
-  B = limit * b / k bytes a second cost `limit`. Bytes add up whatever the sizes are, so B is
-  exact for a mix of which only the mean size is known.
-- **iops**, loose. Smaller requests cost more a byte, so B alone would let a shift to small
-  requests through at up to 1.7 times the limit (the published curve, 1 MiB to 4 KiB). S
-  requests a second bound that: whatever mix comes, it costs at most (1 + OVERSHOOT_RATIO) *
-  limit until the next retune, as long as the measured mix itself fits in S.
+- **bps**, tight. A mix of b bytes a second costs k a second, so B = limit * b / k bytes a second
+  cost exactly `limit`. Bytes add up whatever the sizes are, so the mean size is enough.
+- **iops**, loose. Small requests cost more a byte. B alone would let a shift to small requests
+  through at up to 1.7 times the limit (the published curve, 1 MiB to 4 KiB). S requests a second
+  bound that: any mix costs at most (1 + r) * limit until the next retune, with
+  r = OVERSHOOT_RATIO, as long as the measured mix itself fits in S.
 
-How S is found: the dearest traffic within both bounds is a linear program, and its dual gives
-for every price of a byte p >= 0 the bound
+The dearest traffic within both bounds is a linear program. Its dual gives a bound for every price
+of a byte p >= 0:
 
     cost <= p * B + S * g(p),     g(p) = max over sizes x of (cost(x) - p * x) / units(x)
 
-with units(x) = max(1, x / iops_size). So S = max over p of ((1 + r) * limit - p * B) / g(p) is
-the largest S that keeps the promise. iops_size is chosen among candidates so that the worst
-size is served best. Without a mix there is no B (p = 0), and what remains is the envelope: the
-iops_size and S whose worst error over all sizes is least.
+with units(x) = max(1, x / iops_size). So S = max over p of ((1 + r) * limit - p * B) / g(p) is the
+largest S that keeps the promise. The iops_size is the candidate that serves its worst size
+best. Without a mix there is no B (p = 0). The envelope remains: the iops_size and S whose worst
+error over all sizes is least.
 
-Reads and writes under one budget share bps_total and, where they cost the same, iops_total;
-where their curves differ each has its own iops bound, and the sum over both takes S * g's
-place. Two budgets are two such problems with one iops_size.
+Reads and writes under one budget share bps_total. They share iops_total if they cost the same. If
+their curves differ, each has its own iops bound, and the sum over both replaces S * g. Two budgets
+are two such problems with one iops_size.
 """
 
 from __future__ import annotations
@@ -34,50 +33,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from iokeel.core.counters import Flow
 from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
+from iokeel.core.drive.mix import NO_MIX, Mix, flow_cost
 from iokeel.core.limits import AVERAGES, ThrottleLimits
 
-# How far above its limit a drive may be between a shift and the next retune, or for good where the
-# agent dies. QEMU hands out a tenth of a second more at each change of limits, and a bucket
-# that was idle holds as much: what is measured of all that together stays below 1.25.
+# How far above its limit a drive may be between a shift and the next retune, or for good if the
+# agent dies. QEMU adds a tenth of a second at each change of limits, and another after idleness.
+# All of that together stays below 1.25 of a limit (docs/measurements.md).
 OVERSHOOT_RATIO = 0.08
-# What a drive may do at once after idleness where QEMU charges by the curve: 1 % of a second. What
-# waits then goes on as before, so nothing is lost by timers that are late.
-IDLE_CREDIT_MS = 10
 # The iops bound keeps at least this distance from the measured mix, so that bps alone decides.
 _CLEARANCE_RATIO = 1.05
-# What a direction that was idle may do at once in any case, as a share of the budget.
+# The part of the budget that a direction may use at once after it was idle.
 _IDLE_SHARE = 0.02
 # How finely iops_size is searched, in steps to a doubling, and how many prices of a byte are
-# tried for S. Finer ones change what is served by less than 1 % (docs/control-law.md).
+# tried for S. Finer ones change the rates by less than 1 %.
 _STEPS_WITH_MIX = 1
 _STEPS_WITHOUT_MIX = 16
 _BYTE_PRICES = 24
-
-
-class Mix(NamedTuple):
-    """What a drive's requests look like: reads and writes, as rates in any common unit."""
-
-    read: Flow
-    write: Flow
-
-
-NO_MIX = Mix(Flow(0, 0), Flow(0, 0))
-
-
-def flow_cost(curve: CostCurve, flow: Flow) -> float:
-    """Return what a flow costs, in normalized I/O operations a second (0 for none)."""
-    if flow.raw_iops <= 0:
-        return 0.0
-    return flow.raw_iops * curve.mean_cost(flow.bps / flow.raw_iops, flow.seen_bytes)
-
-
-def mix_cost(model: CostModel, mix: Mix) -> float:
-    """Return what a mix costs, in normalized I/O operations a second."""
-    return flow_cost(model.read, mix.read) + flow_cost(model.write, mix.write)
 
 
 def limits_for(
@@ -91,8 +66,8 @@ def limits_for(
     """Return the stock limits that hold a drive to a normalized rate.
 
     limit: normalized I/O operations a second, > 0; with `separate`, for reads and for writes
-    each. mix: what the drive does, None where that is not known: then no size is served more
-    than overshoot_ratio over its limit, and the worst is served as well as one iops_size can.
+    each. mix: the drive's; None if unknown. Then no size gets more than overshoot_ratio above its
+    limit, and the worst gets as much of it as one iops_size can give.
     """
     most_ratio = 1 + (OVERSHOOT_RATIO if overshoot_ratio is None else overshoot_ratio)
     if mix is None:
@@ -109,27 +84,11 @@ def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
     return ThrottleLimits(**rates, iops_size=limits.iops_size)
 
 
-def exact_limits(
-    model: CostModel, limit: float, *, separate: bool = False, split_size: int | None = None
-) -> ThrottleLimits:
-    """Return the limits that hold a drive where QEMU itself charges by the cost curve."""
-    iops = max(1, round(limit))
-    patched = ThrottleLimits(
-        cost_read=model.read,
-        cost_write=model.write,
-        split_size=split_size,
-        idle_credit_ms=IDLE_CREDIT_MS,
-    )
-    if separate:
-        return patched._replace(iops_read=iops, iops_write=iops)
-    return patched._replace(iops_total=iops)
-
-
 def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, float] | None:
-    """Return between which normalized rates limits hold a mix whose demand has no end.
+    """Return the least and the highest normalized rate of a mix under limits, in endless demand.
 
-    cost: what the mix costs a second. None where nothing in the limits bounds the mix. The two
-    differ where an iops bound is what holds requests of which only the mean size is known.
+    cost: of the mix, a second. None if nothing in the limits bounds the mix. The two rates differ
+    if an iops bound holds requests of which only the mean size is known.
     """
     read, write = mix.read, mix.write
     least = most = inf
@@ -183,9 +142,9 @@ class _Bound:
 class _Budget:
     """One limit and the bounds that together hold it.
 
-    most: what the dearest traffic may cost until the next retune. bps: the tight bound in bytes
-    a second, 0 where no mix is known. scale: what brings the mix up to the limit. flat: whether
-    all requests cost the same, so that iops is the tight bound.
+    most: the highest cost of any traffic until the next retune. bps: the tight bound in bytes a
+    second, 0 if no mix is known. scale: the factor from the mix to the limit. flat: all requests
+    cost the same, so that iops is the tight bound.
     """
 
     limit: float
@@ -207,12 +166,12 @@ class _Budget:
         return values
 
     def iops(self, iops_size: int | None) -> list[float]:
-        """Return each bound's S: what the mix needs, and the largest headroom on top."""
+        """Return each bound's S: the mix's own need, and the largest spare on top."""
         if self.flat:
             return [self.limit / self.bounds[0].curve.points[0][1]]
         clearance = self.scale * _CLEARANCE_RATIO
         needs = [clearance * _units(bound.flows, iops_size) for bound in self.bounds]
-        headroom = max(
+        spare = max(
             (self.most - price * self.bps - _dot(needs, gains)) / sum(gains)
             for price, gains in self._prices(iops_size)
         )
@@ -221,15 +180,15 @@ class _Budget:
                 need or _IDLE_SHARE * self.limit / bound.curve.cost(iops_size or 1),
                 self.most / bound.curve.points[0][1],
             )
-            if headroom <= 0
-            else min(need + headroom, self.most / bound.curve.points[0][1])
+            if spare <= 0
+            else min(need + spare, self.most / bound.curve.points[0][1])
             for need, bound in zip(needs, self.bounds, strict=True)
         ]
 
     def worst_service(self, iops_size: int | None) -> float:
         """Return the least that requests all of one size get, as a ratio of the limit.
 
-        Where some traffic could cost more than `most`, it is negative, by as much as that.
+        It is negative if some traffic could cost more than `most`, by as much as that.
         """
         iops = self.iops(iops_size)
         needs = (self.scale * _units(bound.flows, iops_size) for bound in self.bounds)
@@ -290,10 +249,10 @@ def _units_of(size_bytes: float, iops_size: int | None) -> float:
 
 
 def _units(flows: Iterable[Flow], iops_size: int | None) -> float:
-    """Return what the iops bounds charge flows a second, at most.
+    """Return the most that the iops bounds charge flows a second.
 
-    Requests of different sizes with the same mean are charged more than requests that are all
-    of that mean, for a small one is charged 1 however small it is: at most 1 more.
+    Requests of different sizes are charged more than requests that all have their mean size,
+    because a small one is charged 1 however small it is. The difference is at most 1.
     """
     total = 0.0
     for flow in flows:
@@ -315,7 +274,7 @@ def _dot(a: Sequence[float], b: Sequence[float]) -> float:
 
 @lru_cache(maxsize=4096)
 def _sizes(curve: CostCurve, iops_size: int | None) -> tuple[tuple[int, float, float], ...]:
-    """Return (size, cost, units charged) where the worst case of a curve can lie."""
+    """Return (size, cost, units charged) of each size at which a curve's worst case can lie."""
     sizes = {size for size, _ in curve.points} | {SMALLEST_REQUEST_BYTES << i for i in range(10)}
     if iops_size:
         sizes.add(iops_size)

@@ -1,4 +1,4 @@
-"""What a drive's requests are like: their mix of sizes, and how much that varies by itself."""
+"""Describes a drive's requests: their mix of sizes, and how much it varies by itself."""
 
 from __future__ import annotations
 
@@ -6,22 +6,48 @@ import math
 from typing import NamedTuple
 
 from iokeel.core.counters import Flow, Rates
-from iokeel.core.curve import is_uniform
-from iokeel.core.drive.envelope import Mix
+from iokeel.core.curve import CostCurve, CostModel, is_uniform
 
+# The mean size has to change by so much to be a shift.
 SIZE_RATIO = 0.2
+# A pricing error, or a change of the mean size or price, that is no more than noise.
 DEADBAND_RATIO = 0.025
+# How many times its own noise a figure has to move to count.
 NOISE_FACTOR = 2.0
+# In a steady mix, an interval this old counts for half.
 MIX_HALF_LIFE_S = 4.0
-# How fast the noise estimate follows, and how much larger than it one change may count: a shift
-# is no noise.
+# How fast the noise estimate follows, and the most that one change may count, as a multiple of the
+# noise: a shift is no noise.
 _NOISE_GAIN = 0.2
 _NOISE_CLIP = 3.0
+# So many sizes are remembered of each direction.
 _SEEN_SIZES = 4
 
 
+class Mix(NamedTuple):
+    """A drive's reads and writes, as rates in any common unit."""
+
+    read: Flow
+    write: Flow
+
+
+NO_MIX = Mix(Flow(0, 0), Flow(0, 0))
+
+
+def flow_cost(curve: CostCurve, flow: Flow) -> float:
+    """Return the cost of a flow, in normalized I/O operations a second (0 for none)."""
+    if flow.raw_iops <= 0:
+        return 0.0
+    return flow.raw_iops * curve.mean_cost(flow.bps / flow.raw_iops, flow.seen_bytes)
+
+
+def mix_cost(model: CostModel, mix: Mix) -> float:
+    """Return the cost of a mix, in normalized I/O operations a second."""
+    return flow_cost(model.read, mix.read) + flow_cost(model.write, mix.write)
+
+
 class Noise(NamedTuple):
-    """A figure as last seen, and by how much of itself it changes from look to look."""
+    """The last value of a figure, and its mean change from look to look, as a ratio of it."""
 
     value: float | None = None
     ratio: float = 0.0
@@ -38,7 +64,7 @@ NO_NOISE = Noise()
 
 
 def has_shifted(mix: Mix | None, size: Noise) -> bool:
-    """Whether an interval's requests are of other sizes than those of the mix so far."""
+    """Return whether an interval's requests have other sizes than the mix so far."""
     if mix is None or size.value is None:
         return True
     read, write = mix.read, mix.write
@@ -49,10 +75,10 @@ def has_shifted(mix: Mix | None, size: Noise) -> bool:
 
 
 def with_seen(flow: Flow, before: Flow) -> Flow:
-    """Return a flow with the sizes that its requests had when they were all alike, newest first.
+    """Return a flow with the sizes of its uniform requests so far, newest first.
 
-    Workloads mostly shift by a stream that joins or ends, so that a mix is likely made of what
-    was there alone before.
+    A workload mostly shifts because a stream joins or ends. So a mix is likely made of sizes that
+    were there alone before.
     """
     seen = before.seen_bytes
     if flow.raw_iops > 0 and is_uniform(mean := flow.bps / flow.raw_iops):
@@ -63,7 +89,7 @@ def with_seen(flow: Flow, before: Flow) -> Flow:
 
 
 def mean_mix(mix: Mix | None, did: Rates) -> Mix:
-    """Return the mean of a drive's flows, in which what is older counts for less."""
+    """Return the mean of a mix and a new interval. Older intervals count for less."""
     if mix is None:
         return Mix(did.read, did.write)
     keep = 0.5 ** (did.elapsed_s / MIX_HALF_LIFE_S)

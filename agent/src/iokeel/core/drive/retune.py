@@ -1,120 +1,149 @@
-"""Whether the limits in force fit what a drive does, and when to set them anew."""
+"""Judges whether the limits in force fit a drive's workload, and when to set them anew.
+
+This is for stock QEMU, whose limits are made for a mix of request sizes (envelope.py). Let
+
+    R   the normalized rate of the interval just ended: the cost of its requests a second
+    P   the rate that the limits in force let through of the interval's mix, if demand has no end
+    L   the rate that the limits are made for
+    e   the pricing error, P / L - 1
+
+A drive is *mispriced* if e is beyond a deadband and the limits matter to it, that is if
+R > BINDING_RATIO * P. Its limits are then made anew for the mix, but not at once, for two reasons.
+The interval in which a shift falls shows a blend of two workloads. And each change of limits is a
+*gift*: it empties QEMU's buckets, which lets BUCKET_S of L through for nothing. So
+
+- a drive has to be mispriced the same way in two looks in a row. All of the second look lies after
+  the shift, and it counts. It comes LOOK_AGAIN_S after the first (`State.suspects`);
+- the deadband is SHIFT_RATIO just after a shift, when one more gift does no harm. Later it is
+  DEADBAND_RATIO, or NOISE_FACTOR times the mix's own noise if that is more (mix.py);
+- MIN_INTERVAL_S lies between two changes. It also lies between the moment when a drive wakes up,
+  with an empty bucket, and the first change. So no second sees two gifts;
+- in a steady mix, each look makes the mean mix better known. A correction beyond DRIFT_RATIO is
+  worth its gift once the error, summed over the time in force, comes to DRIFT_COST_S. It is looked
+  for in every DRIFT_LOOKS-th look;
+- a drive that has been idle for IDLE_S goes back to limits for an unknown mix, which serve all
+  sizes alike. That costs nothing because its bucket is empty anyway.
+
+The envelope keeps the error small in between, and never lets more than OVERSHOOT_RATIO too much
+through. docs/measurements.md shows the cost and gain of each constant.
+"""
 
 from __future__ import annotations
 
-import iokeel.core.drive.mix as estimate
+import iokeel.core.drive.mix as mix_law
 from iokeel.core.counters import NS_PER_S, Flow
 from iokeel.core.curve import CostModel
-from iokeel.core.drive.envelope import Mix, held_rates, mix_cost
+from iokeel.core.drive.envelope import held_rates
+from iokeel.core.drive.mix import Mix, mix_cost
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import DriveState, Reason, Verdict
+from iokeel.core.state import DriveState, Finding, Verdict
 
+BINDING_RATIO = 0.6
 SHIFT_RATIO = 0.007
 DRIFT_RATIO = 0.015
 DRIFT_COST_S = 1.0
 DRIFT_LOOKS = 4
 LOOK_AGAIN_S = 0.4
 MIN_INTERVAL_S = 1.0
-BINDING_RATIO = 0.6
 IDLE_S = 10.0
-SHARE_RATIO = 0.01
-GIFT_S = 0.1
-LOOSE_RATIO = 0.25
-_NONE = Flow(0.0, 0.0)
-
-
-def base_rate(policy: DrivePolicy, allowed: float) -> float:
-    """Return the rate that limits are made for, before the burst that comes on top of it."""
-    return allowed if policy.limit is None else min(float(policy.limit), allowed)
-
-
-def share_moved(known: DriveState, allowed: float, now_ns: int) -> bool:
-    """Whether what a drive may do has moved so far from what it is held to that it is worth it.
-
-    Where limits change without a gift, that is at once; else once the error times how long it has
-    been in force comes to the gift. A drive that does far less than it may gets a coarse limit.
-    """
-    if known.held is None:
-        return False
-    off = abs(allowed / known.held - 1)
-    if off < SHARE_RATIO:
-        return False
-    if not known.backlogged and (known.rate or 0.0) < 0.5 * min(allowed, known.held):
-        return off > LOOSE_RATIO
-    if known.abilities.keeps_levels:
-        return True
-    return since(known.sent_ns, now_ns) and off * (now_ns - known.sent_ns) > GIFT_S * NS_PER_S
+# Ticks may come a little early.
+_EARLY_RATIO = 0.95
+_NO_FLOW = Flow(0.0, 0.0)
 
 
 def judge(
     known: DriveState, model: CostModel, policy: DrivePolicy, now_ns: int
-) -> tuple[Verdict, Reason | None, int, float | None]:
-    """Say whether limits fit what a drive does: (verdict, reason to price anew, suspect, e)."""
-    did, base = known.rates, known.base
-    if did is None or known.rate is None or base is None:
-        return Verdict.UNKNOWN, None, 0, None
-    if did.idle or known.mix is None:
-        long = now_ns - (known.idle_ns or now_ns) >= IDLE_S * NS_PER_S
-        stale = long and known.priced_for is not None
-        return Verdict.IDLE, Reason.IDLE if stale else None, 0, None
-    assert known.held is not None
-    rate = base_rate(policy, known.held)
-    headroom = known.held / rate
-    separate = policy.separate_budgets
-    error = _error(model, base, separate, rate, Mix(did.read, did.write), known.rate, headroom)
+) -> tuple[Finding, Reason | None]:
+    """Return whether limits fit a drive's workload, and the reason to make them anew, if any."""
+    did, mix, base = known.measured.rates, known.measured.mix, known.pricing.base
+    rate, held = known.measured.rate, known.pricing.rate
+    if did is None or rate is None or base is None or held is None:
+        return Finding(Verdict.UNKNOWN), None
+    if did.idle or mix is None:
+        return Finding(Verdict.IDLE), _idle_reason(known, now_ns)
+    priced = _Priced(base, policy.separate_budgets, base_rate(policy, held), held)
+    error = priced.error(model, Mix(did.read, did.write), rate)
     if error is None:
-        return Verdict.UNBOUND, None, 0, None
-    least = SHIFT_RATIO if known.looks <= 2 else estimate.DEADBAND_RATIO
-    deadband = max(least, estimate.NOISE_FACTOR * known.price.ratio)
-    if abs(error) > deadband:
-        settled = since(known.sent_ns, now_ns) and since(known.active_ns or now_ns, now_ns)
-        way = 1 if error > 0 else -1
-        again = known.suspect == way and (known.looks > 1 or abs(error) > estimate.DEADBAND_RATIO)
-        if again and settled:
-            return Verdict.RETUNED, Reason.SHIFT, 0, error
-        return Verdict.SUSPECT if settled else Verdict.WAITING, None, way, error
-    if known.looks % DRIFT_LOOKS:
-        return Verdict.PRICED, None, 0, error
-    drift: float | None = error
-    if known.price.ratio > 0.1 * DRIFT_RATIO:  # else the mean is like this interval
-        mix = _at_rate(model, known.mix, known.rate)
-        drift = _error(model, base, separate, rate, mix, known.rate, headroom)
-    if drift is not None and abs(drift) > DRIFT_RATIO and since(known.sent_ns, now_ns):
-        since_s = min(now_ns - known.sent_ns, now_ns - (known.active_ns or now_ns)) / NS_PER_S
-        if abs(drift) * since_s > DRIFT_COST_S:
-            return Verdict.RETUNED, Reason.DRIFT, 0, drift
-    return Verdict.PRICED, None, 0, error
+        return Finding(Verdict.UNBOUND), None
+    if abs(error) > _deadband(known):
+        return _mispriced(known, error, now_ns)
+    if known.measured.looks % DRIFT_LOOKS == 0:
+        drift: float | None = error
+        if known.measured.price.ratio > 0.1 * DRIFT_RATIO:  # else the mean is like this interval
+            drift = priced.error(model, _at_rate(model, mix, rate), rate)
+        if drift is not None and _is_worth_a_gift(known, drift, now_ns):
+            return Finding(Verdict.RETUNED, 0, drift), Reason.DRIFT
+    return Finding(Verdict.PRICED, 0, error), None
 
 
-def _error(
-    model: CostModel,
-    base: ThrottleLimits,
-    separate: bool,
-    rate: float,
-    mix: Mix,
-    mix_rate: float,
-    headroom: float,
-) -> float | None:
-    """Return e, the worst of two budgets; None where the limits don't matter to the drive.
-
-    rate: what `base` was made for. mix_rate: what the mix costs a second.
-    """
-    if not separate:
-        return _budget_error(base, rate, mix, mix_rate, headroom)
-    halves = (Mix(mix.read, _NONE), Mix(_NONE, mix.write))
-    errors = (_budget_error(base, rate, half, mix_cost(model, half), headroom) for half in halves)
-    return max((error for error in errors if error is not None), key=abs, default=None)
+def base_rate(policy: DrivePolicy, allowed: float) -> float:
+    """Return the rate that limits are made for, without the burst on top of it."""
+    return allowed if policy.limit is None else min(float(policy.limit), allowed)
 
 
-def _budget_error(
-    base: ThrottleLimits, rate: float, mix: Mix, cost: float, headroom: float
-) -> float | None:
-    held = held_rates(base, mix, cost)
-    done = cost / headroom
-    if held is None or done <= BINDING_RATIO * held[0]:
-        return None
-    return min(max(done, held[0]), held[1]) / rate - 1
+def is_due(since_ns: int, now_ns: int) -> bool:
+    """Return whether MIN_INTERVAL_S has passed since a change of limits, or another event."""
+    return now_ns - since_ns >= _EARLY_RATIO * MIN_INTERVAL_S * NS_PER_S
+
+
+def _idle_reason(known: DriveState, now_ns: int) -> Reason | None:
+    idle_ns = now_ns - (known.measured.idle_ns or now_ns)
+    if idle_ns >= IDLE_S * NS_PER_S and known.pricing.mix is not None:
+        return Reason.IDLE
+    return None
+
+
+def _deadband(known: DriveState) -> float:
+    least = SHIFT_RATIO if known.measured.looks <= 2 else mix_law.DEADBAND_RATIO
+    return max(least, mix_law.NOISE_FACTOR * known.measured.price.ratio)
+
+
+def _mispriced(known: DriveState, error: float, now_ns: int) -> tuple[Finding, Reason | None]:
+    """Return the finding on a pricing error beyond the deadband."""
+    active_ns = known.measured.active_ns or now_ns
+    settled = is_due(known.sent.at_ns, now_ns) and is_due(active_ns, now_ns)
+    sign = 1 if error > 0 else -1
+    clear = known.measured.looks > 1 or abs(error) > mix_law.DEADBAND_RATIO
+    if settled and clear and known.finding.suspect == sign:
+        return Finding(Verdict.RETUNED, 0, error), Reason.SHIFT
+    return Finding(Verdict.SUSPECT if settled else Verdict.WAITING, sign, error), None
+
+
+def _is_worth_a_gift(known: DriveState, drift: float, now_ns: int) -> bool:
+    if abs(drift) <= DRIFT_RATIO or not is_due(known.sent.at_ns, now_ns):
+        return False
+    in_force_ns = min(now_ns - known.sent.at_ns, now_ns - (known.measured.active_ns or now_ns))
+    return abs(drift) * (in_force_ns / NS_PER_S) > DRIFT_COST_S
+
+
+class _Priced:
+    """Limits, and the rate that they are made for."""
+
+    __slots__ = ("_base", "_burst_ratio", "_rate", "_separate")
+
+    def __init__(self, base: ThrottleLimits, separate: bool, rate: float, held: float) -> None:
+        self._base, self._separate, self._rate = base, separate, rate
+        self._burst_ratio = held / rate
+
+    def error(self, model: CostModel, mix: Mix, mix_rate: float) -> float | None:
+        """Return e, the worse of two budgets; None if the limits don't matter to the drive.
+
+        mix_rate: the cost of the mix a second.
+        """
+        if not self._separate:
+            return self._budget_error(mix, mix_rate)
+        halves = (Mix(mix.read, _NO_FLOW), Mix(_NO_FLOW, mix.write))
+        errors = (self._budget_error(half, mix_cost(model, half)) for half in halves)
+        return max((error for error in errors if error is not None), key=abs, default=None)
+
+    def _budget_error(self, mix: Mix, cost: float) -> float | None:
+        held = held_rates(self._base, mix, cost)
+        done = cost / self._burst_ratio
+        if held is None or done <= BINDING_RATIO * held[0]:
+            return None
+        return min(max(done, held[0]), held[1]) / self._rate - 1
 
 
 def _at_rate(model: CostModel, mix: Mix, rate: float) -> Mix:
@@ -125,8 +154,3 @@ def _at_rate(model: CostModel, mix: Mix, rate: float) -> Mix:
         return Flow(scale * flow.raw_iops, scale * flow.bps, flow.seen_bytes)
 
     return Mix(scaled(mix.read), scaled(mix.write))
-
-
-def since(start_ns: int, now_ns: int) -> bool:
-    # Ticks may come a little early.
-    return now_ns - start_ns >= 0.95 * MIN_INTERVAL_S * NS_PER_S

@@ -1,1 +1,1 @@
-"""What does a storage serve?"""
+"""What does a storage serve? Its capacity, cost curves, saturation and steadiness."""

@@ -1,4 +1,4 @@
-"""A storage's capacity and cost curves, fitted to the rates that it was measured to serve."""
+"""A storage's capacity and cost curves, fitted to its measured rates."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from itertools import accumulate, combinations
 
 from iokeel.core.curve import CostCurve, CostModel, Point
 
-# A knot fewer is worth this much error: a real device's rates are no truer than that.
+# A curve with fewer points is preferred up to this error: a device's rates vary by as much anyway.
 TOLERANCE_RATIO = 0.03
-# A curve is for people to read and to change.
+# Few enough points for people to read and to change.
 _MOST_KNOTS = 6
+# Significant digits: 3 round a capacity by 0.5 % at most, 4 a cost by 0.05 %.
 _CAPACITY_DIGITS = 3
 _COST_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a storage serves: capacity in normalized I/O operations a second, and its curves.
+    """A storage's capacity, in normalized I/O operations a second, and its cost curves.
 
-    write: None where no writes were measured.
+    write: None if no writes were measured.
     """
 
     capacity: int
@@ -31,13 +32,17 @@ class Fit:
 
     @property
     def model(self) -> CostModel:
-        """The curves; writes cost what reads do where nothing else is known."""
+        """Both curves. Writes that were not measured cost as much as reads."""
         return CostModel(self.read, self.write or self.read)
 
-    def error_ratio(self, size_bytes: int, raw_iops: float, *, write: bool = False) -> float:
-        """Return by how much the rate that the fit foretells for a size is above a measured one."""
+    def cost(self, size_bytes: int, *, write: bool = False) -> float:
+        """Return the cost of one request, in normalized I/O operations."""
         curve = self.model.write if write else self.model.read
-        return self.capacity / curve.cost(size_bytes) / raw_iops - 1
+        return curve.cost(size_bytes)
+
+    def error_ratio(self, size_bytes: int, raw_iops: float, *, write: bool = False) -> float:
+        """Return how far the fitted rate for a size is above a measured one: 0.1 is 10 %."""
+        return self.capacity / self.cost(size_bytes, write=write) / raw_iops - 1
 
 
 def fit(
@@ -47,26 +52,29 @@ def fit(
 ) -> Fit:
     """Fit a capacity and cost curves to raw rates at saturation.
 
-    reads, writes: raw I/O operations a second, > 0, by request size in bytes. The least size of
-    reads, 4 KiB, is the unit: it costs 1, and its fitted rate is the capacity. writes: empty
-    where none were measured. tolerance_ratio: the error up to which fewer points are better.
+    reads, writes: raw I/O operations a second, > 0, by request size in bytes. The smallest read,
+    4 KiB, is the unit: it costs 1, and its fitted rate is the capacity. writes: empty if none were
+    measured. tolerance_ratio: the error up to which a curve with fewer points is preferred.
     """
-    served = _knots({size: 1 / rate for size, rate in reads.items()}, tolerance_ratio)
-    capacity = max(1, round(_rounded(1 / served[0][1], _CAPACITY_DIGITS)))
-    unit_s = served[0][1]
-    read = CostCurve(tuple((size, _cost(time_s / unit_s)) for size, time_s in served))
-    if not writes:
-        return Fit(capacity, read, None)
-    served = _knots({size: 1 / rate for size, rate in writes.items()}, tolerance_ratio)
-    return Fit(capacity, read, CostCurve(tuple((s, _cost(t / unit_s)) for s, t in served)))
+    read_times = _knots(reads, tolerance_ratio)
+    unit_s = read_times[0][1]
+    capacity = max(1, round(_rounded(1 / unit_s, _CAPACITY_DIGITS)))
+    write_curve = _curve(_knots(writes, tolerance_ratio), unit_s) if writes else None
+    return Fit(capacity, _curve(read_times, unit_s), write_curve)
 
 
-def _knots(times: Mapping[int, float], tolerance_ratio: float) -> list[Point]:
-    """Return the fewest points between which lines are within a tolerance of times by size.
+def _curve(times: Sequence[Point], unit_s: float) -> CostCurve:
+    """Return the curve of (size, seconds a request), with unit_s as the cost of 1."""
+    return CostCurve(tuple((size, _rounded(s / unit_s, _COST_DIGITS)) for size, s in times))
 
-    The best that a handful can do where no handful is that near.
+
+def _knots(rates: Mapping[int, float], tolerance_ratio: float) -> list[Point]:
+    """Return the fewest points whose connecting lines are within a tolerance of the measured times.
+
+    A point is (size, seconds a request). If six points can't meet the tolerance, return the best
+    six.
     """
-    points = _rising(sorted(times.items()))
+    points = _rising(sorted((size, 1 / rate) for size, rate in rates.items()))
     best: list[Point] = points
     for count in range(2, min(len(points), _MOST_KNOTS) + 1):
         ends = points[0][0], points[-1][0]
@@ -82,7 +90,7 @@ def _knots(times: Mapping[int, float], tolerance_ratio: float) -> list[Point]:
 
 
 def _rising(points: Sequence[Point]) -> list[Point]:
-    """Return points that never fall, as near as can be in ratio (pool adjacent violators)."""
+    """Return the nearest points, in ratio, that never fall (pool adjacent violators)."""
     pools: list[tuple[float, int]] = []  # mean logarithm, count
     for _, y in points:
         pools.append((math.log(y), 1))
@@ -94,9 +102,9 @@ def _rising(points: Sequence[Point]) -> list[Point]:
 
 
 def _least_squares(points: Sequence[Point], knots: Sequence[int]) -> list[Point]:
-    """Return the values at knots that make the least sum of squared relative errors.
+    """Return the values at knots that minimise the sum of squared relative errors.
 
-    A point weighs on the two knots beside it alone, so the equations have three diagonals.
+    A point affects only the two knots beside it, so the equations are tridiagonal.
     """
     last = len(knots) - 1
     diagonal, beside, right = [0.0] * len(knots), [0.0] * len(knots), [0.0] * len(knots)
@@ -117,19 +125,15 @@ def _least_squares(points: Sequence[Point], knots: Sequence[int]) -> list[Point]
     for i in reversed(range(last)):
         values.append((right[i] - beside[i] * values[-1]) / diagonal[i])
     values.reverse()
-    # Squares can overshoot below zero, and below a neighbour, where times jump.
+    # If times jump, least squares can undershoot zero, or the knot before.
     floor = min(y for _, y in points)
     return list(zip(knots, accumulate((max(v, floor) for v in values), max), strict=True))
 
 
 def _worst(knots: Sequence[Point], points: Sequence[Point]) -> float:
-    """Return the largest error of lines between knots, as a ratio."""
+    """Return the largest error of the lines between knots, as a ratio."""
     curve = CostCurve(tuple(knots))
     return max(abs(curve.cost(x) / y - 1) for x, y in points)
-
-
-def _cost(cost: float) -> float:
-    return _rounded(cost, _COST_DIGITS)
 
 
 def _rounded(value: float, digits: int) -> float:

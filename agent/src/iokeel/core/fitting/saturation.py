@@ -1,4 +1,4 @@
-"""How deep a queue a storage can use, and how long its requests take at a part of its rate."""
+"""A storage's saturation depth, and its latency at a part of its full rate."""
 
 from __future__ import annotations
 
@@ -6,48 +6,51 @@ import math
 from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 
-# A queue twice as deep that gains less than this gains nothing but latency.
+# If doubling the depth gains less than this, it adds latency and nothing else.
 GROWTH_RATIO = 1.05
+# The deepest queue that is tried, in requests.
 MOST_DEPTH = 512
-# The part of its full rate at which a storage's latency is that of one that is well used.
+# The part of its full rate that a well-used storage serves. Latency is estimated there.
 LOAD_RATIO = 0.8
 
 
-def saturate(
+def saturation_depth(
     rate_at: Callable[[int], float],
     start: int = 1,
     patience: int = 1,
     most_latency_s: float = math.inf,
 ) -> int:
-    """Return the queue depth beyond which twice the depth gains less than 5 %.
+    """Return the queue depth at which doubling it gains less than 5 %.
 
-    rate_at: measures the rate at a depth, from `start` on doubling, MOST_DEPTH at most. patience:
-    doublings that have to gain nothing; 2 where a search begins at 1, for a disk that serves one
-    request at a time has no choice between two, and gains by its queue from three on.
-    most_latency_s: what a request may take in a queue that is tried: one that isn't renewed several
-    times while its rate is measured shows what it began with.
+    rate_at: measures the rate at a depth. It is called with `start`, then with twice that, and so
+    on up to MOST_DEPTH. patience: how many doublings in a row must gain nothing. Give 2 to a search
+    from depth 1: a disk that serves one request at a time gains nothing from a second, because it
+    can only reorder three or more. most_latency_s: the longest that a request may take in a queue
+    that is tried. The queue must turn over several times in a run, or the run measures only the
+    requests it began with.
     """
     depth, rate = start, rate_at(start)
-    deeper, idle = 2 * start, 0
-    while deeper <= min(MOST_DEPTH, most_latency_s * rate) and idle < patience:
-        gained = rate_at(deeper)
-        if gained >= GROWTH_RATIO * rate:
-            depth, rate, idle = deeper, gained, 0
+    deeper, idle_doublings = 2 * start, 0
+    while deeper <= min(MOST_DEPTH, most_latency_s * rate) and idle_doublings < patience:
+        deeper_rate = rate_at(deeper)
+        if deeper_rate >= GROWTH_RATIO * rate:
+            depth, rate, idle_doublings = deeper, deeper_rate, 0
         else:
-            idle += 1
+            idle_doublings += 1
         deeper *= 2
     return depth
 
 
 def open_latency_s(rates: Mapping[int, float], load_ratio: float = LOAD_RATIO) -> float:
-    """Return the mean latency of requests that arrive at random at a part of the full rate.
+    """Return the mean latency of requests that arrive at random, at a part of the full rate.
 
-    rates: a second, by the queue depth that was kept up (1 among them), to saturation. The
-    storage is taken for a server whose rate with n requests in it is the rate that was measured
-    with n kept in it (Norton's theorem for queues; Chandy, Herzog and Woo, "Parametric analysis
-    of queuing networks", 1975): exact for one server, for several, and for what they make up.
+    rates: requests a second by the queue depth kept up, from depth 1 to saturation. load_ratio: the
+    part of the full rate, above 0 and below 1. The storage is modelled as a server that, with n
+    requests in it, works at the rate measured at depth n (Norton's theorem for queues; Chandy,
+    Herzog and Woo, "Parametric analysis of queuing networks", 1975). This is exact for one server,
+    for several, and for networks of them.
     """
-    served = _by_number(rates)
+    served = _rates_by_count(rates)
     arrivals = load_ratio * served[-1]
     # The odds of n requests in the storage, from n = 0 to the deepest measured.
     logs = [0.0, *accumulate(math.log(arrivals / rate) for rate in served)]
@@ -56,14 +59,14 @@ def open_latency_s(rates: Mapping[int, float], load_ratio: float = LOAD_RATIO) -
     # Beyond the deepest, each is load_ratio times the one before.
     deepest, tail = len(served), load_ratio / (1 - load_ratio)
     total = sum(odds) + odds[-1] * tail
-    number = sum(n * p for n, p in enumerate(odds)) + odds[-1] * tail * (
+    requests = sum(n * p for n, p in enumerate(odds)) + odds[-1] * tail * (
         deepest + 1 / (1 - load_ratio)
     )
-    return number / total / arrivals
+    return requests / total / arrivals
 
 
-def _by_number(rates: Mapping[int, float]) -> list[float]:
-    """Return the rate for each number of requests from 1 on; it never falls."""
+def _rates_by_count(rates: Mapping[int, float]) -> list[float]:
+    """Return the rate with 1, 2, 3, ... requests in the storage; it never falls."""
     depths = sorted(rates)
     best = list(accumulate((rates[depth] for depth in depths), max))
     served = [best[0]]

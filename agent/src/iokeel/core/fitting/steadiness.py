@@ -1,4 +1,4 @@
-"""Whether a storage's rate is one figure, or two, or none."""
+"""How a storage's rate varies over time: one figure, two figures, or neither."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-# What differs by more is not one figure.
+# Rates that differ by more than this are not one figure.
 SPREAD_RATIO = 0.15
-# A mode is what a storage is in for a part of the time, not once.
+# A set of rates is a mode if it has this part of them, and this many: one hiccup is no mode.
 _LEAST_SHARE = 0.15
 _LEAST_SAMPLES = 3
-# Modes have more empty space between them than within.
+# The gap between two modes takes up at least this part of the distance between their means.
 _LEAST_GAP_RATIO = 0.5
-# A rate is not counted from fewer requests: chance alone would spread it.
+# Fewer requests than this don't make a rate: chance alone would spread it.
 _LEAST_REQUESTS = 400
 
 
@@ -22,8 +22,8 @@ _LEAST_REQUESTS = 400
 class Steadiness:
     """How rates are spread.
 
-    spread_ratio: from the lowest tenth to the highest tenth, over the median. modes: the mean
-    rates of the two sets that they fall into, lower first; None where there are no two.
+    spread_ratio: the distance from the lowest tenth to the highest tenth, over the median. modes:
+    the mean rates of the two sets that the rates form, lower first; None if they form no two sets.
     lower_share: the part of the rates in the lower set, 0 to 1.
     """
 
@@ -33,12 +33,12 @@ class Steadiness:
 
     @property
     def steady(self) -> bool:
-        """Whether one figure tells the rate."""
+        """Whether one figure describes the rate."""
         return self.modes is None and self.spread_ratio <= SPREAD_RATIO
 
 
 def steadiness(rates: Sequence[float]) -> Steadiness:
-    """Return how rates, at least one and none negative, are spread."""
+    """Return how rates are spread. Give at least one; none may be negative."""
     ranked = sorted(rates)
     middle = median(ranked)
     if not middle:
@@ -57,11 +57,12 @@ def steadiness(rates: Sequence[float]) -> Steadiness:
     return Steadiness(spread, (low, high), cut / len(ranked))
 
 
-def pooled(runs: Sequence[Sequence[float]], window_s: float) -> list[float]:
-    """Return rates over spans long enough to be counted, from runs' rates by window.
+def joined_windows(runs: Sequence[Sequence[float]], window_s: float) -> list[float]:
+    """Return the runs' rates over spans that have enough requests to be counted.
 
-    Windows of a run are joined until a span has some hundred requests on average; a span never
-    has windows of two runs, and a run that is too short for one is one.
+    runs: each run's rates, one per window of `window_s`. Windows are joined until a span has some
+    400 requests on average. No span crosses from one run to the next; a run too short for a span
+    counts as one.
     """
     mean = fmean(rate for run in runs for rate in run)
     wanted = math.ceil(_LEAST_REQUESTS / (mean * window_s)) if mean else 1

@@ -1,28 +1,32 @@
-"""What a storage can serve now: its capacity, corrected by the latency that it shows.
+"""Corrects a storage's capacity by the latency that it shows.
 
-Two feedbacks by one law: down fast, up slowly, within bounds. With l the mean latency of an
-interval of t seconds, T its target, and `used` the ratio that was really used while there was
-something to do:
+Two feedbacks follow one law: down fast, up slowly, within bounds. Let l be the mean latency of an
+interval of t seconds, T its target, and `used` the ratio that was really used while there was work:
 
     l > T, while loaded:                 min(ratio, SLACK * used) * max(STEP, (T / l)**POWER)**t
     l < CALM_RATIO * T, while short:     ratio * (1 + UP_RATIO * (1 - l / (CALM_RATIO * T)))**t
 
-- The *ratio* corrects what was configured or calibrated, by the mean latency of the storage's own
-  requests. A storage that is full does what it can, whatever it was believed to do: so the first
-  step down is to what it did, and the latency, which says no more than that it is too much, only
-  decides on the small ones after it.
-- The *room* is the part of the capacity that drives without a latency target may use while
-  others on the storage have one. It begins at HEADROOM_RATIO, so that a burst of a drive that was
-  idle finds a device that isn't full, and follows the worst of l / T over the drives that have a
-  target and were active. While those are idle it stays where it is.
+No second takes more than 1 - DOWN_MOST of it.
+
+- The *ratio* corrects the configured capacity by the mean latency of the storage's own requests. A
+  full storage does as much as it can, whatever it was believed to do. So the first step down goes
+  to that, and the latency, which only says that it is too much, decides the small ones after it.
+- The *room* is the part of the capacity for drives without a latency target, while others on the
+  storage have one (headroom.py). It begins at HEADROOM_RATIO, and follows the worst l / T of the
+  drives that have a target and were active. While those are idle it stays.
+
+A storage without a configured capacity has a *peak* instead, the most that it was seen to do. It
+doubles or halves in LEARN_S at most.
+
+docs/measurements.md shows the cost and gain of each constant.
 """
 
 from __future__ import annotations
 
 from iokeel.core.counters import NS_PER_S
-from iokeel.core.drive.retune import GIFT_S
+from iokeel.core.limits import BUCKET_S
 from iokeel.core.sharing.latency import is_loaded, storage_strain
-from iokeel.core.sharing.storage import StorageLoad
+from iokeel.core.sharing.storage import StorageActivity
 from iokeel.core.state import DriveState, StorageState
 
 POWER = 0.1
@@ -32,10 +36,9 @@ DOWN_MOST = 0.7
 UP_RATIO = 0.16
 CALM_RATIO = 0.7
 HEADROOM_RATIO = 0.85
+LEARN_S = 300.0
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
 LONGEST_S = 2.0
-# A storage whose capacity nobody knows is found to do twice as much, or half, in this time at most.
-LEARN_S = 300.0
 
 
 def follow(
@@ -49,9 +52,9 @@ def follow(
 ) -> float:
     """Return a ratio after one interval.
 
-    strain: latency over its target, > 0; None where it isn't known, which changes nothing. used:
-    the part of what the ratio is of that was used. short: whether somebody wants more than the
-    ratio lets him have. loaded: whether the strain can be due to load at all.
+    strain: latency over its target, > 0; None if unknown, which changes nothing. used: the ratio
+    that was really used. short: somebody wants more than the ratio allows. loaded: the strain can
+    be due to load.
     """
     if strain is None:
         return ratio
@@ -65,69 +68,77 @@ def follow(
 
 
 def ratio_after(
-    was: StorageState, load: StorageLoad | None, total: float | None, let: float = 1.0
+    before: StorageState,
+    activity: StorageActivity | None,
+    total: float | None,
+    usable_part: float = 1.0,
 ) -> float:
-    """Return the ratio after an interval in which `total` was done; None: that is not known.
+    """Return the ratio after an interval.
 
-    let: the part of it that could be used, where headroom is kept for protected drives. Above what
-    it was configured to do, it doesn't grow then: the more it can do, the more headroom there is.
+    total: the rate of all its drives; None if unknown. usable_part: of the capacity, less than 1
+    while headroom is kept for protected drives. The ratio then doesn't grow beyond 1, because more
+    capacity would only mean more headroom.
     """
-    policy = was.policy
+    policy, ratio = before.policy, before.feedback.ratio
     if policy.capacity is None or policy.latency_target_ms is None:
-        return was.ratio
-    strain = storage_strain(policy, load)
-    if load is None and was.counters is None and was.usable is not None:
-        strain = 0.99 * CALM_RATIO  # all drives wait for their throttles, so nobody's latency tells
-    if strain is not None and load is not None and not is_loaded(load):  # it isn't full
-        strain = min(strain, 0.5 * CALM_RATIO)
-    before = storage_strain(policy, was.load)
-    if strain is not None and before is not None and strain < 1:  # one calm reading may be noise
-        strain = min(1.0, max(strain, before))
-    elapsed_s = load.elapsed_s if load else 1.0
-    busy = load.busy_ratio if load and load.busy_ratio else 1.0
-    used = was.ratio
-    if total is not None:  # what it does when it has something to do, and all of it may be used
-        used = total / policy.capacity / busy / let
-    if strain is not None and strain > 1:  # that was so while it had something to do
-        elapsed_s *= busy
-    ratio = follow(
-        was.ratio,
+        return ratio
+    strain = _strain(before, activity)
+    elapsed_s = activity.elapsed_s if activity else 1.0
+    busy_ratio = activity.busy_ratio if activity and activity.busy_ratio else 1.0
+    used = ratio
+    if total is not None:  # while it had work, of the part that could be used
+        used = total / policy.capacity / busy_ratio / usable_part
+    if strain is not None and strain > 1:  # it was overloaded only while it had work
+        elapsed_s *= busy_ratio
+    after = follow(
+        ratio,
         strain,
         used=used,
-        short=was.short,
-        loaded=is_loaded(load),
+        short=before.division.short,
+        loaded=is_loaded(activity),
         elapsed_s=elapsed_s,
     )
-    if let < 1:
-        ratio = min(ratio, max(1.0, was.ratio))
-    return min(policy.most_ratio, max(policy.least_ratio, ratio))
+    if usable_part < 1:
+        after = min(after, max(1.0, ratio))
+    return min(policy.most_ratio, max(policy.least_ratio, after))
 
 
-def peak_after(was: StorageState, total: float, suffers: bool, elapsed_s: float) -> float:
-    """Return what a storage of unknown capacity is taken to be able to do.
+def peak_after(before: StorageState, total: float, suffers: bool, elapsed_s: float) -> float:
+    """Return the capacity that a storage is taken to have if nobody has configured it.
 
-    Before a drive has ever suffered: what was done at most, lately. Then it is put to use, so that
-    what is done says less: it grows while that isn't enough and nobody suffers, and shrinks
-    while somebody does.
+    It is the most that was done lately, until a drive suffers for the first time. From then on the
+    capacity is divided, so that the rate tells less: the peak grows while it isn't enough and
+    nobody suffers, and shrinks while somebody does.
     """
+    peak = before.feedback.peak
     change: float = 2.0 ** (elapsed_s / LEARN_S)
-    if was.usable is None or suffers:
-        return max(total, was.peak / change)
-    return max(total, was.peak * change if was.short else was.peak)
+    if before.division.usable is None or suffers:
+        return max(total, peak / change)
+    return max(total, peak * change if before.division.short else peak)
 
 
 def gift(known: DriveState) -> float:
-    """Return what stock QEMU lets a drive do for nothing after a change of its limits.
+    """Return the rate that stock QEMU let through for nothing after a change of limits.
 
-    In normalized I/O operations a second, over the last interval; 0 two intervals after it.
+    In normalized I/O operations a second, over the last interval; 0 two intervals after the change.
     """
-    if (
-        known.abilities.keeps_levels
-        or known.rates is None
-        or known.counters is None
-        or known.held is None
-    ):
+    did, counters, held = known.measured.rates, known.measured.counters, known.pricing.rate
+    if known.abilities.keeps_levels or did is None or counters is None or held is None:
         return 0.0
-    elapsed_s = known.rates.elapsed_s
-    since_s = (known.counters.at_ns - known.sent_ns) / NS_PER_S
-    return GIFT_S * known.held / elapsed_s if since_s < 2 * elapsed_s + GIFT_S else 0.0
+    since_s = (counters.at_ns - known.sent.at_ns) / NS_PER_S
+    return BUCKET_S * held / did.elapsed_s if since_s < 2 * did.elapsed_s + BUCKET_S else 0.0
+
+
+def _strain(before: StorageState, activity: StorageActivity | None) -> float | None:
+    """Return the strain that the ratio follows: a cautious reading of the storage's own."""
+    policy = before.policy
+    strain = storage_strain(policy, activity)
+    if activity is None and before.counters is None and before.division.usable is not None:
+        # Nobody's latency tells, because all drives wait for their throttles: so it is calm.
+        strain = 0.99 * CALM_RATIO
+    if strain is not None and activity is not None and not is_loaded(activity):
+        strain = min(strain, 0.5 * CALM_RATIO)  # it isn't full
+    last = storage_strain(policy, before.activity)
+    if strain is not None and last is not None and strain < 1:  # one calm reading may be noise
+        strain = min(1.0, max(strain, last))
+    return strain

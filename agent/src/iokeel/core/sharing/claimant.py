@@ -1,4 +1,4 @@
-"""A drive with a policy, as one that takes part in a division."""
+"""Describes a drive with a policy as a claimant in a division."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from math import inf
 from iokeel.core.counters import NS_PER_S, DriveId
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.divide import Claim, Division
-from iokeel.core.state import DriveSeen, DriveState, Share
+from iokeel.core.state import DriveState, Share
 
-# Where few large requests are all that a drive may do, a second may hold none of them, or two.
-HELD_S = 2.5
+# A drive that may only do a few large requests has seconds with none of them, and with two. So one
+# reading below the limit doesn't end its demand; it counts as backlogged for so long.
+BACKLOG_S = 2.5
 
 
 @dataclass(slots=True)
-class Party:
-    """A drive: what it may do at most, what it wants, and its share so far.
+class Claimant:
+    """A drive: the most that it may have, its demand, and its share so far.
 
-    Not frozen: tenants' limits and storages are divided one after another.
+    Not frozen, because tenants' limits and storages are divided one after another.
     """
 
     drive: DriveId
     known: DriveState
     policy: DrivePolicy
     tenant: str | None
-    ceiling: float
+    most: float
     wants: float
     share: Share | None = None
 
@@ -34,38 +35,37 @@ class Party:
         return Claim(self.policy.reservation, self.policy.weight, self.wants)
 
 
-def party_of(drive: DriveId, known: DriveState, now: DriveSeen) -> Party:
-    """Return a drive with a policy as a party that wants what it seems to."""
-    assert now.policy is not None
-    ceiling = inf if known.ceiling is None else float(known.ceiling)
-    if now.policy.separate_budgets:
-        ceiling *= 2
-    if known.backlogged or _was_just_held(known):
-        wants = ceiling
-    elif known.rate is None:  # it may be about to do anything
-        wants = min(ceiling, max(known.demand, now.policy.reservation))
+def claimant_of(drive: DriveId, known: DriveState, policy: DrivePolicy) -> Claimant:
+    """Return a drive with a policy as a claimant."""
+    most = inf if known.ceiling is None else float(known.ceiling)
+    if policy.separate_budgets:
+        most *= 2
+    if known.demand.backlogged or _was_just_backlogged(known):
+        wants = most
+    elif known.measured.rate is None:  # it may be about to do anything
+        wants = min(most, max(known.demand.rate, policy.reservation))
     else:
-        wants = min(ceiling, known.demand)
-    return Party(drive, known, now.policy, now.tenant, ceiling, wants)
+        wants = min(most, known.demand.rate)
+    return Claimant(drive, known, policy, known.tenant, most, wants)
 
 
-def _was_just_held(known: DriveState) -> bool:
-    """Whether its limits held a drive a moment ago: one reading of less is no end of its demand."""
-    if known.counters is None or not known.bound_ns:
+def _was_just_backlogged(known: DriveState) -> bool:
+    counters, backlogged_ns = known.measured.counters, known.demand.backlogged_ns
+    if counters is None or not backlogged_ns:
         return False
-    return known.counters.at_ns - known.bound_ns < HELD_S * NS_PER_S
+    return counters.at_ns - backlogged_ns < BACKLOG_S * NS_PER_S
 
 
 def share_of(
-    party: Party, division: Division, amount: float, pool: float, storage: str | None
+    claimant: Claimant, division: Division, amount: float, pool: float, storage: str | None
 ) -> Share:
-    """Return what a party may do of a pool: what it got, or is entitled to if it wakes.
+    """Return a claimant's share of a pool: its amount, or more if it is entitled to more.
 
-    storage: whose pool it is; None where it is its tenant's.
+    storage: the one whose pool it is; None if it is the tenant's.
     """
-    claim = party.claim
+    claim = claimant.claim
     owed = division.kept * claim.reservation
     most = pool if division.level == inf else max(amount, division.entitled(claim))
-    tenant = party.tenant if storage is None else None
+    tenant = claimant.tenant if storage is None else None
     by_weight = inf if division.level == inf else division.level * claim.weight
     return Share(min(most, pool), storage, tenant, owed, by_weight)

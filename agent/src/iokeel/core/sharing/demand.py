@@ -1,47 +1,79 @@
-"""What a drive wants that its own limits don't hold.
+"""Estimates a drive's demand: the rate that it would have if its own limits didn't hold it.
 
-It may do all it wants, or all that its storage lets it do beside others. The counters don't tell,
-but what comes after does: a drive that its storage holds does more as soon as others make way. So
-one that does more than lately is taken to go on growing, and to want what it is owed, until it
-stops. That costs the others what it doesn't use, for a tick or two.
+Its storage may hold it too. The counters don't tell, but the next ones do: a drive that its storage
+holds does more as soon as others make way. So a drive that does more than lately is taken to go on
+growing, and to want its reservation, until it stops growing. That costs the others the part that it
+doesn't use, for a tick or two.
+
+All rates are normalized I/O operations a second.
 """
 
 from __future__ import annotations
 
-from iokeel.core.abilities import STOCK, Abilities
+from iokeel.core.abilities import Abilities
+from iokeel.core.counters import Rates
+from iokeel.core.drive.binding import Use
+from iokeel.core.state import Demand, Measured
 
-# How many intervals, besides the last, tell what a drive wants. When limits of others on stock QEMU
-# change, that disturbs it for one, and it needs one to come back. Neither is a change of what it
-# wants; but what it really leaves is idle for as long.
-STOCK_INTERVALS = 2
-EXACT_INTERVALS = 1
-# By how much it has to do more than in all of them, and how often that is added to what it does.
+# How many intervals before the last one count. If others' limits change on stock QEMU, the gift
+# disturbs a drive for one interval, and it needs one to come back; neither is a change of its
+# demand. But a demand that has really gone is remembered for as long.
+INTERVALS_WITH_GIFTS = 2
+_INTERVALS = 1
+# A drive grows if it does this much more than in all of them, and this many times the increase is
+# then added to its rate.
 GROWING_RATIO = 1.1
 GROWTH = 2.0
-# What an active drive may want of a storage that is too slow for its latency target, as a multiple
-# of what it does there: nothing grows on a storage that is full.
+# The most that an active drive may want of a storage too slow for its latency target, as a multiple
+# of its rate: nothing grows on a storage that is full.
 HIDDEN = 2.0
 
 
 def demand_after(
-    lately: tuple[float, ...], rate: float, reservation: float, abilities: Abilities = STOCK
-) -> tuple[tuple[float, ...], float]:
-    """Return what a drive did in the last intervals, newest first, and what it wants.
+    before: Demand, measured: Measured, use: Use, reservation: int, abilities: Abilities
+) -> Demand:
+    """Return a drive's demand after an interval whose rates are known.
 
-    lately: what this returned an interval before. rate: what it did in the one just ended. All in
-    normalized I/O operations a second.
+    use: of its limits. reservation: of its policy.
     """
-    intervals = EXACT_INTERVALS if abilities.keeps_levels else STOCK_INTERVALS
-    most = max(lately, default=rate)
+    assert measured.rates is not None
+    assert measured.rate is not None
+    assert measured.counters is not None
+    recent, rate = demand_rate(before.recent, measured.rate, reservation, abilities)
+    return Demand(
+        recent,
+        rate,
+        backlogged=use.held,
+        backlogged_ns=measured.counters.at_ns if use.held else before.backlogged_ns,
+        throttled_s=before.throttled_s + _throttled_s(measured.rates, use),
+    )
+
+
+def demand_rate(
+    recent: tuple[float, ...], rate: float, reservation: float, abilities: Abilities
+) -> tuple[tuple[float, ...], float]:
+    """Return a drive's rates in the last intervals, newest first, and its demand.
+
+    recent: as this returned it an interval before. rate: of the interval just ended.
+    """
+    intervals = _INTERVALS if abilities.keeps_levels else INTERVALS_WITH_GIFTS
+    most = max(recent, default=rate)
     demand = max(rate, most)
     if rate > GROWING_RATIO * most:
         demand = max(rate + GROWTH * (rate - most), float(reservation))
-    return (rate, *lately[: intervals - 1]), demand
+    return (rate, *recent[: intervals - 1]), demand
 
 
 def hidden_demand(demand: float, busy_ratio: float) -> float:
-    """Return what an active drive may want of a storage that is too slow.
+    """Return the demand that an active drive may have of a storage that is too slow.
 
-    busy_ratio: the part of the interval in which the storage had something to do, above 0.
+    busy_ratio: the part of the interval in which the storage was busy, above 0.
     """
     return HIDDEN * demand / busy_ratio
+
+
+def _throttled_s(did: Rates, use: Use) -> float:
+    """Return how long the drive was throttled in an interval, in seconds."""
+    if did.throttled is not None:
+        return max(did.throttled.held_s(write=False), did.throttled.held_s(write=True))
+    return did.elapsed_s if use.full else 0.0

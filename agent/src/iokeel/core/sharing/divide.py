@@ -1,14 +1,13 @@
-"""How a capacity is divided: reservations first, then the rest by weight, nothing wasted.
+"""Divides a capacity: reservations first, then the rest by weight, nothing wasted.
 
-A claim has a reservation r, a weight w and what it wants at most, x. It is owed o = min(r, x).
-Where the sum of what is owed is more than the capacity C, all of it is scaled down together, by
-`kept`. Else each gets
+A claim has a reservation r, a weight w and a demand x. It is owed o = min(r, x). If more is owed
+in all than the capacity C, everything owed is scaled down together, by `kept`. Else each gets
 
     o + min(w * level, x - o)
 
-with the one level at which the sum is C, or with no level at all (infinite) where the sum of
-what is wanted fits. That is max-min fairness over what comes on top of the reservations, found
-in one pass over the claims in the order in which they are satisfied: O(n log n).
+with the one level at which the sum is C. The level is infinite if the sum of all demands fits.
+This is max-min fairness over the amounts on top of the reservations. One pass over the claims
+finds it, in the order in which they are satisfied: O(n log n).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import NamedTuple
 
 
 class Claim(NamedTuple):
-    """What one drive or tenant asks of a capacity, in its unit.
+    """A drive's or tenant's claim on a capacity, in its unit.
 
-    reservation: >= 0. weight: > 0. wants: the most it can use, >= 0, inf where there is no end.
+    reservation: >= 0. weight: > 0. wants: the most it can use, >= 0, inf if there is no end.
     """
 
     reservation: float
@@ -33,10 +32,10 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A capacity divided. amounts: what each claim gets, in their order.
+    """A divided capacity. amounts: of each claim, in their order.
 
-    level: what a unit of weight gets on top of what is owed; inf where all wants fit. kept: the
-    part of the reservations that fits, 0 to 1.
+    level: the amount for a unit of weight, on top of the amounts owed; inf if all demands fit.
+    kept: the part of the reservations that fits, 0 to 1.
     """
 
     amounts: tuple[float, ...]
@@ -44,12 +43,12 @@ class Division:
     kept: float
 
     def entitled(self, claim: Claim) -> float:
-        """Return what a claim would get at this level if it wanted more, inf for all it wants."""
+        """Return the amount that a claim would get at this level if it wanted more; may be inf."""
         return self.kept * claim.reservation + claim.weight * self.level
 
 
 def divide(capacity: float, claims: Sequence[Claim]) -> Division:
-    """Divide a capacity (>= 0) among claims. Never gives out more than it, nor than is wanted."""
+    """Divide a capacity (>= 0) among claims. Never gives more than it, nor more than they want."""
     owed = [min(claim.reservation, claim.wants) for claim in claims]
     total = sum(owed)
     if total > capacity:
@@ -73,10 +72,10 @@ def divide(capacity: float, claims: Sequence[Claim]) -> Division:
 
 
 def cut_by_weight(budget: float, claims: Sequence[Claim], amounts: Sequence[float]) -> list[float]:
-    """Take what amounts exceed a budget by, lowest weight first, never below what is owed.
+    """Cut amounts down to a budget, lowest weight first, never below the amounts owed.
 
-    claims of one weight give up the same part of what they have on top of what they are owed.
-    Returns the amounts left; they are above the budget where only what is owed is left.
+    Claims of one weight give up the same part of their amounts on top of those owed. Returns the
+    amounts left; they exceed the budget if only amounts owed are left.
     """
     excess = sum(amounts) - budget
     left = list(amounts)

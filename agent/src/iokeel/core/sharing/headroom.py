@@ -1,17 +1,16 @@
-"""The room that drives without a latency target have beside those with one.
+"""Keeps headroom for drives with a latency target.
 
-The others' room is a part of what a storage can do (capacity.py says how it follows latency). What
-is left is there for the protected drives as soon as they wake: the others' shares don't
-change then, so no limits have to, and stock QEMU gives nothing away just when it hurts. What
-the others have beyond the room is taken from the lowest weight first, and never from what they
-are owed.
+On a storage with such *protected* drives, the other drives have the *room*: a part of the capacity
+(capacity.py says how it follows latency). The rest is headroom. Protected drives have it as soon as
+they wake: the others' shares don't change then, so no limits have to, and stock QEMU
+lets nothing through for free just when it hurts. If the others' shares exceed the room, they are
+cut, lowest weight first, but never below the amounts owed.
 
-Large reads of the others that are each paced on their own still meet by chance, and whoever comes
-then waits for all of them. So, where QEMU can, they wait for their throttle in parts that are as
-good for the disk as the whole (CostModel.split_size). A sync that comes right after its write makes
-the disk write at once, and holds up whoever comes then. So, where QEMU can, syncs wait for each
-other, for half of what their drive's next write will at most, while the disk writes by itself. Both
-depend on policies alone.
+Large reads of the others are each paced on their own, but still meet by chance, and a small request
+that comes then waits for all of them. If QEMU supports it, they wait for their throttle in parts,
+which are as good for the disk as the whole (CostModel.split_size). A sync right after its write
+makes the disk write at once, and holds up the requests that come then. If QEMU supports it, syncs
+wait for each other, for half of their drive's next wait at most. Both depend on policies alone.
 """
 
 from __future__ import annotations
@@ -21,92 +20,98 @@ from dataclasses import replace
 
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
+from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.capacity import follow
-from iokeel.core.sharing.claimant import Party
+from iokeel.core.sharing.claimant import Claimant
 from iokeel.core.sharing.divide import cut_by_weight
 from iokeel.core.sharing.latency import drive_strain
-from iokeel.core.state import StorageSeen, StorageState
+from iokeel.core.state import StorageState
 
-# The least part of a storage that the others keep, what they are owed aside.
+# The least part of a storage that the others keep, apart from the amounts owed.
 _LEAST_ROOM = 0.05
 
 
-def strain_of(protected: Sequence[Party]) -> tuple[float | None, list[DriveId]]:
-    """Return the worst latency over its target, and the drives that are above theirs."""
-    strains = [(strain, p.drive) for p in protected if (strain := drive_strain(p.known))]
+def worst_strain(protected: Sequence[Claimant]) -> tuple[float | None, list[DriveId]]:
+    """Return the worst latency over its target, and the drives above their targets."""
+    strains = [(strain, c.drive) for c in protected if (strain := drive_strain(c.known))]
     worst = max((strain for strain, _ in strains), default=None)
     return worst, [drive for strain, drive in strains if strain > 1]
 
 
 def room_after(
-    was: StorageState, worst: float | None, others: Sequence[Party], elapsed_s: float
+    before: StorageState, worst: float | None, others: Sequence[Claimant], elapsed_s: float
 ) -> float:
     """Return the room after an interval in which `worst` was the protected drives' strain."""
-    used = was.room
-    if was.usable and all(p.known.rate is not None for p in others):
-        used = sum(p.known.rate or 0.0 for p in others) / was.usable
-    return follow(was.room, worst, used=used, short=was.short, loaded=True, elapsed_s=elapsed_s)
+    room, usable = before.feedback.room, before.division.usable
+    rates = [c.known.measured.rate for c in others]
+    used = room
+    if usable and None not in rates:
+        used = sum(rate or 0.0 for rate in rates) / usable
+    return follow(
+        room, worst, used=used, short=before.division.short, loaded=True, elapsed_s=elapsed_s
+    )
 
 
-def least_room(usable: float, others: Sequence[Party]) -> float:
-    """Return the least room that leaves the others what they are owed."""
-    owed = sum(min(float(p.policy.reservation), p.wants) for p in others)
+def least_room(usable: float, others: Sequence[Claimant]) -> float:
+    """Return the least room that leaves the others the amounts owed."""
+    owed = sum(min(float(c.policy.reservation), c.wants) for c in others)
     return min(1.0, max(owed / usable, _LEAST_ROOM)) if usable else 1.0
 
 
-def claim_headroom(headroom: float, protected: Sequence[Party]) -> None:
-    """Let protected drives want what is left for them, so that the others never count on it."""
-    weight = sum(p.policy.weight for p in protected)
-    for party in protected:
-        mine = headroom * party.policy.weight / weight
-        party.wants = max(party.wants, min(party.ceiling, mine))
+def claim_headroom(headroom: float, protected: Sequence[Claimant]) -> None:
+    """Let protected drives claim the headroom, so that the others never count on it."""
+    weight = sum(c.policy.weight for c in protected)
+    for claimant in protected:
+        part = headroom * claimant.policy.weight / weight
+        claimant.wants = max(claimant.wants, min(claimant.most, part))
 
 
-def split_for(now: StorageSeen, protected: Sequence[Party]) -> tuple[DriveId, ...]:
-    """Return the drives for whose latency targets the others' reads wait in parts, and syncs wait.
+def cut_to_room(budget: float, others: Sequence[Claimant], amounts: dict[DriveId, float]) -> float:
+    """Cut the others' amounts and shares down to a budget, and return by how much."""
+    claims = [c.claim for c in others]
+    before = [amounts[c.drive] for c in others]
+    after = cut_by_weight(budget, claims, before)
+    slack = max(0.0, budget - sum(after))
+    weight = sum(claim.weight for claim in claims)
+    for claimant, claim, had, has in zip(others, claims, before, after, strict=True):
+        share = claimant.share
+        assert share is not None
+        amounts[claimant.drive] = has
+        most = has
+        if slack:
+            most = max(has + slack, share.owed)
+        elif has == had:  # it may be idle, and gets an equal part when it wakes
+            most = max(has, share.owed, budget * claim.weight / weight)
+        if most < share.most:
+            cut = max(0.0, min(share.most, claimant.most) - most)
+            claimant.share = replace(share, most=most, cut=cut)
+    return sum(before) - sum(after)
 
-    None where a storage's latency is that of its guests' requests (load_of): what those wait for
-    between their parts would be part of it.
+
+def give_rest(usable: float, protected: Sequence[Claimant], amounts: dict[DriveId, float]) -> None:
+    """Let protected drives have all that the others leave: no throttle should slow them."""
+    rest = max(0.0, usable - sum(amounts.values()))
+    for claimant in protected:
+        share = claimant.share
+        if share is not None and share.storage is not None:
+            most = max(share.most, amounts[claimant.drive] + rest)
+            claimant.share = replace(share, most=most)
+
+
+def protected_drives(seen: StorageSeen, protected: Sequence[Claimant]) -> tuple[DriveId, ...]:
+    """Return the drives for whose targets the others' reads wait in parts, and syncs wait.
+
+    There are none if the storage has no counters. Its latency is then that of its guests' requests,
+    and the waits between a request's parts would be part of it.
     """
-    return () if now.counters is None else tuple(p.drive for p in protected)
+    return () if seen.counters is None else tuple(c.drive for c in protected)
 
 
-def split_size(
+def split_size_of(
     policy: DrivePolicy | None, model: CostModel, storage: StorageState | None
 ) -> int | None:
-    """Return in parts of how many bytes a drive's reads wait; None: whole, and syncs don't wait."""
+    """Return the part size of a drive's large reads in bytes; None if they wait whole."""
     if policy is None or policy.latency_target_ms is not None:
         return None
-    return model.split_size if storage is not None and storage.split_for else None
-
-
-def make_room(budget: float, others: Sequence[Party], got: dict[DriveId, float]) -> float:
-    """Take from others what they have beyond a budget, and return how much that is."""
-    claims = [p.claim for p in others]
-    amounts = [got[p.drive] for p in others]
-    left = cut_by_weight(budget, claims, amounts)
-    slack = max(0.0, budget - sum(left))
-    weight = sum(claim.weight for claim in claims)
-    for party, claim, amount, less in zip(others, claims, amounts, left, strict=True):
-        share = party.share
-        assert share is not None
-        got[party.drive] = less
-        most = less
-        if slack:
-            most = max(less + slack, share.owed)
-        elif less == amount:  # it may be idle, and has what an equal part comes to when it wakes
-            most = max(less, share.owed, budget * claim.weight / weight)
-        if most < share.most:
-            cut = max(0.0, min(share.most, party.ceiling) - most)
-            party.share = replace(share, most=most, cut=cut)
-    return sum(amounts) - sum(left)
-
-
-def give_rest(usable: float, protected: Sequence[Party], got: dict[DriveId, float]) -> None:
-    """Let protected drives do all that the others leave: no throttle of theirs shall slow them."""
-    rest = max(0.0, usable - sum(got.values()))
-    for party in protected:
-        share = party.share
-        if share is not None and share.storage is not None:
-            party.share = replace(share, most=max(share.most, got[party.drive] + rest))
+    return model.split_size if storage is not None and storage.protected else None

@@ -1,4 +1,7 @@
-"""What a storage's load is, and how far latencies are above their targets."""
+"""Measures a storage's load, and compares latencies with their targets.
+
+A latency over its target is called a *strain*.
+"""
 
 from __future__ import annotations
 
@@ -6,61 +9,67 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from iokeel.core.counters import Rates
-from iokeel.core.sharing.storage import StorageLoad, StoragePolicy, storage_load
-from iokeel.core.state import DriveState, StorageSeen, StorageState
+from iokeel.core.observation import StorageSeen
+from iokeel.core.sharing.storage import StorageActivity, StoragePolicy, activity_between
+from iokeel.core.state import DriveState, StorageState
 
-# A storage that is used to four fifths makes a request wait for twice what is being served when it
-# comes (Pollaczek and Khinchine: rho / (2 (1 - rho)), for one server and arrivals at random).
+# At 80 % utilization, a request waits for twice the one in service when it comes (Pollaczek and
+# Khinchine: rho / (2 (1 - rho)), for one server and random arrivals).
 WAITS = 2.0
 # With less than one request in flight on average, latency is not due to load.
 _LOADED_QUEUE = 1.0
 
 
-def load_of(
-    now: StorageSeen, was: StorageState | None, drives: Iterable[DriveState]
-) -> StorageLoad | None:
-    """Return the load of a storage since the last tick: by its own counters, else by its drives'.
+def activity_of(
+    seen: StorageSeen, before: StorageState | None, drives: Iterable[DriveState]
+) -> StorageActivity | None:
+    """Return a storage's activity since the last tick: by its own counters, else by its drives'.
 
-    None where it can't be known.
+    None if it can't be known.
     """
-    there = list(drives)
-    if now.counters is None:
-        load = _load_by_guests(there)
+    on_it = list(drives)
+    if seen.counters is None:
+        activity = _activity_of_guests(on_it)
+    elif before and before.counters:
+        activity = activity_between(before.counters, seen.counters)
     else:
-        load = storage_load(was.counters, now.counters) if was and was.counters else None
-    if load is None:
+        activity = None
+    if activity is None:
         return None
-    mean_cost, served_cost = _costs(there)
-    return replace(load, mean_cost=mean_cost, served_cost=served_cost)
+    mean_cost, served_cost = _costs(on_it)
+    return replace(activity, mean_cost=mean_cost, served_cost=served_cost)
 
 
-def storage_strain(policy: StoragePolicy, load: StorageLoad | None) -> float | None:
-    """Return a storage's latency over its target; None where it has none or isn't known.
+def storage_strain(policy: StoragePolicy, activity: StorageActivity | None) -> float | None:
+    """Return a storage's latency over its target; None if it has no target or isn't known.
 
-    A target is for 4 KiB reads. A larger request takes longer though nothing is in its way, by no
-    less than the time in which the whole storage would serve it; and any request waits longer where
-    larger ones are served.
+    A target is for 4 KiB reads. A larger request takes longer by itself, at least by the time in
+    which the whole storage would serve it. And any request waits longer among larger ones.
     """
-    if load is None or load.latency_s is None or policy.latency_target_ms is None:
+    if activity is None or activity.latency_s is None or policy.latency_target_ms is None:
         return None
     target_s = policy.latency_target_ms / 1000
-    if load.mean_cost is not None and load.served_cost is not None and policy.capacity is not None:
-        target_s += allowance_s(load.mean_cost, load.served_cost, policy.capacity)
-    return load.latency_s / target_s
+    mean_cost, served_cost = activity.mean_cost, activity.served_cost
+    if mean_cost is not None and served_cost is not None and policy.capacity is not None:
+        target_s += allowance_s(mean_cost, served_cost, policy.capacity)
+    return activity.latency_s / target_s
 
 
 def allowance_s(mean_cost: float, served_cost: float, capacity: float) -> float:
-    """Return by how much longer requests may take than 4 KiB reads; see StorageLoad's costs."""
+    """Return how much longer than 4 KiB reads requests may take, in seconds.
+
+    mean_cost, served_cost: as in StorageActivity. capacity: in normalized I/O operations a second.
+    """
     return (max(0.0, mean_cost - 1) + WAITS * max(0.0, served_cost - 1)) / capacity
 
 
-def is_loaded(load: StorageLoad | None) -> bool:
-    """Whether a storage's latency can be due to its load."""
-    return load is not None and load.queue >= _LOADED_QUEUE
+def is_loaded(activity: StorageActivity | None) -> bool:
+    """Return whether a storage's latency can be due to its load."""
+    return activity is not None and activity.queue >= _LOADED_QUEUE
 
 
 def drive_strain(known: DriveState) -> float | None:
-    """Return a drive's latency over its target; None where it did nothing or it isn't known."""
+    """Return a drive's latency over its target; None if it was idle or it isn't known."""
     latency_s = _device_latency_s(known)
     if latency_s is None or known.policy is None or known.policy.latency_target_ms is None:
         return None
@@ -68,46 +77,42 @@ def drive_strain(known: DriveState) -> float | None:
 
 
 def _device_latency_s(known: DriveState) -> float | None:
-    """Return the mean time of a drive's requests in the last interval without the throttle's wait.
+    """Return the mean device latency of a drive in the last interval, in seconds.
 
-    None where no request ended, or where the wait is part of what was measured.
+    None if no request ended, or if the measured time contains the throttle's wait.
     """
-    did = known.rates
-    if did is None or did.idle or (known.backlogged and did.throttled is None):
+    did = known.measured.rates
+    if did is None or (known.demand.backlogged and did.throttled is None):
         return None
-    total_s = did.read.raw_iops * (did.read_latency_s or 0.0) + did.write.raw_iops * (
-        did.write_latency_s or 0.0
-    )
-    if did.throttled is not None:
-        waits_s = did.throttled.wait_s(write=False) + did.throttled.wait_s(write=True)
-        total_s = max(0.0, total_s - waits_s / did.throttled.elapsed_s)
-    return total_s / (did.read.raw_iops + did.write.raw_iops) or None
+    return did.mean_device_latency_s
 
 
 def _costs(drives: Iterable[DriveState]) -> tuple[float | None, float | None]:
-    """Return StorageLoad's mean_cost and served_cost of some drives' requests."""
+    """Return the mean_cost and served_cost of drives' requests, as in StorageActivity."""
     cost = requests = squares = 0.0
     for known in drives:
-        if known.rate and known.rates is not None and not known.rates.idle:
-            raw_iops = _served_iops(known, known.rates)
-            cost += known.rate
+        rate, did = known.measured.rate, known.measured.rates
+        if rate and did is not None and not did.idle:
+            raw_iops = _served_iops(known, did)
+            cost += rate
             requests += raw_iops
-            squares += known.rate**2 / raw_iops
+            squares += rate**2 / raw_iops
     return (cost / requests, squares / cost) if requests else (None, None)
 
 
 def _served_iops(known: DriveState, did: Rates) -> float:
-    """Return how many requests of a drive a second its storage sees: parts of reads that wait."""
-    split_size = known.sent.split_size if known.sent is not None and known.backlogged else None
+    """Return the requests a second that a storage sees of a drive; it sees reads in parts."""
+    limits = known.sent.limits
+    split_size = limits.split_size if limits is not None and known.demand.backlogged else None
     if split_size is None:
         return did.read.raw_iops + did.write.raw_iops
     return max(did.read.raw_iops, did.read.bps / split_size) + did.write.raw_iops
 
 
-def _load_by_guests(drives: Iterable[DriveState]) -> StorageLoad | None:
+def _activity_of_guests(drives: Iterable[DriveState]) -> StorageActivity | None:
     requests = queue = elapsed_s = 0.0
     for known in drives:
-        latency_s, did = _device_latency_s(known), known.rates
+        latency_s, did = _device_latency_s(known), known.measured.rates
         if latency_s is not None and did is not None:
             raw_iops = did.read.raw_iops + did.write.raw_iops
             requests += raw_iops
@@ -115,4 +120,4 @@ def _load_by_guests(drives: Iterable[DriveState]) -> StorageLoad | None:
             elapsed_s = max(elapsed_s, did.elapsed_s)
     if not requests:
         return None
-    return StorageLoad(elapsed_s, requests, queue / requests, min(1.0, queue), queue)
+    return StorageActivity(elapsed_s, requests, queue / requests, min(1.0, queue), queue)

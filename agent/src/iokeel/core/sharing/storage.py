@@ -1,4 +1,4 @@
-"""A storage: what several drives share, what is promised of it, and what it did."""
+"""Describes a storage, which several drives share: its policy, its counters, its activity."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from dataclasses import dataclass
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.curve import CostModel
 
-#: What people call it: sda, dm-3, nbd:unix:/run/x.sock, rbd:pool, or its name in configuration.
+#: A storage's name, as people call it: sda, dm-3, rbd:pool, or its name in the configuration.
 StorageId = str
 
-# How far latency feedback may move a capacity away from what was configured or calibrated.
+# The default bounds of a capacity's correction by latency, as ratios of it.
 LEAST_RATIO = 0.25
 MOST_RATIO = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Something that holds a drive's data, and that others may be on too.
+    """Something that holds a drive's data, and maybe others' too.
 
-    name: as people call it: sda, dm-3, a mount point, rbd:pool. number: a block device's
-    MAJOR:MINOR; None for what is none.
+    name: sda, dm-3, a mount point, rbd:pool. number: MAJOR:MINOR of a block device, else None.
     """
 
     name: StorageId
@@ -29,13 +28,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class StoragePolicy:
-    """What an operator or a calibration says of a storage.
+    """A storage's figures, from an operator or a calibration.
 
-    capacity: normalized I/O operations a second that it serves, > 0; None where it is unknown.
-    latency_target_ms: the mean time of its own requests above which it is overloaded, were they
-    all 4 KiB reads; None: its capacity is never corrected. least_ratio, most_ratio: how far it may
-    be corrected, as ratios of `capacity`, 0 < least_ratio <= 1 <= most_ratio. model: cost curves of
-    its own; None: the agent's.
+    capacity: the normalized I/O operations a second that it serves, > 0; None if unknown.
+    latency_target_ms: it is overloaded if its requests take longer than this on average, were they
+    all 4 KiB reads; None if its capacity is never corrected. least_ratio, most_ratio: the bounds of
+    that correction, as ratios of `capacity`, 0 < least_ratio <= 1 <= most_ratio. model: its own
+    cost curves; None for the agent's.
     """
 
     capacity: int | None = None
@@ -63,14 +62,14 @@ class StorageCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageLoad:
-    """What a storage did between two readings.
+class StorageActivity:
+    """A storage's activity between two readings.
 
-    latency_s: mean time of a request at the device; None where none ended. busy_ratio: part of
-    the time with a request in flight, 0 to 1. queue: requests in flight, on average.
-    mean_cost: what a request cost, normalized. served_cost: what the request costs that is being
-    served, at a moment taken at random: each counts for as long as it is served. None where they
-    are not known.
+    latency_s: the mean time of a request at the device; None if none ended. busy_ratio: the part
+    of the time with a request in flight, 0 to 1. queue: the mean number of requests in flight.
+    mean_cost: the mean normalized cost of a request. served_cost: the mean cost of the request in
+    service, at a random moment, so that each counts for as long as it is served. Both are None if
+    unknown.
     """
 
     elapsed_s: float
@@ -82,11 +81,11 @@ class StorageLoad:
     served_cost: float | None = None
 
 
-def storage_load(earlier: StorageCounters, later: StorageCounters) -> StorageLoad | None:
-    """Return the load between two readings, or None where it can't be known.
+def activity_between(earlier: StorageCounters, later: StorageCounters) -> StorageActivity | None:
+    """Return the activity between two readings, or None if it can't be known.
 
-    A counter that went backwards (the device was replaced, a counter wrapped) and no time between
-    the readings are unknown, never nonsense.
+    It is unknown if a counter went backwards (the device was replaced, a counter wrapped), or if no
+    time lies between the readings.
     """
     elapsed_ns = later.at_ns - earlier.at_ns
     requests = (later.read_requests - earlier.read_requests) + (
@@ -106,7 +105,7 @@ def storage_load(earlier: StorageCounters, later: StorageCounters) -> StorageLoa
         or later.in_flight < 0
     ):
         return None
-    return StorageLoad(
+    return StorageActivity(
         elapsed_ns / NS_PER_S,
         requests * NS_PER_S / elapsed_ns,
         time_ns / requests / NS_PER_S if requests else None,

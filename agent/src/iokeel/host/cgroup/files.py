@@ -1,7 +1,7 @@
-"""The files of a group that I/O is bounded by, in v2 and in v1, one setting at a time.
+"""The files that bound a group's I/O, in cgroup v2 and v1, one setting at a time.
 
-A setting is a file and, where it is by device, the device; a value is what stands behind the
-device, or behind "default". What isn't set has the value that unsets it.
+A setting is a file, with a device if the file has a line for each. Its value is the text after the
+device, or after "default". A setting that isn't set has the value that unsets it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from iokeel.core.backstop import CgroupOrder, IoMax
 from iokeel.host.cgroup.place import Hierarchy
-from iokeel.host.mounts import text_of
+from iokeel.host.kernel_files import text_of
 
-# In v1, a file for each of IoMax's bounds.
+# v1's file for each of IoMax's bounds.
 _V1_LIMITS = {
     "rbps": "blkio.throttle.read_bps_device",
     "wbps": "blkio.throttle.write_bps_device",
@@ -27,19 +27,19 @@ _UNSET = {
     "io.latency": "target=max",
     **dict.fromkeys(_V1_LIMITS.values(), "0"),
 }
-_MOST_BFQ_WEIGHT = 1000
+_MOST_BFQ_WEIGHT = 1000  # the kernel's BFQ_MAX_WEIGHT
 _US_PER_S = 1_000_000
 
 
 class Setting(NamedTuple):
-    """A file of a group, and the device (MAJOR:MINOR) that it is about; "" where about none."""
+    """A file of a group, and a device (MAJOR:MINOR); "" if the file has one value for all."""
 
     file: str
     device: str = ""
 
     @property
     def is_limit(self) -> bool:
-        """Whether it is a bound, which every kernel with the controller has."""
+        """Whether it is a bound; every kernel with the controller has those."""
         return self.file == "io.max" or self.file in _V1_LIMITS.values()
 
     def __str__(self) -> str:
@@ -49,18 +49,18 @@ class Setting(NamedTuple):
 def wanted(
     order: CgroupOrder, group: Path, hierarchy: Hierarchy, sys: Path
 ) -> Iterator[tuple[Setting, str]]:
-    """Yield what an order comes to in a group, as far as the kernel has it."""
+    """Yield the settings and values of an order for a group, as far as the kernel has them."""
     for device, limits in order.limits.items():
         yield from _limits(device, limits, hierarchy)
     for device, target_s in order.latency_targets_s.items():
         if (group / "io.latency").exists():
             yield Setting("io.latency", device), f"target={max(1, round(target_s * _US_PER_S))}"
-    if order.weight is not None:  # of which there is one, whatever the device
+    if order.weight is not None:  # one weight for all devices
         yield from _weights(order.weight, [*order.limits], group, hierarchy, sys)
 
 
 def read(group: Path, setting: Setting) -> str | None:
-    """Return the value of a setting, or None where it can't be read."""
+    """Return the value of a setting; None if it can't be read."""
     text = text_of(group / setting.file)
     if text is None:
         return None
@@ -76,16 +76,16 @@ def read(group: Path, setting: Setting) -> str | None:
 
 def write(group: Path, setting: Setting, value: str) -> None:
     """Write the value of a setting, in one call. Raises OSError."""
-    of = setting.device or ("default" if setting.file.startswith("io.") else "")
+    device = setting.device or ("default" if setting.file.startswith("io.") else "")
     file = os.open(group / setting.file, os.O_WRONLY | os.O_TRUNC)
     try:
-        os.write(file, f"{of} {value}".strip().encode())
+        os.write(file, f"{device} {value}".strip().encode())
     finally:
         os.close(file)
 
 
 def tighter(setting: Setting, found: str, value: str) -> str:
-    """Return a value that is no looser than what somebody else had set. A weight is just ours."""
+    """Return the tighter of our value and the one found. Of weights it is always ours."""
     if setting.file == "io.max":
         ours, theirs = _bounds(value), _bounds(found)
         return " ".join(f"{name}={_least(bound, theirs[name])}" for name, bound in ours.items())
@@ -108,7 +108,7 @@ def _limits(device: str, limits: IoMax, hierarchy: Hierarchy) -> Iterator[tuple[
 def _weights(
     weight: int, devices: list[str], group: Path, hierarchy: Hierarchy, sys: Path
 ) -> Iterator[tuple[Setting, str]]:
-    """Yield weights where something goes by them: BFQ or iocost on one of the devices."""
+    """Yield the weights that something uses: BFQ or iocost on one of the devices."""
     schedulers = [text_of(sys / f"dev/block/{device}/queue/scheduler") for device in devices]
     if any("[bfq]" in (scheduler or "") for scheduler in schedulers):
         file = "io.bfq.weight" if hierarchy.version == 2 else "blkio.bfq.weight"
@@ -122,12 +122,12 @@ def _weights(
 
 
 def _bounds(value: str) -> dict[str, str]:
-    """Return the bounds that io.max's value has by name."""
+    """Return the bounds in a value of io.max, by name."""
     said = dict(part.split("=", 1) for part in value.split() if "=" in part)
     return {name: said.get(name, "max") for name, _ in IoMax().items()}
 
 
 def _least(one: str, other: str) -> str:
-    """Return the lesser of two values, of which "max" and "0" stand for none."""
+    """Return the lesser of two values; "max" and "0" stand for no bound."""
     numbers = [text for text in (one, other) if text.isdigit() and int(text)]
     return min(numbers, key=int) if numbers else one

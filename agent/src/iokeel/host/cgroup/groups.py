@@ -1,8 +1,8 @@
-"""The edge to cgroups: bounds, weights and latency targets on VMs' groups, and what was before.
+"""Sets bounds, weights and latency targets on VMs' cgroups, and puts back what was there before.
 
-What is found in a group is remembered before it is changed, over a crash of the agent too, and
-put back when the agent stops or a VM has no order any more: a setting that somebody else has
-changed since stays as it is then. Calls block for a little, and are made one after another.
+The values found in a group are saved before they are changed, also across a crash of the agent.
+They are put back when the agent stops or a VM has no order any more, except those that somebody
+else has changed since. Calls block for a little, and are made one after another.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ from iokeel.host.process import Process
 
 log = logging.getLogger(__name__)
 
-# A group that is no VM's own seldom becomes one: look again this often.
+# A group that isn't a VM's own seldom becomes one. Look again this often.
 _REFUSED_S = 30.0
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class Memory(Protocol):
-    """What keeps a text for each group over the agent's restarts."""
+    """Keeps a text for each group across the agent's restarts."""
 
     def load_cgroups(self) -> dict[str, str]:
-        """Return what was saved, by group."""
+        """Return the saved texts, by group."""
 
     def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
-        """Save some, and forget those that are None. Raises IokeelError."""
+        """Save texts, and forget the groups with None. Raises IokeelError."""
 
 
 @dataclass
 class _Group:
-    """A group that was changed, by what is set in it.
+    """A group that was changed. Settings are by `str(Setting)`.
 
-    inode: tells it from a later one of its name. found: what was there before. ours: what the
-    agent has set last, and before that: a crash may have kept the last from being written.
+    inode: tells it from a later group of that name. found: the values that were there before.
+    ours: the last value that the agent set, and the one before, since a crash may have come
+    between saving and writing the last.
     """
 
     inode: int
@@ -54,13 +55,13 @@ class _Group:
 
 
 class Cgroups:
-    """The groups of this host's VMs. Not for several threads at once, but for `held`."""
+    """The groups of this host's VMs. Only `held` is for several threads at once."""
 
     def __init__(
         self, memory: Memory, proc: Path = Path("/proc"), sys: Path = Path("/sys")
     ) -> None:
         self.errors: Counter[str] = Counter()
-        #: What is set on VMs' groups now, by VM, and by file and device.
+        #: The values that hold in VMs' groups now, by VM, then by file and device.
         self.held: Mapping[str, Mapping[str, str]] = {}
         self._memory = memory
         self._proc = proc
@@ -81,15 +82,17 @@ class Cgroups:
         *,
         partial: bool = False,
     ) -> None:
-        """Put in force what VMs' groups shall have, by VM, and put all others back.
+        """Carry out the orders for VMs' groups, and put all other groups back.
 
-        processes: the VMs' QEMUs by VM; one without is passed over. partial: whether there may
-        be VMs that are not known yet, so that the others stay as they are. Nothing is raised:
-        what can't be done is logged once, counted, and tried again with the next call.
+        processes: the QEMUs by VM; a VM without one is skipped. partial: whether some VMs may not
+        be known yet; then the other groups stay as they are. Raises nothing: a failure is logged
+        once, counted, and tried again with the next call.
         """
         if self._hierarchy is None:
             if orders:
-                self._tell("none", "cgroup: this host has no io or blkio controller mounted")
+                self._tell(
+                    "none", "cgroup: no io or blkio controller is mounted, so no VM has a backstop"
+                )
             return
         groups = dict(self._found(orders, processes, self._hierarchy))
         steady = {path: self._steady(path, orders[vm]) for path, vm in groups.items()}
@@ -132,7 +135,7 @@ class Cgroups:
         processes: Mapping[str, Process],
         hierarchy: Hierarchy,
     ) -> Iterator[tuple[Path, str]]:
-        """Yield the groups that are there, and the VM of each."""
+        """Yield the groups that exist, and the VM of each."""
         known = {(vm, processes[vm]): None for vm in orders if vm in processes}
         self._places = {key: place for key, place in self._places.items() if key in known}
         self._refused = {key: until for key, until in self._refused.items() if key in known}
@@ -141,7 +144,7 @@ class Cgroups:
                 yield path, vm
 
     def _place(self, vm: str, qemu: Process, hierarchy: Hierarchy) -> Path | None:
-        """Return a VM's group, which is looked for again where it is no longer the one it was."""
+        """Return a VM's group, and look for it again if it is no longer the one it was."""
         if (known := self._places.get((vm, qemu))) is not None:
             if _inode(known[0]) == known[1]:
                 return known[0]
@@ -156,7 +159,7 @@ class Cgroups:
             self._tell(vm, str(error))
             return None
         inode = _inode(path) if path is not None else None
-        if path is None or inode is None:  # it is gone, which is normal
+        if path is None or inode is None:  # the VM has ended, which is normal
             return None
         self._places[vm, qemu] = path, inode
         self._done.pop(path, None)
@@ -166,7 +169,7 @@ class Cgroups:
         return path
 
     def _steady(self, path: Path, order: CgroupOrder) -> CgroupOrder:
-        """Return an order with the bounds that are held already where they do."""
+        """Return an order with the bounds that hold already, if they fit it."""
         held = self._limits.get(path, {})
         limits = {
             device: held[device] if device in held and fits(held[device], bounds) else bounds
@@ -179,7 +182,7 @@ class Cgroups:
     def _plan(
         self, path: Path, values: Mapping[Setting, str]
     ) -> Iterator[tuple[Path, Setting, str]]:
-        """Take note of what a group has and is to have, and yield what to write."""
+        """Note the values that a group has and will have, and yield those to write."""
         inode = _inode(path)
         if inode is None:
             return
@@ -210,7 +213,7 @@ class Cgroups:
         self._unsaved.add(path)
 
     def _lacks(self, path: Path, setting: Setting) -> None:
-        """Say once that a group has no controller."""
+        """Say once that a group has no io controller."""
         if setting.is_limit and path.exists():
             switch = path.parent / "cgroup.subtree_control"
             v2 = setting.file == "io.max"
@@ -235,7 +238,7 @@ class Cgroups:
             group.ours.pop(key, None)
 
     def _write(self, path: Path, setting: Setting, value: str) -> bool:
-        """Write a setting, and return whether that is done with."""
+        """Write a setting. Return False if that has to be tried again."""
         try:
             write(path, setting, value)
         except OSError as error:
@@ -263,9 +266,10 @@ class Cgroups:
     def _loaded(self) -> Iterator[tuple[Path, _Group]]:
         for path, text in self._memory.load_cgroups().items():
             try:
-                group = _Group(**json.loads(text))
-            except (ValueError, TypeError) as error:
-                log.warning("cgroup %s: what was saved of it can't be used (%s)", path, error)
+                saved = json.loads(text)
+                group = _Group(saved["inode"], saved["found"], saved["ours"])
+            except (ValueError, TypeError, KeyError) as error:
+                log.warning("cgroup %s: its saved values can't be used (%r)", path, error)
             else:
                 yield Path(path), group
 

@@ -1,10 +1,10 @@
-"""Where a VM's cgroup is, and whether it is that VM's alone.
+"""Finds a VM's cgroup, and checks that it is that VM's alone.
 
 libvirt gives each guest a group of its own: machine.slice/machine-qemu\\x2d1\\x2dNAME.scope with
-systemd, machine/qemu-1-NAME.libvirt-qemu without. Below it the guest's threads have groups that
-the io controller isn't in, so that in cgroup v2 it is the smallest one that can be bounded; v1
-bounds the very group that a process is in. A QEMU that libvirt doesn't run has a group of its own
-where whoever started it made one, as systemd does for each unit.
+systemd, machine/qemu-1-NAME.libvirt-qemu without. The guest's threads have groups below it, which
+the io controller isn't in. So in cgroup v2 the guest's own group is the smallest that can be
+bounded; v1 bounds the very group that a process is in. A QEMU outside libvirt has a group of its
+own if its starter made one, as systemd does for each unit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iokeel.errors import CgroupRefused
-from iokeel.host.mounts import mounts, text_of
+from iokeel.host.kernel_files import text_of
+from iokeel.host.mounts import mounts
 from iokeel.host.process import Process, is_qemu, parent, process
 
 _LIBVIRT = re.compile(r"machine-qemu\\x2d.+\.scope|qemu-\d+-.+\.libvirt-qemu")
@@ -25,9 +26,9 @@ _MOST_PARENTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """The cgroups that I/O is bounded in: v2's, or v1's blkio.
+    """The cgroups that bound I/O: v2's, or v1's blkio.
 
-    folder: where they are mounted. root: which of them that is.
+    folder: the mount point. root: the path of the cgroup that is mounted there.
     """
 
     version: int
@@ -36,7 +37,7 @@ class Hierarchy:
 
 
 def io_hierarchy(proc: Path = Path("/proc")) -> Hierarchy | None:
-    """Return where I/O can be bounded on this host, or None where it can't be."""
+    """Return the cgroups that bound I/O on this host; None if there are none."""
     legacy = None
     for mount in mounts(proc):
         folder = Path(mount.point)
@@ -51,16 +52,16 @@ def io_hierarchy(proc: Path = Path("/proc")) -> Hierarchy | None:
 def group_of(
     vm: str, qemu: Process, hierarchy: Hierarchy, proc: Path = Path("/proc")
 ) -> Path | None:
-    """Return the folder of a VM's group, or None where its process is gone.
+    """Return the folder of a VM's group; None if its process is gone.
 
-    Raises CgroupRefused where others are in that group, or it is not one to bound.
+    Raises CgroupRefused if others are in that group, or if it must not be bounded.
     """
     path = _path(qemu.pid, hierarchy, proc)
     if path is None or process(qemu.pid, proc) != qemu or path.endswith(" (deleted)"):
         return None
     below = os.path.relpath(path, hierarchy.root)
     if below.split("/")[0] == "..":
-        raise _refused(vm, path, "which the agent doesn't see from its own cgroup namespace")
+        raise CgroupRefused(vm, path, "which the agent doesn't see from its own cgroup namespace")
     parts = [] if below == "." else below.split("/")
     of_libvirt = next((i for i, part in enumerate(parts) if _LIBVIRT.fullmatch(part)), None)
     if of_libvirt is not None and hierarchy.version == 2:
@@ -70,21 +71,21 @@ def group_of(
         folder = folder.parent
         parts.pop()
     if not parts:
-        raise _refused(vm, path, "the root of all groups")
+        raise CgroupRefused(vm, path, "the root of all groups")
     own = _path(os.getpid(), hierarchy, proc)
     if own is not None and _holds(os.path.join(hierarchy.root, *parts), own):
-        raise _refused(vm, path, "which the agent is in itself")
+        raise CgroupRefused(vm, path, "which the agent is in itself")
     for pid in _processes(folder):
         if pid != qemu.pid and not _descends(pid, qemu.pid, proc):
             if of_libvirt is None:
-                raise _refused(vm, path, f"which process {pid} is in too")
-            if is_qemu(pid, proc):  # unlike a TPM's or a filesystem's helper
-                raise _refused(vm, path, f"which another QEMU, process {pid}, is in too")
+                raise CgroupRefused(vm, path, f"which process {pid} is in too")
+            if is_qemu(pid, proc):  # a helper (for a TPM, a filesystem) is the VM's own
+                raise CgroupRefused(vm, path, f"which another QEMU, process {pid}, is in too")
     return folder
 
 
 def _path(pid: int, hierarchy: Hierarchy, proc: Path) -> str | None:
-    """Return the path of a process's group, as /proc/PID/cgroup has it."""
+    """Return the path of a process's group, as in /proc/PID/cgroup."""
     text = text_of(proc / str(pid) / "cgroup") or ""
     for line in text.splitlines():
         _, _, rest = line.partition(":")
@@ -95,9 +96,9 @@ def _path(pid: int, hierarchy: Hierarchy, proc: Path) -> str | None:
 
 
 def _processes(folder: Path) -> Iterator[int]:
-    """Yield the processes of a group and of those below it."""
+    """Yield the processes of a group and of the groups below it."""
     for below, _, files in os.walk(folder):
-        if "cgroup.procs" in files:  # that of threads can't be read, and its process is above
+        if "cgroup.procs" in files:  # a threaded group's can't be read; the group above has it
             text = text_of(Path(below) / "cgroup.procs") or ""
             yield from (int(pid) for pid in text.split() if pid.isdigit())
 
@@ -108,16 +109,8 @@ def _descends(pid: int, ancestor: int, proc: Path) -> bool:
         above = parent(above, proc) if above else None
         if above == ancestor:
             return True
-    return above is None and process(pid, proc) is None  # it is just gone
+    return above is None and process(pid, proc) is None  # it has just gone
 
 
 def _holds(group: str, path: str) -> bool:
     return path == group or path.startswith(f"{group}/")
-
-
-def _refused(vm: str, path: str, why: str) -> CgroupRefused:
-    return CgroupRefused(
-        f"VM {vm}",
-        f"is in cgroup {path}, {why}, so it has no backstop",
-        "start each VM in a group of its own, as libvirt or a systemd unit does",
-    )

@@ -1,8 +1,8 @@
-"""Calls of libvirt's from asyncio: each in a thread and on a connection of its own.
+"""Calls of libvirt from asyncio, each in a thread and on a connection of its own.
 
-libvirt's calls block, and one that a hung QEMU keeps waiting keeps the others on its connection
-waiting too: their replies came only with the next keepalive message, 5 s later (libvirt 9.0). So
-a connection serves one call at a time, and one whose call takes too long is left to it.
+libvirt's calls block. One that a hung QEMU keeps waiting also delays the others on its connection:
+their replies came only with the next keepalive message, 5 s later (libvirt 9.0). So a connection
+serves one call at a time, and a call that takes too long keeps its connection.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _AT_ONCE = 8
-# Threads beyond that are for calls that hang, and for what goes on beside them.
+# The threads beyond _AT_ONCE are for calls that hang.
 _THREADS = 64
 _GONE = {libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_INVALID_ARG}
 _LOST = {libvirt.VIR_ERR_RPC, libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR}
 
 
 class NoAnswer(ConnectionLost):
-    """A call took too long. What it was to do may still be done."""
+    """A call took longer than timeout_s. It may still be carried out."""
+
+    def __init__(self, where: str, timeout_s: float) -> None:
+        super().__init__(
+            where, f"no answer in {timeout_s:g} s", "see whether its QEMU or libvirtd hangs"
+        )
+        self.timeout_s = timeout_s
 
 
 class Calls:
@@ -43,10 +49,10 @@ class Calls:
     async def call(
         self, function: Callable[[Any], T], timeout_s: float, where: str | None = None
     ) -> T:
-        """Run a function of a connection, and return what it returns.
+        """Run a function of a connection, and return its result.
 
-        where: what the call is about, for errors. Raises NoAnswer, ConnectionLost, DriveGone and
-        LimitsRejected, whichever libvirt's own error comes to.
+        where: the subject of the call in errors; None for the connection. Raises NoAnswer,
+        ConnectionLost, DriveGone or LimitsRejected, depending on libvirt's own error.
         """
         where = where or self._uri
         try:
@@ -54,20 +60,18 @@ class Calls:
                 call = asyncio.get_running_loop().run_in_executor(
                     self._threads, self._run, function, where
                 )
-                call.add_done_callback(_take_note)
+                call.add_done_callback(_consume_error)
                 return await asyncio.shield(call)
         except TimeoutError:
-            raise NoAnswer(
-                where, f"no answer in time ({timeout_s:g} s)", "is its QEMU or libvirtd stuck?"
-            ) from None
+            raise NoAnswer(where, timeout_s) from None
 
     def close(self) -> None:
         """Close the connections that no call uses."""
         while self._idle:
-            _close(self._idle.pop())
+            close(self._idle.pop())
 
     def open(self) -> Any:
-        """Return a new connection; blocks. Raises ConnectionLost."""
+        """Return a new connection. Blocks. Raises ConnectionLost."""
         try:
             return libvirt.open(self._uri)
         except libvirt.libvirtError as error:
@@ -87,7 +91,7 @@ class Calls:
         except libvirt.libvirtError as error:
             failed = _translated(error, where)
             if isinstance(failed, ConnectionLost):
-                _close(connection)
+                close(connection)
             else:
                 self._idle.append(connection)
             raise failed from None
@@ -102,16 +106,17 @@ def _translated(error: Any, where: str) -> IokeelError:
         return DriveGone(where, message)
     if code in _LOST:
         return ConnectionLost(where, message, "trying again")
-    return LimitsRejected(where, message, "the limits that held still hold")
+    return LimitsRejected(where, message, "the old limits still hold", said=message)
 
 
-def _take_note(call: asyncio.Future[Any]) -> None:
-    """Look at how a call ended for which nobody may be waiting any more."""
+def _consume_error(call: asyncio.Future[Any]) -> None:
+    """Fetch the error of a call that nobody may wait for any more, or asyncio would log it."""
     if not call.cancelled():
         call.exception()
 
 
-def _close(connection: Any) -> None:
+def close(connection: Any) -> None:
+    """Close a connection. Blocks, on one that is lost as long as a keepalive."""
     try:
         connection.close()
     except libvirt.libvirtError as error:

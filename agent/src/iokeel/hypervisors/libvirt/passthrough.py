@@ -1,42 +1,52 @@
-"""What the agent asks of QEMU past libvirt where QEMU has cost curves, which libvirt knows not of.
+"""QMP commands that libvirt has no API for, past libvirt.
 
-libvirt's passthrough of QMP commands marks a domain as tainted (custom-monitor), so nothing is
-asked for a domain unless a policy limits one of its drives: a curve can't be set otherwise.
+Such a command marks the domain as tainted (custom-monitor). So none is sent to a domain unless a
+policy limits one of its drives; without that there is no curve to set.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import libvirt_qemu
 import msgspec
 
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import LimitsRejected
-from iokeel.hypervisors.qmp.drives import QmpDrive, setting, target_of
+from iokeel.hypervisors.qmp.drives import Block, QmpDrive, drives_of, setting, target_of
 from iokeel.hypervisors.qmp.throttle_groups import QUERY_GROUPS, Group
-from iokeel.policy_xml.domain import DomainXml
+from iokeel.policy_xml.domain import Disk, DomainXml
 
-_QUERY = f"{{{QUERY_GROUPS.decode()}}}"
+T = TypeVar("T")
+
+_QUERY_GROUPS = json.dumps({"execute": QUERY_GROUPS})
+_QUERY_BLOCK = json.dumps({"execute": "query-block"})
+# Before the name of a domain's throttle group, in the id of its object.
+_OBJECT_PREFIX = "throttle-"
 
 
 class _Groups(msgspec.Struct):
     groups: list[Group] = msgspec.field(name="return")
 
 
-_DECODER = msgspec.json.Decoder(_Groups)
+class _Blocks(msgspec.Struct):
+    blocks: list[Block] = msgspec.field(name="return")
+
+
+_GROUPS = msgspec.json.Decoder(_Groups)
+_BLOCKS = msgspec.json.Decoder(_Blocks)
 
 
 def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group] | None:
-    """Return a domain's throttle groups by the drive that they throttle, and only that one.
+    """Return a domain's throttle groups, each by the only drive that it throttles.
 
-    None where QEMU's answer is not what it should be. Raises libvirtError.
+    None if QEMU's answer makes no sense. Raises libvirtError.
     """
-    try:
-        answer = _DECODER.decode(libvirt_qemu.qemuMonitorCommand(handle, _QUERY, 0))
-    except msgspec.DecodeError:
+    answer = _ask(handle, _QUERY_GROUPS, _GROUPS)
+    if answer is None:
         return None
     groups = {group.name: group for group in answer.groups if len(group.members) == 1}
     by_alias = {
@@ -46,7 +56,7 @@ def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group] | None:
     }
     found = {}
     for disk in xml.disks:
-        names = [f"throttle-{name}" for name in disk.throttle_groups]
+        names = [_OBJECT_PREFIX + name for name in disk.throttle_groups]
         filters = [groups[name] for name in names if name in groups]
         group = filters[0] if filters else by_alias.get(disk.alias or "")
         if group is not None:
@@ -54,28 +64,53 @@ def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group] | None:
     return found
 
 
-def set_curve(handle: Any, xml: DomainXml, drive: DriveId, limits: ThrottleLimits) -> None:
-    """Set a drive's curve with its limits, which hold already, in one command of QEMU's own."""
-    group = (read_groups(handle, xml) or {}).get(drive.target)
-    if group is None:
+def put_patched(
+    handle: Any,
+    drive: DriveId,
+    disk: Disk,
+    throttle_group: str | None,
+    limits: ThrottleLimits,
+    abilities: Abilities,
+    reached: QmpDrive | None,
+) -> QmpDrive | None:
+    """Set the patches' fields of a drive's limits, after libvirt has set the others.
+
+    throttle_group: the group of its throttlefilter that is its own; None if iotune limits it.
+    reached: the drive as QMP reaches it, as last returned from here; None makes a query. Returns
+    None if there was nothing to set. Raises LimitsRejected or libvirtError.
+    """
+    if throttle_group is None and limits.unlimited:
+        return None  # it has just left its group, and so has no curve
+    reached = reached or _find(handle, disk, throttle_group)
+    if reached is None or reached.shares:
         if limits.cost_read is None:
-            return
+            return None
         raise LimitsRejected(
             str(drive),
             "it has no throttle group of its own, so it gets no cost curve",
             "give it a group_name that no other disk has",
         )
-    (member,) = group.members
-    own = member.qdev or member.device  # else it is a filter, and its group an object
-    throttled = QmpDrive(
-        drive.target, member.qdev, member.device, None, None if own else group.name, (), limits
-    )
-    name, arguments = setting(throttled, limits, exact=True)
-    if own:
-        arguments["group"] = group.name  # or it would leave it for one of its own name
+    # QEMU has no command for the patches' fields alone, so this sets all of them again.
+    name, arguments = setting(reached, limits, abilities)
     command = json.dumps({"execute": name, "arguments": arguments})
     answer = json.loads(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
     if "error" in answer:
-        raise LimitsRejected(
-            str(drive), f"QEMU took no cost curve: {answer['error']['desc']}", "trying again later"
-        )
+        said = str(answer["error"]["desc"])
+        what = f"QEMU took no cost curve: {said}"
+        raise LimitsRejected(str(drive), what, "trying again later", said=said)
+    return reached
+
+
+def _find(handle: Any, disk: Disk, throttle_group: str | None) -> QmpDrive | None:
+    """Return a disk as QMP reaches it; None if QEMU doesn't tell."""
+    if throttle_group is not None:
+        return QmpDrive(disk.target, "", "", throttle_group=_OBJECT_PREFIX + throttle_group)
+    answer = _ask(handle, _QUERY_BLOCK, _BLOCKS)
+    return None if answer is None else drives_of(answer.blocks).get(disk.alias or "")
+
+
+def _ask(handle: Any, command: str, decoder: msgspec.json.Decoder[T]) -> T | None:
+    try:
+        return decoder.decode(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
+    except msgspec.DecodeError:
+        return None

@@ -1,26 +1,21 @@
 """A QMP connection over a unix socket, made for asking many QEMUs for little, often.
 
-qemu.qmp is the library for this, and what it does at each query (a message object, a queue and
-two tasks) costs many times what the query is worth: with 100 QEMUs 220 us of CPU for each drive
-and second, against 31 us for all of QmpSource (benchmarks/results/qmp-path.json), of an agent
-that may use 100 us in all. So here is the part of QMP that the agent needs, and no more: a line
-of JSON a message, one command at a time, replies matched by their id, a callback for events.
-Replies are decoded straight into typed values with msgspec, which skips what is not asked for.
+The library for this is qemu.qmp. At each query it makes a message object, a queue and two tasks,
+which costs too much here: with 100 QEMUs 220 us of CPU for each drive and second, against 31 us
+for all of QmpSource (benchmarks/results/qmp-path.json). The whole agent may use 100 us. So this is
+the part of QMP that the agent needs, and no more: a line of JSON a message, one command at a time,
+replies matched by their id, a callback for events. msgspec decodes replies straight into typed
+values and skips the rest.
 
-One command at a time is no loss, since QEMU carries out one after the other anyway; and a QEMU
-that hangs is sent nothing more, so that what waits for it can still be withdrawn.
+One command at a time loses nothing, because QEMU carries them out one after the other. And a QEMU
+that hangs is sent no more commands, so those that wait can still be withdrawn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import os
-import pwd
 import socket
-import stat
-import struct
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,37 +24,18 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from iokeel.errors import ConnectionLost, IokeelError
 from iokeel.host.process import Process, peer
+from iokeel.hypervisors.qmp.faults import NOT_QMP, CommandFailed, MonitorLost, refused, silent
 from iokeel.words.quoting import shown
 
-#: A reply larger than this ends the connection. A drive takes 2 kB, a backing file 1 kB more.
+#: A larger reply ends the connection. A drive takes 2 kB, a backing file 1 kB more.
 MOST_REPLY_BYTES = 8 << 20
 _GREETING_TIMEOUT_S = 5.0
-# One buffer for all connections: it is read and emptied in one step of the event loop.
+# One buffer for all connections: it is filled and emptied in one step of the event loop.
 _BUFFER = bytearray(256 << 10)
 _VIEW = memoryview(_BUFFER)
 
 T = TypeVar("T")
-
-
-class MonitorLost(ConnectionLost):
-    """A QMP socket can't be used now.
-
-    kind: "missing", "stale", "permission", "busy", "timeout", "protocol", "closed" or "connect".
-    """
-
-    def __init__(self, kind: str, where: str, what: str, mend: str) -> None:
-        super().__init__(where, what, mend)
-        self.kind = kind
-
-
-class CommandFailed(IokeelError):
-    """QEMU answered with an error. kind: its class, such as DeviceNotFound."""
-
-    def __init__(self, kind: str, where: str, what: str) -> None:
-        super().__init__(where, what)
-        self.kind = kind
 
 
 class _Error(msgspec.Struct):
@@ -82,7 +58,7 @@ Take = Callable[[Reply[Any] | MonitorLost], None]
 
 
 def decoder(answer: type[T]) -> Decoder[T]:
-    """Return what decodes the reply to a command whose "return" is of the type `answer`."""
+    """Return a decoder of replies whose "return" is of the type `answer`."""
     return msgspec.json.Decoder(Reply[answer])  # type: ignore[valid-type]
 
 
@@ -93,7 +69,7 @@ class _Request:
     __slots__ = ("decoder", "id", "kept", "line", "take")
 
     def __init__(self, number: int, line: bytes, decoder: Decoder[Any], take: Take) -> None:
-        self.kept = False  # whether the reply is used after `take`: then not in the shared buffer
+        self.kept = False  # if the reply is used after `take`, it can't stay in the shared buffer
         self.id = number
         self.line = line
         self.decoder = decoder
@@ -105,7 +81,7 @@ class QmpConnection(asyncio.BufferedProtocol):
 
     def __init__(self, path: Path, on_event: Callable[[str], None]) -> None:
         self.lost: asyncio.Future[MonitorLost] = asyncio.get_running_loop().create_future()
-        #: The QEMU that listens; None where what listens is no QEMU.
+        #: The QEMU that listens; None if the listener is no QEMU.
         self.process: Process | None = None
         self._where = str(path)
         self._on_event = on_event
@@ -119,11 +95,11 @@ class QmpConnection(asyncio.BufferedProtocol):
     # Asking
 
     def ask(self, command: bytes, decoder: Decoder[Any], take: Take) -> _Request:
-        """Send a command, or have it wait for those before it; `take` gets what comes of it.
+        """Send a command, or let it wait for those before it.
 
-        command: "execute" and its arguments, as JSON without the outer braces. `take` is called
-        once, in the event loop, with the reply (an error is one too) or with MonitorLost. What the
-        reply has as msgspec.Raw is good until `take` returns.
+        command: "execute" and its arguments, as JSON without the outer braces. take: called once,
+        in the event loop, with the reply (an error is one too) or with MonitorLost. A msgspec.Raw
+        in the reply is valid until `take` returns.
         """
         self._numbers += 1
         line = b'{%b,"id":%d}\n' % (command, self._numbers)
@@ -139,14 +115,14 @@ class QmpConnection(asyncio.BufferedProtocol):
     async def execute(
         self,
         command: str,
-        arguments: Mapping[str, Any],
+        arguments: Mapping[str, object],
         decoder: Decoder[T],
         timeout_s: float,
     ) -> T:
         """Return the answer to a command. Raises CommandFailed or MonitorLost.
 
-        After a timeout a command that was not sent yet never will be; one that was sent may
-        still be carried out, and its reply is dropped.
+        After a timeout, a command that still waits is never sent. One that was sent may still be
+        carried out; its reply is dropped.
         """
         parts = b'"execute":%b' % json.dumps(command).encode()
         if arguments:
@@ -167,11 +143,12 @@ class QmpConnection(asyncio.BufferedProtocol):
             if request in self._waiting:
                 self._waiting.remove(request)
         if reply.error is not None:
-            raise CommandFailed(reply.error.kind, self._where, _one_line(reply.error.text))
+            text = _one_line(reply.error.text)
+            raise CommandFailed(self._where, command, reply.error.kind, text)
         return cast(T, reply.answer)
 
     def close(self) -> None:
-        """End the connection; what was asked and not answered gets MonitorLost."""
+        """End the connection. Requests without an answer get MonitorLost."""
         self._fail("closed", "closed by the agent", "")
 
     def _send(self, request: _Request) -> None:
@@ -186,13 +163,13 @@ class QmpConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """Return where to put what comes (asyncio calls this)."""
+        """Return the buffer to read into (asyncio calls this)."""
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what came (asyncio calls this)."""
+        """Take the bytes that were read into the buffer (asyncio calls this)."""
         if not self._partial and _BUFFER.find(b"\n", 0, nbytes) == nbytes - 1:
-            self._take(_VIEW[:nbytes])  # as nearly always: one whole line
+            self._take(_VIEW[:nbytes])  # nearly always it is one whole line
             return
         searched, taken = len(self._partial), 0
         self._partial += _VIEW[:nbytes]
@@ -201,10 +178,10 @@ class QmpConnection(asyncio.BufferedProtocol):
             searched = taken = end + 1
         del self._partial[:taken]
         if len(self._partial) > MOST_REPLY_BYTES:
-            self._fail("protocol", f"a line of more than {MOST_REPLY_BYTES} bytes", _NOT_QMP)
+            self._fail("protocol", f"a line of more than {MOST_REPLY_BYTES} bytes", NOT_QMP)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take note that the connection has ended (asyncio calls this)."""
+        """Note that the connection has ended (asyncio calls this)."""
         middle = " in the middle of a reply" if self._partial else ""
         self._fail("closed", f"the connection has ended{middle}", "has QEMU ended?")
 
@@ -217,13 +194,13 @@ class QmpConnection(asyncio.BufferedProtocol):
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             if bytes(line).strip():
                 what = f"{shown(bytes(line[:80]))[1:]} is no QMP message ({_one_line(str(error))})"
-                self._fail("protocol", what, _NOT_QMP)
+                self._fail("protocol", what, NOT_QMP)
             return
         if reply.event is not None:
             self._on_event(reply.event)
         elif reply.answer is not msgspec.UNSET or reply.error is not None:
             if sent is None or reply.id != sent.id:
-                self._fail("protocol", f"a reply to what was not asked, id {reply.id}", _NOT_QMP)
+                self._fail("protocol", f"a reply to no request, id {reply.id}", NOT_QMP)
                 return
             self._sent = None
             if self._waiting:
@@ -232,7 +209,7 @@ class QmpConnection(asyncio.BufferedProtocol):
         elif reply.greeting is not None and not self._greeted.done():
             self._greeted.set_result(None)
         else:
-            self._fail("protocol", "neither a reply nor an event", _NOT_QMP)
+            self._fail("protocol", "neither a reply nor an event", NOT_QMP)
 
     def _fail(self, kind: str, what: str, mend: str) -> None:
         if self.lost.done():
@@ -254,24 +231,22 @@ class QmpConnection(asyncio.BufferedProtocol):
         return MonitorLost(kind, self._where, what, mend)
 
 
-_NOT_QMP = "it has to be a QMP monitor of QEMU's, without pretty=on"
-
-
 async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
     """Return a connection to a QMP monitor, ready for commands.
 
-    on_event: called with each event's name. Raises MonitorLost or CommandFailed, within 10 s.
+    on_event: called with each event's name. Raises MonitorLost or CommandFailed, after 10 s at
+    most.
     """
     try:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     except OSError as error:  # too many open files
-        raise _refused(path, error) from None
+        raise refused(path, error) from None
     try:
-        # asyncio takes EAGAIN for a connection under way, which it never is on a unix socket.
+        # asyncio would read EAGAIN as a connection under way, which a unix socket doesn't have.
         sock.connect(str(path))
     except OSError as error:
         sock.close()
-        raise _refused(path, error) from None
+        raise refused(path, error) from None
     connection = QmpConnection(path, on_event)
     connection.process = peer(sock)
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
@@ -280,9 +255,9 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
             await connection._greeted
         await connection.execute("qmp_capabilities", {}, ANYTHING, _GREETING_TIMEOUT_S)
     except TimeoutError:
-        silent = _silent(path, sock)
+        why = silent(path, sock, _GREETING_TIMEOUT_S)
         connection.close()
-        raise silent from None
+        raise why from None
     except BaseException:
         connection.close()
         raise
@@ -300,77 +275,3 @@ def _settle(answer: asyncio.Future[Reply[Any]], reply: Reply[Any] | MonitorLost)
 
 def _one_line(text: str) -> str:
     return " ".join(text[:300].split())
-
-
-# What is wrong with a socket, in words
-
-
-def _refused(path: Path, error: OSError) -> MonitorLost:
-    where = str(path)
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        mend = f"start the VM with -qmp unix:{path},server=on,wait=off, or correct the path"
-        return MonitorLost("missing", where, "no such socket", mend)
-    if error.errno == errno.ECONNREFUSED:
-        if path.is_socket():
-            what, mend = "nobody listens any more", "start the VM, or remove it from the agent's"
-            return MonitorLost("stale", where, what, f"{mend} configuration")
-        return MonitorLost("stale", where, "not a socket", "correct the path")
-    if error.errno in (errno.EACCES, errno.EPERM):
-        user = _user(os.geteuid())
-        mend = f"run the agent as root, or let {user} use it (setfacl -m u:{user}:rw)"
-        return MonitorLost("permission", where, f"permission denied: {_owner(path)}", mend)
-    if error.errno == errno.EAGAIN:
-        return MonitorLost("busy", where, "other clients wait for this monitor already", _OWN)
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return MonitorLost("connect", where, "too many open files", "raise LimitNOFILE")
-    return MonitorLost("connect", where, error.strerror or str(error), "correct the path")
-
-
-_OWN = "QEMU serves one client at a time: give the agent a -qmp socket of its own"
-
-
-def _silent(path: Path, sock: socket.socket) -> MonitorLost:
-    """Tell a monitor that serves another client from a QEMU that hangs."""
-    where = str(path)
-    states = [fields[5] for fields in _unix_sockets() if len(fields) > 7 and fields[7] == where]
-    if "03" in states:  # accepted: by QEMU's own account, another one is being served
-        return MonitorLost("busy", where, "another client uses this monitor", _OWN)
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid = struct.unpack("3i", raw)[0]
-    what = f"no greeting in {_GREETING_TIMEOUT_S:g} s from process {pid}"
-    if not states:  # it listens under another name of the same path
-        return MonitorLost("timeout", where, what, f"it hangs, or serves another client; {_OWN}")
-    if _stopped(pid):
-        return MonitorLost("timeout", where, what, f"it is stopped: kill -CONT {pid}")
-    return MonitorLost("timeout", where, what, "it hangs: see whether its storage does")
-
-
-def _unix_sockets() -> list[list[str]]:
-    """Return /proc/net/unix; the sixth field is 01 listening, 02 waiting, 03 accepted."""
-    try:
-        lines = Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return []
-    return [line.split(maxsplit=7) for line in lines]
-
-
-def _stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except (OSError, IndexError):
-        return False
-
-
-def _owner(path: Path) -> str:
-    try:
-        found = path.stat()
-    except OSError:
-        return "a folder on its path is closed to the agent"
-    return f"it belongs to {_user(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}"
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

@@ -1,8 +1,7 @@
-"""The counters of one VM's drives, asked for over its QMP connection at each tick.
+"""One VM's counters, read over its QMP connection at each tick.
 
-A tick needs no task: queries are written to the sockets of all VMs, replies are taken where the
-event loop reads them, and one future is awaited for all (connection.py
-says why).
+A tick needs no task (connection.py says why): queries are written to the sockets of all VMs,
+replies are handled as the event loop reads them, and one future waits for all of them.
 """
 
 from __future__ import annotations
@@ -14,37 +13,38 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar, cast
 
-from iokeel.config.load import Vm
+from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters, DriveId, ThrottleCounters
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.hypervisors.abilities import Abilities
-from iokeel.hypervisors.qmp.connection import MonitorLost, QmpConnection, Reply, decoder
+from iokeel.hypervisors.qmp.connection import QmpConnection, Reply, decoder
+from iokeel.hypervisors.qmp.discovery import GROUPS
 from iokeel.hypervisors.qmp.drives import BlockStats
-from iokeel.hypervisors.qmp.throttle_groups import QUERY_GROUPS, Group, group_limits
+from iokeel.hypervisors.qmp.faults import MonitorLost
+from iokeel.hypervisors.qmp.limits import from_group
+from iokeel.hypervisors.qmp.throttle_groups import ASK_GROUPS, Group, QemuAbilities
 from iokeel.hypervisors.source import Reports
 
 log = logging.getLogger(__name__)
 
 _COUNTERS = decoder(list[BlockStats])
-GROUPS = decoder(list[Group])
 _UNREAD = b""
-_QUERY_COUNTERS = b'"execute":"query-blockstats"'
+_ASK_COUNTERS = b'"execute":"query-blockstats"'
 
 T = TypeVar("T")
 
 
 class Round:
-    """What one sample waits for, and what came of it."""
+    """One sample of all VMs: the answers that are still awaited, and the counters found."""
 
     __slots__ = ("done", "found", "outstanding")
 
     def __init__(self, done: asyncio.Future[None]) -> None:
         self.found: dict[DriveId, Counters] = {}
-        self.outstanding = 1  # one for those that are not asked yet
+        self.outstanding = 1  # one for the VMs that are still to be asked
         self.done = done
 
     def came(self) -> None:
-        """Take note that one of those that were asked has answered, or won't."""
+        """Note that one VM has answered, or won't."""
         self.outstanding -= 1
         if not self.outstanding:
             self.end()
@@ -56,15 +56,15 @@ class Round:
 
 
 class DriveCounters:
-    """Asks one VM for the counters of its drives and, where it has them, its throttle groups.
+    """Reads the counters of one VM's drives, and of its throttle groups if they count.
 
-    look_again: called where drives are not as they are known to be. note_limits: called with a
-    target and the limits that its throttle group is seen to have.
+    look_again: called when the drives aren't those that are known. note_limits: called with a
+    target and its limits when those of its throttle group have changed.
     """
 
     def __init__(
         self,
-        vm: Vm,
+        vm: VmConfig,
         reports: Reports,
         look_again: Callable[[], None],
         note_limits: Callable[[str, ThrottleLimits | None], None],
@@ -75,26 +75,26 @@ class DriveCounters:
         self._look_again = look_again
         self._note_limits = note_limits
         self._asked: Round | None = None
-        self._abilities = Abilities()
-        # By what QEMU calls it, each BlockBackend's drive, or None where it is without a medium.
+        self._abilities = QemuAbilities()
+        # Drives by QEMU's names of their BlockBackends; None for one without a medium.
         self._ids: Mapping[tuple[str, str], DriveId | None] = {}
         self._groups: Mapping[str, DriveId] = {}
         self._throttles: dict[DriveId, ThrottleCounters] = {}
         self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
 
-    def connected(self, abilities: Abilities) -> None:
-        """Begin anew with a QEMU that answers."""
+    def connected(self, abilities: QemuAbilities) -> None:
+        """Begin anew on a new connection."""
         self._asked, self.hangs, self._abilities = None, False, abilities
 
     def follow(
         self, ids: Mapping[tuple[str, str], DriveId | None], groups: Mapping[str, DriveId]
     ) -> None:
-        """Count these drives: by (qdev, device), and by the throttle-group object of its own."""
+        """Count these drives: by (qdev, device), and by their throttle-group objects."""
         self._ids, self._groups = ids, groups
         self._limits.clear()
 
     def forget_limits(self, drive: DriveId) -> None:
-        """Look into a drive's limits at the next tick, whether they have changed or not."""
+        """Decode a drive's limits at the next tick, even if they haven't changed."""
         self._limits[drive] = _UNREAD
 
     def ask(self, connection: QmpConnection | None, round_: Round) -> None:
@@ -102,23 +102,23 @@ class DriveCounters:
         if self._asked is not None or connection is None:
             self._missed()
             return
-        groups, devices = self._abilities.group_statistics, self._abilities.guest_devices
+        groups, devices = self._abilities.throttle.counts, self._abilities.guest_devices
         if not groups and not devices:
             return
         self._asked = round_
         round_.outstanding += 1
         if groups:
-            connection.ask(QUERY_GROUPS, GROUPS, partial(self._grouped, round_))
+            connection.ask(ASK_GROUPS, GROUPS, partial(self._grouped, round_))
         if devices:
-            connection.ask(_QUERY_COUNTERS, _COUNTERS, partial(self._counted, round_))
+            connection.ask(_ASK_COUNTERS, _COUNTERS, partial(self._counted, round_))
 
     def check_answered(self) -> None:
-        """Take note where the answer has not come in time."""
+        """Note that an answer is late, if one is."""
         if self._asked is not None and not self.hangs:
             self._missed()
 
     def owner(self, group: Group) -> DriveId | None:
-        """Return the drive that a throttle group limits, and nothing else beside it."""
+        """Return the drive that a throttle group limits; None if it limits others too, or none."""
         drive = self._groups.get(group.name)
         if drive is None and len(group.members) == 1:
             (member,) = group.members
@@ -196,13 +196,13 @@ class DriveCounters:
                     self._look_again()
                 continue
             gone.discard(drive)
-            if len(group.members) == 1 or not devices:
+            if len(group.members) == 1 or not devices:  # a daemon's drive is the whole group
                 self._throttles[drive] = group.counters(now_ns)
             limits = bytes(group.limits)
             if limits != self._limits.get(drive):
                 self._limits[drive] = limits
-                self._note_limits(drive.target, group_limits(limits))
-        for drive in gone:  # a drive that has left its group has no limits
+                self._note_limits(drive.target, from_group(limits))
+        for drive in gone:  # without a group, a drive has no limits
             del self._limits[drive]
             self._note_limits(drive.target, UNLIMITED)
             self._look_again()

@@ -1,12 +1,12 @@
-"""What QEMU says of a VM's drives over QMP, in the core's words, and limits in QEMU's.
+"""QEMU's account of a VM's drives over QMP, in the core's words; and the command to limit one.
 
-A drive is a BlockBackend with a medium, as query-block lists them. Its throttle is its own (the
-one that block_set_io_throttle sets), or a throttle filter node below it whose group is an object
-(-object throttle-group), which is known from the file name that QEMU makes up for such a chain of
-nodes: json:{"driver": "throttle", "throttle-group": "NAME", "file": {...}} (qemu(1), "json:").
+A drive is a BlockBackend with a medium, as query-block lists them. Its throttle is its own (set by
+block_set_io_throttle), or a throttle filter node below it whose group is an object (-object
+throttle-group). Such a filter shows in the file name that QEMU makes up for the chain of nodes:
+json:{"driver": "throttle", "throttle-group": "NAME", "file": {...}} (qemu(1), "json:").
 
-A storage daemon has no guest and so no such drives: there, each throttle-group object is one, by
-its own name, whatever is exported through it.
+A storage daemon has no guest, so no such drives. Each of its throttle-group objects counts as a
+drive, by the object's name, whatever is exported through it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any
 
 import msgspec
 
-from iokeel.core.limits import AVERAGES, FIELDS, ThrottleLimits
+from iokeel.core.abilities import Abilities
+from iokeel.core.limits import ThrottleLimits
+from iokeel.hypervisors.qmp.limits import block_values, from_block, object_values
 from iokeel.hypervisors.qmp.nodes import node_url
-from iokeel.hypervisors.qmp.throttle_groups import OBJECT_NAMES, patched_values
 
 _PERIPHERAL = "/machine/peripheral/"
 _ANONYMOUS = "/machine/peripheral-anon/"
@@ -36,7 +37,7 @@ class Block(msgspec.Struct):
 
 
 class Stats(msgspec.Struct, gc=False):
-    """A drive's counters; those in query-blockstats that the agent uses."""
+    """A drive's counters in query-blockstats, as far as the agent uses them."""
 
     rd_operations: int
     rd_bytes: int
@@ -63,32 +64,31 @@ class Object(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class QmpDrive:
-    """A drive as it is reached by QMP.
+    """A drive as QMP reaches it.
 
-    qdev, device: what QEMU calls it; one may be empty. path: the file or URL behind it (of the
-    topmost image, where there are several); None where it has none. throttle_group: the
-    throttle-group object that limits it; None where block_set_io_throttle does. shares: other
-    drives that the same limits would hold, by target.
-    in_force: its limits; None where they are not known.
+    qdev, device: QEMU's names of it; one may be empty. path: the file or URL behind it, of the
+    topmost image if there are several; None if it has none. throttle_group: the throttle-group
+    object that limits it; None if block_set_io_throttle does. shares: the targets of other drives
+    that the same limits would hold. in_force: its limits; None if unknown.
     """
 
     target: str
     qdev: str
     device: str
-    path: str | None
-    throttle_group: str | None
-    shares: tuple[str, ...]
-    in_force: ThrottleLimits | None
+    path: str | None = None
+    throttle_group: str | None = None
+    shares: tuple[str, ...] = ()
+    in_force: ThrottleLimits | None = None
 
 
 def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
-    """Return the drives among the elements of query-block by target.
+    """Return the drives in query-block, by target.
 
-    A target is the id of the device, else the name of the drive, else the last part of the
-    device's QOM path; the whole path where another drive has that name already.
+    A target is `target_of` its names, or the device's whole QOM path if another drive has that
+    target already.
     """
     chains = {block.qdev or block.device: _chain(block.inserted or {}) for block in blocks}
-    groups: dict[str, tuple[str, ...]] = {}  # by target, those of its filters or its own one
+    groups: dict[str, tuple[str, ...]] = {}  # by target: of its filters, or its own
     found: dict[str, QmpDrive] = {}
     for block in blocks:
         if block.inserted is None or not (block.qdev or block.device):
@@ -107,7 +107,7 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
             _path(block.inserted, chain),
             filters[0] if filters else None,
             (),
-            _limits(block.inserted),
+            from_block(block.inserted),
         )
     used = Counter(group for names in groups.values() for group in names)
     for target, names in groups.items():
@@ -122,7 +122,7 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
 
 
 def target_of(qdev: str, device: str) -> str:
-    """Return the id of a guest device, else the name of its drive, else what its path ends in."""
+    """Return a device's id, else its drive's name, else the last part of its QOM path."""
     if qdev.startswith(_PERIPHERAL):
         return qdev.removeprefix(_PERIPHERAL).partition("/")[0]
     if qdev and not qdev.startswith("/"):
@@ -135,9 +135,10 @@ def target_of(qdev: str, device: str) -> str:
 
 
 def groups_of(objects: Sequence[Object], nodes: Sequence[dict[str, Any]]) -> dict[str, QmpDrive]:
-    """Return a storage daemon's drives by target, from qom-list of /objects and its block nodes.
+    """Return a storage daemon's drives by target.
 
-    The path is that of the file below the group's throttle node; None where it has several.
+    objects: qom-list of /objects. nodes: its block nodes. A drive's path is that of the file below
+    the group's throttle node; None if the group has several.
     """
     paths: dict[str, set[str | None]] = {}
     for node in nodes:
@@ -147,55 +148,29 @@ def groups_of(objects: Sequence[Object], nodes: Sequence[dict[str, Any]]) -> dic
     found = {}
     for each in objects:
         if each.type == "child<throttle-group>":
-            (path,) = paths.get(each.name, {None}) if len(paths.get(each.name, ())) < 2 else {None}
+            below = paths.get(each.name, set())
+            path = next(iter(below)) if len(below) == 1 else None
             found[each.name] = QmpDrive(each.name, "", "", path, each.name, (), ThrottleLimits())
     return found
 
 
 def setting(
-    drive: QmpDrive, limits: ThrottleLimits, *, exact: bool = False
-) -> tuple[str, dict[str, Any]]:
-    """Return the command, and its arguments, that puts every field of limits in force.
-
-    exact: whether QEMU has the patches, and so has to be told what stock QEMU hasn't too.
-    """
-    patched = patched_values(limits) if exact else {}
+    drive: QmpDrive, limits: ThrottleLimits, abilities: Abilities
+) -> tuple[str, dict[str, object]]:
+    """Return the command, and its arguments, that puts every field of limits in force."""
     if drive.throttle_group is not None:
         return "qom-set", {
             "path": f"/objects/{drive.throttle_group}",
             "property": "limits",
-            "value": _values(limits, OBJECT_NAMES) | patched,
+            "value": object_values(limits, abilities),
         }
-    who = {"id": drive.qdev} if drive.qdev else {"device": drive.device}
-    return "block_set_io_throttle", who | _values(limits, _BLOCK_NAMES) | patched
-
-
-def _block_name(field: str) -> str:
-    """Return query-block's name of a field: bps_total is bps, iops_read_max is iops_rd_max."""
-    return field.replace("_total", "").replace("_read", "_rd").replace("_write", "_wr")
-
-
-_BLOCK_NAMES = {field: _block_name(field) for field in FIELDS}
-
-
-def _values(limits: ThrottleLimits, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return all fields, 0 for none; a burst's length is 1 then, for QEMU refuses 0."""
-    values = {name: getattr(limits, field) or 0 for field, name in names.items()}
-    for field in AVERAGES:
-        length = names[f"{field}_max_length"]
-        values[length] = values[length] or 1
-    if not any(getattr(limits, field) for field in AVERAGES if field.startswith("iops")):
-        values[names["iops_size"]] = 0  # refused without an iops limit
-    return values
-
-
-def _limits(values: Mapping[str, Any]) -> ThrottleLimits:
-    numbers = {field: values.get(name) for field, name in _BLOCK_NAMES.items()}
-    return ThrottleLimits.of({f: n for f, n in numbers.items() if isinstance(n, int)})
+    # Without `group`, the drive stays in the group that it is in.
+    name = {"id": drive.qdev} if drive.qdev else {"device": drive.device}
+    return "block_set_io_throttle", name | block_values(limits, abilities)
 
 
 def _chain(top: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the nodes below one, from the top to the file, where QEMU had to spell them out."""
+    """Return the nodes below one, from the top to the file; none unless QEMU spells them out."""
     name = _text(top, "file") or ""
     if not name.startswith("json:"):
         return []

@@ -1,11 +1,10 @@
 """One VM that is reached by its QMP socket: the connection, its drives and their limits.
 
-A task keeps the socket connected and finds the drives anew when QEMU tells of a change, when
-counters come from a drive that is not known (a plugged-in drive has no event), and once in a
-while.
+A task keeps the socket connected. It finds the drives anew when QEMU sends an event, when counters
+come from an unknown drive (there is no event for a drive that is plugged in), and once a minute.
 
-A VM whose connection is lost stays known, with its drives and what is in force, until it is clear
-that its QEMU is gone, which is where nobody listens at its socket.
+If the connection is lost, the VM stays known, with its drives and their limits, until its QEMU is
+certainly gone: until nobody listens at the socket.
 """
 
 from __future__ import annotations
@@ -15,57 +14,47 @@ import contextlib
 import logging
 import random
 from dataclasses import replace
-from typing import Any
 
-from iokeel.config.load import Vm
-from iokeel.core.abilities import PATCHED, STOCK
+from iokeel.config.settings import VmConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
+from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
 from iokeel.host.process import Process
-from iokeel.hypervisors.abilities import Abilities, SchemaEntry
 from iokeel.hypervisors.backoff import delays
-from iokeel.hypervisors.qmp.connection import (
-    ANYTHING,
-    CommandFailed,
-    MonitorLost,
-    QmpConnection,
-    connect,
-    decoder,
-)
-from iokeel.hypervisors.qmp.counters import GROUPS, DriveCounters, Round
-from iokeel.hypervisors.qmp.drives import Block, Object, QmpDrive, drives_of, groups_of, setting
-from iokeel.hypervisors.qmp.throttle_groups import Limits, group_limits, object_limits
+from iokeel.hypervisors.qmp.connection import ANYTHING, QmpConnection, connect
+from iokeel.hypervisors.qmp.counters import DriveCounters, Round
+from iokeel.hypervisors.qmp.discovery import query_abilities, query_drives, query_groups
+from iokeel.hypervisors.qmp.drives import QmpDrive, setting
+from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
+from iokeel.hypervisors.qmp.limits import from_group
+from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, keep_patched
 from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
 
 log = logging.getLogger(__name__)
 
-#: Some changes have no event (limits set over another monitor, say): look again this often.
+#: Some changes have no event (limits set over another monitor, say). Look again this often.
 RECHECK_S = 60.0
 _REFRESH_PAUSE_S = 1.0
-_ANSWER_TIMEOUT_S = 5.0
-
-_BLOCKS = decoder(list[Block])
-_LIMITS = decoder(Limits)
-_OBJECTS = decoder(list[Object])
-_NODES = decoder(list[dict[str, Any]])
-_SCHEMA = decoder(list[SchemaEntry])
 
 
 class Monitor:
-    """One VM's socket, kept connected, and what is known of its drives."""
+    """One VM's socket, kept connected, and its drives.
 
-    def __init__(self, vm: Vm, reports: Reports) -> None:
+    known: where it keeps its VmInfo, by its name.
+    """
+
+    def __init__(self, vm: VmConfig, reports: Reports, known: dict[str, VmInfo]) -> None:
         self._vm = vm
         self._reports = reports
+        self._known = known
         self._connection: QmpConnection | None = None
         self._process: Process | None = None
-        self._abilities = Abilities()
+        self._abilities = QemuAbilities()
         self._drives: dict[str, QmpDrive] = {}
         self._shut_down = False
         self._wake = asyncio.Event()
         self._counters = DriveCounters(vm, reports, self._wake.set, self._note_in_force)
-        self._orders = 0  # changes whenever limits are set, so that older ones are not believed
+        self._orders = 0  # changes whenever limits are set: those read before are stale then
         self._told = ""
 
     @property
@@ -78,13 +67,13 @@ class Monitor:
         self._counters.ask(self._connection, round_)
 
     def check_answered(self) -> None:
-        """Take note where the answer has not come in time."""
+        """Note that an answer is late, if one is."""
         self._counters.check_answered()
 
     # Limits
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
-        """Put limits in force on one drive."""
+        """Put limits in force on one drive. Raises DriveGone, LimitsRejected or MonitorLost."""
         known = self._drives.get(drive.target)
         if known is None:
             raise DriveGone(str(drive), "is not there")
@@ -92,16 +81,16 @@ class Monitor:
             raise LimitsRejected(str(drive), *_shared(known))
         if self._connection is None:
             raise MonitorLost("closed", str(drive), "QEMU can't be reached now", "see the log")
-        command, arguments = setting(known, limits, exact=self._abilities.cost_curve)
+        command, arguments = setting(known, limits, self._abilities.throttle)
         self._orders += 1
         try:
             await self._connection.execute(command, arguments, ANYTHING, timeout_s)
         except CommandFailed as error:
             if error.kind == "DeviceNotFound":
                 self._wake.set()
-                raise DriveGone(str(drive), error.what) from None
+                raise DriveGone(str(drive), error.description) from None
             raise LimitsRejected(
-                str(drive), f"{command}: {error.what}", "the limits that held still hold"
+                str(drive), error.what, "the old limits still hold", said=error.description
             ) from None
         except MonitorLost:
             self._note_in_force(drive.target, None)
@@ -113,15 +102,15 @@ class Monitor:
         self._note_in_force(drive.target, ThrottleLimits.of(limits._asdict()))
 
     def _note_in_force(self, target: str, limits: ThrottleLimits | None) -> None:
-        info = self._reports.known.get(self._vm.name)
+        info = self._known.get(self._vm.name)
         if info is not None and target in info.drives and info.drives[target].in_force != limits:
             drives = {**info.drives, target: replace(info.drives[target], in_force=limits)}
-            self._reports.known[self._vm.name] = replace(info, drives=drives)
+            self._known[self._vm.name] = replace(info, drives=drives)
 
     # The connection
 
     async def run(self, connecting: asyncio.Semaphore) -> None:
-        """Connect, keep connected and follow the drives, until cancelled."""
+        """Connect, stay connected and follow the drives, until cancelled."""
         waits = delays()
         before = False
         while True:
@@ -161,7 +150,7 @@ class Monitor:
         try:
             self._wake.clear()
             self._process = connection.process
-            self._abilities = await _abilities(connection)
+            self._abilities = await query_abilities(connection)
             await self._discover(connection)
         except BaseException:
             connection.close()
@@ -173,7 +162,7 @@ class Monitor:
         return connection
 
     async def _follow(self, connection: QmpConnection) -> None:
-        """Find drives anew when told to, and once in a while, until the connection ends."""
+        """Find drives anew when woken, and every RECHECK_S, until the connection ends."""
         connection.lost.add_done_callback(lambda _: self._wake.set())
         while True:
             with contextlib.suppress(TimeoutError):
@@ -189,7 +178,7 @@ class Monitor:
                     self._report(error)
             else:
                 self._told = ""
-            # However many events come, drives are not asked for more often than this.
+            # A flood of events doesn't make it ask more often than this.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_REFRESH_PAUSE_S):
                     await asyncio.shield(connection.lost)
@@ -203,14 +192,14 @@ class Monitor:
 
     def _unreachable(self, error: MonitorLost | CommandFailed) -> None:
         self._report(error)
-        if error.kind in ("missing", "stale") and self._vm.name in self._reports.known:
-            del self._reports.known[self._vm.name]
+        if error.kind in ("missing", "stale") and self._vm.name in self._known:
+            del self._known[self._vm.name]
             self._drives = {}
             self._counters.follow({}, {})
             self._reports.on_change(self._vm.name)
 
     def _report(self, error: MonitorLost | CommandFailed) -> None:
-        """Count an error, and log it unless that was what was wrong last time."""
+        """Count an error, and log it unless the last one was the same."""
         self._reports.errors[error.kind if isinstance(error, MonitorLost) else "refused"] += 1
         if str(error) != self._told and not (self._counters.hangs and error.kind == "timeout"):
             self._told = str(error)
@@ -223,12 +212,9 @@ class Monitor:
         orders = -1
         while orders != self._orders:
             orders = self._orders
-            blocks = await connection.execute("query-block", {}, _BLOCKS, _ANSWER_TIMEOUT_S)
-            drives = drives_of(blocks)
-            if not self._abilities.guest_devices:
-                drives = await _groups(connection)
-            for target, drive in drives.items():
-                drives[target] = await self._with_object(connection, drive)
+            blocks, drives = await query_drives(
+                connection, guest_devices=self._abilities.guest_devices
+            )
             name = self._vm.name
             of = {(d.qdev, d.device): DriveId(name, d.target) for d in drives.values()}
             groups = {d.throttle_group: DriveId(name, d.target) for d in drives.values()}
@@ -236,88 +222,61 @@ class Monitor:
                 {(b.qdev, b.device): of.get((b.qdev, b.device)) for b in blocks},
                 {group: drive for group, drive in groups.items() if group is not None},
             )
-            if self._abilities.cost_curve:
-                await self._with_patched(connection, drives)
+            await self._add_patched(connection, drives)
         self._drives = drives
         self._publish()
 
-    async def _with_patched(self, connection: QmpConnection, drives: dict[str, QmpDrive]) -> None:
-        """Put in limits with what query-block doesn't tell of them."""
-        groups = await connection.execute("query-throttle-groups", {}, GROUPS, _ANSWER_TIMEOUT_S)
-        for group in groups:
-            if (drive := self._counters.owner(group)) is not None:
-                known = drives[drive.target]
-                drives[drive.target] = replace(known, in_force=group_limits(group.limits))
+    async def _add_patched(self, connection: QmpConnection, drives: dict[str, QmpDrive]) -> None:
+        """Add the patches' fields to limits, which query-block lacks.
 
-    async def _with_object(self, connection: QmpConnection, drive: QmpDrive) -> QmpDrive:
-        """Return a drive with the limits of its throttle-group object, where it has one."""
-        if drive.throttle_group is None:
-            return drive
-        arguments = {"path": f"/objects/{drive.throttle_group}", "property": "limits"}
-        try:
-            found = await connection.execute("qom-get", arguments, _LIMITS, _ANSWER_TIMEOUT_S)
-        except CommandFailed:  # a group that is no object can't be set: limit above it
-            return replace(drive, throttle_group=None)
-        return replace(drive, in_force=object_limits(found))
+        A QEMU that doesn't count doesn't tell them either: they are taken to be as they were last
+        set, or stock QEMU's.
+        """
+        if self._abilities.throttle.counts:
+            for group in await query_groups(connection):
+                if (owner := self._counters.owner(group)) is not None:
+                    drive = drives[owner.target]
+                    drives[drive.target] = replace(drive, in_force=from_group(group.limits))
+        elif (info := self._known.get(self._vm.name)) is not None:
+            for target, drive in drives.items():
+                last = info.drives[target].in_force if target in info.drives else None
+                if drive.throttle_group is None and drive.in_force is not None and last is not None:
+                    limits = keep_patched(drive.in_force, last)
+                    drives[target] = replace(drive, in_force=limits)
 
     def _publish(self) -> None:
         name, policy = self._vm.name, self._vm.policy
-        before = self._reports.known.get(name)
+        before = self._known.get(name)
         error = self._policy_error()
-        told = before.policy_error if before else None
-        if error is not None and told is not None and str(error) == str(told):
-            error = told
-        elif error is not None:
+        if error is not None and (before is None or before.policy_error != error):
             self._reports.errors["policy"] += 1
             log.error("%s", error)
-        abilities = PATCHED if self._abilities.cost_curve else STOCK
         drives = {
-            d.target: DriveInfo(d.target, d.path, d.in_force, abilities)
+            d.target: DriveInfo(d.target, d.path, d.in_force, self._abilities.throttle)
             for d in self._drives.values()
         }
         info = VmInfo(name, drives, policy, error, self._process)
         if info != before:
-            self._reports.known[name] = info
+            self._known[name] = info
             self._reports.on_change(name)
 
     def _policy_error(self) -> IokeelError | None:
         where, policy = f"VM {self._vm.name}", self._vm.policy
-        if not self._abilities.guest_devices and not self._abilities.group_statistics:
+        if not self._abilities.guest_devices and not self._abilities.throttle.counts:
             return IokeelError(where, *_COUNTS_NOTHING)
         for drive in self._drives.values():
             if drive.shares and policy.for_drive(drive.target) is not None:
                 return PolicyError(f"{where}, drive {drive.target}", *_shared(drive))
         if missing := sorted(policy.drives.keys() - self._drives.keys()):
-            return PolicyError(
-                where,
-                f"the policy names {', '.join(missing)}, which the VM has not",
-                f"it has {', '.join(self._drives) or 'no drive'}",
-            )
+            return TargetsMissing(where, missing, [*self._drives])
         return None
 
 
 _COUNTS_NOTHING = (
-    "this storage daemon counts nothing, so its limits hold for requests of any size, less well"
-    " than by what they are, and there are no rates, no bursts and nothing to see",
+    "this storage daemon counts nothing, so its drives have no rates and no bursts, and their"
+    " limits fit the cost curve less closely than those of a guest's drives",
     "use one with the patches in qemu-patches",
 )
-
-
-async def _abilities(connection: QmpConnection) -> Abilities:
-    try:
-        schema = await connection.execute("query-qmp-schema", {}, _SCHEMA, _ANSWER_TIMEOUT_S)
-    except CommandFailed:
-        return Abilities()
-    return Abilities.of(schema)
-
-
-async def _groups(connection: QmpConnection) -> dict[str, QmpDrive]:
-    """Return a storage daemon's drives by target."""
-    where = {"path": "/objects"}
-    objects = await connection.execute("qom-list", where, _OBJECTS, _ANSWER_TIMEOUT_S)
-    flat = {"flat": True}
-    nodes = await connection.execute("query-named-block-nodes", flat, _NODES, _ANSWER_TIMEOUT_S)
-    return groups_of(objects, nodes)
 
 
 def _shared(drive: QmpDrive) -> tuple[str, str]:

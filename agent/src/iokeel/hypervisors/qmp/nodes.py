@@ -1,6 +1,6 @@
-"""Block nodes as QEMU spells them out in a json: file name, as URLs.
+"""Block nodes that QEMU spells out in a json: file name, as URLs.
 
-QEMU makes such a name of the options that a node was opened with (qapi/block-core.json,
+QEMU makes such a name from the options that opened the node (qapi/block-core.json,
 BlockdevOptions), as a tree or with flat keys like "server.path".
 """
 
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
-# server.0.host
+from iokeel.host.network_storage import address, socket_url
+
+# As deep as server.0.host.
 _DEEPEST = 3
 
 
 def node_url(node: Mapping[str, Any]) -> str | None:
-    """Return the path or URL of what a node at the bottom of a drive reaches, None if unknown."""
+    """Return the path or URL that the lowest node of a drive reaches; None if unknown."""
     options = dict(_flat(node))
     driver = options.get("driver", "")
     if filename := options.get("filename"):
@@ -24,7 +25,7 @@ def node_url(node: Mapping[str, Any]) -> str | None:
     match driver:
         case "nbd" if "path" in options or "server.path" in options:
             socket = options.get("server.path") or options["path"]
-            return f"nbd+unix:///{options.get('export', '')}?socket={quote(socket)}"
+            return socket_url("nbd", socket, options.get("export", ""))
         case "nbd":
             return f"nbd://{host}/{options.get('export', '')}"
         case "rbd":
@@ -41,14 +42,14 @@ def node_url(node: Mapping[str, Any]) -> str | None:
         case "http" | "https" | "ftp" | "ftps":
             return options.get("url")
         case "virtio-blk-vhost-user":
-            return f"vhost-user+unix:///?socket={quote(options.get('path', ''))}"
+            return socket_url("vhost-user", options.get("path", ""))
         case "nvme-io_uring":
             return options.get("path")
     return None
 
 
 def _flat(node: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Return a node's texts and numbers by flat keys."""
+    """Return a node's texts and numbers with their flat keys."""
     found: list[tuple[str, str]] = []
     for key, value in node.items():
         if isinstance(value, list):
@@ -62,7 +63,4 @@ def _flat(node: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
 
 def _server(options: Mapping[str, str], at: str) -> str:
     host = options.get(f"{at}.host") or options.get("host", "")
-    port = options.get(f"{at}.port") or options.get("port")
-    if ":" in host:
-        host = f"[{host}]"
-    return f"{host}:{port}" if port else host
+    return address(host, options.get(f"{at}.port") or options.get("port"))

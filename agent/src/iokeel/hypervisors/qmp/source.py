@@ -7,7 +7,7 @@ import logging
 import resource
 from collections.abc import Collection, Mapping, Sequence
 
-from iokeel.config.load import Vm
+from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import DriveGone
@@ -17,23 +17,24 @@ from iokeel.hypervisors.source import Reports, VmInfo
 
 log = logging.getLogger(__name__)
 
-# How many sockets are connected at once, and how many asked before replies are read: replies that
-# are read soon after they were made carry a time that is right.
+# How many sockets are connected to at once, and how many are asked before replies are read. A
+# reply's time is when it is read, so it has to be read soon.
 _CONNECTING = 64
 _ASKED_AT_ONCE = 32
-# Descriptors that are not sockets of VMs.
+# Open files that are not sockets of VMs.
 _OTHER_FILES = 100
 
 
 class QmpSource(Reports):
     """The VMs behind some QMP sockets. Implements iokeel.hypervisors.source.Source."""
 
-    def __init__(self, vms: Sequence[Vm]) -> None:
+    def __init__(self, vms: Sequence[VmConfig]) -> None:
         super().__init__()
-        self._monitors = {vm.name: Monitor(vm, self) for vm in vms}
+        self._known: dict[str, VmInfo] = {}
+        self._monitors = {vm.name: Monitor(vm, self, self._known) for vm in vms}
 
     async def run(self) -> None:
-        """Connect to every socket, keep connected and follow the drives, until cancelled."""
+        """Connect to every socket, stay connected and follow the drives, until cancelled."""
         _allow_files(len(self._monitors) + _OTHER_FILES)
         connecting = asyncio.Semaphore(_CONNECTING)
         async with asyncio.TaskGroup() as group:
@@ -47,15 +48,14 @@ class QmpSource(Reports):
 
     def vms(self) -> Mapping[str, VmInfo]:
         """Return the running VMs by name, as last seen. Does no I/O."""
-        return self.known
+        return self._known
 
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float
     ) -> Mapping[DriveId, Counters]:
         """Read the counters of all VMs' drives, or of some domains' only.
 
-        A VM that still owes the answer to an earlier query is not asked again, and what it
-        answers after its timeout is dropped.
+        A VM that still owes an answer isn't asked again. An answer after the timeout is dropped.
         """
         loop = asyncio.get_running_loop()
         round_ = Round(loop.create_future())
@@ -82,8 +82,8 @@ class QmpSource(Reports):
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force by block_set_io_throttle, or on the drive's throttle-group object.
 
-        Raises DriveGone, LimitsRejected or ConnectionLost. After a timeout it is not known which
-        limits hold, and they are read again as soon as QEMU answers.
+        Raises DriveGone, LimitsRejected or ConnectionLost. After a timeout the limits in force are
+        unknown, and they are read again as soon as QEMU answers.
         """
         monitor = self._monitors.get(drive.domain)
         if monitor is None:
@@ -92,9 +92,9 @@ class QmpSource(Reports):
 
 
 def _allow_files(wanted: int) -> None:
-    """Raise the limit of open files as far as it has to and may be."""
+    """Raise the limit of open files to the number wanted, or to the most that is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
     if hard < wanted:
-        log.error("%d files can be open, %d are needed: raise LimitNOFILE", hard, wanted)
+        log.error("only %d files can be open and %d are needed: raise LimitNOFILE", hard, wanted)

@@ -1,35 +1,160 @@
-"""What a QEMU with cost curves says of its throttle groups, in the core's words.
+"""The words that the patches in qemu-patches add to QMP.
 
-query-throttle-groups is read at each tick, so nothing is taken apart that need not be: limits are
-compared as the bytes that came, and looked into where those have changed.
+They stand nowhere else in the agent. They are the traces of each ability in a QEMU's schema, the
+fields of ThrottleLimits that stock QEMU lacks, and query-throttle-groups. A new kind of enforcement
+in QEMU begins here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import ThrottleCount, ThrottleCounters
 from iokeel.core.curve import CostCurve
-from iokeel.core.limits import FIELDS, ThrottleLimits
+from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import CurveError
 
-QUERY_GROUPS = b'"execute":"query-throttle-groups"'
-#: What a field of ThrottleLimits is in QAPI's ThrottleLimits.
-_ALL_NAMES = {field: field.replace("_", "-") for field in ThrottleLimits._fields}
-OBJECT_NAMES = {field: _ALL_NAMES[field] for field in FIELDS}
+QUERY_GROUPS = "query-throttle-groups"
+#: The same as a request without its id.
+ASK_GROUPS = b'"execute":"%b"' % QUERY_GROUPS.encode()
+
+# The fields of ThrottleLimits that come with an ability. They have the same names in the limits
+# of an object and in block_set_io_throttle.
+_CURVES = ("cost_read", "cost_write")
+_CURVE_FIELDS = (*_CURVES, "idle_credit_ms")
+_SPLIT_FIELDS = ("split_size",)
+# Tells ThrottleLimits from the schema's other objects.
+_ANY_LIMIT = "iops-total"
+
+
+class Member(msgspec.Struct, gc=False):
+    """A member of an object of the schema."""
+
+    name: str = ""
+
+
+class SchemaEntry(msgspec.Struct):
+    """An element of query-qmp-schema. Only commands go by their own names there."""
+
+    name: str = ""
+    meta_type: str = msgspec.field(name="meta-type", default="")
+    members: list[Member] = []
+
+
+class QemuAbilities(NamedTuple):
+    """The abilities of a QEMU.
+
+    throttle: those of its throttle groups. guest_devices: whether it can have some; a storage
+    daemon can't.
+    """
+
+    throttle: Abilities = STOCK
+    guest_devices: bool = True
+
+    @classmethod
+    def of(cls, schema: Sequence[SchemaEntry]) -> QemuAbilities:
+        """Return the abilities that a schema (query-qmp-schema) shows."""
+        commands = {entry.name for entry in schema if entry.meta_type == "command"}
+        objects = [{member.name for member in entry.members} for entry in schema]
+        limits = [names for names in objects if _ANY_LIMIT in names]
+
+        def known(fields: Sequence[str]) -> bool:
+            return any({qapi_name(field) for field in fields} <= names for names in limits)
+
+        return cls(
+            Abilities(
+                cost_curve=known(_CURVE_FIELDS),
+                # This leaves no trace in the schema. Its patch comes before the curve's (0002 and
+                # 0008), so a QEMU that knows curves keeps levels too.
+                keeps_levels=known(_CURVES),
+                counts=QUERY_GROUPS in commands,
+                splits=known(_SPLIT_FIELDS),
+            ),
+            "device_add" in commands,
+        )
+
+
+def qapi_name(field: str) -> str:
+    """Return the name in QAPI's ThrottleLimits of a field of ThrottleLimits."""
+    return field.replace("_", "-")
+
+
+# Limits
+
+
+class CurvePoint(msgspec.Struct, gc=False):
+    """A point of a cost curve."""
+
+    size: int
+    cost: float
+
+
+def patched_values(limits: ThrottleLimits, abilities: Abilities) -> dict[str, Any]:
+    """Return the fields that stock QEMU lacks and this one knows, in QAPI's words.
+
+    All of them, since QEMU keeps a field that it isn't given: an empty list removes a curve, and
+    0 the split size.
+    """
+    values: dict[str, Any] = {}
+    if abilities.cost_curve:
+        for field, curve in zip(_CURVES, (limits.cost_read, limits.cost_write), strict=True):
+            values[qapi_name(field)] = _points(curve)
+        values[qapi_name("idle_credit_ms")] = limits.idle_credit_ms
+    if abilities.splits:
+        values[qapi_name("split_size")] = limits.split_size or 0
+    return values
+
+
+def knows_more(abilities: Abilities) -> bool:
+    """Return True if a QEMU knows limits that stock QEMU lacks."""
+    return abilities.cost_curve or abilities.splits
+
+
+def keep_patched(read: ThrottleLimits, last: ThrottleLimits) -> ThrottleLimits:
+    """Return limits read from a source that lacks the patches' fields, with those last known."""
+    return read._replace(
+        cost_read=last.cost_read,
+        cost_write=last.cost_write,
+        split_size=last.split_size,
+        idle_credit_ms=last.idle_credit_ms,
+    )
+
+
+def curve_of(points: int | list[CurvePoint] | None) -> CostCurve | None:
+    """Return a curve in QAPI's words as a CostCurve; None for none, or one the agent can't use."""
+    if not isinstance(points, list) or not points:
+        return None
+    try:
+        return CostCurve(tuple((point.size, point.cost) for point in points))
+    except CurveError:  # unlike the agent, QEMU takes a first size of 0
+        return None
+
+
+def curves_of(values: Mapping[str, int | list[CurvePoint]]) -> dict[str, CostCurve | None]:
+    """Return the curves in QAPI's ThrottleLimits by the names of ThrottleLimits."""
+    return {field: curve_of(values.get(qapi_name(field))) for field in _CURVES}
+
+
+def _points(curve: CostCurve | None) -> list[dict[str, float]]:
+    return [{"size": size, "cost": cost} for size, cost in curve.points] if curve else []
+
+
+# query-throttle-groups, which is read at each tick
 
 
 class SizeCount(msgspec.Struct, gc=False):
-    """Requests of a range of sizes."""
+    """How many requests had a size. size: a power of two, the least of its range."""
 
     size: int
     requests: int
 
 
 class DirectionStats(msgspec.Struct, rename="kebab"):
-    """What a group has done in one direction."""
+    """A group's counters in one direction, since it was made."""
 
     requests: int
     bytes: int
@@ -61,7 +186,10 @@ class GroupMember(msgspec.Struct, rename="kebab", gc=False):
 
 
 class Group(msgspec.Struct):
-    """A throttle group in query-throttle-groups."""
+    """A throttle group.
+
+    limits: as they came. They are compared as bytes, and decoded only after a change.
+    """
 
     name: str
     limits: msgspec.Raw
@@ -70,55 +198,5 @@ class Group(msgspec.Struct):
     members: list[GroupMember]
 
     def counters(self, at_ns: int) -> ThrottleCounters:
-        """Return its statistics, as read at a time of the monotonic clock."""
+        """Return its statistics. at_ns: when they were read, by the monotonic clock."""
         return ThrottleCounters(at_ns, self.read.count(), self.write.count())
-
-
-class CurvePoint(msgspec.Struct, gc=False):
-    """A point of a cost curve."""
-
-    size: int
-    cost: float
-
-
-#: QAPI's ThrottleLimits.
-Limits = dict[str, int | list[CurvePoint]]
-_LIMITS = msgspec.json.Decoder(Limits)
-
-
-def group_limits(raw: msgspec.Raw | bytes) -> ThrottleLimits | None:
-    """Return a group's limits; None where they make no sense, so that they aren't known."""
-    try:
-        return object_limits(_LIMITS.decode(raw))
-    except msgspec.ValidationError:
-        return None
-
-
-def object_limits(values: Limits) -> ThrottleLimits:
-    """Return the limits of a throttle-group object, as qom-get reads them."""
-    found = {field: values.get(name) for field, name in _ALL_NAMES.items()}
-    numbers = {field: n for field, n in found.items() if isinstance(n, int)}
-    curves = {field: _curve(found[field]) for field in ("cost_read", "cost_write")}
-    return ThrottleLimits.of(numbers | curves)
-
-
-def patched_values(limits: ThrottleLimits) -> dict[str, Any]:
-    """Return the fields that stock QEMU hasn't in QAPI's words.
-
-    What is none there, such as an empty list for no curve, removes what there was.
-    """
-    curves = {
-        name: [{"size": size, "cost": cost} for size, cost in curve.points] if curve else []
-        for name, curve in (("cost-read", limits.cost_read), ("cost-write", limits.cost_write))
-    }
-    numbers = {"split-size": limits.split_size or 0, "idle-credit-ms": limits.idle_credit_ms}
-    return {**curves, **numbers}
-
-
-def _curve(points: int | list[CurvePoint] | None) -> CostCurve | None:
-    if not isinstance(points, list) or not points:
-        return None
-    try:
-        return CostCurve(tuple((point.size, point.cost) for point in points))
-    except CurveError:  # QEMU takes what we don't: a first size of 0
-        return None

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from iokeel.core.counters import Flow
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB, CostCurve, CostModel
-from iokeel.core.drive.envelope import OVERSHOOT_RATIO, Mix, limits_for
+from iokeel.core.drive.envelope import OVERSHOOT_RATIO, limits_for
+from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import ThrottleLimits
 
 LIMIT = 10_000
@@ -114,7 +115,7 @@ def test_the_envelope_serves_no_size_too_much_and_the_worst_well(curve: CostCurv
     limits = limits_for(model, LIMIT)
     served = [delivered(model, limits, {size: 1.0}) for size in ALL_SIZES]
     assert max(served) <= 1 + OVERSHOOT_RATIO + 0.005
-    # What the best of many iops_size could do for the worst size, found by trying them all.
+    # The least error at the worst size, over many iops_size.
     best = 0.0
     for iops_size in ALL_SIZES:
         charged = [curve.cost(s) / max(1.0, s / iops_size) for s in ALL_SIZES]

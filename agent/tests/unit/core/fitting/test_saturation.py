@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.fitting.saturation import MOST_DEPTH, open_latency_s, saturate
+from iokeel.core.fitting.saturation import MOST_DEPTH, open_latency_s, saturation_depth
 
 DEPTHS = [1 << power for power in range(10)]
 
@@ -27,34 +27,36 @@ class Device:
 @pytest.mark.parametrize("units", [1, 2, 4, 32, 128])
 def test_depth_is_doubled_until_nothing_is_gained(units: int) -> None:
     device = Device(units)
-    assert saturate(device) == units
+    assert saturation_depth(device) == units
     assert device.asked == [depth for depth in DEPTHS if depth <= 2 * units]
 
 
 def test_with_patience_a_doubling_that_gains_nothing_is_no_end() -> None:
     # An arm has no choice between the request that it serves and one other.
     gains = {1: 80.0, 2: 80.0, 4: 100.0, 8: 120.0, 16: 122.0, 32: 124.0}
-    assert saturate(gains.__getitem__, patience=2) == 8
-    assert saturate(gains.__getitem__) == 1
+    assert saturation_depth(gains.__getitem__, patience=2) == 8
+    assert saturation_depth(gains.__getitem__) == 1
 
 
 def test_no_queue_is_tried_that_takes_too_long() -> None:
     device = Device(10_000, rate=0.5)  # every request takes 2 s, whatever the depth
-    assert saturate(device, most_latency_s=1.9) == 1
+    assert saturation_depth(device, most_latency_s=1.9) == 1
     assert device.asked == [1]
     gaining = {1: 100.0, 2: 120.0, 4: 144.0, 8: 173.0, 16: 207.0}
-    assert saturate(gaining.__getitem__, most_latency_s=0.05) == 4  # 8 would take 0.056 s at 144/s
+    assert (
+        saturation_depth(gaining.__getitem__, most_latency_s=0.05) == 4
+    )  # 8 would take 0.056 s at 144/s
 
 
 def test_what_always_gains_ends_at_the_deepest() -> None:
     device = Device(10_000)
-    assert saturate(device) == MOST_DEPTH
+    assert saturation_depth(device) == MOST_DEPTH
     assert device.asked[-1] == MOST_DEPTH
 
 
 def test_a_search_may_start_deeper() -> None:
     device = Device(4)
-    assert saturate(device, start=8) == 8
+    assert saturation_depth(device, start=8) == 8
     assert device.asked == [8, 16]
 
 

@@ -1,4 +1,4 @@
-"""Whether rates are one figure, two or none."""
+"""Rates that are one figure, two or none."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.fitting.steadiness import pooled, steadiness
+from iokeel.core.fitting.steadiness import joined_windows, steadiness
 
 
 def around(mean: float, spread: float, count: int, seed: int) -> list[float]:
@@ -69,15 +69,15 @@ def test_only_ratios_count(rates: list[float], factor: float) -> None:
 
 def test_windows_are_joined_until_chance_is_small() -> None:
     # 500 requests a window: each counts. 120 a window: four in one, and what is over is left out.
-    assert pooled([[1000.0, 1200.0], [900.0]], 0.5) == [1000.0, 1200.0, 900.0]
-    assert pooled([[200.0] * 4 + [280.0] * 5], 0.5) == pytest.approx([200.0, 280.0])
+    assert joined_windows([[1000.0, 1200.0], [900.0]], 0.5) == [1000.0, 1200.0, 900.0]
+    assert joined_windows([[200.0] * 4 + [280.0] * 5], 0.5) == pytest.approx([200.0, 280.0])
 
 
 def test_a_run_too_short_for_a_span_is_one() -> None:
-    assert pooled([[20.0, 30.0], [40.0, 50.0]], 0.5) == [25.0, 45.0]
-    assert pooled([[0.0, 0.0]], 0.5) == [0.0, 0.0]
+    assert joined_windows([[20.0, 30.0], [40.0, 50.0]], 0.5) == [25.0, 45.0]
+    assert joined_windows([[0.0, 0.0]], 0.5) == [0.0, 0.0]
 
 
 def test_all_spans_are_as_long() -> None:
     # 450 a window on average; the slow run's spans have fewer requests, and count as much.
-    assert pooled([[1200.0] * 4, [600.0] * 4], 0.5) == [1200.0] * 4 + [600.0] * 4
+    assert joined_windows([[1200.0] * 4, [600.0] * 4], 0.5) == [1200.0] * 4 + [600.0] * 4

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
+from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy
-from iokeel.core.sharing.allocate import allot
+from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.capacity import HEADROOM_RATIO, POWER, SLACK, STEP
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
-from iokeel.core.state import DriveSeen, DriveState, Share, StorageSeen, StorageState
+from iokeel.core.state import Demand, DriveState, Measured, Pricing, Sent, Share, StorageState
 
 DISK = "sda"
 CAPACITY = StoragePolicy(capacity=10_000)
@@ -27,7 +28,6 @@ class Host:
     storages: dict[str, StorageSeen] = field(default_factory=lambda: {DISK: StorageSeen(CAPACITY)})
     tenants: dict[str, TenantPolicy] = field(default_factory=dict)
     before: Mapping[str, StorageState] = field(default_factory=dict)
-    seen: dict[DriveId, DriveSeen] = field(default_factory=dict)
     known: dict[DriveId, DriveState] = field(default_factory=dict)
 
     def drive(
@@ -49,14 +49,17 @@ class Host:
         if rate is not None:
             seconds = latency_ms / 1000 if rate else None
             did = Rates(1.0, Flow(rate, rate * 4096), Flow(0, 0), seconds, None)
-        self.seen[drive] = DriveSeen(promise, None, None, storage=storage, tenant=tenant)
         self.known[drive] = DriveState(
-            policy=promise, rates=did, rate=rate, demand=rate or 0.0, backlogged=full
+            policy=promise,
+            storage=storage,
+            tenant=tenant,
+            measured=Measured(rates=did, rate=rate),
+            demand=Demand(rate=rate or 0.0, backlogged=full),
         )
 
     def allot(self) -> dict[str, Share]:
         """Return the drives' shares by the domain's name, and keep the storages' states."""
-        self.before, shares = allot(self.seen, self.known, self.storages, self.before, self.tenants)
+        self.before, shares = allocate(self.known, self.storages, self.before, self.tenants)
         return {drive.domain: share for drive, share in shares.items()}
 
     def most(self) -> dict[str, float]:
@@ -72,8 +75,8 @@ def test_backlogged_drives_divide_a_storage_by_weight() -> None:
     for name, weight in {"a": 400, "b": 300, "c": 200, "d": 100}.items():
         host.drive(name, 1000, full=True, weight=weight)
     assert host.most() == pytest.approx({"a": 4000, "b": 3000, "c": 2000, "d": 1000})
-    assert host.disk.level == 10
-    assert host.disk.given == pytest.approx(10_000)
+    assert host.disk.division.level == 10
+    assert host.disk.division.given == pytest.approx(10_000)
 
 
 def test_reservations_come_before_weights_and_limits_before_both() -> None:
@@ -96,7 +99,7 @@ def test_a_drive_below_its_limits_wants_what_it_does_and_leaves_the_rest() -> No
     host.drive("c", 1000, full=True)
     most = host.most()
     assert most["b"] == most["c"] == pytest.approx(4750)
-    assert host.disk.given == pytest.approx(10_000)
+    assert host.disk.division.given == pytest.approx(10_000)
 
 
 def test_an_idle_drive_is_entitled_to_what_it_would_get_if_it_woke() -> None:
@@ -117,8 +120,8 @@ def test_where_all_wants_fit_every_drive_may_do_what_the_storage_can() -> None:
     host.drive("b", 4000)
     host.drive("c", 0)
     assert set(host.most().values()) == {10_000}
-    assert host.disk.level == inf
-    assert not host.disk.short
+    assert host.disk.division.level == inf
+    assert not host.disk.division.short
 
 
 def test_what_drives_without_a_policy_do_is_not_there_to_divide() -> None:
@@ -127,10 +130,10 @@ def test_what_drives_without_a_policy_do_is_not_there_to_divide() -> None:
     host.drive("a", 1000, full=True)
     host.drive("b", 1000, full=True)
     assert host.most() == {"a": 3000, "b": 3000}
-    assert host.disk.usable == 6000
+    assert host.disk.division.usable == 6000
     host.drive("stranger", 40_000, policy=False)
     assert host.most() == {"a": 0, "b": 0}
-    assert host.disk.level == 0
+    assert host.disk.division.level == 0
 
 
 def test_reservations_that_do_not_fit_are_scaled_down_together_and_it_is_said() -> None:
@@ -139,7 +142,7 @@ def test_reservations_that_do_not_fit_are_scaled_down_together_and_it_is_said() 
     host.drive("b", 1000, full=True, reservation=5_000)
     host.drive("c", 1000, full=True)
     assert host.most() == pytest.approx({"a": 7500, "b": 2500, "c": 0})
-    assert host.disk.kept == 0.5
+    assert host.disk.division.kept == 0.5
     assert host.disk.promised == 20_000
     assert host.disk.oversold
 
@@ -150,7 +153,7 @@ def test_reservations_of_idle_drives_are_oversold_too_but_nobody_is_cut() -> Non
     host.drive("b", 1000, full=True, reservation=5_000)
     most = host.most()
     assert most["b"] == 10_000
-    assert host.disk.kept == 1
+    assert host.disk.division.kept == 1
     assert host.disk.oversold
 
 
@@ -165,7 +168,7 @@ def test_drives_on_a_storage_of_unknown_capacity_are_bound_by_nothing_there() ->
     host = Host({DISK: StorageSeen(StoragePolicy())})
     host.drive("a", 1000, full=True, limit=1000)
     assert host.allot() == {}
-    assert host.disk.usable is None
+    assert host.disk.division.usable is None
 
 
 def test_drives_of_unknown_storage_keep_their_tenants_limit() -> None:
@@ -227,7 +230,7 @@ def test_what_a_tenants_idle_drive_is_owed_is_not_given_to_another_of_its_drives
     host.drive("x", 1000, full=True)
     most = host.most()
     assert (most["b"], most["x"]) == (5000, 5000)
-    assert host.disk.given == pytest.approx(10_000)
+    assert host.disk.division.given == pytest.approx(10_000)
     assert most["a"] >= 4000
 
 
@@ -240,8 +243,8 @@ def test_never_more_than_there_is_is_given_to_those_that_want_it(full: bool) -> 
         rate = 900.0 * (i % 4)
         host.drive(f"d{i}", rate, full=full and i % 4 > 1, tenant=tenant, reservation=100 * i)
     host.allot()
-    assert host.disk.given <= 10_000 * (1 + 1e-9)
-    assert host.disk.given == pytest.approx(min(10_000, host.disk.wanted))
+    assert host.disk.division.given <= 10_000 * (1 + 1e-9)
+    assert host.disk.division.given == pytest.approx(min(10_000, host.disk.wanted))
 
 
 # Latency targets
@@ -284,14 +287,14 @@ def test_the_lowest_weight_is_cut_first_for_a_drive_that_suffers() -> None:
     for _ in range(6):
         shares = host.allot()
     assert host.disk.suffering == (DriveId("victim", "vda"),)
-    assert host.disk.room == pytest.approx(HEADROOM_RATIO * STEP**6)
+    assert host.disk.feedback.room == pytest.approx(HEADROOM_RATIO * STEP**6)
     # by weight the victim has 20,000 / 7, low half of that and high twice that; but for the two
     # there is room for 4,517 only
     assert shares["low"].most == 0
     assert shares["low"].cut == pytest.approx(10_000 / 7)
     assert shares["high"].most == pytest.approx(HEADROOM_RATIO * STEP**6 * 10_000)
-    assert host.disk.cut == pytest.approx(50_000 / 7 - shares["high"].most)
-    assert not host.disk.exhausted
+    assert host.disk.division.cut == pytest.approx(50_000 / 7 - shares["high"].most)
+    assert not host.disk.division.exhausted
 
 
 def test_nobody_is_cut_below_what_it_is_owed_and_it_is_said_when_that_is_all_that_is_left() -> None:
@@ -300,13 +303,13 @@ def test_nobody_is_cut_below_what_it_is_owed_and_it_is_said_when_that_is_all_tha
         shares = host.allot()
     assert shares["low"].most == pytest.approx(1500)
     assert shares["high"].most <= 1
-    assert host.disk.exhausted
-    before = host.disk.room
+    assert host.disk.division.exhausted
+    before = host.disk.feedback.room
     host.drive("victim", 500, latency_ms=0.2, **VICTIM)
     host.drive("high", 1, full=True, weight=200)
     host.allot()
-    assert host.disk.room > before  # and comes back from there at once
-    assert not host.disk.exhausted
+    assert host.disk.feedback.room > before  # and comes back from there at once
+    assert not host.disk.division.exhausted
 
 
 def test_a_drive_whose_own_limit_makes_it_wait_does_not_suffer() -> None:
@@ -315,7 +318,7 @@ def test_a_drive_whose_own_limit_makes_it_wait_does_not_suffer() -> None:
     host.drive("a", 4000, full=True)
     host.allot()
     assert host.disk.suffering == ()
-    assert host.disk.room == HEADROOM_RATIO
+    assert host.disk.feedback.room == HEADROOM_RATIO
 
 
 # Capacity by latency
@@ -344,7 +347,7 @@ def followed(host: Host, latency_ms: float, seconds: int, requests: int = 5000) 
         seen = counted(second, requests, latency_ms)
         host.storages[DISK] = StorageSeen(FOLLOWED, seen)
         host.allot()
-        ratios.append(host.disk.ratio)
+        ratios.append(host.disk.feedback.ratio)
     return ratios
 
 
@@ -356,7 +359,7 @@ def test_capacity_falls_fast_while_latency_is_above_target_down_to_its_bound() -
     assert ratios[:2] == pytest.approx([1, 0.7])
     assert ratios[2:4] == pytest.approx([0.5, 0.5])
     assert ratios[-1] == 0.5
-    assert host.disk.usable == 5000
+    assert host.disk.division.usable == 5000
 
 
 def test_what_was_done_counts_for_the_time_in_which_there_was_something_to_do() -> None:
@@ -367,7 +370,7 @@ def test_what_was_done_counts_for_the_time_in_which_there_was_something_to_do() 
         seen = counted(second, 5000, 8.0)
         host.storages[DISK] = StorageSeen(FOLLOWED, replace(seen, busy_ns=seen.busy_ns // 2))
         host.allot()
-        ratios.append(host.disk.ratio)
+        ratios.append(host.disk.feedback.ratio)
     # 9,000 a second, for half a second
     assert ratios[1] == pytest.approx(STEP**0.5 * SLACK * 0.9)
 
@@ -381,7 +384,7 @@ def test_drives_that_began_a_moment_ago_want_what_they_do_in_a_whole_second() ->
         host.storages[DISK] = StorageSeen(FOLLOWED, replace(seen, busy_ns=seen.busy_ns // 10))
         most = host.most()
     assert host.disk.wanted == pytest.approx(2 * 2 * 500 / 0.1)
-    assert most["a"] == most["b"] == pytest.approx((host.disk.usable or 0) / 2)
+    assert most["a"] == most["b"] == pytest.approx((host.disk.division.usable or 0) / 2)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +401,7 @@ def test_what_is_served_right_after_a_cut_was_asked_for_before_it(
         seen = replace(counted(second, 5000, 8.0), in_flight=in_flight)
         host.storages[DISK] = StorageSeen(FOLLOWED, seen)
         host.allot()
-        ratios.append(host.disk.ratio)
+        ratios.append(host.disk.feedback.ratio)
     assert ratios[1] == pytest.approx(STEP * SLACK * 0.95)
     assert (ratios[2] < ratios[1]) is cut
 
@@ -439,7 +442,7 @@ def test_one_calm_second_may_be_noise() -> None:
         took += round(5000 * latency_ms * 1e6)
         host.storages[DISK] = StorageSeen(FOLLOWED, replace(seen, read_time_ns=took))
         host.allot()
-        done += host.disk.ratio > 1
+        done += host.disk.feedback.ratio > 1
     assert done == 1
 
 
@@ -455,9 +458,13 @@ def test_latency_while_limits_change_counts_when_it_stays_or_no_gift_explains_it
         host.storages[DISK] = StorageSeen(FOLLOWED, counted(second, 5000, 8.0 * (second > 0)))
         read = Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0)
         at_ns = (second - 1) * NS_PER_S
-        host.known[a] = host.known[a]._replace(counters=read, held=10_000.0, sent_ns=at_ns)
+        host.known[a] = host.known[a]._replace(
+            measured=host.known[a].measured._replace(counters=read),
+            pricing=Pricing(rate=10_000.0),
+            sent=Sent(at_ns=at_ns),
+        )
         host.allot()
-        ratios.append(host.disk.ratio)
+        ratios.append(host.disk.feedback.ratio)
     assert ratios[: 1 + doubted] == [1] * (1 + doubted)  # a first reading shows nothing
     assert ratios[1 + doubted] < 1
 
@@ -477,11 +484,11 @@ def test_storage_without_counters_is_tried_out_where_all_its_drives_wait_for_the
     host = Host({DISK: StorageSeen(FOLLOWED)})
     host.drive("a", 3000, latency_ms=8.0)
     host.allot()
-    ratio = host.disk.ratio
+    ratio = host.disk.feedback.ratio
     host.drive("a", 3000, full=True, latency_ms=8.0)
     for _ in range(3):
         host.allot()
-    assert ratio < host.disk.ratio < 1.02 * ratio
+    assert ratio < host.disk.feedback.ratio < 1.02 * ratio
 
 
 # Unknown capacity
@@ -495,30 +502,32 @@ def test_a_storage_of_unknown_capacity_is_divided_only_once_somebody_suffers() -
     assert host.allot() == {}
     host.drive("victim", 500, latency_ms=4.0, **VICTIM)
     most = host.most()
-    assert host.disk.usable == 8000
+    assert host.disk.division.usable == 8000
     assert most["a"] + most["b"] == pytest.approx(HEADROOM_RATIO * 2**-POWER * 8000)
     host.drive("victim", 0, **VICTIM)
     host.drive("a", 3000, full=True)
-    before = host.disk.peak
+    before = host.disk.feedback.peak
     for _ in range(100):
         host.allot()
-    assert before < host.disk.peak < 1.5 * before  # it is tried out, slowly, and never forgotten
+    assert (
+        before < host.disk.feedback.peak < 1.5 * before
+    )  # it is tried out, slowly, and never forgotten
 
 
 def test_counters_that_stop_or_go_backwards_change_nothing() -> None:
     host = Host()
     host.drive("a", 5000, full=True)
     followed(host, 8.0, 2)
-    before = host.disk.ratio
+    before = host.disk.feedback.ratio
     frozen = counted(1, 5000, 8.0)
     for counters in (frozen, counted(0, 5000, 8.0), None):
         host.storages[DISK] = StorageSeen(FOLLOWED, counters)
         host.known[DriveId("a", "vda")] = DriveState(
-            policy=DrivePolicy(), rate=None, demand=5000, backlogged=True
+            policy=DrivePolicy(), storage=DISK, demand=Demand(rate=5000, backlogged=True)
         )
         host.allot()
-        assert host.disk.ratio == before
-        assert host.disk.load is None
+        assert host.disk.feedback.ratio == before
+        assert host.disk.activity is None
 
 
 def test_network_storage_is_known_by_its_guests_latency() -> None:
@@ -526,10 +535,10 @@ def test_network_storage_is_known_by_its_guests_latency() -> None:
     host.drive("a", 3000, latency_ms=8.0)
     host.drive("b", 1000, latency_ms=4.0)
     host.allot()
-    assert host.disk.load is not None
-    assert host.disk.load.latency_s == pytest.approx(0.007)
-    assert host.disk.load.queue == pytest.approx(28)
-    assert host.disk.ratio == 0.7
+    assert host.disk.activity is not None
+    assert host.disk.activity.latency_s == pytest.approx(0.007)
+    assert host.disk.activity.queue == pytest.approx(28)
+    assert host.disk.feedback.ratio == 0.7
 
 
 def test_another_capacity_by_the_operator_begins_anew() -> None:
@@ -538,5 +547,5 @@ def test_another_capacity_by_the_operator_begins_anew() -> None:
     followed(host, 8.0, 10)
     host.storages[DISK] = StorageSeen(StoragePolicy(capacity=8000))
     host.allot()
-    assert host.disk.ratio == 1
-    assert host.disk.usable == 8000
+    assert host.disk.feedback.ratio == 1
+    assert host.disk.division.usable == 8000

@@ -1,12 +1,12 @@
-"""What a drive wants that its own limits don't hold."""
+"""The demand of a drive that its limits don't hold."""
 
 from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.abilities import PATCHED
-from iokeel.core.sharing.demand import STOCK_INTERVALS, demand_after, hidden_demand
+from iokeel.core.abilities import PATCHED, STOCK
+from iokeel.core.sharing.demand import INTERVALS_WITH_GIFTS, demand_rate, hidden_demand
 
 RATES = st.floats(0, 1e6)
 
@@ -15,7 +15,7 @@ def demands(rates: Iterable[float], reservation: float = 0) -> list[float]:
     lately: tuple[float, ...] = ()
     found = []
     for rate in rates:
-        lately, demand = demand_after(lately, rate, reservation)
+        lately, demand = demand_rate(lately, rate, reservation, STOCK)
         found.append(demand)
     return found
 
@@ -23,7 +23,7 @@ def demands(rates: Iterable[float], reservation: float = 0) -> list[float]:
 @given(st.lists(RATES, min_size=1, max_size=20), RATES)
 def test_it_is_never_below_what_it_did_lately(rates: list[float], reservation: float) -> None:
     for i, demand in enumerate(demands(rates, reservation)):
-        assert demand >= max(rates[max(0, i - STOCK_INTERVALS) : i + 1])
+        assert demand >= max(rates[max(0, i - INTERVALS_WITH_GIFTS) : i + 1])
 
 
 @given(RATES, st.integers(1, 9), RATES)
@@ -47,13 +47,13 @@ def test_one_that_grows_is_ahead_of_itself_as_long_as_it_does() -> None:
 
 def test_a_dip_is_neither_less_demand_nor_growth_when_it_ends() -> None:
     assert demands([1000, 1000, 700, 1000, 1000], 5000) == [1000] * 5
-    lately, demand = demand_after((1000,), 700, 5000, PATCHED)
+    lately, demand = demand_rate((1000,), 700, 5000, PATCHED)
     assert (lately, demand) == ((700,), 1000)
 
 
 def test_what_a_drive_leaves_is_others_after_some_intervals() -> None:
-    assert demands([1000, *[100] * 5]) == [1000] * (1 + STOCK_INTERVALS) + [100] * (
-        5 - STOCK_INTERVALS
+    assert demands([1000, *[100] * 5]) == [1000] * (1 + INTERVALS_WITH_GIFTS) + [100] * (
+        5 - INTERVALS_WITH_GIFTS
     )
 
 

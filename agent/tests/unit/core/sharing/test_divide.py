@@ -1,4 +1,4 @@
-"""A capacity divided: against a slow independent solution, and what every division has to keep."""
+"""Divisions of a capacity: properties of all, and against a slow, independent solution."""
 
 from itertools import pairwise
 from math import inf
@@ -15,7 +15,7 @@ WEIGHTS = st.one_of(st.integers(1, 10_000).map(float), st.floats(1e-3, 1e12))
 CLAIMS = st.lists(
     st.builds(Claim, AMOUNTS, WEIGHTS, st.one_of(AMOUNTS, st.just(inf))), min_size=1, max_size=12
 )
-# What sums of a dozen floats may be off by.
+# The error of sums of a dozen floats.
 ROUNDING = 1e-9
 
 

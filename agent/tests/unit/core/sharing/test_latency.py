@@ -6,9 +6,10 @@ import pytest
 
 from iokeel.core.counters import NS_PER_S, Flow, Rates
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.sharing.latency import load_of, storage_strain
+from iokeel.core.observation import StorageSeen
+from iokeel.core.sharing.latency import activity_of, storage_strain
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
-from iokeel.core.state import DriveState, StorageSeen, StorageState
+from iokeel.core.state import Demand, DriveState, Measured, Sent, StorageState
 
 POLICY = StoragePolicy(capacity=1000, latency_target_ms=5.0)
 NOTHING = StorageCounters(0, 0, 0, 0, 0, 0, 0)
@@ -18,7 +19,7 @@ LATER = StorageCounters(NS_PER_S, 100, 1_000_000_000, 0, 0, 5, NS_PER_S)
 def drive(raw_iops: float, cost: float) -> DriveState:
     """Return a drive whose requests cost so much each, in the last second."""
     did = Rates(1.0, Flow(raw_iops, raw_iops * 4096), Flow(0, 0), 0.001, None)
-    return DriveState(rates=did, rate=raw_iops * cost)
+    return DriveState(measured=Measured(rates=did, rate=raw_iops * cost))
 
 
 @pytest.mark.parametrize(
@@ -40,8 +41,10 @@ def drive(raw_iops: float, cost: float) -> DriveState:
 def test_a_target_grows_with_requests_and_with_those_they_wait_for(
     drives: list[DriveState], allowed_ms: float
 ) -> None:
-    load = load_of(StorageSeen(POLICY, LATER), StorageState(POLICY, counters=NOTHING), drives)
-    assert storage_strain(POLICY, load) == pytest.approx(10 / allowed_ms)
+    activity = activity_of(
+        StorageSeen(POLICY, LATER), StorageState(POLICY, counters=NOTHING), drives
+    )
+    assert storage_strain(POLICY, activity) == pytest.approx(10 / allowed_ms)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +56,12 @@ def test_reads_that_wait_in_parts_are_served_as_parts(
 ) -> None:
     did = Rates(1.0, Flow(100, 100 * 65536), Flow(10, 10 * 65536), 0.001, None)
     sent = ThrottleLimits(iops_total=800, split_size=split_size)
-    known = DriveState(rates=did, rate=820, sent=sent, backlogged=backlogged)
+    known = DriveState(
+        measured=Measured(rates=did, rate=820),
+        demand=Demand(backlogged=backlogged),
+        sent=Sent(limits=sent),
+    )
     was = StorageState(POLICY, counters=NOTHING)
-    load = load_of(StorageSeen(POLICY, LATER), was, [known])
-    assert load is not None
-    assert (load.mean_cost, load.served_cost) == pytest.approx((820 / requests,) * 2)
+    activity = activity_of(StorageSeen(POLICY, LATER), was, [known])
+    assert activity is not None
+    assert (activity.mean_cost, activity.served_cost) == pytest.approx((820 / requests,) * 2)

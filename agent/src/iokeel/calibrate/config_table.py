@@ -1,0 +1,46 @@
+"""A calibration as a table for the agent's configuration."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from iokeel import __version__
+from iokeel.calibrate.result import Calibration
+from iokeel.calibrate.target import Target
+from iokeel.core.curve import KIB, CostCurve
+
+_MIB = KIB**2
+
+
+def config_text(name: str, target: Target, calibration: Calibration, fio_version: str) -> str:
+    """Return the table to paste, with its origin and the warnings as comments."""
+    today = datetime.now(UTC).date()
+    lines = [f"# Calibrated on {today} by iokeel {__version__} with {fio_version}."]
+    lines += [f"# {warning}" for warning in calibration.warnings]
+    table = config_table(name, target.config_key, target.config_value, calibration)
+    return "\n".join(lines) + "\n" + table
+
+
+def config_table(name: str, key: str, value: str, calibration: Calibration) -> str:
+    """Return the storage's TOML table. key, value: say which storage it is."""
+    fitted = calibration.fit
+    lines = [
+        f"[storage.{name}]",
+        f"{key} = {json.dumps(value, ensure_ascii=False)}",
+        f"capacity = {fitted.capacity}",
+        f"latency_target_ms = {calibration.latency_target_ms}",
+        f"curve_read = {_points(fitted.read)}",
+    ]
+    if fitted.write is not None:
+        lines.append(f"curve_write = {_points(fitted.write)}")
+    return "\n".join(lines) + "\n"
+
+
+def _points(curve: CostCurve) -> str:
+    return json.dumps([[_size(size), cost] for size, cost in curve.points])
+
+
+def _size(size_bytes: int) -> str:
+    """Return a size as the configuration has it: 4k, 1m."""
+    return f"{size_bytes // _MIB}m" if size_bytes % _MIB == 0 else f"{size_bytes // KIB}k"

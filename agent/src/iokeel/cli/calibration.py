@@ -1,0 +1,124 @@
+"""Runs a calibration for the command, and prints its result."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.table import Table
+
+from iokeel.calibrate.config_table import config_text
+from iokeel.calibrate.fio import fio_version
+from iokeel.calibrate.json_report import Conditions, json_text
+from iokeel.calibrate.measurement import Plan, measure
+from iokeel.calibrate.plot import check_plot_file, draw_plot
+from iokeel.calibrate.result import Calibration, evaluate
+from iokeel.calibrate.target import TargetOptions, open_target
+from iokeel.cli.calibration_progress import ProgressBar
+from iokeel.errors import ConfigError, IokeelError
+from iokeel.host.in_use import InUse
+from iokeel.policy_xml.schema import NAME
+from iokeel.words.quoting import shown
+from iokeel.words.units import duration, parse_size, rate, size
+
+# Columns of text if stderr is no terminal: nothing needs to be cut.
+_WIDE = 1000
+
+
+def run_calibration(
+    storage: str,
+    options: TargetOptions,
+    plan: Plan,
+    name: str | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Calibrate a storage, and print the result.
+
+    name: of the storage in the configuration; None: derived from the storage. plot: the file to
+    draw to, if any. Raises ConfigError for options that don't suit, CalibrationError if the storage
+    can't be calibrated.
+    """
+    if name is not None and not NAME.pattern.fullmatch(name):
+        raise ConfigError("--name", f"{shown(name)} is {NAME.what}", NAME.mend)
+    if plot is not None:
+        check_plot_file(plot)
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    with _interruptible(), ProgressBar(console) as progress:
+        fio = fio_version()
+        with open_target(storage, options, progress.filled, InUse()) as target:
+            series = measure(target.fio, plan, target.writable, progress)
+    calibration = evaluate(series, target.zero_ratio)
+    if plot is not None:
+        draw_plot(storage, calibration, plot)
+    config = config_text(name or target.default_name, target, calibration, fio)
+    if as_json:
+        conditions = Conditions.now(storage, fio, plan.seconds, options.size_bytes, options.threads)
+        print(json_text(conditions, calibration, config))
+        return
+    _print_summary(console, calibration)
+    print(config, end="")
+
+
+def parse_size_option(text: str) -> int:
+    """Return --size in bytes. Raises ConfigError if it is not a size."""
+    try:
+        return parse_size(text)
+    except ConfigError as error:
+        raise ConfigError(f"--size {error.where}", error.what, error.mend) from None
+
+
+def _print_summary(console: Console, calibration: Calibration) -> None:
+    """Print the table, latencies and warnings to stderr, ahead of the configuration."""
+    console.print(_series_table(calibration))
+    latencies = (f"{duration(s)} for {kind}" for kind, s in calibration.latencies_s.items())
+    console.print("latency at 80 % of saturation: " + ", ".join(latencies))
+    for warning in calibration.warnings:
+        console.print(f"warning: {warning}", style="yellow")
+    console.print()
+    sys.stderr.flush()
+
+
+def _series_table(calibration: Calibration) -> Table:
+    """Return a row for each series: its rate, and its cost by the fit."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("kind", no_wrap=True)
+    for heading in ("size", "rate", "bytes/s", "depth", "p99", "cost", "fit error"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for series in calibration.series:
+        job = series.job
+        error = calibration.fit_error_ratio(series)
+        table.add_row(
+            f"{job.order} {job.direction}",
+            size(job.size_bytes),
+            f"{rate(series.raw_iops)}/s",
+            rate(series.raw_iops * job.size_bytes, "B/s"),
+            str(job.depth),
+            duration(series.latency_p99_s),
+            "" if error is None else f"{calibration.cost(series):.4g}",
+            "" if error is None else f"{100 * error:+.1f} %",
+        )
+    return table
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """End in order at SIGINT, SIGTERM and SIGHUP, and with one line."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        what = "interrupted, nothing is left behind"
+        raise IokeelError("calibrate", what, "run it again") from None

@@ -1,0 +1,1 @@
+"""The subcommands: each file is one, by its name, and has its Typer app in `app`."""

@@ -1,0 +1,109 @@
+"""The command `iokeel curve`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, TypeAlias
+
+import typer
+from rich.table import Table
+
+from iokeel.cli.cells import plain_table
+from iokeel.cli.options import ConfigOption, JsonOption, out
+from iokeel.config.load import load
+from iokeel.core.curve import KIB, CostCurve
+from iokeel.core.policy import MOST_IOPS
+from iokeel.errors import ConfigError
+from iokeel.words.units import parse_size, size
+
+Row: TypeAlias = dict[str, float | None]
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def curve() -> None:
+    """Show cost curves."""
+
+
+@app.command()
+def table(
+    least: Annotated[
+        int | None, typer.Option("--min", min=1, max=MOST_IOPS, help="Reservation, normalized.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, max=MOST_IOPS, help="Limit, normalized.")
+    ] = None,
+    burst: Annotated[
+        int | None, typer.Option("--burst", min=1, max=MOST_IOPS, help="Burst, normalized.")
+    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="Such as 4k,8k,1m.")] = None,
+    writes: Annotated[bool, typer.Option("--writes", help="The curve for writes.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a request of each size costs, and how many a second a normalized rate allows.
+
+    Costs are in hundredths of a 4 KiB read.
+    """
+    rates = {"min": least, "max": most, "burst": burst}
+    _check_order(rates)
+    chosen = _sizes(sizes)
+    model = load(config, default_missing=True).model
+    cost_curve = model.write if writes else model.read
+    rows = [_row(cost_curve, size_bytes, rates) for size_bytes in chosen]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        out.print(_table(rows, [name for name, rate in rates.items() if rate is not None]))
+
+
+def _check_order(rates: Mapping[str, int | None]) -> None:
+    """Raise ConfigError if a rate is below one that comes before it."""
+    given = [(name, rate) for name, rate in rates.items() if rate is not None]
+    for (lower, low), (upper, high) in pairwise(given):
+        if high < low:
+            what = f"{high} is below --{lower} {low}"
+            raise ConfigError(
+                f"--{upper}", what, "give --min, --max and --burst in ascending order"
+            )
+
+
+def _sizes(text: str | None) -> list[int]:
+    if text is None:
+        return [*(kib * KIB for kib in range(4, 257)), 512 * KIB, 1024 * KIB]
+    try:
+        sizes = [parse_size(part.strip()) for part in text.split(",")]
+    except ConfigError as error:
+        raise ConfigError(f"--sizes {error.where}", error.what, error.mend) from None
+    if 0 in sizes:
+        raise ConfigError("--sizes", "a request of 0 bytes has no cost", "give sizes above 0")
+    return sizes
+
+
+def _row(cost_curve: CostCurve, size_bytes: int, rates: Mapping[str, int | None]) -> Row:
+    cost = cost_curve.cost(size_bytes)
+    hundredths = round(100 * cost, 4)
+    row: Row = {
+        "size_bytes": size_bytes,
+        "cost": int(hundredths) if hundredths.is_integer() else hundredths,
+    }
+    row |= {f"{name}_iops": rate and round(rate / cost) for name, rate in rates.items()}
+    row |= {f"{name}_bps": rate and round(rate / cost * size_bytes) for name, rate in rates.items()}
+    return row
+
+
+def _table(rows: Sequence[Row], names: Sequence[str]) -> Table:
+    """Return the rows, with the rates that were asked for."""
+    found = plain_table(
+        "size", "cost", *(f"{n} iops" for n in names), *(f"{n} rate" for n in names)
+    )
+    for row in rows:
+        found.add_row(
+            size(row["size_bytes"] or 0),
+            f"{row['cost']:g}",
+            *(f"{row[f'{name}_iops']}" for name in names),
+            *(f"{size(row[f'{name}_bps'] or 0)}/s" for name in names),
+        )
+    return found

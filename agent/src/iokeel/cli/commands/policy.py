@@ -1,0 +1,104 @@
+"""The command `iokeel policy`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iokeel.cli import client
+from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, vm_names
+from iokeel.cli.policy_table import policy_table, policy_values
+from iokeel.cli.storage_table import storage_complaints
+from iokeel.config.load import load
+from iokeel.config.paths import DEFAULT_SOCKET
+from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
+from iokeel.policy_xml.domain import domain_targets
+from iokeel.policy_xml.policy import check_targets, parse_policy
+from iokeel.words.os_errors import reason
+from iokeel.words.quoting import did_you_mean, shown, shown_path
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def policy() -> None:
+    """Check policies."""
+
+
+@app.command()
+def check(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|VM",
+            help="A file, - for standard input, or a running VM.",
+            autocompletion=vm_names,
+        ),
+    ],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    socket: SocketOption = DEFAULT_SOCKET,
+) -> None:
+    """Check the policy of a running VM, or one in a file: domain XML, or the policy alone."""
+    text = sys.stdin.buffer.read() if what == "-" else _read(what)
+    if text is None:
+        _check_running(what, socket, as_json)
+        return
+    name = "standard input" if what == "-" else shown_path(what)
+    _check_xml(text, name, config, as_json)
+
+
+def _read(file: str) -> bytes | None:
+    """Return a file's contents; None if there is none and the word may be a VM's name."""
+    try:
+        return Path(file).read_bytes()
+    except FileNotFoundError:
+        if "/" not in file:
+            return None
+        raise ConfigError(shown_path(file), "no such file", "give a file, - or a VM") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        what = f"can't be read, {reason(error)}"
+        raise ConfigError(shown_path(file), what, "give a readable file, - or a VM") from None
+
+
+def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> None:
+    classes = load(config, default_missing=True).classes
+    found = parse_policy(text, classes, name)
+    if found is None:
+        raise PolicyError(name, "has no policy", "put an iokeel:policy element in its metadata")
+    targets = domain_targets(text)
+    if targets:
+        check_targets(found, targets, name)
+    if as_json:
+        print(json.dumps(policy_values(found, targets), indent=2))
+    else:
+        out.print(policy_table(found, targets))
+
+
+def _check_running(vm: str, socket: Path, as_json: bool) -> None:
+    try:
+        reports = client.vms(socket)
+    except ConnectionLost as error:
+        raise IokeelError(shown(vm), f"no such file, and {error}") from None
+    report = next((report for report in reports if report.domain == vm), None)
+    if report is None:
+        names = [report.domain for report in reports]
+        what = "no such file and no such running VM"
+        raise IokeelError(shown(vm), what, did_you_mean(vm, names))
+    mine = {drive.storage for drive in report.drives}
+    storages = [storage for storage in client.storages(socket) if storage.storage in mine]
+    warnings = [*storage_complaints(storages)]
+    wrong = report.policy_error
+    if as_json:
+        fields = None if wrong is None else wrong.model_dump()
+        print(json.dumps({"domain": vm, "error": fields, "warnings": warnings}))
+    if wrong is not None:
+        raise wrong.error()
+    if not as_json:
+        print(f"{vm}: its policy is valid")
+        for line in warnings:
+            print(line)

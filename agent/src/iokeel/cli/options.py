@@ -1,0 +1,53 @@
+"""What several subcommands share: options, the completion of names, and the console."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from iokeel.cli import client
+from iokeel.config.paths import DEFAULT_CONFIG, DEFAULT_SOCKET
+from iokeel.errors import IokeelError
+from iokeel.report.records import VmReport
+
+_SOCKET_VARIABLE = "IOKEEL_SOCKET"
+# A pipe has no width, so nothing has to be left out.
+_WIDE = 1000
+
+out = Console(highlight=False)
+if not out.is_terminal and "COLUMNS" not in os.environ:
+    out.width = _WIDE
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", readable=False, help=f"Configuration (default {DEFAULT_CONFIG})."),
+]
+SocketOption = Annotated[
+    Path,
+    typer.Option("--socket", envvar=_SOCKET_VARIABLE, readable=False, help="The agent's socket."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def vm_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the running VMs that a name may be completed to."""
+    return [vm.domain for vm in _running(context) if vm.domain.startswith(incomplete)]
+
+
+def drive_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the drives of the VM given before that a name may be completed to."""
+    name = context.params.get("vm")
+    drives = [drive for vm in _running(context) if vm.domain == name for drive in vm.drives]
+    return [drive.target for drive in drives if drive.target.startswith(incomplete)]
+
+
+def _running(context: typer.Context) -> list[VmReport]:
+    socket = context.params.get("socket") or os.environ.get(_SOCKET_VARIABLE) or DEFAULT_SOCKET
+    try:
+        return client.vms(Path(socket))
+    except IokeelError:
+        return []

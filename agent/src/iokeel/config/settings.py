@@ -1,0 +1,101 @@
+"""The agent's settings, as its configuration gives them or by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from iokeel.config.paths import DEFAULT_SOCKET
+from iokeel.core.curve import DEFAULT_MODEL, CostModel
+from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
+from iokeel.core.sharing.storage import StorageId, StoragePolicy
+
+
+class Address(NamedTuple):
+    """A loopback address and a port."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """[agent]: its socket, its folder of state, its tick, its log, and its metrics.
+
+    metrics_address: where metrics are served besides the socket; None for nowhere.
+    """
+
+    socket: Path = DEFAULT_SOCKET
+    state_dir: Path = Path("/var/lib/iokeel")
+    tick_seconds: float = 1.0
+    log_level: str = "info"
+    metrics_address: Address | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LibvirtConfig:
+    """[libvirt]: whether to serve the domains of a libvirt connection, and the connection's URI."""
+
+    enabled: bool = True
+    uri: str = "qemu:///system"
+
+
+@dataclass(frozen=True, slots=True)
+class HookConfig:
+    """[hook]: whether a guest with a malformed policy may not start."""
+
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VmConfig:
+    """[[vm]]: a QEMU that libvirt doesn't run: its QMP socket, and its drives' policy."""
+
+    name: str
+    socket: Path
+    policy: DomainPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class StorageConfig:
+    """[storage.NAME]: a storage, and its policy.
+
+    device: it is this block device. path: it is whatever this file or folder is on. source: it is
+    this network storage, by iokeel's name (rbd:pool). drives: it holds the drives that match
+    these patterns of VM/DRIVE (fnmatch). If none is given, it is the storage that iokeel finds
+    under the name NAME.
+    """
+
+    policy: StoragePolicy
+    device: Path | None = None
+    path: Path | None = None
+    source: StorageId | None = None
+    drives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupConfig:
+    """[cgroup]: whether VMs have a backstop in their cgroups, and how far above their share.
+
+    margin: bounds are this many times the share, 1 or more.
+    """
+
+    enabled: bool = True
+    margin: float = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole configuration. classes: the built-in ones too."""
+
+    agent: AgentConfig = AgentConfig()
+    libvirt: LibvirtConfig = LibvirtConfig()
+    hook: HookConfig = HookConfig()
+    model: CostModel = DEFAULT_MODEL
+    classes: Mapping[str, DrivePolicy] = field(default_factory=lambda: BUILTIN_CLASSES)
+    tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
+    vms: tuple[VmConfig, ...] = ()
+    storages: Mapping[StorageId, StorageConfig] = field(default_factory=dict)
+    cgroup: CgroupConfig = CgroupConfig()

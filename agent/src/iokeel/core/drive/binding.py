@@ -1,0 +1,95 @@
+"""Tells which bounds of a drive's limits hold it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from iokeel.core.counters import Rates, Throttled
+from iokeel.core.limits import ThrottleLimits
+from iokeel.core.state import DriveState
+
+# A bound counts as full once this part of it is used, and the drive as bursting above that part.
+FULL_RATIO = 0.95
+_BURSTING_RATIO = 1.05
+# A QEMU that counts waits tells directly: a bound holds a drive if requests wait for it for at
+# least this part of the time.
+_WAITING_RATIO = 0.05
+
+
+class Use(NamedTuple):
+    """The use of a drive's limits in an interval.
+
+    full: a bound was used up. bursting: the drive did more than its limits without their burst.
+    held: its limits, or their burst, held it.
+    """
+
+    full: bool = False
+    bursting: bool = False
+    held: bool = False
+
+
+def use_of(
+    limits: ThrottleLimits | None,
+    rate_limit: float | None,
+    did: Rates,
+    rate: float,
+    *,
+    charged: bool,
+) -> Use:
+    """Return the use of limits in an interval.
+
+    limits: those in force; None if there are none of ours. rate_limit: the normalized rate that
+    they and their burst hold the drive to. rate: the normalized rate of the interval. charged:
+    QEMU charges iops bounds by our curve.
+    """
+    if limits is None or not _full(limits, did, rate if charged else None, FULL_RATIO):
+        return Use()
+    at_limit = rate >= FULL_RATIO * (rate_limit or 0.0)
+    bursting = at_limit or bool(_full(limits, did, rate if charged else None, _BURSTING_RATIO))
+    return Use(full=True, bursting=bursting, held=not bursting or at_limit)
+
+
+def full_bounds(known: DriveState) -> list[str]:
+    """Return the fields of the limits in force that the last interval used up."""
+    limits, did = known.sent.limits, known.measured.rates
+    if limits is None or did is None:
+        return []
+    if did.throttled is not None:
+        return _waited_for(limits, did.throttled)
+    charged = known.measured.rate if known.abilities.cost_curve else None
+    return _full(limits, did, charged, FULL_RATIO)
+
+
+def _waited_for(limits: ThrottleLimits, did: Throttled) -> list[str]:
+    """Return the iops fields for which requests have waited."""
+    held_s = {"read": did.held_s(write=False), "write": did.held_s(write=True)}
+    held_s["total"] = max(held_s.values())
+    return [
+        f"iops_{suffix}"
+        for suffix in ("total", "read", "write")
+        if getattr(limits, f"iops_{suffix}") and held_s[suffix] >= _WAITING_RATIO * did.elapsed_s
+    ]
+
+
+def _full(limits: ThrottleLimits, did: Rates, charged: float | None, ratio: float) -> list[str]:
+    """Return the fields of which at least `ratio` is used, bursts not counted.
+
+    charged: QEMU's charge a second by a cost curve; None if it charges by the request.
+    """
+    full = []
+    read, write = did.read, did.write
+    for bps_name, iops_name, bps, requests in (
+        ("bps_total", "iops_total", read.bps + write.bps, read.raw_iops + write.raw_iops),
+        ("bps_read", "iops_read", read.bps, read.raw_iops),
+        ("bps_write", "iops_write", write.bps, write.raw_iops),
+    ):
+        if (bound := getattr(limits, bps_name)) and bps >= ratio * bound:
+            full.append(bps_name)
+        if bound := getattr(limits, iops_name):
+            if charged is not None:
+                requests = charged
+            elif limits.iops_size:
+                requests = max(requests, bps / limits.iops_size)
+            if requests >= ratio * bound:
+                full.append(iops_name)
+    return full

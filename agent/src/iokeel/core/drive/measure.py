@@ -1,0 +1,55 @@
+"""Brings a drive's measurements up to a new reading of its counters."""
+
+from __future__ import annotations
+
+from iokeel.core.counters import Counters, Rates, rates
+from iokeel.core.curve import CostModel
+from iokeel.core.drive.mix import NO_MIX, Mix, has_shifted, mean_mix, mix_cost, with_seen
+from iokeel.core.state import Measured
+
+
+def measure(
+    before: Measured, reading: Counters | None, model: CostModel, *, charged: bool
+) -> Measured:
+    """Return the measurements after a reading; None if there was none.
+
+    charged: QEMU has charged by our curve since the last reading, so its own count is the rate.
+    """
+    last = before.counters
+    if last is None or reading is None or (did := rates(last, reading)) is None:
+        return before._replace(counters=reading or last, rates=None, rate=None, active_ns=None)
+    did = _with_seen_sizes(did, before.mix or NO_MIX)
+    if charged and did.throttled is not None:
+        rate = did.throttled.rate
+    else:
+        rate = mix_cost(model, Mix(did.read, did.write))
+    if did.idle:
+        idle_ns = before.idle_ns or last.at_ns
+        return before._replace(
+            counters=reading, rates=did, rate=rate, active_ns=None, idle_ns=idle_ns
+        )
+    bps = did.read.bps + did.write.bps
+    size = before.size.after(bps / (did.read.raw_iops + did.write.raw_iops))
+    shifted = has_shifted(before.mix, size)
+    return Measured(
+        counters=reading,
+        rates=did,
+        rate=rate,
+        mix=mean_mix(None if shifted else before.mix, did),
+        looks=1 if shifted else before.looks + 1,
+        size=size,
+        price=before.price.after(bps / rate) if rate else before.price,
+        active_ns=before.active_ns or reading.at_ns,  # it woke up some time before
+        idle_ns=None,
+    )
+
+
+def _with_seen_sizes(did: Rates, mix: Mix) -> Rates:
+    return Rates(
+        did.elapsed_s,
+        with_seen(did.read, mix.read),
+        with_seen(did.write, mix.write),
+        did.read_latency_s,
+        did.write_latency_s,
+        did.throttled,
+    )

@@ -1,0 +1,89 @@
+"""Makes a drive's limits by the kind of enforcement that its QEMU is able to.
+
+A QEMU with cost curves gets exact limits (exact.py). Any other gets limits for its mix
+(envelope.py), which are judged and made anew as the mix shifts (retune.py). The rest of the law
+doesn't know which.
+"""
+
+from __future__ import annotations
+
+from iokeel.core.abilities import Abilities
+from iokeel.core.curve import CostModel
+from iokeel.core.drive import exact
+from iokeel.core.drive.envelope import limits_for, scaled
+from iokeel.core.drive.mix import Mix
+from iokeel.core.drive.retune import base_rate, judge
+from iokeel.core.limits import ThrottleLimits
+from iokeel.core.orders import Reason
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.state import DriveState, Finding, Pricing, Verdict
+
+# Stock limits are made for this rate and then scaled to each drive's own. It is so large that
+# rounding doesn't matter.
+_UNIT_RATE = 1_000_000.0
+
+
+def look_at_prices(
+    known: DriveState,
+    abilities: Abilities,
+    policy: DrivePolicy,
+    model: CostModel,
+    split_size: int | None,
+    now_ns: int,
+) -> tuple[Finding, Reason | None]:
+    """Return whether a drive's limits fit it, and the reason to make them anew, if there is one."""
+    if not abilities.cost_curve:
+        return judge(known, model, policy, now_ns)
+    base = known.pricing.base
+    reason = None if base is None else exact.reason_to_replace(base, model, split_size)
+    return Finding(Verdict.EXACT), reason
+
+
+def price(
+    known: DriveState,
+    abilities: Abilities,
+    policy: DrivePolicy,
+    model: CostModel,
+    split_size: int | None,
+    allowed: float,
+    reason: Reason,
+) -> Pricing:
+    """Return the limits that hold a drive to the rate that it is allowed.
+
+    allowed: its burst included, if that is open. reason: why limits are made.
+    """
+    rate, separate = base_rate(policy, allowed), policy.separate_budgets
+    if abilities.cost_curve:
+        base = exact.exact_limits(model, rate, separate=separate, split_size=split_size)
+        return Pricing(allowed, None, known.pricing.unit, base)
+    mix, unit = _mix_for(known, reason), known.pricing.unit
+    if unit is None or mix is not known.pricing.mix or reason is Reason.POLICY:
+        unit = limits_for(model, _UNIT_RATE, mix, separate=separate)
+    return Pricing(allowed, mix, unit, scaled(unit, rate / _UNIT_RATE))
+
+
+def static_limits(
+    abilities: Abilities,
+    policy: DrivePolicy,
+    model: CostModel,
+    split_size: int | None,
+    limit: int,
+) -> ThrottleLimits:
+    """Return limits that hold a drive to its policy's limit if no agent is there to retune.
+
+    On stock QEMU no size gets more than the limit, and the worst gets as much of it as one
+    iops_size can give.
+    """
+    separate = policy.separate_budgets
+    if abilities.cost_curve:
+        return exact.exact_limits(model, limit, separate=separate, split_size=split_size)
+    return limits_for(model, limit, separate=separate, overshoot_ratio=0.0)
+
+
+def _mix_for(known: DriveState, reason: Reason) -> Mix | None:
+    """Return the mix that limits are made for; None for any mix."""
+    if reason is Reason.IDLE:
+        return None
+    if reason in (Reason.SHIFT, Reason.DRIFT):
+        return known.measured.mix
+    return known.pricing.mix

@@ -1,0 +1,54 @@
+"""Holds one snapshot of a host: the input of a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from iokeel.core.abilities import STOCK, Abilities
+from iokeel.core.counters import Counters, DriveId
+from iokeel.core.limits import ThrottleLimits
+from iokeel.core.policy import DrivePolicy, UnknownPolicy
+from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
+
+
+class DriveSeen(NamedTuple):
+    """A drive at a tick.
+
+    policy: None if the drive validly has none; UNKNOWN if that can't be told now. counters: None if
+    they can't be read now. in_force: its limits, None if they aren't known. failed: the last order
+    to this drive was not carried out. abilities: those of its QEMU. storage: the name of its
+    storage, None if that isn't known. tenant: its owner.
+    """
+
+    policy: DrivePolicy | UnknownPolicy | None
+    counters: Counters | None
+    in_force: ThrottleLimits | None
+    failed: bool = False
+    abilities: Abilities = STOCK
+    storage: str | None = None
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSeen:
+    """A storage at a tick. counters: None if it has none, or if they can't be read now."""
+
+    policy: StoragePolicy
+    counters: StorageCounters | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One snapshot.
+
+    partial: other drives exist that are not looked at this time. storages: by name, those that
+    drives are on; empty in a partial snapshot. keep: drives that are not seen may come back, as
+    they do just after the agent's start.
+    """
+
+    drives: Mapping[DriveId, DriveSeen]
+    partial: bool = False
+    storages: Mapping[str, StorageSeen] = field(default_factory=dict)
+    keep: bool = False

@@ -1,0 +1,25 @@
+"""The kernel's files (proc, sysfs, cgroups), and its ways to write names and numbers in them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+
+def text_of(file: Path) -> str | None:
+    """Return the text of such a file, stripped; None if it can't be read."""
+    with contextlib.suppress(OSError):
+        return file.read_text(errors="surrogateescape").strip()
+    return None
+
+
+def unescaped(text: str) -> str:
+    """Return a name in mountinfo or swaps as it is: a blank is \\040 there."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+
+
+def device_number(device: int) -> str:
+    """Return st_dev or st_rdev as the kernel writes it: MAJOR:MINOR."""
+    return f"{os.major(device)}:{os.minor(device)}"

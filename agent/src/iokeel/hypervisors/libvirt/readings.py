@@ -1,0 +1,95 @@
+"""The statistics of running domains, read at each tick.
+
+Those of all domains come in one call, with NOWAIT: it skips a domain that another call keeps
+busy, such as one whose QEMU hangs. After that, throttle groups are read from the domains that
+answered, if their QEMU counts and a policy limits one of their drives.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import libvirt
+
+from iokeel.core.counters import Counters
+from iokeel.hypervisors.libvirt.passthrough import read_groups
+from iokeel.hypervisors.qmp.throttle_groups import Group
+from iokeel.policy_xml.domain import DomainXml
+
+log = logging.getLogger(__name__)
+
+_STATS_FLAGS = (
+    libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
+    | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_PAUSED
+    | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+)
+
+
+class Reading(NamedTuple):
+    """A domain's block statistics, and its throttle groups by target; None if not read.
+
+    Times are by the monotonic clock.
+    """
+
+    at_ns: int
+    values: Mapping[str, Any]
+    groups_at_ns: int
+    groups: Mapping[str, Group] | None
+
+
+def read_all(
+    connection: Any, names: Collection[str] | None, xmls: Mapping[str, DomainXml]
+) -> dict[str, Reading]:
+    """Return the readings of all running domains (None), or of some.
+
+    xmls: the domains whose throttle groups are read too. Raises libvirtError.
+    """
+    kind = libvirt.VIR_DOMAIN_STATS_BLOCK
+    if names is None:
+        found = connection.getAllDomainStats(kind, _STATS_FLAGS)
+    else:
+        handles = [connection.lookupByName(name) for name in names]
+        found = connection.domainListGetStats(handles, kind, _STATS_FLAGS)
+    at_ns = time.monotonic_ns()
+    readings = {}
+    for handle, values in found:
+        name = handle.name()
+        groups = None
+        if name in xmls and "block.0.rd.reqs" in values:  # else it is busy, perhaps for long
+            try:
+                groups = read_groups(handle, xmls[name])
+            except libvirt.libvirtError as error:
+                log.debug("%s: %s", name, error)  # most likely it has just gone
+        readings[name] = Reading(at_ns, values, time.monotonic_ns(), groups)
+    return readings
+
+
+def counters_of(reading: Reading) -> list[tuple[str, Counters]]:
+    """Return the counters of a domain's disks, with their targets."""
+    found = []
+    values = reading.values
+    for i in range(values.get("block.count", 0)):
+        at = f"block.{i}."
+        if at + "rd.reqs" not in values:  # a domain that was busy shows no counters
+            continue
+        target = values[at + "name"]
+        group = reading.groups.get(target) if reading.groups else None
+        found.append(
+            (
+                target,
+                Counters(
+                    reading.at_ns,
+                    values[at + "rd.reqs"],
+                    values[at + "rd.bytes"],
+                    values[at + "wr.reqs"],
+                    values[at + "wr.bytes"],
+                    values.get(at + "rd.times", 0),
+                    values.get(at + "wr.times", 0),
+                    group.counters(reading.groups_at_ns) if group else None,
+                ),
+            )
+        )
+    return found

@@ -1,0 +1,76 @@
+"""The questions that a QEMU is asked to find its drives and their limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from iokeel.hypervisors.qmp.connection import QmpConnection, decoder
+from iokeel.hypervisors.qmp.drives import Block, Object, QmpDrive, drives_of, groups_of
+from iokeel.hypervisors.qmp.faults import CommandFailed
+from iokeel.hypervisors.qmp.limits import ObjectLimits, from_object
+from iokeel.hypervisors.qmp.throttle_groups import (
+    QUERY_GROUPS,
+    Group,
+    QemuAbilities,
+    SchemaEntry,
+)
+
+ANSWER_TIMEOUT_S = 5.0
+#: Also for the counters of a tick.
+GROUPS = decoder(list[Group])
+
+_BLOCKS = decoder(list[Block])
+_LIMITS = decoder(ObjectLimits)
+_OBJECTS = decoder(list[Object])
+_NODES = decoder(list[dict[str, Any]])
+_SCHEMA = decoder(list[SchemaEntry])
+
+
+async def query_abilities(connection: QmpConnection) -> QemuAbilities:
+    """Return the abilities of a QEMU, by its schema. Raises MonitorLost."""
+    try:
+        schema = await connection.execute("query-qmp-schema", {}, _SCHEMA, ANSWER_TIMEOUT_S)
+    except CommandFailed:
+        return QemuAbilities()
+    return QemuAbilities.of(schema)
+
+
+async def query_drives(
+    connection: QmpConnection, *, guest_devices: bool
+) -> tuple[list[Block], dict[str, QmpDrive]]:
+    """Return a QEMU's BlockBackends, and its drives by target.
+
+    Limits of a drive without a throttle-group object lack the fields of the patches. Raises
+    MonitorLost or CommandFailed.
+    """
+    blocks = await connection.execute("query-block", {}, _BLOCKS, ANSWER_TIMEOUT_S)
+    drives = drives_of(blocks) if guest_devices else await _daemon_drives(connection)
+    return blocks, {
+        target: await _with_object_limits(connection, drive) for target, drive in drives.items()
+    }
+
+
+async def query_groups(connection: QmpConnection) -> list[Group]:
+    """Return a QEMU's throttle groups, if they count. Raises MonitorLost or CommandFailed."""
+    return await connection.execute(QUERY_GROUPS, {}, GROUPS, ANSWER_TIMEOUT_S)
+
+
+async def _daemon_drives(connection: QmpConnection) -> dict[str, QmpDrive]:
+    place = {"path": "/objects"}
+    objects = await connection.execute("qom-list", place, _OBJECTS, ANSWER_TIMEOUT_S)
+    flat = {"flat": True}
+    nodes = await connection.execute("query-named-block-nodes", flat, _NODES, ANSWER_TIMEOUT_S)
+    return groups_of(objects, nodes)
+
+
+async def _with_object_limits(connection: QmpConnection, drive: QmpDrive) -> QmpDrive:
+    """Return a drive with the limits of its throttle-group object, if it has one."""
+    if drive.throttle_group is None:
+        return drive
+    arguments = {"path": f"/objects/{drive.throttle_group}", "property": "limits"}
+    try:
+        found = await connection.execute("qom-get", arguments, _LIMITS, ANSWER_TIMEOUT_S)
+    except CommandFailed:  # a group that is no object can't be set, so the drive itself is limited
+        return replace(drive, throttle_group=None)
+    return replace(drive, in_force=from_object(found))

@@ -1,0 +1,106 @@
+"""The faults of a QMP socket, and how to mend them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import stat
+from pathlib import Path
+
+from iokeel.errors import ConnectionLost, IokeelError
+from iokeel.host.process import is_stopped, peer_pid
+
+NOT_QMP = "it has to be a QMP monitor of QEMU's, without pretty=on"
+_SERVES_ONE = "QEMU serves one client at a time: give the agent a -qmp socket of its own"
+# In /proc/net/unix: the field of a socket's state, that of its path, and the state of one that
+# has been accepted.
+_STATE, _PATH, _ACCEPTED = 5, 7, "03"
+
+
+class MonitorLost(ConnectionLost):
+    """A QMP socket can't be used now.
+
+    kind: "missing", "stale", "permission", "busy", "timeout", "protocol", "closed" or "connect".
+    """
+
+    def __init__(self, kind: str, where: str, what: str, mend: str) -> None:
+        super().__init__(where, what, mend)
+        self.kind = kind
+
+
+class CommandFailed(IokeelError):
+    """QEMU answered a command with an error.
+
+    kind: the error's class, such as DeviceNotFound. description: QEMU's own words.
+    """
+
+    def __init__(self, where: str, command: str, kind: str, description: str) -> None:
+        super().__init__(where, f"{command}: {description}")
+        self.command = command
+        self.kind = kind
+        self.description = description
+
+
+def refused(path: Path, error: OSError) -> MonitorLost:
+    """Return the fault of a socket that can't be connected to, by the system's error."""
+    where = str(path)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        mend = f"start the VM with -qmp unix:{path},server=on,wait=off, or correct the path"
+        return MonitorLost("missing", where, "no such socket", mend)
+    if error.errno == errno.ECONNREFUSED:
+        if path.is_socket():
+            mend = "start the VM, or remove it from the agent's configuration"
+            return MonitorLost("stale", where, "nobody listens any more", mend)
+        return MonitorLost("stale", where, "not a socket", "correct the path")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        user = _user(os.geteuid())
+        mend = f"run the agent as root, or let {user} use it (setfacl -m u:{user}:rw)"
+        return MonitorLost("permission", where, f"permission denied: {_owner(path)}", mend)
+    if error.errno == errno.EAGAIN:
+        what = "other clients wait for this monitor already"
+        return MonitorLost("busy", where, what, _SERVES_ONE)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return MonitorLost("connect", where, "too many open files", "raise LimitNOFILE")
+    return MonitorLost("connect", where, error.strerror or str(error), "correct the path")
+
+
+def silent(path: Path, connected: socket.socket, waited_s: float) -> MonitorLost:
+    """Return why a monitor sends no greeting: it serves another client, or its QEMU hangs."""
+    where = str(path)
+    sockets = [fields for fields in _unix_sockets() if len(fields) > _PATH]
+    states = [fields[_STATE] for fields in sockets if fields[_PATH] == where]
+    if _ACCEPTED in states:  # and ours is not: QEMU accepts one client at a time
+        return MonitorLost("busy", where, "another client uses this monitor", _SERVES_ONE)
+    pid = peer_pid(connected)
+    what = f"no greeting in {waited_s:g} s from process {pid}"
+    if not states:  # it listens under another name of the same path
+        mend = f"it hangs, or serves another client; {_SERVES_ONE}"
+        return MonitorLost("timeout", where, what, mend)
+    if is_stopped(pid):
+        return MonitorLost("timeout", where, what, f"it is stopped: kill -CONT {pid}")
+    return MonitorLost("timeout", where, what, "it hangs: see whether its storage does")
+
+
+def _unix_sockets() -> list[list[str]]:
+    try:
+        lines = Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    return [line.split(maxsplit=_PATH) for line in lines]
+
+
+def _owner(path: Path) -> str:
+    try:
+        found = path.stat()
+    except OSError:
+        return "a folder on its path is closed to the agent"
+    return f"it belongs to {_user(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}"
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

@@ -1,0 +1,153 @@
+"""The policy in a domain's metadata.
+
+It comes in two forms: inside a whole domain, and as the bare element of `virsh metadata` and
+virDomainGetMetadata, from which libvirt has removed the namespace (its
+virXMLExtractNamespaceXML).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import SequenceMatcher
+
+from lxml import etree
+
+from iokeel.core.policy import DomainPolicy, DrivePolicy, override
+from iokeel.errors import PolicyError, TargetsMissing
+from iokeel.policy_xml.schema import (
+    BUDGET,
+    DRIVE_ATTRIBUTES,
+    NAMESPACE,
+    POSITIVE,
+    WHOLE,
+    field_of,
+    validate,
+)
+from iokeel.policy_xml.xml import at, attributes, elements, line_of, local, namespace_of, parsed
+from iokeel.words.quoting import shown
+
+# A namespace this close to ours is a misspelt one, and not somebody else's.
+_NEAR_RATIO = 0.8
+
+
+def parse_policy(
+    xml: str | bytes, classes: Mapping[str, DrivePolicy], where: str
+) -> DomainPolicy | None:
+    """Return the policy in a domain's XML, or in a bare policy element; None if it has none.
+
+    classes: the known classes by name. where: the XML's name in errors, such as "domain db1".
+    Raises PolicyError, and nothing else, if anything can't be used.
+    """
+    policy = _policy_element(parsed(xml, where), where)
+    if policy is None:
+        return None
+    validate(policy, where)
+    name = policy.get("class")
+    default = None if name is None else _class(name, classes, at(policy, where))
+    drives: dict[str, DrivePolicy] = {}
+    lines: dict[str, int] = {}
+    for element in elements(policy):
+        target, line = element.get("target", ""), at(element, where)
+        if target in drives:
+            raise PolicyError(
+                line, f"drive {target} is named twice, first in line {lines[target]}", "keep one"
+            )
+        name = element.get("class")
+        base = default if name is None else _class(name, classes, line)
+        drives[target] = override(base or DrivePolicy(), _given(element), f"{line}, drive {target}")
+        lines[target] = line_of(element)
+    return DomainPolicy(drives, default, policy.get("tenant"))
+
+
+def check_targets(policy: DomainPolicy, targets: Collection[str], where: str) -> None:
+    """Raise TargetsMissing if a policy names drives that the domain lacks.
+
+    targets: those of the domain. where: its name in errors.
+    """
+    if missing := sorted(policy.drives.keys() - set(targets)):
+        raise TargetsMissing(where, missing, [*targets])
+
+
+def _policy_element(root: etree._Element, where: str) -> etree._Element | None:
+    """Return the only <policy> in a domain or a <metadata>, or the root; None if there is none."""
+    if root.tag == "policy":
+        # As `virsh metadata` prints it. `virsh metadata --set` adds the namespace again.
+        for element in root.iter():
+            if isinstance(element.tag, str) and not element.tag.startswith("{"):
+                element.tag = f"{{{NAMESPACE}}}{element.tag}"
+        return root
+    if root.tag in ("domain", "metadata"):
+        all_metadata = [root] if root.tag == "metadata" else root.findall("metadata")
+        candidates = [element for each in all_metadata for element in _candidates(each)]
+        if not candidates:
+            return None
+        if len(all_metadata) > 1:
+            line = at(all_metadata[1], where)
+            raise PolicyError(line, "a second <metadata>, which libvirt drops", "keep one")
+    elif _is_candidate(root) or local(root) == "policy":
+        candidates = [root]
+    else:
+        raise PolicyError(
+            at(root, where),
+            f"element {shown(local(root))} is neither a domain nor a policy",
+            "give what virsh dumpxml or virsh metadata prints",
+        )
+    for policy in candidates:
+        _check_root(policy, where)
+    if len(candidates) > 1:
+        raise PolicyError(
+            at(candidates[1], where),
+            f"a second policy, after the one in line {line_of(candidates[0])}",
+            "keep one",
+        )
+    return candidates[0]
+
+
+def _candidates(metadata: etree._Element) -> list[etree._Element]:
+    """Return the elements of a <metadata> that are our policies, or were meant to be."""
+    return [element for element in elements(metadata) if _is_candidate(element)]
+
+
+def _is_candidate(element: etree._Element) -> bool:
+    namespace = namespace_of(element)
+    if namespace.startswith("urn:iokeel:policy"):
+        return True
+    if local(element) != "policy":
+        return False
+    near = SequenceMatcher(None, namespace[:100].lower(), NAMESPACE).ratio() >= _NEAR_RATIO
+    return near or not namespace or "iokeel" in namespace.lower()
+
+
+def _check_root(policy: etree._Element, where: str) -> None:
+    line, name, namespace = at(policy, where), local(policy), namespace_of(policy)
+    if not namespace:
+        mend = f"write <iokeel:policy xmlns:iokeel='{NAMESPACE}'>"
+        raise PolicyError(line, "<policy> is in no namespace, and libvirt drops it", mend)
+    if namespace != NAMESPACE:
+        what = f"namespace {shown(namespace)} is not known"
+        raise PolicyError(line, what, f"write '{NAMESPACE}'")
+    if name != "policy":
+        raise PolicyError(line, f"element {shown(name)} is not known", "write 'policy'")
+
+
+def _given(drive: etree._Element) -> dict[str, object]:
+    """Return a valid <drive>'s attributes as fields of DrivePolicy."""
+    given: dict[str, object] = {}
+    for name, value in attributes(drive):
+        kind = DRIVE_ATTRIBUTES[name]
+        if kind is WHOLE:
+            given[field_of(name)] = int(value)
+        elif kind is POSITIVE:
+            given[field_of(name)] = float(value)
+        elif kind is BUDGET:
+            given[field_of(name)] = value == "separate"
+    return given
+
+
+def _class(name: str, classes: Mapping[str, DrivePolicy], line: str) -> DrivePolicy:
+    try:
+        return classes[name]
+    except KeyError:
+        known = ", ".join(sorted(classes)) or "none"
+        mend = f"give one that is: {known}"
+        raise PolicyError(line, f"class {shown(name)} is not known", mend) from None

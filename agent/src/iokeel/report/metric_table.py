@@ -1,0 +1,293 @@
+"""Every metric of the agent. docs/metrics.md is made from this table (metrics_doc.py)."""
+
+from __future__ import annotations
+
+from iokeel.host.disk_counters import read_pressure
+from iokeel.report.metric_types import (
+    DIRECTION_LABELS,
+    Description,
+    Kind,
+    Metric,
+    Sample,
+    of_agent,
+    of_direction,
+    of_drive,
+    of_storage,
+    of_throttle,
+)
+from iokeel.report.snapshot import Snapshot
+
+_IOPS = "normalized I/O operations a second"
+
+
+def _pressure(_: Snapshot) -> list[Sample]:
+    pressure = read_pressure()
+    if pressure is None:
+        return []
+    return [(("some",), pressure.some_ratio), (("full",), pressure.full_ratio)]
+
+
+TICK_SECONDS = Description(
+    "iokeel_agent_tick_seconds",
+    Kind.HISTOGRAM,
+    "seconds",
+    "Time from the start of a tick until its last order was sent.",
+)
+TICK_CPU_SECONDS = Description(
+    "iokeel_agent_tick_cpu_seconds",
+    Kind.HISTOGRAM,
+    "seconds",
+    "CPU time that the agent's process used in a tick.",
+)
+REQUEST_SIZE_BYTES = Description(
+    "iokeel_drive_request_size_bytes",
+    Kind.HISTOGRAM,
+    "bytes",
+    "Requests by size, in powers of two: le=8191 counts those below 8 KiB. Only if QEMU counts.",
+    DIRECTION_LABELS,
+)
+
+METRICS = (
+    of_agent(
+        "agent_domains",
+        Kind.GAUGE,
+        "VMs",
+        "Running VMs that the agent knows.",
+        lambda s: len(s.vms),
+    ),
+    of_agent(
+        "agent_drives",
+        Kind.GAUGE,
+        "drives",
+        "Drives of those VMs.",
+        lambda s: sum(len(vm.drives) for vm in s.vms.values()),
+    ),
+    of_agent(
+        "agent_reconnects_total",
+        Kind.COUNTER,
+        "connections",
+        "Connections to libvirtd or to a QMP socket that were made again.",
+        lambda s: s.reconnects,
+    ),
+    Metric(
+        Description(
+            "iokeel_agent_errors_total",
+            Kind.COUNTER,
+            "errors",
+            "Errors of the agent, by kind.",
+            ("kind",),
+        ),
+        lambda s: (((kind,), count) for kind, count in sorted(s.errors.items())),
+    ),
+    Metric(
+        Description(
+            "iokeel_host_io_pressure_ratio",
+            Kind.GAUGE,
+            "ratio, 0 to 1",
+            "Part of the last 10 s in which some or all of the host's tasks waited for I/O (PSI).",
+            ("kind",),
+        ),
+        _pressure,
+    ),
+    Metric(
+        Description(
+            "iokeel_domain_policy_valid",
+            Kind.GAUGE,
+            "0 or 1",
+            "1 if the VM's policy is valid. While it is 0, the last valid policy stays in force.",
+            ("domain",),
+        ),
+        lambda s: (((vm.name,), float(vm.policy_error is None)) for vm in s.vms.values()),
+    ),
+    of_storage(
+        "capacity_iops",
+        _IOPS,
+        "The storage's capacity, as configured or calibrated.",
+        lambda s: s.capacity_iops,
+    ),
+    of_storage(
+        "usable_iops",
+        _IOPS,
+        "Rate that the storage's drives may share now: its capacity, corrected by its latency.",
+        lambda s: s.usable_iops,
+    ),
+    of_storage(
+        "normalized_iops",
+        _IOPS,
+        "Sum of the rates of the storage's drives.",
+        lambda s: s.normalized_iops,
+    ),
+    of_storage(
+        "reserved_iops",
+        _IOPS,
+        "Sum of the reservations of the storage's drives.",
+        lambda s: s.reserved_iops,
+    ),
+    of_storage(
+        "reservations_kept_ratio",
+        "ratio, 0 to 1",
+        "Part of the reservations in use that the storage can keep now.",
+        lambda s: s.reservations_kept,
+    ),
+    of_storage(
+        "room_ratio",
+        "ratio, 0 to 1",
+        "Part that drives without a latency target may use. Only if another drive has one.",
+        lambda s: s.room_ratio,
+    ),
+    of_storage(
+        "latency_seconds",
+        "seconds",
+        "Mean latency of the storage's requests in the last interval.",
+        lambda s: s.latency_s,
+    ),
+    of_storage(
+        "latency_target_seconds",
+        "seconds",
+        "Latency above which the storage counts as overloaded.",
+        lambda s: s.latency_target_s,
+    ),
+    of_storage(
+        "queue_requests",
+        "requests",
+        "Mean number of requests in flight on the storage.",
+        lambda s: s.queue,
+    ),
+    of_drive(
+        "normalized_iops",
+        Kind.GAUGE,
+        _IOPS,
+        "The drive's rate in the last interval.",
+        lambda d: d.normalized_iops,
+    ),
+    of_drive(
+        "limit_iops",
+        Kind.GAUGE,
+        _IOPS,
+        "Limit of the drive's policy.",
+        lambda d: d.policy.limit if d.policy else None,
+    ),
+    of_drive(
+        "allowed_iops",
+        Kind.GAUGE,
+        _IOPS,
+        "Rate that the drive may have now: its limit or open burst, at most its share.",
+        lambda d: d.allowed_iops,
+    ),
+    of_drive(
+        "credit_seconds",
+        Kind.GAUGE,
+        "seconds",
+        "Burst credit that the drive has saved.",
+        lambda d: d.credit_s,
+    ),
+    of_drive(
+        "throttled_seconds_total",
+        Kind.COUNTER,
+        "seconds",
+        "Time in which a limit held the drive back.",
+        lambda d: d.throttled_s,
+    ),
+    of_drive(
+        "retunes_total",
+        Kind.COUNTER,
+        "changes",
+        "Changes of the drive's limits after the first.",
+        lambda d: d.retunes,
+    ),
+    of_drive(
+        "limits_overwritten_total",
+        Kind.COUNTER,
+        "times",
+        "Times the drive's limits were put back after somebody else had changed them.",
+        lambda d: d.overwritten,
+    ),
+    of_drive(
+        "errors_total",
+        Kind.COUNTER,
+        "orders",
+        "Changes of the drive's limits that failed.",
+        lambda d: d.errors,
+    ),
+    of_direction(
+        "requests_total",
+        Kind.COUNTER,
+        "requests",
+        "Requests since the guest started.",
+        lambda d: d.requests,
+    ),
+    of_direction(
+        "bytes_total", Kind.COUNTER, "bytes", "Bytes since the guest started.", lambda d: d.bytes
+    ),
+    of_direction(
+        "latency_seconds",
+        Kind.GAUGE,
+        "seconds",
+        "Mean latency in the last interval, the throttle's wait included.",
+        lambda d: d.latency_s,
+    ),
+    of_direction(
+        "device_latency_seconds",
+        Kind.GAUGE,
+        "seconds",
+        "Mean latency in the last interval without the throttle's wait. Only if QEMU counts.",
+        lambda d: d.device_latency_s,
+    ),
+    of_throttle(
+        "cost_total",
+        Kind.COUNTER,
+        "normalized I/O operations",
+        "Cost that QEMU charged for requests. Only if QEMU counts.",
+        lambda t: t.cost,
+    ),
+    of_throttle(
+        "waited_requests_total",
+        Kind.COUNTER,
+        "requests",
+        "Requests that had to wait for the throttle. Only if QEMU counts.",
+        lambda t: t.waited,
+    ),
+    of_throttle(
+        "wait_seconds_total",
+        Kind.COUNTER,
+        "seconds",
+        "Time that requests waited for the throttle, summed. Only if QEMU counts.",
+        lambda t: t.wait_s,
+    ),
+    of_throttle(
+        "waiting_requests",
+        Kind.GAUGE,
+        "requests",
+        "Requests that wait for the throttle now. Only if QEMU counts.",
+        lambda t: t.waiting,
+    ),
+)
+
+DESCRIPTIONS = (
+    *(metric.description for metric in METRICS),
+    REQUEST_SIZE_BYTES,
+    TICK_SECONDS,
+    TICK_CPU_SECONDS,
+)
+
+#: The values of the label `kind` of iokeel_agent_errors_total.
+ERROR_KINDS = {
+    "busy": "a QMP socket serves another client",
+    "cgroup": "the kernel refused a setting of a VM's cgroup",
+    "closed": "a QMP connection has ended",
+    "connect": "libvirtd or a QMP socket can't be reached",
+    "controller": "a VM's cgroup has no I/O controller",
+    "internal": "a fault of the agent's own: please report what its log says",
+    "missing": "a QMP socket is not there",
+    "permission": "the agent may not use a QMP socket or write a cgroup",
+    "policy": "a policy can't be used",
+    "protocol": "what a QMP socket answers is not QMP",
+    "refresh": "libvirt couldn't describe a VM",
+    "refused": "QEMU refused a command, or a cgroup is not a VM's alone",
+    "rejected": "QEMU or libvirt refused limits; the next try is in 30 s",
+    "sample": "libvirt couldn't read counters",
+    "set": "limits couldn't be sent; the next try is at the next tick",
+    "stale": "nobody serves a QMP socket, or its path is no socket",
+    "store": "the agent's state can't be written",
+    "timeout": "libvirt or QEMU didn't answer in time",
+}

@@ -1,0 +1,119 @@
+"""The types of metrics: of the agent, of each storage, of each drive, of its reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from iokeel.report.snapshot import (
+    DirectionSnapshot,
+    DriveSnapshot,
+    Snapshot,
+    StorageSnapshot,
+    ThrottleSnapshot,
+)
+
+Labels: TypeAlias = tuple[str, ...]
+Sample: TypeAlias = tuple[Labels, float | None]
+"""The labels' values and the metric's; None makes no sample."""
+
+
+class Kind(Enum):
+    """The types of metrics that Prometheus knows."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A metric. name: as Prometheus shows it, a counter's _total included."""
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    labels: Labels = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A counter or gauge whose samples come from a snapshot."""
+
+    description: Description
+    samples: Callable[[Snapshot], Iterable[Sample]]
+
+
+_DRIVE_LABELS = ("domain", "target_device")
+DIRECTION_LABELS = (*_DRIVE_LABELS, "direction")
+
+
+def of_agent(
+    name: str, kind: Kind, unit: str, text: str, value: Callable[[Snapshot], float]
+) -> Metric:
+    """Return a metric of the agent itself."""
+    return Metric(Description(f"iokeel_{name}", kind, unit, text), lambda s: [((), value(s))])
+
+
+def of_storage(
+    name: str, unit: str, text: str, value: Callable[[StorageSnapshot], float | None]
+) -> Metric:
+    """Return a gauge with a sample for each storage."""
+
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        return (((storage.name,), value(storage)) for storage in snapshot.storages.values())
+
+    described = Description(f"iokeel_storage_{name}", Kind.GAUGE, unit, text, ("storage",))
+    return Metric(described, samples)
+
+
+def of_drive(
+    name: str, kind: Kind, unit: str, text: str, value: Callable[[DriveSnapshot], float | None]
+) -> Metric:
+    """Return a metric with a sample for each drive."""
+
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        return ((drive.id, value(drive)) for drive in _drives(snapshot))
+
+    return Metric(Description(f"iokeel_drive_{name}", kind, unit, text, _DRIVE_LABELS), samples)
+
+
+def of_direction(
+    name: str, kind: Kind, unit: str, text: str, value: Callable[[DirectionSnapshot], float | None]
+) -> Metric:
+    """Return a metric with a sample for each drive's reads and one for its writes."""
+
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        for drive in _drives(snapshot):
+            yield (*drive.id, "read"), value(drive.read)
+            yield (*drive.id, "write"), value(drive.write)
+
+    return Metric(Description(f"iokeel_drive_{name}", kind, unit, text, DIRECTION_LABELS), samples)
+
+
+def of_throttle(
+    name: str, kind: Kind, unit: str, text: str, value: Callable[[ThrottleSnapshot], float]
+) -> Metric:
+    """Return a metric of the throttle groups, with a sample for each direction that QEMU counts."""
+
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        return ((labels, value(throttle)) for labels, throttle in throttles(snapshot))
+
+    name = f"iokeel_drive_throttle_{name}"
+    return Metric(Description(name, kind, unit, text, DIRECTION_LABELS), samples)
+
+
+def _drives(snapshot: Snapshot) -> Iterator[DriveSnapshot]:
+    return (drive for vm in snapshot.vms.values() for drive in vm.drives.values())
+
+
+def throttles(snapshot: Snapshot) -> Iterator[tuple[Labels, ThrottleSnapshot]]:
+    """Yield the labels and statistics of each direction that QEMU counts."""
+    for drive in _drives(snapshot):
+        if drive.read.throttle is not None:
+            yield (*drive.id, "read"), drive.read.throttle
+        if drive.write.throttle is not None:
+            yield (*drive.id, "write"), drive.write.throttle

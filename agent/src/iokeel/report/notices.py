@@ -1,0 +1,48 @@
+"""Logs changes of the control law's state that an operator has to know."""
+
+from __future__ import annotations
+
+import logging
+
+from iokeel.core.counters import DriveId
+from iokeel.core.sharing.storage import StorageId
+from iokeel.core.state import State
+from iokeel.words.units import iops
+
+log = logging.getLogger(__name__)
+
+
+class Notices:
+    """Logs each change once, when it begins."""
+
+    def __init__(self) -> None:
+        self._oversold: set[StorageId] = set()
+        self._set_aside: set[DriveId | None] = set()
+
+    def tell(self, state: State) -> int:
+        """Log the changes since the last state; return how many new errors the law had."""
+        self._tell_oversold(state)
+        return self._tell_failures(state)
+
+    def _tell_oversold(self, state: State) -> None:
+        sold = {name: storage for name, storage in state.storages.items() if storage.oversold}
+        for name in sold.keys() - self._oversold:
+            log.warning(
+                "storage %s: %s are reserved of a capacity of %s, so reservations are scaled down"
+                " together when all ask; lower some or move a drive",
+                name,
+                iops(sold[name].promised),
+                iops(sold[name].policy.capacity or 0),
+            )
+        self._oversold = set(sold)
+
+    def _tell_failures(self, state: State) -> int:
+        new = state.failures.keys() - self._set_aside
+        for drive in new:
+            log.error(
+                "%s: the control law failed, please report it; the limits stay as they are",
+                drive or "shares of storages and tenants",
+                exc_info=state.failures[drive],
+            )
+        self._set_aside = set(state.failures)
+        return len(new)

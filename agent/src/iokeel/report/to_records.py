@@ -1,0 +1,116 @@
+"""The API's records of a snapshot."""
+
+from __future__ import annotations
+
+from iokeel.report.records import (
+    DriveReport,
+    ErrorReport,
+    StorageReport,
+    ThrottleReport,
+    VmReport,
+)
+from iokeel.report.snapshot import (
+    DriveSnapshot,
+    Snapshot,
+    StorageSnapshot,
+    ThrottleSnapshot,
+    VmSnapshot,
+)
+
+
+def vm_reports(snapshot: Snapshot) -> list[VmReport]:
+    """Return the reports of a snapshot's VMs, in its order."""
+    return [_vm(vm) for vm in snapshot.vms.values()]
+
+
+def storage_reports(snapshot: Snapshot) -> list[StorageReport]:
+    """Return the reports of a snapshot's storages, in its order."""
+    return [_storage(storage) for storage in snapshot.storages.values()]
+
+
+def _vm(vm: VmSnapshot) -> VmReport:
+    return VmReport(
+        domain=vm.name,
+        tenant=vm.tenant,
+        policy_error=ErrorReport.of(vm.policy_error) if vm.policy_error else None,
+        cgroup=dict(vm.cgroup),
+        drives=[_drive(drive, vm.tenant) for drive in vm.drives.values()],
+    )
+
+
+def _drive(drive: DriveSnapshot, tenant: str | None) -> DriveReport:
+    policy, read, write = drive.policy, drive.read, drive.write
+    in_force = drive.limits.items() if drive.limits else []
+    return DriveReport(
+        domain=drive.id.domain,
+        target=drive.id.target,
+        tenant=tenant,
+        storage=drive.storage,
+        mode=drive.mode,
+        normalized_iops=drive.normalized_iops,
+        limit_iops=policy.limit if policy else None,
+        allowed_iops=drive.allowed_iops,
+        reservation_iops=policy.reservation if policy else 0,
+        raw_read_iops=read.raw_iops,
+        raw_write_iops=write.raw_iops,
+        read_bps=read.bps,
+        write_bps=write.bps,
+        mean_read_bytes=read.mean_bytes,
+        mean_write_bytes=write.mean_bytes,
+        read_latency_s=read.latency_s,
+        write_latency_s=write.latency_s,
+        read_device_latency_s=read.device_latency_s,
+        write_device_latency_s=write.device_latency_s,
+        read_requests=read.requests,
+        write_requests=write.requests,
+        read_bytes=read.bytes,
+        write_bytes=write.bytes,
+        read=_throttle(read.throttle),
+        write=_throttle(write.throttle),
+        credit_s=drive.credit_s,
+        burst_open=drive.burst_open,
+        binding=list(drive.binding),
+        throttled_s=drive.throttled_s,
+        retunes=drive.retunes,
+        overwritten=drive.overwritten,
+        errors=drive.errors,
+        error=ErrorReport.of(drive.error) if drive.error else None,
+        verdict=drive.verdict.value,
+        limits_in_force={name: value for name, value in in_force if value},
+    )
+
+
+def _throttle(throttle: ThrottleSnapshot | None) -> ThrottleReport | None:
+    if throttle is None:
+        return None
+    return ThrottleReport(
+        bytes=throttle.bytes,
+        cost=throttle.cost,
+        waited=throttle.waited,
+        wait_s=throttle.wait_s,
+        waiting=throttle.waiting,
+        sizes=dict(throttle.sizes),
+        recent_sizes=dict(throttle.recent_sizes),
+    )
+
+
+def _storage(storage: StorageSnapshot) -> StorageReport:
+    return StorageReport(
+        storage=storage.name,
+        drives=storage.drives,
+        capacity_iops=storage.capacity_iops,
+        usable_iops=storage.usable_iops,
+        normalized_iops=storage.normalized_iops,
+        wanted_iops=storage.wanted_iops,
+        reserved_iops=storage.reserved_iops,
+        reservations_kept=storage.reservations_kept,
+        oversold=storage.oversold,
+        room_ratio=storage.room_ratio,
+        cut_iops=storage.cut_iops,
+        latency_s=storage.latency_s,
+        latency_target_s=storage.latency_target_s,
+        queue=storage.queue,
+        busy_ratio=storage.busy_ratio,
+        suffering=[str(drive) for drive in storage.suffering],
+        exhausted=storage.exhausted,
+    )

@@ -1,0 +1,35 @@
+"""Programs that serve until they are ended."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from testing.waiting import eventually
+
+_START_S = 20.0
+_END_S = 20.0
+
+
+def ready(process: subprocess.Popen[str], serves: Callable[[], bool], name: str) -> None:
+    """Wait until a program serves.
+
+    name: of the program. If it ends, or takes more than 20 s, it is killed, and RuntimeError
+    raised with what it wrote to stderr, which must be a pipe.
+    """
+    try:
+        eventually(serves, _START_S, process=process)
+    except Exception as error:
+        process.kill()
+        raise RuntimeError(f"{name} doesn't start: {process.communicate()[1].strip()}") from error
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """End a program by SIGTERM, or by SIGKILL after 20 s."""
+    process.terminate()
+    try:
+        process.communicate(timeout=_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()

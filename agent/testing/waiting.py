@@ -1,0 +1,60 @@
+"""Wait until something is so, asking again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+_PAUSE_S = 0.05
+_ASYNC_PAUSE_S = 0.01
+
+
+def eventually(
+    ask: Callable[[], T],
+    timeout_s: float = 15.0,
+    *,
+    what: str = "",
+    process: subprocess.Popen[Any] | None = None,
+) -> T:
+    """Return the answer of `ask` once it is true.
+
+    process: waiting ends when it does. what: words for the error. After timeout_s, or when the
+    process has ended, raises the last error of `ask`, or AssertionError if it has an answer.
+    """
+    wait = _Wait(ask, timeout_s, what)
+    while not wait.over(process):
+        time.sleep(_PAUSE_S)
+    return wait.answer
+
+
+async def until(ask: Callable[[], T], timeout_s: float = 15.0) -> T:
+    """Return the answer of `ask` once it is true; the event loop runs meanwhile."""
+    wait = _Wait(ask, timeout_s, "")
+    while not wait.over():
+        await asyncio.sleep(_ASYNC_PAUSE_S)
+    return wait.answer
+
+
+class _Wait(Generic[T]):
+    def __init__(self, ask: Callable[[], T], timeout_s: float, what: str) -> None:
+        self._ask, self._timeout_s, self._what = ask, timeout_s, what
+        self._deadline = time.monotonic() + timeout_s
+
+    def over(self, process: subprocess.Popen[Any] | None = None) -> bool:
+        """Ask once, and return whether there is an `answer`."""
+        ended = process is not None and process.poll() is not None
+        late = time.monotonic() > self._deadline
+        try:
+            self.answer = self._ask()
+        except Exception:
+            if ended or late:
+                raise
+            return False
+        if not self.answer and (ended or late):
+            why = "its process has ended" if ended else f"not so within {self._timeout_s} s"
+            raise AssertionError(f"{self._what}: {why}" if self._what else why)
+        return bool(self.answer)

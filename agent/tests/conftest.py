@@ -1,0 +1,3 @@
+"""What all tests share."""
+
+pytest_plugins = ("testing.workers",)

@@ -1,0 +1,314 @@
+"""A configuration with a mistake: one line that says what, where, and the mend."""
+
+from __future__ import annotations
+
+import pytest
+
+from iokeel.config.load import parse
+from iokeel.errors import ConfigError
+
+VM = '[[vm]]\nname = "a"\nsocket = "/a"\n'
+OUTSIDE = (
+    "is not a loopback address, and anybody may read metrics there; "
+    "write 127.0.0.1 or [::1], and put a proxy with a login before it"
+)
+SYNTAX = "write each key = value on a line of its own, and texts in quotes"
+NAME = "is not a name; give 1 to 64 of the characters A-Z a-z 0-9 _ . -"
+MESSAGES = [
+    # Unknown keys
+    ("[agent]\ntick_second = 1", ", [agent] tick_second: not known; did you mean 'tick_seconds'?"),
+    ("[agnet]\nsocket = '/a'", ", agnet: not known; did you mean 'agent'?"),
+    ("[[vms]]", ", vms: not known; did you mean 'vm'?"),
+    ("[libvirt]\nurl = 'x'", ", [libvirt] url: not known; did you mean 'uri'?"),
+    ("[hook]\nqqq = 1", ", [hook] qqq: not known; known: strict"),
+    ("[curve]\nreads = []", ", [curve] reads: not known; did you mean 'read'?"),
+    ("[classes.gold]\nlimt = 1", ", [classes.gold] limt: not known; did you mean 'limit'?"),
+    (
+        "[classes.gold]\nburst-seconds = 1",
+        ", [classes.gold] burst-seconds: not known; did you mean 'burst_seconds'?",
+    ),
+    ("[tenants.a]\nwieght = 1", ", [tenants.a] wieght: not known; did you mean 'weight'?"),
+    # The typing error, and not the key that is missing for it.
+    ('[[vm]]\nname = "a"\nsockt = "/a"', ", [[vm]] 1 sockt: not known; did you mean 'socket'?"),
+    (VM + "clas = 'gold'", ", [[vm]] 1 clas: not known; did you mean 'class'?"),
+    (
+        VM + "[vm.drives.vda]\nlimitt = 1",
+        ", [[vm]] 1, [vm.drives.vda] limitt: not known; did you mean 'limit'?",
+    ),
+    (
+        '["a b"]\nx = 1',
+        ", 'a b': not known; known: agent, cgroup, classes, curve, hook, libvirt, storage, "
+        "tenants, vm",
+    ),
+    # Wrong types
+    ("agent = 1", ", agent: 1 is not a table; write it as a [table] of its own"),
+    ("[[agent]]", ", agent: [{}] is not a table; write it as a [table] of its own"),
+    ("[agent]\nsocket = 5", ", [agent] socket: 5 is not a text; write it in quotes"),
+    (
+        "[agent]\ntick_seconds = '1'",
+        ", [agent] tick_seconds: '1' is not a number; write it in digits, without quotes",
+    ),
+    (
+        "[agent]\ntick_seconds = true",
+        ", [agent] tick_seconds: True is not a number; write it in digits, without quotes",
+    ),
+    (
+        "[agent]\ntick_seconds = nan",
+        ", [agent] tick_seconds: nan is not a number to reckon with; write it like 2.5",
+    ),
+    (
+        "[hook]\nstrict = 'yes'",
+        ", [hook] strict: 'yes' is not true or false; write true or false, without quotes",
+    ),
+    (
+        "[libvirt]\nenabled = 1",
+        ", [libvirt] enabled: 1 is not true or false; write true or false, without quotes",
+    ),
+    (
+        "[classes.gold]\nlimit = '5'",
+        ", [classes.gold] limit: '5' is not a whole number; "
+        "write it like 500, without quotes or fraction",
+    ),
+    (
+        "[classes.gold]\nlimit = 5.0",
+        ", [classes.gold] limit: 5.0 is not a whole number; "
+        "write it like 500, without quotes or fraction",
+    ),
+    (
+        "[classes.gold]\nlimit = true",
+        ", [classes.gold] limit: True is not a whole number; "
+        "write it like 500, without quotes or fraction",
+    ),
+    ("classes.gold = 5", ", [classes] gold: 5 is not a table; write it as a [table] of its own"),
+    (
+        "[vm]\nname = 'a'",
+        ", vm: {'name': 'a'} is not a list; write a curve as [[size, cost], ...], "
+        'drives as ["VM/DRIVE", ...], and [[vm]] for each VM',
+    ),
+    ("vm = [5]", ", [[vm]] 1: 5 is not a table; write it as a [table] of its own"),
+    (VM + "drives = 5", ", [[vm]] 1 drives: 5 is not a table; write it as a [table] of its own"),
+    # Values
+    ("[agent]\ntick_seconds = 0.1", ", [agent] tick_seconds: is 0.1; give at least 0.2"),
+    ("[agent]\ntick_seconds = 11", ", [agent] tick_seconds: is 11; give at most 10"),
+    (
+        "[agent]\nlog_level = 'loud'",
+        ", [agent] log_level: 'loud' is not known; give 'debug', 'info', 'warning' or 'error'",
+    ),
+    (
+        "[agent]\nsocket = 'agent.sock'",
+        ", [agent] socket: 'agent.sock' is not an absolute path; write it from / on",
+    ),
+    (
+        f"[agent]\nsocket = '/{'x' * 107}'",
+        ", [agent] socket: 108 bytes are too long for a unix socket; "
+        "give a path of at most 107 bytes",
+    ),
+    (
+        '[agent]\nstate_dir = "/a\\u0000"',
+        ", [agent] state_dir: '/a\\x00' is not an absolute path; write it from / on",
+    ),
+    (
+        "[libvirt]\nuri = 'x'",
+        ", [libvirt] uri: 'x' is not a libvirt URI; write it like qemu:///system",
+    ),
+    *(
+        (f"[agent]\nmetrics_address = '{address}'", f", [agent] metrics_address: {message}")
+        for address, message in [
+            ("0.0.0.0:9632", f"0.0.0.0 {OUTSIDE}"),
+            ("[::]:9632", f":: {OUTSIDE}"),
+            ("192.0.2.1:9632", f"192.0.2.1 {OUTSIDE}"),
+            ("localhost:1", "'localhost' is not an IP address; write 127.0.0.1 or [::1]"),
+            ("127.0.0.1", "'127.0.0.1' is not an address and port; write it like 127.0.0.1:9632"),
+            ("::1:9632", "'::1:9632' is not an address and port; write it like 127.0.0.1:9632"),
+            (":9632", "'' is not an IP address; write 127.0.0.1 or [::1]"),
+            (
+                "127.0.0.1:0",
+                "'127.0.0.1:0' is not an address and port; write it like 127.0.0.1:9632",
+            ),
+            (
+                "127.0.0.1:65536",
+                "'127.0.0.1:65536' is not an address and port; write it like 127.0.0.1:9632",
+            ),
+        ]
+    ),
+    # Policies
+    (
+        "[classes.gold]\nlimit = 5\nreservation = 6",
+        ", [classes.gold]: limit 5 is below reservation 6; "
+        "raise the limit or lower the reservation",
+    ),
+    (
+        "[classes.gold]\nlimit = 5\nburst = 4",
+        ", [classes.gold]: burst 4 is below limit 5; raise the burst or leave it out",
+    ),
+    ("[classes.gold]\nburst = 4", ", [classes.gold]: burst 4 without a limit; give a limit"),
+    (
+        "[classes.gold]\nlimit = 0",
+        ", [classes.gold]: limit is 0; give 1 to 100000000, or leave it out",
+    ),
+    (
+        "[classes.gold]\nburst_seconds = -1",
+        ", [classes.gold]: burst_seconds is -1; give 0 to 3600",
+    ),
+    (
+        "[classes.gold]\nlatency_target_ms = -1",
+        ", [classes.gold]: latency_target_ms is -1.0; give 0.001 to 60000, or leave it out",
+    ),
+    (
+        f"[classes.gold]\nlimit = {10**16}",
+        ", [classes.gold] limit: is 10000000000000000; give at most 1000000000000000",
+    ),
+    (
+        f"[classes.gold]\nlimit = 0x{'f' * 9000}",
+        ", [classes.gold] limit: is <int>; give at most 1000000000000000",
+    ),
+    (
+        "[classes.gold]\nbudget = 'both'",
+        ", [classes.gold] budget: 'both' is not known; give 'shared' or 'separate'",
+    ),
+    ('[classes."a b"]', f", [classes] 'a b': 'a b' {NAME}"),
+    ("[tenants.a]\nweight = 0", ", [tenants.a]: weight is 0; give 1 to 10000"),
+    # Storage and cgroups
+    (
+        "[storage.a]\ncapcity = 5",
+        ", [storage.a] capcity: not known; did you mean 'capacity'?",
+    ),
+    ("[cgroup]\nmargn = 5", ", [cgroup] margn: not known; did you mean 'margin'?"),
+    ("[storage.a]\ncapacity = 0", ", [storage.a] capacity: is 0; give at least 1"),
+    ("[storage.a]\ncapacity = -5", ", [storage.a] capacity: is -5; give at least 1"),
+    (
+        "[storage.a]\ncapacity = 1.5",
+        ", [storage.a] capacity: 1.5 is not a whole number; "
+        "write it like 500, without quotes or fraction",
+    ),
+    (
+        f"[storage.a]\ncapacity = {10**9}",
+        ", [storage.a] capacity: is 1000000000; give at most 100000000",
+    ),
+    (
+        "[storage.a]\nlatency_target_ms = 0",
+        ", [storage.a] latency_target_ms: is 0; give at least 0.001",
+    ),
+    ("[storage.a]\nleast_ratio = 2", ", [storage.a] least_ratio: is 2; give at most 1"),
+    ("[storage.a]\nleast_ratio = 0", ", [storage.a] least_ratio: is 0; give at least 0.01"),
+    ("[storage.a]\nmost_ratio = 0.5", ", [storage.a] most_ratio: is 0.5; give at least 1"),
+    (
+        "[storage.a]\ndevice = 'sda'",
+        ", [storage.a] device: 'sda' is not an absolute path; write it from / on",
+    ),
+    (
+        "[storage.a]\nsource = '/dev/sda'",
+        ", [storage.a] source: '/dev/sda' is not a network storage; write it like rbd:pool, "
+        "nbd:host:10809 or iscsi:host:3260/iqn.2001-01.com.example:t",
+    ),
+    (
+        "[storage.a]\ndrives = ['db1']",
+        ", [storage.a] drives drive 1: 'db1' is not a drive; write VM/DRIVE, such as \"web*/vdb\"",
+    ),
+    (
+        "[storage.a]\ndrives = 'db1/vda'",
+        ", [storage.a] drives: 'db1/vda' is not a list; write a curve as [[size, cost], ...], "
+        'drives as ["VM/DRIVE", ...], and [[vm]] for each VM',
+    ),
+    (
+        "[storage.a]\ncurve_read = []",
+        ", [storage.a] curve_read: 0 points; give 1 to 32",
+    ),
+    (
+        "[storage.a]\ncurve_write = [['4k', 0]]",
+        ", [storage.a] curve_write point 1: is 0; give more than 0",
+    ),
+    (
+        "[storage.a]\ndevice = '/dev/sda'\n[storage.b]\ndevice = '/dev/sda'",
+        ", [storage.b] device: '/dev/sda' is [storage.a]'s already; give each storage its own",
+    ),
+    ('[storage."a b"]', f", [storage] 'a b': 'a b' {NAME}"),
+    ("[cgroup]\nmargin = 0.9", ", [cgroup] margin: is 0.9; give at least 1"),
+    # VMs
+    ("[[vm]]\nname = 'a'", ", [[vm]] 1 socket: is missing; add it"),
+    ("[[vm]]\nname = 'a/b'\nsocket = '/a'", f", [[vm]] 1 name: 'a/b' {NAME}"),
+    (
+        VM + "class = 'gld'",
+        ", [[vm]] 1: class 'gld' is not known; give one that is: bronze, gold, silver",
+    ),
+    (
+        VM + "[vm.drives.vda]\nclass = 'gld'",
+        ", [[vm]] 1, [vm.drives.vda]: class 'gld' is not known; "
+        "give one that is: bronze, gold, silver",
+    ),
+    (
+        VM + "class = 'silver'\n[vm.drives.vda]\nreservation = 5000",
+        ", [[vm]] 1, [vm.drives.vda]: limit 4000 is below reservation 5000; "
+        "raise the limit or lower the reservation",
+    ),
+    (
+        VM + VM.replace("/a", "/b"),
+        ", [[vm]] 2 name: 'a' is another VM's name already; give each VM its own",
+    ),
+    (
+        VM + VM.replace('"a"', '"b"').replace("/a", "/./a"),
+        ", [[vm]] 2 socket: '/a' is another VM's socket already; give each VM its own",
+    ),
+    # Curves
+    (
+        "[curve]\nread = [['4q', 1]]",
+        ", [curve] read point 1: size '4q' is not a size; give bytes, or write it like 4k or 1m",
+    ),
+    (
+        "[curve]\nread = [['4k', 1], 5]",
+        ', [curve] read point 2: 5 is not a point; write [size, cost], such as ["4k", 1.0]',
+    ),
+    ("[curve]\nread = [['4k', 0]]", ", [curve] read point 1: is 0; give more than 0"),
+    ("[curve]\nread = [['0k', 1]]", ", [curve] read point 1: is 0; give more than 0"),
+    (
+        "[curve]\nread = [['2g', 1]]",
+        ", [curve] read point 1: is 2147483648; give at most 1073741824",
+    ),
+    (
+        "[curve]\nread = [['4k', inf]]",
+        ", [curve] read point 1: inf is not a number to reckon with; write it like 2.5",
+    ),
+    ("[curve]\nread = []", ", [curve] read: 0 points; give 1 to 32"),
+    (
+        "[curve]\nwrite = [['8k', 1], ['4k', 2]]",
+        ", [curve] write: size 4096 after 8192; give sizes in ascending order",
+    ),
+    (
+        "[curve]\nwrite = [['4k', 2], ['8k', 1]]",
+        ", [curve] write: cost falls from 2 at 4096 to 1 at 8192; costs must not fall",
+    ),
+    # Not TOML
+    (
+        "[agent]\nsocket",
+        f", line 2: not TOML, Expected '=' after a key in a key/value pair; {SYNTAX}",
+    ),
+    ("\n\nx = = 1", f", line 3, column 5: not TOML, Invalid value; {SYNTAX}"),
+    (
+        "[hook]\nstrict = true\nstrict = true\n",
+        f", line 3, column 14: not TOML, Cannot overwrite a value; {SYNTAX}",
+    ),
+    (
+        f"x = {'9' * 5000}",
+        ": can't be read as TOML; no number here is that long and no list that deep",
+    ),
+    (
+        f"x = {'[' * 5000}",
+        ": can't be read as TOML; no number here is that long and no list that deep",
+    ),
+    (b"[hook]\nx = '\xff'", ", line 2: not UTF-8; save it as UTF-8"),
+]
+
+
+def said(text: str | bytes) -> str:
+    data = text.encode() if isinstance(text, str) else text
+    with pytest.raises(ConfigError) as caught:
+        parse(data, "agent.toml")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert caught.value.mend
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "message"), MESSAGES, ids=[m[:60] for _, m in MESSAGES])
+def test_what_is_wrong_is_said_in_a_line_with_the_mend(text: str | bytes, message: str) -> None:
+    assert said(text) == f"agent.toml{message}"

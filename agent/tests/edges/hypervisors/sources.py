@@ -1,0 +1,46 @@
+"""Sources of VMs by QMP, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from iokeel.config.settings import VmConfig
+from iokeel.core.counters import DriveId
+from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.hypervisors.qmp.source import QmpSource
+
+GOLD = DrivePolicy(limit=1000)
+VDA = DriveId("db1", "vda")
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@contextlib.asynccontextmanager
+async def running(*vms: VmConfig) -> AsyncIterator[QmpSource]:
+    """Run a source of these VMs."""
+    source = QmpSource(vms)
+    task = asyncio.create_task(source.run())
+    try:
+        yield source
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def vm(path: Path, name: str = "db1", policy: DomainPolicy | None = None) -> VmConfig:
+    return VmConfig(name, path, policy or DomainPolicy({}, GOLD))
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int = logging.ERROR) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= level]

@@ -1,0 +1,258 @@
+"""QMP connections that break, come back, or never were."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from iokeel.core.limits import UNLIMITED
+from iokeel.errors import DriveGone
+from iokeel.hypervisors.qmp.connection import (
+    ANYTHING,
+    MOST_REPLY_BYTES,
+    connect,
+    decoder,
+)
+from iokeel.hypervisors.qmp.faults import MonitorLost
+from iokeel.hypervisors.qmp.source import QmpSource
+from testing.qmp_server import QmpServer, answer, error
+from testing.waiting import until
+from tests.edges.hypervisors.sources import VDA, lines, running, vm
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    "last_words", [b"", b'{"return": [{"device": "", "stats"'], ids=["between", "mid-reply"]
+)
+async def test_a_connection_that_breaks_is_made_again_and_the_vm_stays_known(
+    source: QmpSource, server: QmpServer, last_words: bytes
+) -> None:
+    gone: list[str] = []
+    source.on_change = gone.append
+    server.answers["query-blockstats"] = lambda _: server.drop(last_words)
+    started = time.monotonic()
+    assert await source.sample(None, 5.0) == {}
+    assert time.monotonic() - started < 1.0, "a broken connection is not waited for"
+    del server.answers["query-blockstats"]
+    await until(lambda: source.reconnects == 1)
+    assert source.errors == {"closed": 1}
+    assert VDA in await source.sample(None, 1.0)
+    assert gone == [], "its drives are as they were"
+
+
+async def test_a_vm_is_gone_where_nobody_listens_any_more(
+    source: QmpSource, server: QmpServer
+) -> None:
+    changed: list[str] = []
+    source.on_change = changed.append
+    await server.stop()
+    await until(lambda: not source.vms())
+    assert changed == ["db1"]
+    with pytest.raises(DriveGone):
+        await source.set_limits(VDA, UNLIMITED, 1.0)
+    assert await source.sample(None, 1.0) == {}
+
+
+async def test_a_guest_that_shuts_down_is_no_error(
+    source: QmpSource, server: QmpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    server.event("SHUTDOWN")
+    await asyncio.sleep(0.05)
+    server.drop()
+    await until(lambda: "VM db1: has shut down" in lines(caplog, logging.INFO))
+    assert source.errors.total() == 0
+
+
+def _nothing(path: Path) -> None:
+    pass
+
+
+def _stale(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (_nothing, "missing", "no such socket; start the VM with -qmp unix:"),
+        (_stale, "stale", "nobody listens any more; start the VM"),
+        (lambda path: path.write_text(""), "stale", "not a socket; correct the path"),
+        (lambda path: path.parent.rename(path.parent.parent / "moved"), "missing", "no such"),
+    ],
+)
+async def test_a_socket_that_cannot_be_used_is_told_once_with_its_mend(
+    folder: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], object], kind: str,
+    text: str,
+) -> None:  # fmt: skip
+    path = folder / "sockets" / "db1.qmp"
+    path.parent.mkdir()
+    make(path)
+    async with running(vm(path)) as source:
+        await until(lambda: source.errors[kind] >= 2)
+        assert source.errors.total() == source.errors[kind]
+    assert len(lines(caplog)) == 1
+    assert f"VM db1: {path}: {text}" in lines(caplog)[0]
+    assert "\n" not in lines(caplog)[0]
+
+
+async def test_a_change_of_what_is_wrong_is_told_too(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "db1.qmp"
+    async with running(vm(path)) as source:
+        await until(lambda: source.errors["missing"])
+        _stale(path)
+        await until(lambda: source.errors["stale"])
+        path.unlink()
+        server = await QmpServer(path).start()
+        await until(source.vms)
+        assert await source.sample(None, 1.0)
+        await server.stop()
+    assert ["no such" in lines(caplog)[0], "nobody" in lines(caplog)[1]] == [True, True]
+
+
+async def test_a_vm_that_is_announced_is_connected_to_at_once(folder: Path) -> None:
+    server = QmpServer(folder / "db1.qmp")
+    async with running(vm(server.path)) as source:
+        await until(lambda: source.errors["missing"] == 4)  # the next try is 2 s away or more
+        await server.start()
+        source.announce("db1")
+        source.announce("nobody")
+        await until(source.vms, 1.0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("closed", ["socket", "folder"])
+def test_a_socket_of_another_user_says_whose_it_is_and_what_to_do(
+    tmp_path: Path, closed: str
+) -> None:
+    for parent in (tmp_path, *tmp_path.parents[:-2]):
+        parent.chmod(0o755)
+    path = tmp_path / "db1.qmp"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+        sock.listen()
+        path.chmod(0o600 if closed == "socket" else 0o666)
+        tmp_path.chmod(0o755 if closed == "socket" else 0o700)
+        said = subprocess.run(
+            [sys.executable, "-c", _CONNECT_AS_NOBODY, str(path)],
+            capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, check=True,
+        ).stdout  # fmt: skip
+    kind, _, text = said.partition(" ")
+    assert kind == "permission"
+    if closed == "socket":
+        assert "permission denied: it belongs to root, mode 0600; run the agent as root" in text
+        assert "setfacl -m u:nobody:rw" in text
+    else:
+        assert "a folder on its path is closed to the agent" in text
+
+
+_CONNECT_AS_NOBODY = """
+import asyncio, os, sys
+from pathlib import Path
+from iokeel.hypervisors.qmp.connection import connect
+from iokeel.hypervisors.qmp.faults import MonitorLost
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+try:
+    asyncio.run(connect(Path(sys.argv[1]), print))
+except MonitorLost as error:
+    print(error.kind, error)
+"""
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"QEMU 7.2.22 monitor - type 'help' for more information\r\n(qemu) ",
+        b'{\r\n    "QMP": {\r\n',
+        b'{"hello": 1}\r\n',
+        b"[]\r\n",
+        b"\xff\xfe\n",
+        b"[" * 100_000 + b"\n",
+        b'{"QMP": ' + b'{"a":' * 100_000 + b"\n",
+    ],
+    ids=["hmp", "pretty", "other", "list", "binary", "deep list", "deep object"],
+)
+async def test_what_is_no_qmp_monitor_is_told_in_one_short_line(
+    folder: Path, greeting: bytes
+) -> None:
+    server = QmpServer(folder / "db1.qmp")
+    server.greeting = greeting
+    await server.start()
+    with pytest.raises(MonitorLost, match="without pretty=on") as failed:
+        await connect(server.path, lambda _: None)
+    assert failed.value.kind == "protocol"
+    assert len(str(failed.value).splitlines()) == 1
+    assert len(str(failed.value)) < 500 + len(str(server.path))
+
+
+async def test_an_answer_that_is_awaited_stays_what_it_was(folder: Path) -> None:
+    servers = [QmpServer(folder / f"db{number}.qmp") for number in (1, 2)]
+    for server, letter in zip(servers, "ab", strict=True):
+        server.answers["query-name"] = partial(answer, value=letter * 50)
+        await server.start()
+    first, second = [await connect(server.path, lambda _: None) for server in servers]
+    kept = await first.execute("query-name", {}, decoder(msgspec.Raw), 5.0)
+    assert await second.execute("query-name", {}, ANYTHING, 5.0) == "b" * 50
+    assert bytes(kept) == b'"%b"' % (b"a" * 50)
+    first.close()
+    second.close()
+
+
+async def test_a_line_without_end_is_given_up(source: QmpSource, server: QmpServer) -> None:
+    server.answers["query-blockstats"] = lambda _: b'{"return": "' + b"x" * (MOST_REPLY_BYTES + 1)
+    assert await source.sample(None, 5.0) == {}
+    del server.answers["query-blockstats"]
+    await until(lambda: source.reconnects == 1)
+    assert source.errors == {"protocol": 1}
+    assert VDA in await source.sample(None, 1.0)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b'{"return": [], "id": 999}\r\n',
+        b'{"return": []}\r\n',
+        b'{"error": {"class": "GenericError", "desc": "JSON parse error"}}\r\n',
+        b'{"return": {"not": "a list"}, "id": %d}\r\n',
+        b'{"return": [{"qdev": "x", "stats": {"rd_bytes": "many"}}], "id": %d}\r\n',
+        b'{"id": %d}\r\n',
+    ],
+)
+async def test_a_wrong_reply_ends_the_connection_and_a_new_one_works(
+    source: QmpSource, server: QmpServer, reply: bytes
+) -> None:
+    server.answers["query-blockstats"] = lambda request: reply.replace(
+        b"%d", str(request["id"]).encode()
+    )
+    assert await source.sample(None, 5.0) == {}
+    del server.answers["query-blockstats"]
+    await until(lambda: source.reconnects == 1)
+    assert source.errors == {"protocol": 1}
+    assert VDA in await source.sample(None, 1.0)
+
+
+async def test_a_monitor_without_block_commands_is_told_as_such(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = QmpServer(folder / "db1.qmp")
+    server.answers["query-block"] = lambda r: error(r, "CommandNotFound", "no such command")
+    await server.start()
+    async with running(vm(server.path)) as source:
+        await until(lambda: source.errors["refused"] >= 2)
+    assert lines(caplog) == [f"VM db1: {server.path}: query-block: no such command"]

@@ -1,0 +1,81 @@
+"""docs/stats.md explains every word of `iokeel stats` and `iokeel why`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from iokeel.cli import drive_table, storage_table
+from iokeel.core.counters import DriveId
+from iokeel.core.limits import AVERAGES
+from iokeel.core.orders import Reason
+from iokeel.core.state import Verdict
+from iokeel.report.snapshot import Snapshot, StorageSnapshot
+from iokeel.report.to_records import storage_reports
+
+PAGE = Path(__file__).parents[4] / "docs" / "stats.md"
+FINE = StorageSnapshot(
+    name="sda",
+    drives=2,
+    capacity_iops=2000,
+    capacity_ratio=1.0,
+    usable_iops=2000.0,
+    normalized_iops=0.0,
+    wanted_iops=None,
+    reserved_iops=100.0,
+    reservations_kept=1.0,
+    oversold=False,
+    room_ratio=None,
+    cut_iops=0.0,
+    latency_s=None,
+    latency_target_s=None,
+    queue=None,
+    busy_ratio=None,
+    suffering=(),
+    exhausted=False,
+    protected=(),
+)
+WRONG = (
+    replace(FINE, oversold=True, reserved_iops=3000.0),
+    replace(FINE, capacity_iops=None, usable_iops=None),
+    replace(FINE, reservations_kept=0.8),
+    replace(FINE, suffering=(DriveId("db1", "vda"),), exhausted=True),
+)
+
+
+def rows() -> set[str]:
+    """Return the first cells of all tables of the page, one word or text each."""
+    cells = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    texts = [cell.strip() for cell in cells]
+    return {text for cell in texts for text in (re.findall("`([^`]+)`", cell) or [cell])}
+
+
+@pytest.mark.parametrize("column", [*drive_table.COLUMNS, *storage_table.COLUMNS])
+def test_every_column_is_explained(column: str) -> None:
+    assert column in rows()
+
+
+@pytest.mark.parametrize("word", [*AVERAGES, "error", "-"])
+def test_every_bound_is_explained(word: str) -> None:
+    assert word.removesuffix("_total") in rows()
+
+
+@pytest.mark.parametrize("word", [*Verdict, *Reason], ids=lambda word: word.name)
+def test_every_verdict_and_reason_is_explained(word: Verdict | Reason) -> None:
+    assert word.value in rows()
+
+
+@pytest.mark.parametrize("storage", WRONG)
+def test_every_complaint_about_a_storage_is_explained(storage: StorageSnapshot) -> None:
+    (report,) = storage_reports(Snapshot({}, {"sda": storage}, {}, 0))
+    (complaint,) = storage_table.storage_complaints([report])
+    text = re.sub(r"(?<![a-z])\d+k?", "N", complaint.removeprefix("sda: ")).replace("`", "")
+    assert text in rows()
+
+
+def test_nothing_is_wrong_with_a_storage_that_keeps_its_promises() -> None:
+    reports = storage_reports(Snapshot({}, {"sda": FINE}, {}, 0))
+    assert not [*storage_table.storage_complaints(reports)]

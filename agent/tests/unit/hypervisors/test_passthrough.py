@@ -1,0 +1,118 @@
+"""Curves that are set past libvirt, on a QEMU that answers from a table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from iokeel.core.abilities import PATCHED, Abilities
+from iokeel.core.counters import DriveId
+from iokeel.core.curve import DEFAULT_CURVE
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.errors import LimitsRejected
+from iokeel.hypervisors.libvirt.passthrough import put_patched
+from iokeel.hypervisors.qmp.drives import QmpDrive
+from iokeel.policy_xml.domain import Disk
+
+VDA = DriveId("db1", "vda")
+DISK = Disk("vda", "/a.qcow2", alias="virtio-disk0")
+EXACT = ThrottleLimits(iops_total=1000, cost_read=DEFAULT_CURVE, cost_write=DEFAULT_CURVE)
+POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
+
+
+def qdev(alias: str) -> str:
+    return f"/machine/peripheral/{alias}/virtio-backend"
+
+
+class Qemu:
+    """The monitor of a running domain, as libvirt passes commands to it."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.groups = {"virtio-disk0": "drive-virtio-disk0", "virtio-disk1": "other"}
+
+    def command(self, handle: object, text: str, flags: int) -> str:
+        request = json.loads(text)
+        self.asked.append(request)
+        arguments = request.get("arguments", {})
+        match request["execute"]:
+            case "query-block":
+                blocks = [
+                    {"device": "", "qdev": qdev(alias), "inserted": {"file": "/a", "group": group}}
+                    for alias, group in self.groups.items()
+                ]
+                return json.dumps({"return": blocks})
+            case "block_set_io_throttle" if arguments["id"] not in map(qdev, self.groups):
+                error = {"class": "DeviceNotFound", "desc": "Device not found"}
+                return json.dumps({"error": error})
+        return json.dumps({"return": {}})
+
+    def put(
+        self,
+        limits: ThrottleLimits,
+        group: str | None = None,
+        reached: QmpDrive | None = None,
+        abilities: Abilities = PATCHED,
+    ) -> QmpDrive | None:
+        """Have limits put in force, and forget the commands before."""
+        self.asked.clear()
+        return put_patched(None, VDA, DISK, group, limits, abilities, reached)
+
+    def commands(self) -> list[str]:
+        return [request["execute"] for request in self.asked]
+
+
+@pytest.fixture
+def qemu(monkeypatch: pytest.MonkeyPatch) -> Qemu:
+    made = Qemu()
+    monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", made.command)
+    return made
+
+
+def test_a_drive_is_looked_for_once(qemu: Qemu) -> None:
+    reached = qemu.put(EXACT)
+    assert qemu.commands() == ["query-block", "block_set_io_throttle"]
+    arguments = qemu.asked[-1]["arguments"]
+    assert (arguments["id"], arguments["iops"]) == (qdev("virtio-disk0"), 1000)
+    assert arguments["cost-read"] == arguments["cost-write"] == POINTS
+    assert "group" not in arguments, "it stays in the group that it is in"
+    assert qemu.put(EXACT, reached=reached) == reached
+    assert qemu.commands() == ["block_set_io_throttle"]
+
+
+def test_a_curve_goes_to_the_object_of_a_throttlefilter_without_a_look(qemu: Qemu) -> None:
+    qemu.put(EXACT, group="limit0")
+    assert qemu.commands() == ["qom-set"]
+    arguments = qemu.asked[-1]["arguments"]
+    assert arguments["path"] == "/objects/throttle-limit0"
+    assert (arguments["value"]["iops-total"], arguments["value"]["cost-read"]) == (1000, POINTS)
+
+
+def test_a_drive_that_shares_its_group_gets_no_curve(qemu: Qemu) -> None:
+    qemu.groups["virtio-disk1"] = qemu.groups["virtio-disk0"]
+    with pytest.raises(LimitsRejected, match="no throttle group of its own"):
+        qemu.put(EXACT)
+    assert qemu.put(EXACT._replace(cost_read=None, cost_write=None)) is None
+    assert "block_set_io_throttle" not in qemu.commands()
+
+
+def test_a_drive_without_limits_has_no_curve_to_remove(qemu: Qemu) -> None:
+    assert qemu.put(UNLIMITED) is None
+    assert qemu.commands() == []
+
+
+def test_a_drive_that_is_another_device_by_now_is_refused_in_qemus_words(qemu: Qemu) -> None:
+    reached = qemu.put(EXACT)
+    del qemu.groups["virtio-disk0"]
+    with pytest.raises(LimitsRejected, match="took no cost curve: Device not found") as refused:
+        qemu.put(EXACT, reached=reached)
+    assert refused.value.said == "Device not found"
+
+
+def test_only_what_a_qemu_knows_is_sent(qemu: Qemu) -> None:
+    qemu.put(EXACT, abilities=PATCHED._replace(splits=False))
+    arguments = qemu.asked[-1]["arguments"]
+    assert "split-size" not in arguments
+    assert arguments["idle-credit-ms"] == 100

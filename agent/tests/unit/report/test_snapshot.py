@@ -1,0 +1,123 @@
+"""What a snapshot holds, and that reports read nothing else."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import iokeel.cli
+import iokeel.report
+from iokeel.core.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.decide import decide
+from iokeel.core.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.sharing.storage import StoragePolicy
+from iokeel.core.state import State
+from iokeel.errors import LimitsRejected, PolicyError
+from iokeel.hypervisors.source import DriveInfo, VmInfo
+from iokeel.report.snapshot import Known, snapshot_of
+from iokeel.report.to_records import storage_reports, vm_reports
+
+VDA, VDB = DriveId("db1", "vda"), DriveId("web1", "vdb")
+POLICY = DrivePolicy(reservation=100, limit=1000)
+REJECTED = LimitsRejected("db1/vda", "refused", "see the log")
+INVALID = PolicyError("domain web1, line 1", "limit is -5", "give 1 to 100000000")
+FILES = [
+    file
+    for package in (iokeel.report, iokeel.cli)
+    for file in sorted(Path(package.__path__[0]).rglob("*.py"))
+]
+
+
+LAW = {"State", "DriveState", "StorageState", "Measured", "Pricing", "Sent", "Division"}
+
+
+def known(seconds: int = 3) -> Known:
+    """Return what an agent knows of two VMs that do 500 and 250 reads of 4 KiB a second."""
+    state = State()
+    for second in range(1, seconds + 1):
+        seen = {
+            drive: DriveSeen(
+                POLICY,
+                Counters(second * NS_PER_S, second * reads, second * reads * 4096, 0, 0, 0, 0),
+                None,
+                storage="sda",
+            )
+            for drive, reads in ((VDB, 250), (VDA, 500))
+        }
+        storages = {"sda": StorageSeen(StoragePolicy(capacity=2000))}
+        state, _ = decide(state, Observation(seen, storages=storages), second * NS_PER_S)
+    vms = {
+        "web1": VmInfo("web1", {"vdb": DriveInfo("vdb")}, DomainPolicy({}), INVALID),
+        "db1": VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}, None, "acme")),
+    }
+    return Known(
+        state, vms, {"db1": {"io.weight": "100"}}, {VDA: 2}, {VDA: REJECTED}, {"set": 2}, 1
+    )
+
+
+def test_all_of_an_agent_is_in_a_snapshot() -> None:
+    found = snapshot_of(known())
+    assert list(found.vms) == ["db1", "web1"]
+    drive = found.vms["db1"].drives["vda"]
+    assert (drive.id, drive.policy, drive.storage, drive.mode) == (VDA, POLICY, "sda", "retune")
+    assert (drive.normalized_iops, drive.allowed_iops) == (500, 1000)
+    assert (drive.read.raw_iops, drive.read.mean_bytes, drive.write.raw_iops) == (500, 4096, 0)
+    assert (drive.errors, drive.error) == (2, REJECTED)
+    assert (found.vms["db1"].tenant, found.vms["db1"].cgroup) == ("acme", {"io.weight": "100"})
+    assert found.vms["web1"].policy_error is INVALID
+    assert (found.errors, found.reconnects) == ({"set": 2}, 1)
+    storage = found.storages["sda"]
+    assert (storage.drives, storage.normalized_iops, storage.reserved_iops) == (2, 750, 200)
+
+
+def test_limits_have_an_age() -> None:
+    set_s = {order: snapshot_of(known(order), now_ns=9 * NS_PER_S) for order in (1, 2)}
+    ages = {s: found.vms["db1"].drives["vda"].limits_age_s for s, found in set_s.items()}
+    assert ages[1] == 8
+
+
+@pytest.mark.parametrize("domains", [(), ("db1",), ("db1", "web1"), ("none",)])
+def test_some_vms_can_be_asked_for(domains: tuple[str, ...]) -> None:
+    found = snapshot_of(known(), domains)
+    assert found.vms.keys() == {"db1", "web1"} & set(domains)
+    assert found.storages["sda"].drives == 2
+
+
+def test_a_drive_that_was_never_looked_at_is_unknown() -> None:
+    vms = {"db1": VmInfo("db1", {"vda": DriveInfo("vda")})}
+    found = snapshot_of(Known(State(), vms, {}, {}, {}, {}, 0))
+    drive = found.vms["db1"].drives["vda"]
+    assert (drive.normalized_iops, drive.mode, drive.limits, drive.binding) == (None,) * 3 + ((),)
+    assert (drive.read.raw_iops, drive.read.requests, drive.read.throttle) == (None,) * 3
+
+
+def test_records_say_what_the_snapshot_says() -> None:
+    found = snapshot_of(known())
+    db1, web1 = vm_reports(found)
+    assert (db1.domain, db1.tenant, db1.policy_error) == ("db1", "acme", None)
+    (drive,) = db1.drives
+    assert (drive.limit_iops, drive.normalized_iops, drive.raw_read_iops) == (1000, 500, 500)
+    assert drive.error is not None
+    assert web1.policy_error is not None
+    assert drive.error.model_dump() == {
+        "where": "db1/vda",
+        "what": "refused",
+        "mend": "see the log",
+    }
+    assert str(web1.policy_error.error()) == str(INVALID)
+    (storage,) = storage_reports(found)
+    assert (storage.storage, storage.capacity_iops, storage.drives) == ("sda", 2000, 2)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_only_the_snapshot_reads_the_laws_state(file: Path) -> None:
+    names = {
+        alias.name
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "iokeel.core.state"
+        for alias in node.names
+    }
+    assert file.name == "snapshot.py" or not names & LAW

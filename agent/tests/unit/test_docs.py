@@ -1,0 +1,127 @@
+"""The pages say what is so: the tree of modules, links, make targets, commands and constants."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+import iokeel.core
+from iokeel.cli.main import app
+
+PROJECT = Path(__file__).parents[3]
+SOURCE = PROJECT / "agent/src/iokeel"
+DOCS = PROJECT / "docs"
+FOLDERS = ("docs", "agent", "benchmarks", "libvirt-hooks", "qemu-patches")
+
+_BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"`([^`]+)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+_TARGET = re.compile(r"\bmake\s+(?:[A-Z]+=\S+\s+)*([a-z][a-z-]*)")
+_COMMAND = re.compile(r"`iokeel\s+([a-z]+)")
+_CONSTANT = re.compile(r"`([A-Z_]+)`\s+=\s+([0-9.]+[0-9])")
+
+
+def pages() -> list[Path]:
+    """Return README.md and all other pages in Markdown, but none that a tool has left."""
+    found = chain.from_iterable((PROJECT / folder).rglob("*.md") for folder in FOLDERS)
+    own = (page for page in found if not any(part.startswith(".") for part in page.parts))
+    return [PROJECT / "README.md", *sorted(own)]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(PROJECT))
+
+
+def code(text: str) -> str:
+    """Return what a page has as code, in blocks and within lines."""
+    blocks = _BLOCK.findall(text)
+    return "\n".join([*blocks, *_CODE.findall(_BLOCK.sub("", text))])
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = _HEADING.findall(_BLOCK.sub("", text))
+    words = (re.sub(r"[^\w\- ]", "", heading.strip().lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in words}
+
+
+def tree(text: str) -> Iterator[Path]:
+    """Yield the modules and folders of the tree in architecture.md, relative to its root."""
+    block = next(b for b in _BLOCK.findall(text) if b.startswith("```\nagent/src/iokeel/\n"))
+    folders: list[str] = []
+    for line in block.splitlines()[2:-1]:
+        depth = (len(line) - len(line.lstrip())) // 2
+        entry, _, says = line.strip().partition(" ")
+        assert says.strip(), f"{entry} has no description"
+        folders[depth - 1 :] = [entry]
+        yield Path(*folders)
+
+
+def test_tree_in_architecture_is_that_of_the_agent() -> None:
+    named = [*tree((DOCS / "architecture.md").read_text())]
+    modules = {path.relative_to(SOURCE) for path in SOURCE.rglob("*.py")}
+    there = {path for path in modules if path.name != "__init__.py"}
+    there |= {path.parent for path in modules if path.parent != Path()}
+    assert sorted(there - {*named}) == [], "these are not in the tree"
+    assert sorted({*named} - there) == [], "the tree names these, which don't exist"
+    assert len(named) == len({*named}), "the tree names something twice"
+
+
+def test_paths_in_architecture_exist() -> None:
+    text = _BLOCK.sub("", (DOCS / "architecture.md").read_text())
+    paths = [path for path in _CODE.findall(text) if re.fullmatch(r"[\w./-]+(/|\.py|\.rng)", path)]
+    assert paths
+    assert [p for p in paths if not (SOURCE / p).exists() and not (PROJECT / p).exists()] == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_links_resolve(page: Path) -> None:
+    broken = []
+    for link in _LINK.findall(_CODE.sub("", _BLOCK.sub("", page.read_text()))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists():
+            broken.append(link)
+        elif anchor and anchor not in anchors(target.read_text()):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_make_targets_exist(page: Path) -> None:
+    makefile = (PROJECT / "Makefile").read_text()
+    known = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    assert set(_TARGET.findall(code(page.read_text()))) - known == set()
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_subcommands_exist(page: Path) -> None:
+    command = get_command(app)
+    assert isinstance(command, TyperGroup)
+    assert (
+        set(_COMMAND.findall(_BLOCK.sub("", page.read_text()))) - command.commands.keys() == set()
+    )
+
+
+def test_constants_in_the_control_law_are_those_in_force() -> None:
+    given = _CONSTANT.findall((DOCS / "control-law.md").read_text())
+    assert len(given) > 20
+    modules = pkgutil.walk_packages(iokeel.core.__path__, "iokeel.core.")
+    values: dict[str, set[float]] = {}
+    for module in modules:
+        for constant, value in vars(importlib.import_module(module.name)).items():
+            if constant.isupper() and isinstance(value, int | float):
+                values.setdefault(constant, set()).add(float(value))
+    wrong = {n: values.get(n) for n, value in given if values.get(n) != {float(value)}}
+    assert wrong == {}

@@ -1,0 +1,154 @@
+"""An attribute of a policy is declared in several places, and they agree.
+
+DrivePolicy and its checks are the source. The other places are the schema that libvirt's XML is
+checked by, the words for what the schema refuses, the configuration's tables, the pages of the
+documentation, and what `iokeel policy check` prints.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+from lxml import etree
+
+from iokeel.cli.policy_table import policy_table, policy_values
+from iokeel.config.tables import ClassTable, DriveTable, TenantTable
+from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, checked
+from iokeel.errors import PolicyError
+from iokeel.policy_xml.schema import (
+    BUDGET,
+    DRIVE_ATTRIBUTES,
+    POSITIVE,
+    WHOLE,
+    Kind,
+    field_of,
+    schema_path,
+)
+
+ROOT = Path(__file__).parents[3]
+RNG = "{http://relaxng.org/ns/structure/1.0}"
+FIELDS = {field.name: field for field in fields(DrivePolicy)}
+# Name the drive and its class, and are not of its policy.
+NAMES = {"target", "class"}
+TYPES = get_type_hints(DrivePolicy)
+# A class at the limit, so that burst and reservation have something to be compared with.
+LIMIT = 1000
+
+
+def kind_of(field: str) -> Kind:
+    """How a field's value is written in XML, by its type."""
+    if TYPES[field] is bool:
+        return BUDGET
+    return POSITIVE if TYPES[field] == float | None else WHOLE
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """The rows of the table in docs/policy.md, by attribute: values and default."""
+    rows = re.findall(
+        r"^\| `([a-z-]+)` \|.*\|([^|]*)\|([^|]*)\|$",
+        (ROOT / "docs/policy.md").read_text(),
+        re.MULTILINE,
+    )
+    return {name: (values.strip(), default.strip()) for name, values, default in rows}
+
+
+def accepted(**values: float) -> bool:
+    try:
+        checked(DrivePolicy(**values), "here")  # type: ignore[arg-type]
+    except PolicyError:
+        return False
+    return True
+
+
+def test_the_words_know_every_attribute_by_its_type() -> None:
+    attributes = {name: kind for name, kind in DRIVE_ATTRIBUTES.items() if name not in NAMES}
+    assert {field_of(name): kind for name, kind in attributes.items()} == {
+        field: kind_of(field) for field in FIELDS
+    }
+
+
+def test_the_schema_has_every_attribute_in_the_same_form() -> None:
+    grammar = etree.parse(str(schema_path())).getroot()
+    (drive,) = grammar.findall(f"{RNG}define[@name='drive']")
+    forms = {"name": None, "whole": WHOLE, "positive": POSITIVE, None: BUDGET}
+    found = {}
+    for attribute in drive.iter(f"{RNG}attribute"):
+        reference = attribute.find(f"{RNG}ref")
+        name = None if reference is None else reference.get("name")
+        found[attribute.get("name")] = forms[name]
+        if name is None:
+            values = "|".join(value.text or "" for value in attribute.iter(f"{RNG}value"))
+            assert values == BUDGET.pattern.pattern
+    assert {field_of(str(name)): kind for name, kind in found.items() if name not in NAMES} == {
+        field: kind_of(field) for field in FIELDS
+    }
+
+
+def test_the_configuration_has_every_attribute_of_a_drive_and_a_tenant() -> None:
+    keys = {"separate_budgets": "budget"}
+    assert set(ClassTable.model_fields) == {keys.get(field, field) for field in FIELDS}
+    assert set(DriveTable.model_fields) == set(ClassTable.model_fields) | {"class_"}
+    assert set(TenantTable.model_fields) == {field.name for field in fields(TenantPolicy)}
+
+
+def test_the_page_on_configuration_shows_every_key_of_a_class() -> None:
+    blocks = re.findall(
+        r"^```toml\n(.*?)^```", (ROOT / "docs/configuration.md").read_text(), re.M | re.S
+    )
+    classes = [c for block in blocks for c in tomllib.loads(block).get("classes", {}).values()]
+    shown = {key for table in classes for key in table}
+    assert shown == set(ClassTable.model_fields)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_the_page_on_policies_has_every_attribute_with_its_default(field: str) -> None:
+    (name,) = [name for name in DRIVE_ATTRIBUTES if field_of(name) == field]
+    _, default = documented()[name]
+    value = FIELDS[field].default
+    if value is None:
+        assert default.startswith("no")
+    elif value is False:
+        assert default == "`shared`"
+    else:
+        assert default == str(value)
+
+
+def test_the_page_on_policies_has_no_other_attribute() -> None:
+    assert documented().keys() == DRIVE_ATTRIBUTES.keys()
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@pytest.mark.parametrize("field", [field for field in FIELDS if TYPES[field] is not bool])
+def test_the_range_on_the_page_is_the_one_that_is_checked(field: str) -> None:
+    (name,) = [name for name in DRIVE_ATTRIBUTES if field_of(name) == field]
+    values, _ = documented()[name]
+    if values in ("at least `limit`", "at most `limit`"):
+        beyond = -1 if values == "at least `limit`" else 1
+        assert accepted(limit=LIMIT, **{field: LIMIT})
+        assert not accepted(limit=LIMIT, **{field: LIMIT + beyond})
+        return
+    span = re.fullmatch(r"(above )?([0-9,]+),? to ([0-9,]+)", values)
+    assert span, values
+    low, high = number(span[2]), number(span[3])
+    assert accepted(**{field: high})
+    assert not accepted(**{field: high + 1})
+    assert not accepted(**{field: low if span[1] else low - 1})
+    assert accepted(**{field: 0.001 if span[1] else low})
+    assert kind_of(field).pattern.fullmatch(str(high)), "it can be written in XML"
+
+
+def test_policy_check_prints_every_attribute() -> None:
+    drive = DrivePolicy(100, 1000, 2000, 30, 50, 5.0, True)
+    policy = DomainPolicy({"vda": drive}, None, "acme")
+    assert policy_values(policy, ["vda"])["drives"] == {"vda": asdict(drive)}
+    table = policy_table(policy, ["vda"])
+    # The target in place of the budget, which the table for people leaves out.
+    assert len(table.columns) == len(FIELDS)

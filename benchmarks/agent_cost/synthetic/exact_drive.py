@@ -1,0 +1,110 @@
+"""Drives of a QEMU with cost curves: what exact mode costs the agent.
+
+Replies to query-throttle-groups have the members, order and length of the patched QEMU's
+(qemu-patches), 2.2 kB a drive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.agent_cost.synthetic.drive import LENGTHS, LIMITS, QUEUE_DEPTH, Drive
+from iokeel.core.curve import CostCurve
+
+_LIMITS = (
+    "bps-read-max-length iops-read-max-length bps-read-max bps-total iops-total-max-length "
+    "iops-total iops-write-max bps-write cost-read bps-total-max cost-write bps-write-max "
+    "iops-size iops-read iops-write-max-length iops-write bps-total-max-length iops-read-max "
+    "idle-credit-ms bps-read bps-write-max-length iops-total-max split-size"
+).split()
+_WAYS = {"rd": "read", "wr": "write"}
+#: The agent looks for the first entries. The rest make it as long as the patched QEMU's.
+SCHEMA: list[object] = [
+    *({"name": name, "meta-type": "command", "arg-type": "1", "ret-type": "2"}
+      for name in ("query-throttle-groups", "device_add", *(f"command-{i}" for i in range(200)))),
+    {"name": "3", "meta-type": "object", "members": [{"name": n, "type": "int"} for n in _LIMITS]},
+    *({"name": str(i), "meta-type": "object",
+       "members": [{"name": f"member-{k}", "type": "str"} for k in range(8)]}
+      for i in range(4, 900)),
+]  # fmt: skip
+
+
+def _object_name(name: str) -> str:
+    """Return a field of block_set_io_throttle as ThrottleLimits has it: bps_rd is bps-read."""
+    unit, *rest = name.split("_")
+    way = _WAYS[rest.pop(0)] if rest and rest[0] in _WAYS else "total"
+    return "-".join(["iops-size"] if name == "iops_size" else [unit, way, *rest])
+
+
+class ExactDrive(Drive):
+    """A drive whose requests are charged by a curve once it has one."""
+
+    def __init__(self, vm: str, number: int, seed: int) -> None:
+        super().__init__(vm, number, seed)
+        self._patched = {"split-size": 0, "idle-credit-ms": 100}
+        self._curves: dict[str, list[dict[str, float]]] = {}
+        self._prices: dict[str, CostCurve] = {}
+        self._costs = {"read": 0.0, "write": 0.0}
+
+    def set_limits(self, arguments: Mapping[str, Any]) -> str | None:
+        """Put limits, curves and the patches' other options in force."""
+        if complaint := super().set_limits(arguments):
+            return complaint
+        self._patched = {name: arguments.get(name, old) for name, old in self._patched.items()}
+        for name in ("cost-read", "cost-write"):
+            points = self._curves[name] = arguments.get(name, self._curves.get(name, []))
+            curve = tuple((int(p["size"]), p["cost"]) for p in points)
+            self._prices[name] = CostCurve(curve or ((1, 1.0),))
+        return None
+
+    def _charges(self, size_bytes: int, read_ratio: float) -> Iterator[tuple[str, float]]:
+        """Yield each limit in force, and a request's mean charge on it."""
+        if "iops" not in self.limits or not self._prices:
+            yield from super()._charges(size_bytes, read_ratio)
+            return
+        cost = read_ratio * self._prices["cost-read"].cost(size_bytes)
+        yield "iops", cost + (1 - read_ratio) * self._prices["cost-write"].cost(size_bytes)
+
+    def _advance(self, to_s: float) -> None:
+        size_bytes, reads, writes = self._workload[0], self._reads, self._writes
+        super()._advance(to_s)
+        for way, count in (("read", self._reads - reads), ("write", self._writes - writes)):
+            price = self._prices.get(f"cost-{way}")
+            self._costs[way] += count * (price.cost(size_bytes) if price else 1.0)
+
+    def group(self) -> str | None:
+        """Return the drive's element of query-throttle-groups; None if nothing limits it."""
+        if not self.limits:
+            return None
+        fields: dict[str, object] = {
+            **{_object_name(name): self.limits.get(name, 0) for name in (*LIMITS, "iops_size")},
+            **{_object_name(name): self.limits.get(name, 1) for name in LENGTHS},
+            **self._patched,
+            **self._curves,
+        }
+        size_bytes, _, offered = self._workload
+        held = self.achieved_iops() < offered
+        least = 1 << (size_bytes.bit_length() - 1)
+        stats = {
+            way: {
+                "bytes": total, "cost": self._costs[way], "requests": count,
+                "wait-max-ns": 40_000_000,
+                "sizes": [{"size": 4096, "requests": 12_345}, {"size": least, "requests": count}],
+                "waiting": QUEUE_DEPTH if held else 0, "wait-total-ns": count * 10_000_000,
+                "waited": count,
+            }
+            for way, count, total in (
+                ("read", self._reads, self._read_bytes), ("write", self._writes, self._write_bytes)
+            )
+        }  # fmt: skip
+        member: dict[str, object] = {"weight": 100, "node-name": f"{self.target}-format"}
+        member |= {"qdev": self.qdev}
+        some = ("bytes", "cost", "requests", "waiting")
+        member |= {way: {name: stats[way][name] for name in some} for way in stats}
+        level = {"level": 51.25, "size": self.limits.get("iops", 0) / 10}
+        return json.dumps(
+            {"name": self.qdev, "limits": {name: fields[name] for name in _LIMITS},
+             "members": [member], "levels": {"iops-total": level}, **stats}
+        )  # fmt: skip

@@ -1,0 +1,78 @@
+"""Result files: what figures were measured on, and how they are written and read."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+BENCHMARKS = Path(__file__).resolve().parent
+RESULTS = BENCHMARKS / "results"
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine's processors: how many, and their architecture."""
+
+    cpus: int | None
+    machine: str
+
+    @classmethod
+    def this(cls) -> Machine:
+        """Return this machine."""
+        return cls(os.cpu_count(), platform.machine())
+
+
+def now() -> str:
+    """Return the date and time (UTC), to the second."""
+    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
+
+
+def revision() -> str | None:
+    """Return this checkout's commit, "-dirty" if files differ from it; None outside git."""
+    describe = ["describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"]
+    git = ["git", "-C", str(BENCHMARKS), *describe]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or None
+
+
+def cpu_model() -> str:
+    """Return the processor's name."""
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*: (.*)$", cpuinfo, re.MULTILINE)
+    return model[1] if model else platform.processor()
+
+
+def version(program: str | Path) -> str:
+    """Return the first line of a program's --version."""
+    run = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    return run.stdout.splitlines()[0]
+
+
+def question(docstring: str | None) -> str:
+    """Return a script's question: the first line of its docstring."""
+    return (docstring or "").partition("\n")[0]
+
+
+def as_json(result: object, indent: int = 1) -> str:
+    """Return a result, of dataclasses or plain values, as JSON."""
+    return json.dumps(msgspec.to_builtins(result), indent=indent) + "\n"
+
+
+def write(path: Path, result: object, indent: int = 1) -> None:
+    """Write a result, of dataclasses or plain values."""
+    path.write_text(as_json(result, indent))
+
+
+def read(path: Path, kind: type[Result]) -> Result:
+    """Read a result. Raises msgspec.ValidationError if it is none of this kind."""
+    return msgspec.json.decode(path.read_bytes(), type=kind)
