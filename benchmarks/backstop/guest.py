@@ -20,15 +20,27 @@ from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.process import Process, process
-from iokeel.state_store import StateStore
 
 ROOT = Path("/sys/fs/cgroup")
 SLICE = ROOT / "machine.slice"
 SCOPE = SLICE / r"machine-qemu\x2d1\x2ddb1.scope"
 DISK = "/dev/vda"
-STATE = Path("/root/state")
+STATE = Path("/root/state.json")
 SHARE, MARGIN, TARGET_S = 400, 1.25, 0.0025
 SETTLE_S, COUNTED = 1.5, 7
+
+
+class SavedInFile:
+    """Keeps the former settings of cgroups, as the state file does; the guest has no msgspec."""
+
+    def load_cgroups(self) -> dict[str, str]:
+        """Return what was saved, by path."""
+        return dict(json.loads(STATE.read_text())) if STATE.exists() else {}
+
+    def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
+        """Save changes, by path; None forgets one."""
+        saved = {**self.load_cgroups(), **changed}
+        STATE.write_text(json.dumps({path: text for path, text in saved.items() if text}))
 
 
 def start_guest() -> Process:
@@ -112,9 +124,8 @@ def main() -> Mapping[str, object]:
     told |= {"share": SHARE, "margin": MARGIN}
 
     def agent() -> Cgroups:
-        return Cgroups(StateStore(STATE))
+        return Cgroups(SavedInFile())
 
-    STATE.mkdir()
     told["before"] = files()
     told["free"] = rates(number, "--rw=randread", "--bs=4k")
     groups = agent()
@@ -166,7 +177,7 @@ def main() -> Mapping[str, object]:
     groups.apply({"db1": order}, {"db1": qemu})
     groups.restore()
     told["errors"] = dict(groups.errors)
-    told["saved"] = StateStore(STATE).load_cgroups()
+    told["saved"] = SavedInFile().load_cgroups()
     return told
 
 
