@@ -1,4 +1,4 @@
-"""Figures in a page: what stands between two marks is replaced by what was measured."""
+"""Figures in a page: the text between two marks is replaced by a result's tables."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Result files: what figures were measured on, and how they are written and read."""
+"""Result files: the machine's facts in them, and how they are written and read."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def write(path: Path, result: object, indent: int = 1) -> None:
 
 
 def read(path: Path, kind: type[Result]) -> Result:
-    """Read a result. Raises msgspec.ValidationError if it is none of this kind."""
+    """Read a result. Raises msgspec.ValidationError if its fields are not those of `kind`."""
     return msgspec.json.decode(path.read_bytes(), type=kind)

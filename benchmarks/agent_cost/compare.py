@@ -39,7 +39,7 @@ def agent_us(scenario: Scenario, ticks: int, warm_up_s: float) -> Measure:
     """Return a function that measures the agent of a checkout."""
 
     def run(checkout: Path) -> list[float]:
-        command = [str(checkout / ".venv/bin/iokeel"), "agent", "--config"]
+        command = [str(checkout / ".venv/bin/iokeel")]
         found = measure(scenario, ticks, command, warm_up_s)
         if found.errors:
             print(f"errors: {found.errors}")

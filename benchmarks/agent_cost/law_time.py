@@ -24,7 +24,7 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-#: Where a checkout may have the simulation, by what has to be on the path: the newest layout first.
+#: The places of the simulation in a checkout, newest first: the folder for sys.path, the package.
 LAYOUTS = (("agent", "testing.sim"), ("benchmarks", "sim"))
 RATES = (0, 0, 0, 100, 300, 1000, inf)
 MEAN_PHASE_S = 60

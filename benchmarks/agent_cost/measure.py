@@ -41,7 +41,7 @@ class Measured:
 def measure(
     scenario: Scenario, ticks: int, command: Sequence[str], warm_up_s: float = WARM_UP_S
 ) -> Measured:
-    """Measure an agent. command: starts it, given a configuration's path at its end."""
+    """Measure an agent. command: the words that run its `iokeel`."""
     drives = scenario.drives
     with agent_beside(scenario, command) as agent:
         connected_s = agent.wait_for(drives)

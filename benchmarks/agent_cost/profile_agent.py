@@ -4,12 +4,15 @@ Every few milliseconds of CPU time (SIGPROF), the innermost function of iokeel o
 stack counts one. The agent runs in a process of its own that is sampled between SIGUSR1 and
 SIGUSR2. Started as a module, this is that process:
 
-    python -m benchmarks.agent_cost.profile_agent SAMPLES CONFIG
+    python -m benchmarks.agent_cost.profile_agent SAMPLES WORDS...
+
+WORDS are those of `iokeel`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
@@ -46,7 +49,7 @@ _PARTS = (
 
 @dataclass(frozen=True)
 class Profile:
-    """Parts of an agent's CPU time: by what it is spent on, and of the dearest functions."""
+    """Parts of an agent's CPU time: by kind of work, and of the dearest functions."""
 
     scenario: str
     samples: int
@@ -62,9 +65,9 @@ def profile(scenario: Scenario, ticks: int) -> Profile:
         with agent_beside(scenario, itself) as agent:
             agent.wait_for(scenario.drives)
             time.sleep(WARM_UP_S)
-            agent.process.send_signal(signal.SIGUSR1)
+            os.kill(agent.pid, signal.SIGUSR1)
             time.sleep(ticks)
-            agent.process.send_signal(signal.SIGUSR2)
+            os.kill(agent.pid, signal.SIGUSR2)
             time.sleep(1.0)
             counts: Counter[str] = Counter(json.loads(samples.read_text()))
     parts: Counter[str] = Counter()
@@ -90,7 +93,7 @@ def _place(frame: FrameType | None) -> str:
 
 
 def sample_into(path: Path) -> None:
-    """Set signal handlers that count where CPU time is spent."""
+    """Set signal handlers that count the functions that CPU time is spent in."""
     counts: Counter[str] = Counter()
 
     def count(_number: int, frame: FrameType | None) -> None:
@@ -111,7 +114,5 @@ def sample_into(path: Path) -> None:
 if __name__ == "__main__":
     from iokeel.cli.main import main
 
-    _, _samples, _config = sys.argv
-    sample_into(Path(_samples))
-    sys.argv = ["iokeel", "agent", "--config", _config]
+    sample_into(Path(sys.argv.pop(1)))
     main()

@@ -54,7 +54,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Setup:
-    """What was measured, and on what."""
+    """The sockets, the ticks and the machine."""
 
     question: str
     sockets: int

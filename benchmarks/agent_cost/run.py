@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,8 +36,8 @@ from benchmarks import result_file
 from benchmarks.agent_cost.measure import Measured, measure
 from benchmarks.agent_cost.profile_agent import Profile, profile
 from benchmarks.agent_cost.scenario import Scenario
+from testing.agents import IOKEEL
 
-AGENT = (str(Path(sys.executable).parent / "iokeel"), "agent", "--config")
 SCENARIOS = (
     *("10x1", "100x1", "1000x1", "5000x1", "3x4", "25x4", "250x4", "1250x4", "100x1+5"),
     *("100x1/exact", "25x4/exact", "1000x1/exact"),
@@ -49,7 +48,7 @@ LEAST_TICKS = 30
 
 @dataclass(frozen=True)
 class Machine:
-    """What figures were measured on, and of which commit."""
+    """The machine and the commit that figures are of."""
 
     cpu: str
     cpus: int | None
@@ -112,7 +111,7 @@ def main() -> None:
     found = Result(result_file.question(__doc__), Machine.this())
     print("  ".join(_TITLES))
     for text in options.scenarios:
-        found.results.append(measured := measure(Scenario.of(text), options.ticks, AGENT))
+        found.results.append(measured := measure(Scenario.of(text), options.ticks, (str(IOKEEL),)))
         print(row(measured), flush=True)
     for text in options.scenarios:
         if text in PROFILED:

@@ -1,4 +1,4 @@
-"""A scenario: how many synthetic VMs an agent has, their monitors, and its configuration."""
+"""A scenario: how many synthetic VMs an agent has, their monitors, and their configuration."""
 
 from __future__ import annotations
 
@@ -65,16 +65,9 @@ def synthetic_vms(folder: Path, scenario: Scenario, events: float = 0.1) -> Iter
         process.wait()
 
 
-def configuration(folder: Path, sockets: Path) -> Path:
-    """Write an agent's configuration for all VMs of a folder of sockets, and return its path."""
-    tables = [
-        f'[agent]\nsocket = "{folder}/agent.sock"\nstate_dir = "{folder}/state"\n'
-        "[libvirt]\nenabled = false\n"
-    ]
-    tables += [
+def vm_tables(sockets: Path) -> str:
+    """Return the tables [[vm]] of an agent's configuration for all sockets in a folder."""
+    return "".join(
         f'[[vm]]\nname = "{path.stem}"\nsocket = "{path}"\nclass = "{CLASSES[number % 3]}"\n'
         for number, path in enumerate(sorted(sockets.glob("*.qmp")))
-    ]
-    path = folder / "agent.toml"
-    path.write_text("".join(tables))
-    return path
+    )

@@ -1,7 +1,7 @@
-"""What a guest with cgroup v2 does for backstop.py, and prints as JSON.
+"""The part of the backstop's benchmark that runs in the guest; it prints JSON (told.py).
 
-A VM's group as libvirt makes it, the agent's orders for it, I/O beside QEMU in it, and the
-kernel's own counts.
+Makes a VM's group as libvirt does, carries out the agent's orders for it, does I/O beside QEMU in
+it, and reads the kernel's counts. Imports only the agent: nothing else is in the guest.
 """
 
 from __future__ import annotations
@@ -14,22 +14,33 @@ import time
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from iokeel.core.backstop import CgroupOrder, backstop
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.process import Process, process
-from iokeel.state_store import StateStore
 
 ROOT = Path("/sys/fs/cgroup")
 SLICE = ROOT / "machine.slice"
 SCOPE = SLICE / r"machine-qemu\x2d1\x2ddb1.scope"
 DISK = "/dev/vda"
-STATE = Path("/root/state")
+STATE = Path("/root/state.json")
 SHARE, MARGIN, TARGET_S = 400, 1.25, 0.0025
 SETTLE_S, COUNTED = 1.5, 7
+
+
+class SavedInFile:
+    """Keeps the former settings of cgroups, as the state file does; the guest has no msgspec."""
+
+    def load_cgroups(self) -> dict[str, str]:
+        """Return what was saved, by path."""
+        return dict(json.loads(STATE.read_text())) if STATE.exists() else {}
+
+    def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
+        """Save changes, by path; None forgets one."""
+        saved = {**self.load_cgroups(), **changed}
+        STATE.write_text(json.dumps({path: text for path, text in saved.items() if text}))
 
 
 def start_guest() -> Process:
@@ -53,7 +64,7 @@ def start_guest() -> Process:
 
 
 def counted(number: str) -> dict[str, int]:
-    """Return what the kernel has counted of the VM's group on a device."""
+    """Return the kernel's counts of the VM's group on a device."""
     for line in (SCOPE / "io.stat").read_text().splitlines():
         device, *fields = line.split()
         if device == number:
@@ -64,7 +75,7 @@ def counted(number: str) -> dict[str, int]:
 def rates(number: str, *options: str) -> dict[str, float]:
     """Return the rates of I/O beside QEMU, in its group, by the kernel's counts.
 
-    They are of its median second: the host may stop the guest in one.
+    They are those of its median second, because the host may stop the guest in one.
     """
     fio = subprocess.Popen(
         ["fio", "--name=bypass", f"--filename={DISK}", "--direct=1", "--ioengine=libaio",
@@ -101,21 +112,20 @@ def files() -> dict[str, str]:
     return {n: (SCOPE / n).read_text().strip() for n in names if (SCOPE / n).exists()}
 
 
-def main() -> Mapping[str, Any]:
-    """Return what came of it."""
+def main() -> Mapping[str, object]:
+    """Return all settings and rates by their moment."""
     qemu = start_guest()
     place = StoragePaths().places(DISK)[-1]
     number = place.number or ""
     bounds = {number: backstop(DEFAULT_MODEL, SHARE, MARGIN)}
     order = CgroupOrder(bounds, weight=300, latency_targets_s={number: TARGET_S})
     limits = dict(order.limits[number].items())
-    told: dict[str, Any] = {"disk": [place.name, number], "limits": limits}
+    told: dict[str, object] = {"disk": [place.name, number], "limits": limits}
     told |= {"share": SHARE, "margin": MARGIN}
 
     def agent() -> Cgroups:
-        return Cgroups(StateStore(STATE))
+        return Cgroups(SavedInFile())
 
-    STATE.mkdir()
     told["before"] = files()
     told["free"] = rates(number, "--rw=randread", "--bs=4k")
     groups = agent()
@@ -123,7 +133,7 @@ def main() -> Mapping[str, Any]:
     told["set"] = files()
     told["reads"] = rates(number, "--rw=randread", "--bs=4k")
     told["writes"] = rates(number, "--rw=randwrite", "--bs=4k")
-    # Large, but small beside what the bound lets through while the kernel counts.
+    # Large, but small against the bytes that the bound allows while the kernel counts.
     told["large reads"] = rates(number, "--rw=read", "--bs=64k")
     told["large writes"] = rates(number, "--rw=write", "--bs=64k")
     told["within"] = rates(number, "--rw=randread", "--bs=4k", f"--rate_iops={SHARE}")
@@ -132,7 +142,7 @@ def main() -> Mapping[str, Any]:
     agent().restore()
     told["restored"] = files()
 
-    # Somebody's own bound is kept where it is tighter, and comes back.
+    # Somebody's own bound is kept if it is tighter, and comes back.
     (SCOPE / "io.max").write_text(f"{number} riops=123 wiops=100000")
     groups = agent()
     groups.apply({"db1": order}, {"db1": qemu})
@@ -141,7 +151,7 @@ def main() -> Mapping[str, Any]:
     told["another's restored"] = files()
     (SCOPE / "io.max").write_text(f"{number} riops=max wiops=max")
 
-    # Weights, where something goes by them.
+    # Weights, under schedulers that go by them.
     Path("/sys/block/vda/queue/scheduler").write_text("bfq")
     groups = agent()
     groups.apply({"db1": order}, {"db1": qemu})
@@ -167,7 +177,7 @@ def main() -> Mapping[str, Any]:
     groups.apply({"db1": order}, {"db1": qemu})
     groups.restore()
     told["errors"] = dict(groups.errors)
-    told["saved"] = StateStore(STATE).load_cgroups()
+    told["saved"] = SavedInFile().load_cgroups()
     return told
 
 

@@ -1,55 +1,96 @@
-"""Does io.max hold what goes past QEMU's throttle, and only that, in a kernel with cgroup v2?
+"""Does io.max hold I/O that bypasses QEMU's throttle, and only that, in a kernel with cgroup v2?
+
+    python -m benchmarks.backstop.run [--repeats N] [--io-latency]
 
 Boots Debian's kernel in a guest, where a QEMU runs in a group as libvirt and systemd make it. The
-agent's own code bounds the group for a share; fio reads and writes beside QEMU, in its group; the
-kernel counts (io.stat, the median of 7 seconds). held: the counted rate over the bound. within:
-the rate of reads that keep to the share, over the share. Writes results/backstop.json and prints a
-table. With --io-latency, in a kernel that has it, also the group's target before, while it is set,
-and after.
+agent's own code bounds the group for a share (guest.py). fio reads and writes beside QEMU, in its
+group, and the kernel counts (io.stat, the median of 7 seconds). Writes results/backstop.json and
+prints a table:
+
+- held: the counted rate over the bound;
+- within: the rate of reads that keep to the share, over the share;
+- without_bound: the rate of reads without a bound, over the bound.
+
+With --io-latency, in a kernel that has it (built if need be), also the group's target before, while
+it is set, and after; the result is results/backstop-io-latency.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import json
 import platform
 import shutil
-import subprocess
 import tarfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 import iokeel
+from benchmarks import result_file
+from benchmarks.backstop.told import Told
 from testing.lab.domain import DiskSpec, domain_xml, make_disk
 from testing.lab.guest import PYTHON, image
 from testing.lab.host import Host
 from testing.lab.kernel import with_io_latency
 from testing.lab.vm import Vm
 
-BENCHMARKS = Path(__file__).resolve().parents[1]
-RESULT = BENCHMARKS / "results/backstop.json"
-IO_LATENCY_RESULT = BENCHMARKS / "results/backstop-io-latency.json"
+RESULT = result_file.RESULTS / "backstop.json"
+IO_LATENCY_RESULT = result_file.RESULTS / "backstop-io-latency.json"
 SCRIPT = Path(__file__).with_name("guest.py")
 STORAGE_DAEMON = shutil.which("qemu-storage-daemon")
-BOUNDS = {
-    "reads": ("rios", "riops"),
-    "writes": ("wios", "wiops"),
-    "large reads": ("rbytes", "rbps"),
-    "large writes": ("wbytes", "wbps"),
-}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The share, the bounds and the kernels."""
+
+    question: str
+    share: int
+    margin: float
+    bounds: dict[str, int]
+    guest_kernel: str
+    host_kernel: str
+    git_revision: str | None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A ratio for each run; held: by traffic."""
+
+    held: dict[str, list[float]]
+    within: list[float]
+    without_bound: list[float]
+
+    @classmethod
+    def of(cls, runs: list[Told]) -> Figures:
+        """Return the figures of some runs."""
+        return cls(
+            {traffic: [round(one.held[traffic], 4) for one in runs] for traffic in runs[0].held},
+            [round(one.within["rios"] / one.share, 4) for one in runs],
+            [round(one.free["rios"] / one.limits["riops"], 2) for one in runs],
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result file."""
+
+    scenario: Setup
+    results: Figures
+    runs: list[Told]
 
 
 def lacking() -> str | None:
-    """Return what of this machine's programs the guest lacks, or None."""
+    """Return the package to install for a program that the guest needs, or None."""
     if STORAGE_DAEMON is None:
         return "apt-get install qemu-system-common (qemu-storage-daemon)"
     return None if PYTHON.exists() else "apt-get install python3"
 
 
-def run(kernel: Path | None = None) -> dict[str, Any]:
-    """Return what the guest says came of it; see backstop_guest.py.
+def run(kernel: Path | None = None) -> Told:
+    """Boot the guest, and return its results.
 
     kernel: another than Debian's, with all built in, such as one that has io.latency.
     """
@@ -71,10 +112,10 @@ def run(kernel: Path | None = None) -> dict[str, Any]:
             vm.exec("cd /root && tar -xf packed.tar")
             vm.exec("modprobe bfq", check=kernel is None)
             ran = vm.exec("cd /root && python3 main.py 2>log || { cat log >&2; false; }", 300)
-            told: dict[str, Any] = json.loads(ran.stdout)
+            told = msgspec.json.decode(ran.stdout, type=dict[str, object])
             told["kernel"] = vm.exec("uname -r").stdout.decode().strip()
             told["log"] = vm.read("/root/log").decode()
-            return told
+            return msgspec.convert(told, Told)
 
 
 def _source(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -82,43 +123,38 @@ def _source(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def main() -> None:
-    """Run the guest some times, and write what came of it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    """Run the guest some times."""
+    parser = argparse.ArgumentParser(description=result_file.question(__doc__))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--io-latency", action="store_true", help="in a kernel with io.latency, built if need be"
-    )
+    parser.add_argument("--io-latency", action="store_true", help="in a kernel with io.latency")
     options = parser.parse_args()
     kernel = with_io_latency() if options.io_latency else None
     runs = [run(kernel) for _ in range(options.repeats)]
-    share = runs[0]["share"]
-    held = {
-        traffic: [round(told[traffic][counter] / told["limits"][bound], 4) for told in runs]
-        for traffic, (counter, bound) in BOUNDS.items()
-    }
-    within = [round(told["within"]["rios"] / share, 4) for told in runs]
-    free = [round(told["free"]["rios"] / runs[0]["limits"]["riops"], 2) for told in runs]
-    for name, ratios in (*held.items(), ("within the share", within), ("without a bound", free)):
+    figures = Figures.of(runs)
+    rows = {**figures.held, "within the share": figures.within}
+    rows["without a bound"] = figures.without_bound
+    for name, ratios in rows.items():
         print(f"{name:16} {' '.join(f'{ratio:7.4f}' for ratio in ratios)}")
     if kernel:
-        for at in ("before", "set", "restored"):
-            print(f"{'io.latency ' + at:20} {', '.join(told[at]['io.latency'] for told in runs)}")
-    describe = ["describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"]
-    git = ["git", "-C", str(BENCHMARKS), *describe]
-    revision = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    scenario = {
-        "question": " ".join((__doc__ or "").split("\n")[0].split()),
-        "share": share,
-        "margin": runs[0]["margin"],
-        "bounds": runs[0]["limits"],
-        "guest_kernel": runs[0]["kernel"],
-        "host_kernel": platform.release(),
-        "git_revision": revision or None,
-    }
-    results = {"held": held, "within": within, "without_bound": free}
-    (IO_LATENCY_RESULT if kernel else RESULT).write_text(
-        json.dumps({"scenario": scenario, "results": results, "runs": runs}, indent=2) + "\n"
+        for moment, settings in (
+            ("before", [one.before for one in runs]),
+            ("set", [one.set for one in runs]),
+            ("restored", [one.restored for one in runs]),
+        ):
+            targets = ", ".join(files["io.latency"] for files in settings)
+            print(f"{'io.latency ' + moment:20} {targets}")
+    first = runs[0]
+    setup = Setup(
+        question=result_file.question(__doc__),
+        share=first.share,
+        margin=first.margin,
+        bounds=first.limits,
+        guest_kernel=first.kernel,
+        host_kernel=platform.release(),
+        git_revision=result_file.revision(),
     )
+    result = Result(setup, figures, runs)
+    result_file.write(IO_LATENCY_RESULT if kernel else RESULT, result, indent=2)
 
 
 if __name__ == "__main__":

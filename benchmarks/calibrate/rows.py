@@ -1,4 +1,4 @@
-"""What `iokeel calibrate --json` says, and what results/calibrate.json holds."""
+"""The output of `iokeel calibrate --json`, and the content of results/calibrate.json."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Does `iokeel calibrate` find what a disk is? On the three simulated disks, whose rules are known.
+"""Does `iokeel calibrate` find a disk's capacity, costs and latency?
 
     python -m benchmarks.calibrate.run [DISK...] [--repeats N] [--add]
 
-Calibrates each over NBD as an operator would, several times. What it should find comes from the
-disks' rules as the tests of disksim have them in Python (rules.py): the rate with so many requests
-always in the disk, and the latency of requests that arrive at random. Writes
+Calibrates the three simulated disks over NBD as an operator would, several times, and compares the
+figures with the disks' rules, which the tests of disksim have in Python (rules.py): the rate with
+so many requests always in the disk, and the latency of requests that arrive at random. Writes
 results/calibrate.json, and for each disk results/calibrate-NAME.png, and prints a table:
 
 - capacity: the median, lowest and highest of the repeats; and by the rules with 512 requests always
@@ -61,7 +61,7 @@ out = Console(highlight=False)
 
 
 def calibrated(disk: str, slowdown: float, seconds: float) -> Found:
-    """Return what `iokeel calibrate` finds of a disk."""
+    """Return the output of `iokeel calibrate` for a disk."""
     with Nbdkit(disk, slowdown=slowdown) as server:
         plot = result_file.RESULTS / f"calibrate-{disk}.png"
         words = [sys.executable, "-m", "iokeel", "calibrate", server.uri, "--destroy-data"]

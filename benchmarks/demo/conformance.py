@@ -24,11 +24,12 @@ each second, as ratios of the policy's limit:
 A phase begins when the drive's requests shift: when the first request of a new size ends, or the
 last one of an old size. iokeel sees a shift by looking twice, for LOOK_S at the least. A look tells
 it nothing while the drive hardly asks, or if QEMU doesn't answer. So iokeel's time starts with the
-first `settled_s` clear seconds in a row: the drive asked in every LOOK_S of them, and whoever asked
-libvirtd for its limits got an answer within UNANSWERED_S. The phase is
+first CLEAR_SECONDS in a row: the drive asked in every LOOK_S of them, and whoever asked libvirtd
+for its limits got an answer within UNANSWERED_S. The phase is
 
-    missed     if a second after these is off by more than `within_ratio`, or their mean by more
-               than `mean_ratio`, or any window of a second is above `window_ratio`
+    missed     if a second is off by more than `within_ratio` once iokeel had `settled_s`, or the
+               mean of these seconds by more than `mean_ratio`, or any window of a second is above
+               `window_ratio`
     unclear    if fewer than MIN_SECONDS of them count
     kept       otherwise
 """
@@ -51,6 +52,7 @@ ASKED_RATIO = 0.75
 """iokeel's own bound is 0.6. It looks at other moments than these seconds, hence the margin."""
 LATE_S = 0.1
 """What a bucket of QEMU's holds, in seconds of the limit: so much passes at once after a pause."""
+CLEAR_SECONDS = 3
 LOOK_S = 0.4
 MIN_SECONDS = 2
 _LATE_WITHIN_S = 2.0  # by then, requests that were held up have ended
@@ -142,7 +144,7 @@ class Drive:
         seconds = tuple(self._second(span, span.start_s + i) for i in whole)
         counts = [second.counts_ratio for second in seconds]
         settled = int(bounds.settled_s)
-        begin = _first_run([second.clear for second in seconds], settled)
+        begin = _first_run([second.clear for second in seconds], CLEAR_SECONDS)
         off = [_is_off(ratio, bounds) for ratio in counts[begin:]]
         back_s = max((i + 1 for i, is_off in enumerate(off) if is_off), default=0)
         later = [ratio for ratio in counts[begin + settled :] if ratio is not None]

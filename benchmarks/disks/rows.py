@@ -1,4 +1,4 @@
-"""What is measured of the simulated disks, as results/disks.json holds it.
+"""The measurements of the simulated disks, as results/disks.json holds them.
 
 Rates and times are the disk's own: its slowdown is taken out again.
 """

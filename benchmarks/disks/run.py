@@ -6,10 +6,10 @@
 Measures all three, or those that are named; the others' results stay as they are:
 
 - figures: each device's published rates (published.py);
-- path: what the way to the disk adds to a request, and how many requests it carries (path.py);
+- path: the time that the way to the disk adds to a request, and its own rate (path.py);
 - victims: the latency of one reader beside 15 neighbours (victims.py).
 
-All rates and times are the disk's: what fio saw, with the disk's slowdown taken out again. Writes
+All rates and times are the disk's: those of fio, with the disk's slowdown taken out again. Writes
 results/disks.json and prints it as tables; --readme puts them between the marks of a file.
 """
 
@@ -44,7 +44,7 @@ REPEATS = 3
 
 
 def begun(results: Results, repeats: int) -> Result:
-    """Return a result that says when and where it is measured."""
+    """Return a result with the time and the machine."""
     programs = ("fio", "nbdkit", qemu.storage_daemon())
     return Result(
         results=results,
@@ -73,7 +73,7 @@ def measure(names: list[str], out: Path, quick: bool) -> None:
 
 
 def main() -> None:
-    """Measure, or print what has been measured."""
+    """Measure, or print a result."""
     parser = argparse.ArgumentParser(description=result_file.question(__doc__))
     parser.add_argument("names", nargs="*", help=f"of {', '.join(MEASUREMENTS)}; default: all")
     parser.add_argument("--out", type=Path, default=RESULT, help="result file")

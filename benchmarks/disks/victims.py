@@ -1,6 +1,6 @@
 """How long do 4K random reads at depth 1 take while 15 others read or write in sequence?
 
-The others are processes on the block device, through the page cache where they stream, as
+The others are processes on the block device, through the page cache when they stream, as
 published; or drives of a storage daemon, each a sixteenth of the disk, in direct requests of 1 MiB.
 """
 

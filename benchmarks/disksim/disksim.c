@@ -2,8 +2,8 @@
  * nbdkit's plugin: a simulated device for NBD clients.
  *
  * Each command is a thread of nbdkit, which sleeps on its own semaphore until the device
- * answers. No data is kept: what is read is a pattern. With store=FILE it is kept in that
- * file, sparse.
+ * answers. No data is kept: reads return a pattern. With store=FILE, data is kept in that
+ * sparse file.
  */
 #define NBDKIT_API_VERSION 2
 #define THREAD_MODEL NBDKIT_THREAD_MODEL_PARALLEL

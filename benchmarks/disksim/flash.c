@@ -1,18 +1,19 @@
 /*
  * Flash: units that work in parallel behind a controller, a link and a write buffer.
  *
- * Here's how it works. The controller takes commands one after the other, so long each. A
- * read is split into pages; page p is on unit p mod units. A unit serves its pages in the
- * order of their commands, one at a time, and each goes over the link when it has been read,
- * the earliest first. The read is done latency_us after its last page.
+ * Here's how it works. The controller takes commands one after the other; each takes it
+ * read_command_us or write_command_us. A read is split into pages; page p is on unit p mod
+ * units. A unit serves its pages one at a time, in the order of their commands. Each page goes
+ * over the link when it has been read, the earliest first. The read is done latency_us after
+ * its last page.
  *
  * A write waits, in order, until the buffer has room for it (a large one until it is empty),
- * passes the link, and is done. What is in the buffer is programmed program_bytes at a time,
- * the units in turn; a unit with a program that waits holds up the turn. Less than that stays
- * until more comes, or a flush. A unit reads first and programs when no read waits; while a
+ * passes the link, and is done. Units program the buffer's bytes in turn, program_bytes at a
+ * time; a unit with a program that waits holds up the turn. Less than program_bytes stays
+ * until more comes, or a flush. A unit reads first and programs when no read waits. While a
  * write waits for room, or a flush for the medium, it does them in turn. Nothing interrupts a
- * program. A flush is done when what was in the buffer before it is programmed; so is a write
- * with FUA, counting itself.
+ * program. A flush is done when all bytes that were in the buffer before it are programmed. So
+ * is a write with FUA, including its own bytes.
  */
 #include <stdlib.h>
 
@@ -130,16 +131,16 @@ static void kick(struct sim *sim, struct unit *unit)
     unit->read_last = !program;
 }
 
-/* Hand what is in the buffer to the units, in turn, while the next one can take it. */
+/* Hand the buffer's bytes to the units, in turn, while the next unit can take them. */
 static void program(struct sim *sim)
 {
     struct flash *flash = sim->device;
     uint64_t whole = (uint64_t)flash->params->program_bytes, wanted = 0;
 
-    /* The last flush in the queue is the one that wants most. */
+    /* The last flush in the queue wants most. */
     for (const struct request *flush = flash->flushes.first; flush; flush = flush->next)
         wanted = flush->mark;
-    /* A write may need the room of less than a page, when that is all there is. */
+    /* A write may need the room of a part of a page, if the buffer holds no more. */
     if (flash->stalled.first && flash->buffered == flash->put - flash->taken)
         wanted = flash->put;
     while (flash->put - flash->taken >= whole || flash->taken < wanted) {

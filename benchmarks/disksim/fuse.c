@@ -2,8 +2,8 @@
  * disksim-fuse FILE params=FILE [NAME=VALUE...]: a simulated device as a file.
  *
  * FILE is mounted over; a loop device with direct I/O over it is a block device of this kernel.
- * Requests are answered by the device's clock, however many are under way: none has a thread.
- * No data is kept: what is read is a pattern.
+ * The device's clock answers all requests, however many are under way: none has a thread.
+ * No data is kept: reads return a pattern.
  */
 #define FUSE_USE_VERSION 312
 

@@ -11,12 +11,12 @@
  *                                 nothing within a revolution
  *     until L comes by at time t  frac(R(L) - t / T) T.
  * The arm takes the read with the least sum of the last two (the drive's command queueing),
- * unless one has waited longer than aging_ms: then the oldest. Writes go to the buffer, are
- * done with that, and go to the medium when no read waits; beside the reads, by the same
- * rule, while the buffer is too full for a write or a flush waits; of them, the queue_depth
- * oldest are looked at. After a read, while it has
- * nothing to do, the arm reads on into a segment of the read buffer; a read that a segment
- * has whole is served from it, and one that begins in what is being read on goes on there.
+ * unless one has waited longer than aging_ms: then the oldest. Writes are done when they are in
+ * the buffer, and go to the medium when no read waits. While the buffer is too full for a write,
+ * or a flush waits, they compete with the reads by the same rule; only the queue_depth oldest
+ * do. While it has nothing to do after a read, the arm reads on into a segment of the read
+ * buffer. A read that a segment has whole is served from it. A read that begins in the bytes
+ * that are being read on goes on there.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -102,7 +102,7 @@ static uint64_t byte_at(const struct hdd *hdd, double revolution)
                       * (outer * x - (outer - inner) * x * x / 2));
 }
 
-/* Where the head gets to when it reads on: to the end of the segment, or of the disk. */
+/* The end of reading on: that of the segment, or of the disk. */
 static uint64_t reads_on_to(const struct hdd *hdd)
 {
     uint64_t most = hdd->head + (uint64_t)hdd->params->readahead_bytes;
@@ -111,7 +111,7 @@ static uint64_t reads_on_to(const struct hdd *hdd)
     return most < end ? most : end;
 }
 
-/* Where the head is, reading on or at rest. */
+/* The head's place, reading on or at rest. */
 static uint64_t head_at(const struct hdd *hdd, int64_t now)
 {
     if (!hdd->reads_on)
@@ -132,17 +132,17 @@ static double positioning_ns(const struct hdd *hdd, double from, double to, int6
                        * sqrt(fabs(to - from) / hdd->revolutions));
     double turns = to - ((double)now + seek) / hdd->revolution_ns;
     double wait = turns - floor(turns);
-    /* What begins where the last ended must not wait for a revolution by a rounding error. */
+    /* A rounding error must not cost a revolution if this begins where the last one ended. */
     return seek + (wait < 1 - 1e-6 ? wait * hdd->revolution_ns : 0);
 }
 
-/* Is a read's beginning in what is being read on? */
+/* Does a read begin in the bytes that are being read on? */
 static bool joins(const struct hdd *hdd, uint64_t offset, uint64_t head)
 {
     return hdd->reads_on && offset >= hdd->segment[0].from && offset <= head;
 }
 
-/* What it costs to begin with `offset`, or with what is missing of it. */
+/* The cost of beginning with `offset`, or with the first byte that is missing from there on. */
 static double cost_ns(const struct hdd *hdd, bool read, uint64_t offset, double revolution,
                       uint64_t head, int64_t now)
 {
@@ -182,7 +182,7 @@ static struct request **choose_read(struct hdd *hdd, uint64_t head, int64_t now,
     return chosen;
 }
 
-/* The same of the queue_depth oldest writes, of those that cost less than the best read. */
+/* The same for the queue_depth oldest writes, if one costs less than the best read. */
 static struct extent **choose_write(struct hdd *hdd, uint64_t head, int64_t now, double *best)
 {
     struct extent **chosen = NULL;
@@ -240,7 +240,7 @@ static void begin_write(struct hdd *hdd, struct extent **place, uint64_t head, i
     }
 }
 
-/* If the arm is free, choose what it does next, if there is anything. */
+/* If the arm is free, choose its next read or write, if there is one. */
 static void dispatch(struct sim *sim)
 {
     struct hdd *hdd = sim->device;

@@ -1,4 +1,4 @@
-/* What a device is: one file of lines `name = value`, see README.md. */
+/* The parameters of a device: one file of lines `name = value`, see README.md. */
 #ifndef DISKSIM_PARAMS_H
 #define DISKSIM_PARAMS_H
 
@@ -13,7 +13,7 @@ enum kind { KIND_NONE, KIND_HDD, KIND_FLASH };
     X(queue_depth, 1, 65536, KIND_NONE)         /* commands in the device at once */ \
     X(flush_exclusive, 0, 1, KIND_NONE)         /* 1: a flush is alone in the device (SATA) */ \
     X(link_mb_s, 1, 1e6, KIND_NONE)             /* between buffer and host */ \
-    X(buffer_bytes, 4096, 1e12, KIND_NONE)      /* what the write buffer holds */ \
+    X(buffer_bytes, 4096, 1e12, KIND_NONE)      /* of the write buffer */ \
     X(rpm, 100, 1e6, KIND_HDD) \
     X(seek_min_us, 0, 1e6, KIND_HDD)            /* to the next track */ \
     X(seek_max_us, 0, 1e6, KIND_HDD)            /* over the whole disk */ \
@@ -30,7 +30,7 @@ enum kind { KIND_NONE, KIND_HDD, KIND_FLASH };
     X(program_us, 0, 1e6, KIND_FLASH) \
     X(read_command_us, 0, 1e6, KIND_FLASH)      /* of the controller, one after the other */ \
     X(write_command_us, 0, 1e6, KIND_FLASH) \
-    X(latency_us, 0, 1e6, KIND_FLASH)           /* what each command waits, at nobody's cost */ \
+    X(latency_us, 0, 1e6, KIND_FLASH)           /* of each command; holds up no other */ \
     X(link_duplex, 0, 1, KIND_FLASH)            /* 1: reads and writes have a link each */
 
 struct params {
@@ -46,17 +46,17 @@ struct params params_none(void);
 /* The words of an error; valid until the next call. */
 __attribute__((format(printf, 1, 2))) const char *params_wrong(const char *format, ...);
 
-/* Set a number that may have a suffix. Returns NULL, or what is wrong. */
+/* Set a number that may have a suffix. Returns NULL, or the error. */
 const char *params_number(double *number, const char *name, const char *value, double least,
                           double greatest);
 
-/* Set one. Returns NULL, or what is wrong with it; valid until the next call. */
+/* Set one. Returns NULL, or its error; valid until the next call. */
 const char *params_set(struct params *params, const char *name, const char *value);
 
 /* Set all that a file has, in its order. */
 const char *params_read(struct params *params, const char *path);
 
-/* Is everything there, and does it make sense? NULL, or what is wrong. */
+/* Is everything there, and does it make sense? NULL, or the error. */
 const char *params_check(const struct params *params);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * replay PARAMS <commands >log: what a device makes of commands, without waiting for it.
+ * replay PARAMS <commands >log: a device's times for commands, without waiting for them.
  *
- * Commands are lines of a log (log.h) in order of arrival, of which only op, fua, offset,
- * length and arrival_ns count; so a log's lines, sorted by id, can be given back.
+ * Commands are lines of a log (log.h) in order of arrival. Only op, fua, offset, length and
+ * arrival_ns count, so a log's lines, sorted by id, can be given back.
  */
 #include <errno.h>
 #include <stdlib.h>

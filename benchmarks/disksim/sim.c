@@ -108,8 +108,8 @@ int64_t sim_next(const struct sim *sim)
 }
 
 /*
- * Let commands into the device while it has room. Where flushes are exclusive, one enters
- * an empty device and nothing enters until it is done, as ATA's FLUSH CACHE is no queued
+ * Let commands into the device while it has room. If flushes are exclusive, one enters an
+ * empty device and nothing enters until it is done, because ATA's FLUSH CACHE is no queued
  * command.
  */
 static void enter(struct sim *sim)
@@ -165,7 +165,7 @@ struct request *sim_advance(struct sim *sim, int64_t now)
 
 void sim_submit(struct sim *sim, struct request *request, int64_t now)
 {
-    /* What is done by now stays for the caller's next sim_advance(). */
+    /* Requests done by now stay for the caller's next sim_advance(). */
     struct request *finished = sim_advance(sim, now);
 
     while (finished) {

@@ -1,9 +1,9 @@
 /*
  * A disk's service times, as a discrete-event simulation in integer nanoseconds.
  *
- * The simulation is a function of its arrivals alone: what is decided at a moment
- * is decided with what had arrived by then, however late the caller's clock is.
- * So a log of arrivals gives the same completions again (see replay.c).
+ * The simulation is a function of its arrivals alone: each moment's decisions depend on
+ * the commands that had arrived by then, however late the caller's clock is. So a log of
+ * arrivals gives the same completions again (see replay.c).
  *
  * Here's how it works: commands arrive into a queue, first in first out. The device
  * holds up to queue_depth of them; entering, they belong to the device's own model
@@ -39,8 +39,8 @@ struct request {
     int unit; /* which served it: the arm is 0, flash units count from 0; -1: the buffer */
     /* The device's own. */
     struct request *next;
-    uint64_t mark;     /* a flush or FUA write: what must be on the medium by then */
-    double revolution; /* hard disk: where it begins on the spiral */
+    uint64_t mark;     /* a flush or FUA write: it is done when this much is on the medium */
+    double revolution; /* hard disk: its beginning on the spiral */
     uint32_t pages;    /* flash: how many are still being read */
 };
 
@@ -81,10 +81,10 @@ void sim_free(struct sim *sim);
 /* A command arrives at `now`, which must not be before any earlier moment. */
 void sim_submit(struct sim *sim, struct request *request, int64_t now);
 
-/* Let time pass up to and including `now`; returns what was done by then, in order. */
+/* Let time pass up to and including `now`; returns the requests done by then, in order. */
 struct request *sim_advance(struct sim *sim, int64_t now);
 
-/* When the next thing happens, or NEVER. */
+/* The time of the next event, or NEVER. */
 int64_t sim_next(const struct sim *sim);
 
 /* For devices. */
@@ -93,7 +93,7 @@ void sim_finish(struct sim *sim, struct request *request, int64_t at);
 void queue_init(struct queue *queue);
 void queue_put(struct queue *queue, struct request *request);
 struct request *queue_take(struct queue *queue);
-void *must(void *memory); /* ends the process when there is no memory */
+void *must(void *memory); /* ends the process if there is no memory */
 
 /* The time that so many bytes take at a rate of 10^6 bytes a second. */
 int64_t transfer_ns(uint64_t bytes, double mb_s);

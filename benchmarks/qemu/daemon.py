@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from benchmarks.qemu.curves import Limits
 from testing.lab.qemu import binaries
+from testing.qmp_client import QmpClient
 
 DISK_BYTES = 8 << 30
 Which = Literal["stock", "patched"]
@@ -33,7 +32,7 @@ class Daemons:
 
     @classmethod
     def built(cls, stock: Path | None, patched: Path | None, quick: bool) -> Daemons:
-        """Return the daemons of two folders; None: of what qemu-patches/build makes."""
+        """Return the daemons of two folders; None: those that qemu-patches/build makes."""
         folders = (stock or binaries("--stock"), patched or binaries())
         old, new = (folder / "qemu-storage-daemon" for folder in folders)
         return cls(old, new, quick)
@@ -59,41 +58,6 @@ class GroupStats:
     write: Count
 
 
-class Qmp:
-    """A QMP connection. Raises OSError if nobody serves the socket within 20 s."""
-
-    def __init__(self, path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                self._socket.connect(str(path))
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-        self._file = self._socket.makefile("rwb")
-        self._file.readline()
-        self.execute("qmp_capabilities", {})
-
-    def execute(self, command: str, arguments: Mapping[str, object]) -> object:
-        """Return what a command answers. Raises RuntimeError with QEMU's words."""
-        self._file.write(json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")
-        self._file.flush()
-        while True:
-            reply: dict[str, Any] = json.loads(self._file.readline())
-            if "error" in reply:
-                raise RuntimeError(f"{command}: {reply['error']['desc']}")
-            if "return" in reply:
-                return reply["return"]
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._file.close()
-        self._socket.close()
-
-
 class Daemon:
     """A qemu-storage-daemon with one throttle group, and an NBD export for each member."""
 
@@ -107,7 +71,7 @@ class Daemon:
         start += ["--nbd-server", f"addr.type=unix,addr.path={self._nbd},max-connections=0"]
         self.process = subprocess.Popen([*start, *argv])
         try:
-            self._qmp = Qmp(monitor)
+            self._qmp = QmpClient(monitor)
         except OSError:
             self.process.kill()
             self.process.wait()
@@ -118,14 +82,13 @@ class Daemon:
         return f"nbd+unix:///t{member}?socket={self._nbd}"
 
     def stats(self) -> GroupStats:
-        """Return what the patched QEMU has counted of the group."""
-        [group] = msgspec.convert(self._qmp.execute("query-throttle-groups", {}), list[GroupStats])
+        """Return the patched QEMU's counts of the group."""
+        [group] = msgspec.convert(self._qmp.ask("query-throttle-groups"), list[GroupStats])
         return group
 
     def set_limits(self, limits: Limits) -> None:
         """Give the group other limits."""
-        arguments = {"path": "/objects/group", "property": "limits", "value": limits}
-        self._qmp.execute("qom-set", arguments)
+        self._qmp.ask("qom-set", path="/objects/group", property="limits", value=limits)
 
     def cpu_seconds(self) -> float:
         """Return the CPU time that the main thread has used, which does all requests."""
@@ -133,7 +96,7 @@ class Daemon:
 
     def close(self) -> None:
         """End it."""
-        self._qmp.execute("quit", {})
+        self._qmp.ask("quit")
         self._qmp.close()
         self.process.wait(20)
 

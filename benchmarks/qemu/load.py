@@ -1,7 +1,7 @@
-"""Loads a daemon with fio, and reckons from fio's log of every request what passed.
+"""Loads a daemon with fio, and computes rates from fio's log of every request.
 
 rate in a window: the cost that passed in it over its length. The cost of a request is spread evenly
-over the time until the next one passes, because that is what the next one waits for.
+over the time until the next one passes, because the next one waits for that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from testing.lab.fio import Job, finish_fio, start_fio
 
 @dataclass(frozen=True)
 class Passed(Requests):
-    """What passed, with times counted from the first completion. job: by its number."""
+    """Requests with times counted from the first completion. job: by its number."""
 
     job: Ints
 
@@ -56,7 +56,7 @@ def start_logged(target: Daemon, jobs: Sequence[Job]) -> subprocess.Popen[str]:
 
 
 def finish_logged(process: subprocess.Popen[str], target: Daemon) -> Passed:
-    """Return what passed. Raises RuntimeError if fio fails or its log lacks a request."""
+    """Return the requests. Raises RuntimeError if fio fails or its log lacks a request."""
     reports = finish_fio(process)
     logs = []
     for i in range(len(reports)):
@@ -79,5 +79,5 @@ def finish_logged(process: subprocess.Popen[str], target: Daemon) -> Passed:
 
 
 def run_logged(target: Daemon, jobs: Sequence[Job]) -> Passed:
-    """Run jobs together, and return what passed."""
+    """Run jobs together, and return the requests."""
     return finish_logged(start_logged(target, jobs), target)

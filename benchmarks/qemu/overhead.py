@@ -22,7 +22,7 @@ RUN_MS = 300
 
 
 def overhead(daemons: Daemons) -> Iterator[Overhead]:
-    """Yield what 4K reads cost stock QEMU, the patched one, and the patched one with a curve.
+    """Yield the cost of 4K reads in stock QEMU, the patched one, and the patched one with a curve.
 
     All daemons run at once, and fio loads one after another, so briefly that other work on the
     machine hits all of them alike. fio and daemons share one processor, so that a request takes

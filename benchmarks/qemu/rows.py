@@ -1,4 +1,4 @@
-"""What is measured of the QEMU patches, as results/qemu.json holds it."""
+"""The measurements of the QEMU patches, as results/qemu.json holds them."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     python -m benchmarks.qemu.run --table FILE [--readme README]
 
 A storage daemon exports throttled null devices over NBD on a unix socket, and fio loads them. fio
-logs every request, and curves.py prices it: nothing is reckoned by the code under test. Measures
+logs every request, and curves.py prices it: nothing is computed by the code under test. Measures
 exactness, shift, idleness and retune (limit.py), weights (weights.py), overhead and accounting
 (overhead.py), or those that are named; the others' results stay as they are.
 
@@ -52,7 +52,7 @@ MEASUREMENTS: dict[str, Callable[[Daemons], Iterable[object]]] = {
 
 
 def main() -> None:
-    """Measure, or print what has been measured."""
+    """Measure, or print a result."""
     parser = argparse.ArgumentParser(description=result_file.question(__doc__))
     parser.add_argument("--patched", type=Path, help="folder of the patched binaries")
     parser.add_argument("--stock", type=Path, help="folder of the stock binaries")

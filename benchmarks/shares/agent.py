@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.shares.scenario import Drive, Scenario
-from iokeel.cli import client
+from testing.agents import Agent, HostAgent
 from testing.lab.host import Host
 from testing.lab.shared_disk import SharedDisk
+from testing.waiting import eventually
 
 _KNOWN_S = 20
 
@@ -22,38 +20,25 @@ def agent(
     scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk, folder: Path, host: Host | None
 ) -> Iterator[None]:
     """Run an agent that knows all drives. host: of the guests; None: there are none."""
-    api, config = folder / "agent.sock", folder / "agent.toml"
-    config.write_text(_config(scenario, drives, disk, folder, host))
-    command = [str(Path(sys.executable).parent / "iokeel"), "agent", "--config", str(config)]
-    with (folder / "agent.log").open("w") as log:
-        start = host.popen if host is not None else subprocess.Popen
-        process = start(command, stderr=log)
-        try:
-            deadline = time.monotonic() + _KNOWN_S
-            while not api.exists() or not _all_known(api, len(drives)):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError((folder / "agent.log").read_text()[-2000:])
-                time.sleep(0.2)
-            yield
-        finally:
-            process.terminate()
-            process.wait(20)
+    tables = _tables(scenario, drives, disk)
+    running = (HostAgent(host, tables) if host is not None else Agent(folder, tables)).start()
+
+    def all_known() -> bool:
+        return sum(len(vm["drives"]) for vm in running.ask("/v1/vms")) >= len(drives)
+
+    try:
+        what = f"the agent knows {len(drives)} drives; it says: {running.log()[-2000:]}"
+        eventually(all_known, _KNOWN_S, what=what, process=running.process)
+        yield
+        running.stop()
+    finally:
+        running.end()
 
 
-def _all_known(api: Path, drives: int) -> bool:
-    return sum(len(vm.drives) for vm in client.vms(api)) >= drives
-
-
-def _config(
-    scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk, folder: Path, host: Host | None
-) -> str:
+def _tables(scenario: Scenario, drives: Sequence[Drive], disk: SharedDisk) -> str:
+    """Return the configuration beside [agent] and [libvirt]."""
     exports = [drive for drive in drives if not drive.guest]
     lines = [
-        "[agent]",
-        f'socket = "{folder}/agent.sock"',
-        f'state_dir = "{folder}/state"',
-        "[libvirt]",
-        f'uri = "{host.uri}"' if host is not None else "enabled = false",
         "[cgroup]\nenabled = false",
         "[storage.shared]",
         f"drives = {[f'{drive.name}/*' for drive in exports]}",
@@ -67,4 +52,4 @@ def _config(
         lines += ["[[vm]]", f'name = "{drive.name}"', f'socket = "{disk.qmp_socket(i)}"']
         lines.append(f"[vm.drives.group{i}]")
         lines += [f"{key} = {value}" for key, value in drive.policy.items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)

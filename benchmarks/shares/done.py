@@ -1,4 +1,4 @@
-"""What drives did in a run, and the figures of it."""
+"""The requests of drives in a run, and the figures of them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Done:
         return [self.rate(start_s + i, start_s + i + 1) for i in range(int(end_s - start_s))]
 
 
-#: A run: what each drive did.
+#: A run: each drive's requests, by name.
 DoneByDrive = Mapping[str, Done]
 
 

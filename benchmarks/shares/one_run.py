@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.fio_log import EVERY_REQUEST
-from benchmarks.qemu.daemon import Qmp
 from benchmarks.shares.agent import agent
 from benchmarks.shares.done import Done, Run
 from benchmarks.shares.scenario import Drive, Scenario
@@ -23,6 +22,7 @@ from testing.lab.host import Host
 from testing.lab.processors import Processors
 from testing.lab.shared_disk import SharedDisk
 from testing.lab.vm import Vm
+from testing.qmp_client import QmpClient
 
 Control = Literal["none", "static", "bfq", "iokeel"]
 CONTROLS: tuple[Control, ...] = ("none", "static", "bfq", "iokeel")
@@ -70,10 +70,8 @@ def _set_static_limits(scenario: Scenario, drives: Sequence[Drive], disk: Shared
     weights = sum(drive.weight for drive in drives)
     for i, drive in enumerate(drive for drive in drives if not drive.guest):
         limits = {"iops-total": max(1, round(scenario.capacity * drive.weight / weights))}
-        qmp = Qmp(disk.qmp_socket(i))
-        group = f"/objects/group{i}"
-        qmp.execute("qom-set", {"path": group, "property": "limits", "value": limits})
-        qmp.close()
+        with QmpClient(disk.qmp_socket(i)) as qmp:
+            qmp.ask("qom-set", path=f"/objects/group{i}", property="limits", value=limits)
 
 
 @contextmanager
@@ -103,7 +101,7 @@ def _run_jobs(
     guests: Mapping[str, Vm],
     folder: Path,
 ) -> dict[str, Done]:
-    """Run all jobs at once, and return what each drive did."""
+    """Run all jobs at once, and return each drive's requests."""
     exports = [drive for drive in drives if not drive.guest]
     jobs: dict[str, Job] = {}
     for i, drive in enumerate(exports):

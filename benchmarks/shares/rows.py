@@ -1,4 +1,4 @@
-"""What drives did under each control, as results/shares-*.json hold it."""
+"""Drives' figures under each control, as results/shares-*.json hold them."""
 
 from __future__ import annotations
 

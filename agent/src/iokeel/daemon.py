@@ -27,8 +27,8 @@ from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
 from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source, VmInfo
+from iokeel.notices import Notices
 from iokeel.report.http import Api, serve
-from iokeel.report.notices import Notices
 from iokeel.report.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 from iokeel.state_store import StateStore

@@ -1,4 +1,4 @@
-"""Drives of a QEMU with cost curves: what exact mode costs the agent.
+"""Drives of a QEMU with cost curves, to measure the cost of exact mode.
 
 Replies to query-throttle-groups have the members, order and length of the patched QEMU's
 (qemu-patches), 2.2 kB a drive.

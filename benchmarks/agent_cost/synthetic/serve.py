@@ -1,4 +1,4 @@
-"""A hypervisor's worth of QMP monitors without the VMs: what the agent is measured against.
+"""A hypervisor's worth of QMP monitors without the VMs, to measure the agent against.
 
     python -m benchmarks.agent_cost.synthetic.serve /tmp/vms --vms 100 --drives 1
 
@@ -70,7 +70,7 @@ def raise_file_limit(wanted: int) -> None:
 def main() -> None:
     """Serve until standard input ends or SIGTERM comes."""
     parser = argparse.ArgumentParser(description=question(__doc__))
-    parser.add_argument("directory", type=Path, help="where the sockets are made")
+    parser.add_argument("directory", type=Path, help="folder for the sockets")
     parser.add_argument("--vms", type=int, default=100)
     parser.add_argument("--drives", type=int, default=1, help="drives a VM (at most 26)")
     parser.add_argument("--processes", type=int, default=1)

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
 from iokeel.core.drive import burst, pricing
@@ -95,7 +96,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         if storage is None and seen.partial:  # its storage may not be known yet
             split_size = before.sent.limits.split_size if before.sent.limits else None
         else:
-            split_size = split_size_of(known.policy, model, storage)
+            split_size = split_size_of(known.policy, now.abilities, model, storage)
         try:
             after, order = _look(before, known, share, now, model, split_size, now_ns)
         except Exception as error:
@@ -118,7 +119,8 @@ def static_limits(state: State) -> list[SetLimits]:
         if policy is None or known.sent.limits is None:
             continue
         if policy.limit is not None:
-            split_size = split_size_of(policy, model, state.storages.get(known.storage or ""))
+            storage = state.storages.get(known.storage or "")
+            split_size = split_size_of(policy, known.abilities, model, storage)
             limits = pricing.static_limits(known.abilities, policy, model, split_size, policy.limit)
         elif known.pricing.rate is not None:  # its share held it, and nobody divides it any more
             limits = known.sent.found or UNLIMITED
@@ -203,9 +205,8 @@ def _look(
         known, seen.abilities, policy, model, split_size, now_ns
     )
     reason = _reason(before, known, seen, finding, misfit, allowed, now_ns)
-    known = known._replace(abilities=seen.abilities, share=share, finding=finding)
     if reason is None:
-        return known, None
+        return _looked_at(known, seen.abilities, share, finding), None
     priced = pricing.price(known, seen.abilities, policy, model, split_size, allowed, reason)
     assert priced.base is not None
     credit_s = known.credit.seconds if known.credit.open else 0.0
@@ -213,8 +214,16 @@ def _look(
     sent, is_new = _sent(known.sent, limits, seen.in_force, reason, credit_s, now_ns)
     if is_new:
         finding = finding._replace(suspect=0)
-    known = known._replace(pricing=priced, finding=finding, sent=sent)
-    return known, (limits, reason) if is_new else None
+    after = _looked_at(known, seen.abilities, share, finding)._replace(pricing=priced, sent=sent)
+    return after, (limits, reason) if is_new else None
+
+
+def _looked_at(
+    known: DriveState, abilities: Abilities, share: Share | None, finding: Finding
+) -> DriveState:
+    if (known.abilities, known.share, known.finding) == (abilities, share, finding):
+        return known
+    return known._replace(abilities=abilities, share=share, finding=finding)
 
 
 def _allowed(known: DriveState, share: Share | None) -> float | None:

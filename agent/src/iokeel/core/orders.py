@@ -12,20 +12,20 @@ from iokeel.core.limits import ThrottleLimits
 class Reason(Enum):
     """Why limits are set; a clause that reads on after "limits set:"."""
 
-    POLICY = "the policy is new or has changed"
+    POLICY = "the policy has changed"
     SHIFT = "the mix of request sizes has shifted"
-    DRIFT = "the mix is known better now"
-    IDLE = "the drive went idle, so its next mix is unknown"
+    DRIFT = "the mix is now known more precisely"
+    IDLE = "the drive is idle and its next mix is unknown"
     BURST_OPENS = "the drive has saved credit and may burst"
-    BURST_CLOSES = "the burst credit is used up"
-    CREDIT_GREW = "the drive has saved more credit than its limits carry"
-    SHARE = "the share of the storage or the tenant has changed"
+    BURST_CLOSES = "the burst credit is spent"
+    CREDIT_GREW = "the drive has more credit than its limits carry"
+    SHARE = "the drive's share has changed"
     CURVE = "the storage's cost curve has changed"
     SPLIT = "the part size of large reads has changed"
-    OVERWRITTEN = "somebody else had changed the limits"
-    RETRY = "the last change of limits had failed"
-    RELEASED = "the drive has no policy or no limit any more"
-    STOPPING = "the agent stops"
+    OVERWRITTEN = "somebody else changed the limits"
+    RETRY = "the last change failed"
+    RELEASED = "the drive no longer has a policy or a limit"
+    STOPPING = "the agent is stopping"
 
 
 @dataclass(frozen=True, slots=True)

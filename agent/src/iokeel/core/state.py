@@ -24,17 +24,17 @@ from iokeel.core.sharing.storage import StorageActivity, StorageCounters, Storag
 class Verdict(Enum):
     """The outcome of the last look at a drive."""
 
-    NO_POLICY = "it has no policy, so it is left alone"
+    NO_POLICY = "it has no policy and is left alone"
     POLICY_UNKNOWN = "its policy has never been read, so its limits stay as they are"
     NO_LIMIT = "its policy sets no limit"
     UNKNOWN = "its rates are not known yet"
-    IDLE = "it does nothing"
-    UNBOUND = "it does less than its limits allow, so their price doesn't matter"
+    IDLE = "it is idle"
+    UNBOUND = "it stays below its limits, so they needn't fit"
     PRICED = "its limits fit its workload"
-    SUSPECT = "its limits don't fit its workload; a second look decides"
-    WAITING = "its limits don't fit its workload, but the last change is too recent"
-    RETUNED = "its limits didn't fit its workload, so they were set anew"
-    EXACT = "QEMU prices each of its requests by the cost curve itself"
+    SUSPECT = "its limits seem not to fit; a second look decides"
+    WAITING = "its limits don't fit, but the last change was too recent"
+    RETUNED = "its limits didn't fit and were replaced"
+    EXACT = "QEMU charges each request by the cost curve"
 
 
 class Measured(NamedTuple):

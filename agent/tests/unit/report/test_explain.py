@@ -80,7 +80,7 @@ def test_a_drive_without_policy_is_left_alone() -> None:
     assert said[1] == (
         "In the last 1.0 s it did 100 reads/s of 4 KiB on average, which costs 100 iops."
     )
-    assert said[-1] == "Last look: it has no policy, so it is left alone."
+    assert said[-1] == "Last look: it has no policy and is left alone."
 
 
 def test_the_steps_go_from_promise_to_bound() -> None:

@@ -21,6 +21,7 @@ from iokeel.core.state import DriveState, Finding, Pricing, Verdict
 # Stock limits are made for this rate and then scaled to each drive's own. It is so large that
 # rounding doesn't matter.
 _UNIT_RATE = 1_000_000.0
+_EXACT = Finding(Verdict.EXACT)
 
 
 def look_at_prices(
@@ -36,7 +37,7 @@ def look_at_prices(
         return judge(known, model, policy, now_ns)
     base = known.pricing.base
     reason = None if base is None else exact.reason_to_replace(base, model, split_size)
-    return Finding(Verdict.EXACT), reason
+    return _EXACT, reason
 
 
 def price(

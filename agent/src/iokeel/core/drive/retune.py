@@ -51,28 +51,29 @@ IDLE_S = 10.0
 # Ticks may come a little early.
 _EARLY_RATIO = 0.95
 _NO_FLOW = Flow(0.0, 0.0)
+_UNKNOWN, _IDLE, _UNBOUND = (
+    Finding(verdict) for verdict in (Verdict.UNKNOWN, Verdict.IDLE, Verdict.UNBOUND)
+)
 
 
 def judge(
     known: DriveState, model: CostModel, policy: DrivePolicy, now_ns: int
 ) -> tuple[Finding, Reason | None]:
     """Return whether limits fit a drive's workload, and the reason to make them anew, if any."""
-    did, mix, base = known.measured.rates, known.measured.mix, known.pricing.base
-    rate, held = known.measured.rate, known.pricing.rate
-    if did is None or rate is None or base is None or held is None:
-        return Finding(Verdict.UNKNOWN), None
+    did, rate, mix = known.measured.rates, known.measured.rate, known.measured.mix
+    if did is None or rate is None or known.pricing.base is None:
+        return _UNKNOWN, None
     if did.idle or mix is None:
-        return Finding(Verdict.IDLE), _idle_reason(known, now_ns)
-    priced = _Priced(base, policy.separate_budgets, base_rate(policy, held), held)
-    error = priced.error(model, Mix(did.read, did.write), rate)
+        return _IDLE, _idle_reason(known, now_ns)
+    error = _error(known, policy, model, Mix(did.read, did.write), rate)
     if error is None:
-        return Finding(Verdict.UNBOUND), None
+        return _UNBOUND, None
     if abs(error) > _deadband(known):
         return _mispriced(known, error, now_ns)
     if known.measured.looks % DRIFT_LOOKS == 0:
         drift: float | None = error
         if known.measured.price.ratio > 0.1 * DRIFT_RATIO:  # else the mean is like this interval
-            drift = priced.error(model, _at_rate(model, mix, rate), rate)
+            drift = _error(known, policy, model, _at_rate(model, mix, rate), rate)
         if drift is not None and _is_worth_a_gift(known, drift, now_ns):
             return Finding(Verdict.RETUNED, 0, drift), Reason.DRIFT
     return Finding(Verdict.PRICED, 0, error), None
@@ -118,32 +119,33 @@ def _is_worth_a_gift(known: DriveState, drift: float, now_ns: int) -> bool:
     return abs(drift) * (in_force_ns / NS_PER_S) > DRIFT_COST_S
 
 
-class _Priced:
-    """Limits, and the rate that they are made for."""
+def _error(
+    known: DriveState, policy: DrivePolicy, model: CostModel, mix: Mix, mix_rate: float
+) -> float | None:
+    """Return e for a mix, the worse of two budgets; None if the limits don't matter to the drive.
 
-    __slots__ = ("_base", "_burst_ratio", "_rate", "_separate")
+    mix_rate: the cost of the mix a second.
+    """
+    base, held = known.pricing.base, known.pricing.rate
+    assert base is not None
+    assert held is not None
+    rate = base_rate(policy, held)
+    if not policy.separate_budgets:
+        return _budget_error(base, rate, held, mix, mix_rate)
+    halves = (Mix(mix.read, _NO_FLOW), Mix(_NO_FLOW, mix.write))
+    errors = (_budget_error(base, rate, held, half, mix_cost(model, half)) for half in halves)
+    return max((error for error in errors if error is not None), key=abs, default=None)
 
-    def __init__(self, base: ThrottleLimits, separate: bool, rate: float, held: float) -> None:
-        self._base, self._separate, self._rate = base, separate, rate
-        self._burst_ratio = held / rate
 
-    def error(self, model: CostModel, mix: Mix, mix_rate: float) -> float | None:
-        """Return e, the worse of two budgets; None if the limits don't matter to the drive.
-
-        mix_rate: the cost of the mix a second.
-        """
-        if not self._separate:
-            return self._budget_error(mix, mix_rate)
-        halves = (Mix(mix.read, _NO_FLOW), Mix(_NO_FLOW, mix.write))
-        errors = (self._budget_error(half, mix_cost(model, half)) for half in halves)
-        return max((error for error in errors if error is not None), key=abs, default=None)
-
-    def _budget_error(self, mix: Mix, cost: float) -> float | None:
-        held = held_rates(self._base, mix, cost)
-        done = cost / self._burst_ratio
-        if held is None or done <= BINDING_RATIO * held[0]:
-            return None
-        return min(max(done, held[0]), held[1]) / self._rate - 1
+def _budget_error(
+    base: ThrottleLimits, rate: float, held: float, mix: Mix, cost: float
+) -> float | None:
+    """Return e for a budget. rate: of `base`; held: the same with the burst on top."""
+    passed = held_rates(base, mix, cost)
+    done = cost / (held / rate)
+    if passed is None or done <= BINDING_RATIO * passed[0]:
+        return None
+    return min(max(done, passed[0]), passed[1]) / rate - 1
 
 
 def _at_rate(model: CostModel, mix: Mix, rate: float) -> Mix:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
 from iokeel.core.observation import StorageSeen
@@ -109,9 +110,12 @@ def protected_drives(seen: StorageSeen, protected: Sequence[Claimant]) -> tuple[
 
 
 def split_size_of(
-    policy: DrivePolicy | None, model: CostModel, storage: StorageState | None
+    policy: DrivePolicy | None,
+    abilities: Abilities,
+    model: CostModel,
+    storage: StorageState | None,
 ) -> int | None:
     """Return the part size of a drive's large reads in bytes; None if they wait whole."""
-    if policy is None or policy.latency_target_ms is not None:
+    if not abilities.splits or policy is None or policy.latency_target_ms is not None:
         return None
     return model.split_size if storage is not None and storage.protected else None
