@@ -27,7 +27,7 @@ demo-verdicts: setup ## Show that the demo's verdict is about iokeel, not the ma
 	$(RUN) benchmarks.demo.verdicts
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
-	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 \
+	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 --max-worker-restart 0 \
 		tests/system tests/lab tests/edges tests/unit ../benchmarks/disksim/tests
 
 test-qemu: setup ## Build QEMU with the patches, and test it and the agent at its QMP socket

@@ -1,4 +1,4 @@
-"""Wait until something is so, asking again and again."""
+"""Wait until something is so, by asking again and again."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+_PATIENCE_S = 30.0
 _PAUSE_S = 0.05
 _ASYNC_PAUSE_S = 0.01
 
 
 def eventually(
     ask: Callable[[], T],
-    timeout_s: float = 15.0,
+    timeout_s: float = _PATIENCE_S,
     *,
     what: str = "",
     process: subprocess.Popen[Any] | None = None,
 ) -> T:
     """Return the answer of `ask` once it is true.
 
-    process: waiting ends when it does. what: words for the error. After timeout_s, or when the
-    process has ended, raises the last error of `ask`, or AssertionError if it has an answer.
+    what: words for the error. process: its end ends the wait. After timeout_s, or once the process
+    has ended, raises what `ask` raised last, or AssertionError if it returned.
     """
     wait = _Wait(ask, timeout_s, what)
     while not wait.over(process):
@@ -31,7 +32,7 @@ def eventually(
     return wait.answer
 
 
-async def until(ask: Callable[[], T], timeout_s: float = 15.0) -> T:
+async def until(ask: Callable[[], T], timeout_s: float = _PATIENCE_S) -> T:
     """Return the answer of `ask` once it is true; the event loop runs meanwhile."""
     wait = _Wait(ask, timeout_s, "")
     while not wait.over():

@@ -31,11 +31,12 @@ def by_bisection(capacity: float, claims: Sequence[Claim]) -> list[float]:
     return at(low)
 
 
-def fair_shares(case: Case, usable: Array, wants: Array) -> Array:
+def fair_shares(case: Case, usable: Array, wants: Array, does: Array) -> Array:
     """Return each drive's fair share if all demands are known.
 
-    usable: the capacity of each disk. wants: the demand of each drive. A tenant's reservation is
-    split over disks in proportion to its drives' demand.
+    usable: the capacity of each disk. wants: the demand of each drive. does: its rate. A tenant's
+    reservation is split over disks in proportion to its drives' rates, because counters don't tell
+    how much more a drive wants than its limits allow.
     """
     shares = np.zeros(len(case.guests))
     for disk in range(len(case.disks)):
@@ -44,7 +45,7 @@ def fair_shares(case: Case, usable: Array, wants: Array) -> Array:
         for tenant in case.tenants:
             mine = [i for i in here if case.guests[i].tenant == tenant]
             groups += [mine] if mine else []
-        claims = [_claim(case, group, wants) for group in groups]
+        claims = [_claim(case, group, wants, does) for group in groups]
         for group, amount in zip(groups, by_bisection(float(usable[disk]), claims), strict=True):
             shares[group] = by_bisection(amount, [_own(case, i, wants) for i in group])
     return shares
@@ -56,13 +57,13 @@ def _own(case: Case, i: int, wants: Array) -> Claim:
     return Claim(policy.reservation, policy.weight, float(wants[i]))
 
 
-def _claim(case: Case, group: Sequence[int], wants: Array) -> Claim:
+def _claim(case: Case, group: Sequence[int], wants: Array, does: Array) -> Claim:
     tenant = case.guests[group[0]].tenant
     if tenant is None:
         return _own(case, group[0], wants)
     promise = case.tenants[tenant]
     everywhere = [i for i, guest in enumerate(case.guests) if guest.tenant == tenant]
-    part = wants[group].sum() / max(1e-9, wants[everywhere].sum())
+    part = does[group].sum() / max(1e-9, does[everywhere].sum())
     owed = sum(min(_own(case, i, wants).reservation, float(wants[i])) for i in group)
     wanted = float(wants[group].sum())
     return Claim(max(promise.reservation * part, owed), promise.weight, wanted)

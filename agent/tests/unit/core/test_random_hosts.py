@@ -83,7 +83,7 @@ def test_everybody_has_his_fair_share_soon_after_a_step(chance: Random) -> None:
     wants = wanted(host, record)
     for begin, phases in host.steps:
         for tick in range(ceil(begin) + SETTLED_S, min(SECONDS, int(begin + phases[0].seconds))):
-            fair = fair_shares(host, record.usable[tick], wants[tick])
+            fair = fair_shares(host, record.usable[tick], wants[tick], record.served[tick])
             # A retune of stock limits lets a tenth too much through in its second, to others' cost.
             assert record.served[tick] == pytest.approx(fair, rel=0.12, abs=100), tick
 
