@@ -30,7 +30,7 @@ def test_curve_and_limit_are_in_force_and_virsh_shows_the_limit(
 ) -> None:
     eventually(lambda: exact(agent.host, 2000))
     assert blkdeviotune(agent.host, "db1") == {"total_iops_sec": 2000}
-    assert agent.drive("db1")["mode"] == "exact"
+    assert eventually(lambda: agent.drive("db1"))["mode"] == "exact"
     assert "by the cost curve itself" in agent.why("db1")
 
 

@@ -57,7 +57,7 @@ def test_a_guest_saved_while_requests_wait_has_its_curve_when_restored(
     host.virsh("restore", image)
     eventually(lambda: exact(host, LIMIT))
     assert guest.wait(running, 60).status == 0, "no request was lost"
-    assert agent.drive("db1")["mode"] == "exact"
+    assert eventually(lambda: agent.drive("db1"))["mode"] == "exact"
 
 
 def test_a_snapshot_and_a_commit_while_requests_wait_leave_the_curve(
@@ -65,7 +65,7 @@ def test_a_snapshot_and_a_commit_while_requests_wait_leave_the_curve(
 ) -> None:
     host = agent.host
     eventually(lambda: exact(host, LIMIT))
-    before = agent.drive("db1")["overwritten"]
+    before = eventually(lambda: agent.drive("db1"))["overwritten"]
     running = load(guest, "vda", 8)
     overlay = host.dir / "overlay.qcow2"
     spec = f"vda,file={overlay}"
