@@ -33,7 +33,7 @@ from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
 from iokeel.core.drive import burst, pricing
-from iokeel.core.drive.binding import Use, use_of
+from iokeel.core.drive.binding import NO_USE, use_of
 from iokeel.core.drive.burst import NO_CREDIT, credit_after, with_burst
 from iokeel.core.drive.follow import share_has_moved
 from iokeel.core.drive.measure import measure
@@ -158,8 +158,8 @@ def _with_reading(before: DriveState, seen: DriveSeen, model: CostModel) -> Driv
     did, rate = measured.rates, measured.rate
     demand, credit = before.demand, before.credit
     if did is not None and rate is not None and measured.counters is not None:
-        use = Use()
-        if not did.idle:
+        use = NO_USE
+        if measured.idle_ns is None:
             use = use_of(limits, before.pricing.rate, did, rate, charged=charged)
         reservation = policy.reservation if policy else 0
         demand = demand_after(demand, measured, use, reservation, seen.abilities)

@@ -28,6 +28,9 @@ class Use(NamedTuple):
     held: bool = False
 
 
+NO_USE = Use()
+
+
 def use_of(
     limits: ThrottleLimits | None,
     rate_limit: float | None,
@@ -43,10 +46,10 @@ def use_of(
     QEMU charges iops bounds by our curve.
     """
     if limits is None or not _full(limits, did, rate if charged else None, FULL_RATIO):
-        return Use()
+        return NO_USE
     at_limit = rate >= FULL_RATIO * (rate_limit or 0.0)
     bursting = at_limit or bool(_full(limits, did, rate if charged else None, _BURSTING_RATIO))
-    return Use(full=True, bursting=bursting, held=not bursting or at_limit)
+    return Use(True, bursting, held=not bursting or at_limit)
 
 
 def full_bounds(known: DriveState) -> list[str]:

@@ -18,7 +18,15 @@ def measure(
     last = before.counters
     if last is None or reading is None or (did := rates(last, reading)) is None:
         return before._replace(counters=reading or last, rates=None, rate=None, active_ns=None)
-    did = _with_seen_sizes(did, before.mix or NO_MIX)
+    seen = before.mix or NO_MIX
+    did = Rates(
+        did.elapsed_s,
+        with_seen(did.read, seen.read),
+        with_seen(did.write, seen.write),
+        did.read_latency_s,
+        did.write_latency_s,
+        did.throttled,
+    )
     if charged and did.throttled is not None:
         rate = did.throttled.rate
     else:
@@ -41,15 +49,4 @@ def measure(
         price=before.price.after(bps / rate) if rate else before.price,
         active_ns=before.active_ns or reading.at_ns,  # it woke up some time before
         idle_ns=None,
-    )
-
-
-def _with_seen_sizes(did: Rates, mix: Mix) -> Rates:
-    return Rates(
-        did.elapsed_s,
-        with_seen(did.read, mix.read),
-        with_seen(did.write, mix.write),
-        did.read_latency_s,
-        did.write_latency_s,
-        did.throttled,
     )
