@@ -28,8 +28,8 @@ first CLEAR_SECONDS in a row: the drive asked in every LOOK_S of them, and whoev
 for its limits got an answer within UNANSWERED_S. The phase is
 
     missed     if a second is off by more than `within_ratio` once iokeel had `settled_s`, or the
-               mean of these seconds by more than `mean_ratio`, or any window of a second is above
-               `window_ratio`
+               mean of these seconds is too little by more than `mean_ratio`, or the drive did too
+               much by more than that in them, or any window of a second is above `window_ratio`
     unclear    if fewer than MIN_SECONDS of them count
     kept       otherwise
 """
@@ -147,11 +147,15 @@ class Drive:
         begin = _first_run([second.clear for second in seconds], CLEAR_SECONDS)
         off = [_is_off(ratio, bounds) for ratio in counts[begin:]]
         back_s = max((i + 1 for i, is_off in enumerate(off) if is_off), default=0)
-        later = [ratio for ratio in counts[begin + settled :] if ratio is not None]
+        settled_seconds = seconds[begin + settled :]
+        later = [
+            second.counts_ratio for second in settled_seconds if second.counts_ratio is not None
+        ]
         mean = _mean(later)
+        did = _mean([s.did_ratio for s in settled_seconds if s.counts_ratio is not None])
         windows = window_starts(span.windows_from_s, span.end_s)
         worst = max(self._did_in_time(span, start_s) for start_s in windows)
-        misses = tuple(_misses(back_s, mean, worst, bounds))
+        misses = tuple(_misses(back_s, mean, did, worst, bounds))
         decided = len(later) >= MIN_SECONDS
         return Conformance(
             span,
@@ -214,12 +218,19 @@ def _take(left_s: deque[float], wanted_s: float) -> float:
     return taken_s
 
 
-def _misses(back_s: int, mean: float | None, worst: float, bounds: Bounds) -> Iterator[str]:
-    """Yield the bounds that were missed, in words."""
+def _misses(
+    back_s: int, mean: float | None, did: float | None, worst: float, bounds: Bounds
+) -> Iterator[str]:
+    """Yield the bounds that were missed, in words.
+
+    mean, did: of the seconds that count, and of what the drive did in them.
+    """
     if back_s > bounds.settled_s:
         yield f"still off after {back_s - 1} s"
-    if mean is not None and abs(mean - 1) > bounds.mean_ratio:
+    if mean is not None and mean < 1 - bounds.mean_ratio:
         yield f"held to {mean:.0%} on average"
+    if did is not None and did > 1 + bounds.mean_ratio:
+        yield f"did {did:.0%} on average"
     if worst > bounds.window_ratio:
         yield f"{worst:.0%} in a second"
 
