@@ -18,6 +18,7 @@ import pytest
 
 from iokeel.config.load import parse
 from testing.agents import IOKEEL, NOBODY, iokeel
+from testing.lab.processors import Processors
 from testing.storage import MIB, loop_device, mounted, nbd_server
 from testing.waiting import eventually
 
@@ -272,9 +273,11 @@ def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_a_known_device_is_found(tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
+    before = Processors.now()
     with nbd_server(tmp_path, "--threads=32", "cc", KNOWN_DEVICE) as (uri, _):
         words = (uri, *QUICK, "--destroy-data", "--json", "--plot", plot, "--name", "known")
         status, out, err = calibrate(*words)
+    stolen_ratio = Processors.now().stolen_ratio(before)
     assert (status, err) == (0, "")
     found = json.loads(out)
     # Four at a time, each 2 ms and 2 ms more for each 64 KiB; writes twice that.
@@ -304,9 +307,11 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
     # Four servers at 80 %, by Erlang's formula, take 1.75 times as long as one request alone, and
     # the target is twice that; the longest are writes, of which the law allows for three transfers.
     alone_ms = 1e3 * times[4]
-    assert table["latency_target_ms"] == pytest.approx((2 * 2 - 3 / 4) * alone_ms, rel=0.3)
     assert table["source"] == f"nbd:unix:{tmp_path}/nbd.sock"
     assert plot.read_bytes().startswith(b"\x89PNG")
+    if stolen_ratio > 0.02:
+        pytest.skip(f"no latency to judge: the machine was taken away for {stolen_ratio:.0%}")
+    assert table["latency_target_ms"] == pytest.approx((2 * 2 - 3 / 4) * alone_ms, rel=0.3)
 
 
 @root_only
