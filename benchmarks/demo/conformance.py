@@ -29,7 +29,8 @@ for its limits got an answer within UNANSWERED_S. The phase is
 
     missed     if a second is off by more than `within_ratio` once iokeel had `settled_s`, or the
                mean of these seconds is too little by more than `mean_ratio`, or the drive did too
-               much by more than that in them, or any window of a second is above `window_ratio`
+               much by more than that in them, without what came late, or any window of a second is
+               above `window_ratio`
     unclear    if fewer than MIN_SECONDS of them count
     kept       otherwise
 """
@@ -79,11 +80,13 @@ class Span:
 class Second:
     """A second of a span, in ratios of its limit.
 
-    allowed: None if nothing in force limits these requests. counts: None if it doesn't count.
-    clear: whether iokeel could see in it what the drive wants.
+    in_time: what it did, without what came late. allowed: None if nothing in force limits these
+    requests. counts: None if it doesn't count. clear: whether iokeel could see in it what the drive
+    wants.
     """
 
     did_ratio: float
+    in_time_ratio: float
     allowed_ratio: float | None
     counts_ratio: float | None
     clear: bool
@@ -152,10 +155,10 @@ class Drive:
             second.counts_ratio for second in settled_seconds if second.counts_ratio is not None
         ]
         mean = _mean(later)
-        did = _mean([s.did_ratio for s in settled_seconds if s.counts_ratio is not None])
+        in_time = _mean([s.in_time_ratio for s in settled_seconds if s.counts_ratio is not None])
         windows = window_starts(span.windows_from_s, span.end_s)
         worst = max(self._did_in_time(span, start_s) for start_s in windows)
-        misses = tuple(_misses(back_s, mean, did, worst, bounds))
+        misses = tuple(_misses(back_s, mean, in_time, worst, bounds))
         decided = len(later) >= MIN_SECONDS
         return Conformance(
             span,
@@ -180,6 +183,7 @@ class Drive:
             counts = in_time
         return Second(
             did / span.limit,
+            in_time,
             allowed / span.limit if allowed < inf else None,
             counts,
             counts is not None and self._is_clear(span, start_s),
@@ -219,18 +223,18 @@ def _take(left_s: deque[float], wanted_s: float) -> float:
 
 
 def _misses(
-    back_s: int, mean: float | None, did: float | None, worst: float, bounds: Bounds
+    back_s: int, mean: float | None, in_time: float | None, worst: float, bounds: Bounds
 ) -> Iterator[str]:
     """Yield the bounds that were missed, in words.
 
-    mean, did: of the seconds that count, and of what the drive did in them.
+    mean, in_time: of the seconds that count, and of what the drive did in them and on time.
     """
     if back_s > bounds.settled_s:
         yield f"still off after {back_s - 1} s"
     if mean is not None and mean < 1 - bounds.mean_ratio:
         yield f"held to {mean:.0%} on average"
-    if did is not None and did > 1 + bounds.mean_ratio:
-        yield f"did {did:.0%} on average"
+    if in_time is not None and in_time > 1 + bounds.mean_ratio:
+        yield f"did {in_time:.1%} on average"
     if worst > bounds.window_ratio:
         yield f"{worst:.0%} in a second"
 

@@ -121,6 +121,14 @@ def test_requests_that_the_machine_held_up_may_end_late() -> None:
     assert found.worst_ratio == pytest.approx(1, abs=0.02)
 
 
+def test_what_ends_late_is_not_too_much_on_average() -> None:
+    at_s = [6.0 if 5.7 <= at < 6 else at for at in steady((LENGTH_S, 1))]
+    found = judged(at_s, RIGHT, most_late_s=0.3)
+    assert found.seconds[5].counts_ratio is None
+    assert found.seconds[6].did_ratio == pytest.approx(1.3, abs=0.01)
+    assert found.misses == ()
+
+
 def test_too_much_before_the_machine_held_requests_up_is_missed() -> None:
     found = judged(steady((5, 1), (6, 1.1), (7, 0.9), (LENGTH_S, 1)), RIGHT)
     assert found.misses == ("still off after 5 s",)
