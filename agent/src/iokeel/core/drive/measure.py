@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iokeel.core.counters import Counters, Rates, rates
 from iokeel.core.curve import CostModel
-from iokeel.core.drive.mix import NO_MIX, Mix, has_shifted, mean_mix, mix_cost, with_seen
+from iokeel.core.drive.mix import NO_MIX, Mix, Noise, has_shifted, mean_mix, mix_cost, with_seen
 from iokeel.core.state import Measured
 
 
@@ -46,7 +46,12 @@ def measure(
         mix=mean_mix(None if shifted else before.mix, did),
         looks=1 if shifted else before.looks + 1,
         size=size,
-        price=before.price.after(bps / rate) if rate else before.price,
+        price=_price_after(before.price, bps / rate, shifted=shifted) if rate else before.price,
         active_ns=before.active_ns or reading.at_ns,  # it woke up some time before
         idle_ns=None,
     )
+
+
+def _price_after(before: Noise, price: float, *, shifted: bool) -> Noise:
+    """Return the noise of the price after one more look. A shift's own change is no noise."""
+    return Noise(price, before.ratio) if shifted else before.after(price)

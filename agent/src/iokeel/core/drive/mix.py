@@ -11,7 +11,7 @@ from iokeel.core.curve import CostCurve, CostModel, is_uniform
 # The mean size has to change by so much to be a shift.
 SIZE_RATIO = 0.2
 # A pricing error, or a change of the mean size or price, that is no more than noise.
-DEADBAND_RATIO = 0.025
+DEADBAND_RATIO = 0.04
 # How many times its own noise a figure has to move to count.
 NOISE_FACTOR = 2.0
 # In a steady mix, an interval this old counts for half.

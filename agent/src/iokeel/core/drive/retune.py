@@ -14,8 +14,9 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
 
 - a drive has to be mispriced the same way in two looks in a row. All of the second look lies after
   the shift, and it counts. It comes LOOK_AGAIN_S after the first (`State.suspects`);
-- the deadband is SHIFT_RATIO just after a shift, when one more gift does no harm. Later it is
-  DEADBAND_RATIO, or NOISE_FACTOR times the mix's own noise if that is more (mix.py);
+- the deadband is SHIFT_RATIO in the first SHIFT_LOOKS looks after a shift, when one more gift does
+  no harm. Later it is DEADBAND_RATIO, because a second with a gift in it is further off than that.
+  NOISE_FACTOR times the mix's own noise counts instead if that is more (mix.py);
 - MIN_INTERVAL_S lies between two changes. It also lies between the moment when a drive wakes up,
   with an empty bucket, and the first change. So no second sees two gifts;
 - in a steady mix, each look makes the mean mix better known. A correction beyond DRIFT_RATIO is
@@ -42,6 +43,7 @@ from iokeel.core.state import DriveState, Finding, Verdict
 
 BINDING_RATIO = 0.6
 SHIFT_RATIO = 0.007
+SHIFT_LOOKS = 3
 DRIFT_RATIO = 0.015
 DRIFT_COST_S = 1.0
 DRIFT_LOOKS = 4
@@ -97,7 +99,7 @@ def _idle_reason(known: DriveState, now_ns: int) -> Reason | None:
 
 
 def _deadband(known: DriveState) -> float:
-    least = SHIFT_RATIO if known.measured.looks <= 2 else mix_law.DEADBAND_RATIO
+    least = SHIFT_RATIO if known.measured.looks <= SHIFT_LOOKS else mix_law.DEADBAND_RATIO
     return max(least, mix_law.NOISE_FACTOR * known.measured.price.ratio)
 
 
