@@ -8,10 +8,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.agent_cost.scenario import Scenario, synthetic_vms, vm_tables
-from testing.agents import Agent
+from testing.agents import Agent, http
 from testing.waiting import eventually
 
 #: Samples of /metrics by name and labels.
@@ -46,6 +47,18 @@ class AgentProcess(Agent):
         """Return user and system time so far, in clock ticks."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]), int(fields[12])
+
+    def held_up_s(self) -> float:
+        """Return how long a scrape keeps the agent from answering anybody else, in seconds."""
+        with ThreadPoolExecutor(1) as pool:
+            scrape = pool.submit(http, self.socket, "GET", "/metrics")
+            longest_s = 0.0
+            while not scrape.done():
+                asked = time.monotonic()
+                self.ask("/v1/storages")
+                longest_s = max(longest_s, time.monotonic() - asked)
+        scrape.result()
+        return longest_s
 
     def memory_mib(self) -> tuple[float, float]:
         """Return RSS and PSS."""

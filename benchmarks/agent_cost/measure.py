@@ -11,6 +11,7 @@ from benchmarks.agent_cost.agent_process import Metrics, agent_beside
 from benchmarks.agent_cost.scenario import Scenario
 
 WARM_UP_S = 20.0
+_SCRAPES = 5
 _TICK_METRIC = "iokeel_agent_tick_seconds"
 _RETUNES_METRIC = "iokeel_drive_retunes_total"
 _ERRORS_METRIC = "iokeel_agent_errors_total"
@@ -34,6 +35,7 @@ class Measured:
     tick_p99_ms: float
     retunes_per_drive_and_minute: float
     scrape_cpu_ms: float
+    scrape_held_up_ms: float
     all_known_after_s: float
     errors: dict[str, float]
 
@@ -58,6 +60,7 @@ def measure(
         scrape_s, scraped_s = agent.cpu_s(), time.monotonic() - scraped
         after = agent.metrics()
         scrape_s = agent.cpu_s() - scrape_s
+        held_up_s = min(agent.held_up_s() for _ in range(_SCRAPES))
     count = after[f"{_TICK_METRIC}_count"] - before[f"{_TICK_METRIC}_count"]
     retunes = _total(after, _RETUNES_METRIC) - _total(before, _RETUNES_METRIC)
     cost_s = cpu_s / elapsed_s / (count / scraped_s) / drives
@@ -76,6 +79,7 @@ def measure(
         tick_p99_ms=round(_tick_s(before, after, 0.99) * 1e3, 1),
         retunes_per_drive_and_minute=round(retunes / drives / scraped_s * 60, 2),
         scrape_cpu_ms=round(scrape_s * 1e3, 1),
+        scrape_held_up_ms=round(held_up_s * 1e3, 1),
         all_known_after_s=round(connected_s, 1),
         errors=_new_errors(before, after),
     )

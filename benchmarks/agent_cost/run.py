@@ -17,6 +17,8 @@ least 30 ticks after a warm-up:
                           histogram
     retunes               changes of limits a drive and minute, after the first
     scrape                CPU seconds that one GET /metrics costs
+    held up               the longest that the agent keeps anybody else waiting during a scrape, the
+                          best of five
 
 Where the time goes is sampled in a run of its own (profile_agent.py).
 
@@ -83,7 +85,7 @@ class Result:
 
 _TITLES = (
     "VMs x drives", "us/drive/tick", "kernel", "% core", "RSS MiB", "PSS MiB", "p50 ms", "p99 ms",
-    "retunes", "scrape ms",
+    "retunes", "scrape ms", "held up ms",
 )  # fmt: skip
 
 
@@ -92,7 +94,7 @@ def row(found: Measured) -> str:
     values = (
         found.scenario, found.cpu_us_per_drive_and_tick, found.kernel_ratio, found.core_percent,
         found.rss_mib, found.pss_mib, found.tick_p50_ms, found.tick_p99_ms,
-        found.retunes_per_drive_and_minute, found.scrape_cpu_ms,
+        found.retunes_per_drive_and_minute, found.scrape_cpu_ms, found.scrape_held_up_ms,
     )  # fmt: skip
     cells = (f"{value!s:>{len(title)}}" for value, title in zip(values, _TITLES, strict=True))
     return "  ".join(cells)

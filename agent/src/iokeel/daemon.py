@@ -364,7 +364,6 @@ async def run_agent(config: Config) -> None:
             agent.cgroups = groups
         else:
             groups.restore()  # from an agent that was killed
-        agent.metrics.watch(agent.snapshot)
         task = asyncio.create_task(agent.run())
 
         def stop() -> None:

@@ -192,9 +192,9 @@ async def _hook(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    return web.Response(
-        body=request.app[_API].metrics.text(), headers={"Content-Type": CONTENT_TYPE}
-    )
+    api = request.app[_API]
+    body = await api.metrics.text(api.take_snapshot())
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 
 def _list(reports: Iterable[BaseModel]) -> web.Response:

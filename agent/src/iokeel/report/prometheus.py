@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
@@ -19,6 +20,7 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
+from prometheus_client.registry import Collector
 
 from iokeel.report.metric_table import (
     METRICS,
@@ -27,7 +29,7 @@ from iokeel.report.metric_table import (
     TICK_SECONDS,
 )
 from iokeel.report.metric_types import Description, Kind, Metric, throttles
-from iokeel.report.snapshot import Snapshot, TakeSnapshot
+from iokeel.report.snapshot import Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they are not in the format that is served, and look like gauges there
@@ -46,18 +48,21 @@ class Metrics:
         self._ticks = self._histogram(TICK_SECONDS)
         self._tick_cpu = self._histogram(TICK_CPU_SECONDS)
 
-    def watch(self, take_snapshot: TakeSnapshot) -> None:
-        """Let `text` return an agent's drives and storages too."""
-        self._registry.register(_Collector(take_snapshot))
-
     def tick(self, elapsed_s: float, cpu_s: float) -> None:
         """Count one tick."""
         self._ticks.observe(elapsed_s)
         self._tick_cpu.observe(cpu_s)
 
-    def text(self) -> bytes:
-        """Return all metrics in the text format of CONTENT_TYPE."""
-        return generate_latest(self._registry)
+    async def text(self, snapshot: Snapshot) -> bytes:
+        """Return all metrics in the text format of CONTENT_TYPE.
+
+        With thousands of drives it takes a while. So the event loop has a turn after each metric.
+        """
+        parts = [generate_latest(self._registry)]
+        for family in _families(snapshot):
+            parts.append(generate_latest(_Only(family)))
+            await asyncio.sleep(0)
+        return b"".join(parts)
 
     def _histogram(self, described: Description) -> Histogram:
         return Histogram(
@@ -73,15 +78,20 @@ def process_registry() -> CollectorRegistry:
     return registry
 
 
-class _Collector:
-    def __init__(self, take_snapshot: TakeSnapshot) -> None:
-        self._take_snapshot = take_snapshot
+class _Only(Collector):
+    """A registry of one metric."""
 
-    def collect(self) -> Iterator[Family]:
-        snapshot = self._take_snapshot()
-        for metric in METRICS:
-            yield _family(metric, snapshot)
-        yield _request_sizes(snapshot)
+    def __init__(self, family: Family) -> None:
+        self._family = family
+
+    def collect(self) -> tuple[Family]:
+        return (self._family,)
+
+
+def _families(snapshot: Snapshot) -> Iterator[Family]:
+    for metric in METRICS:
+        yield _family(metric, snapshot)
+    yield _request_sizes(snapshot)
 
 
 def _family(metric: Metric, snapshot: Snapshot) -> Family:
