@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
@@ -56,12 +57,15 @@ class Metrics:
     async def text(self, snapshot: Snapshot) -> bytes:
         """Return all metrics in the text format of CONTENT_TYPE.
 
-        With thousands of drives it takes a while. So the event loop has a turn after each metric.
+        With thousands of drives it takes a while. So after each metric the event loop is left to
+        others for as long as that metric took.
         """
         parts = [generate_latest(self._registry)]
+        started = time.monotonic()
         for family in _families(snapshot):
             parts.append(generate_latest(_Only(family)))
-            await asyncio.sleep(0)
+            await asyncio.sleep(time.monotonic() - started)
+            started = time.monotonic()
         return b"".join(parts)
 
     def _histogram(self, described: Description) -> Histogram:
