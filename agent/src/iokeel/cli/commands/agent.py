@@ -9,7 +9,6 @@ import typer
 
 from iokeel.cli.options import ConfigOption
 from iokeel.config.load import load
-from iokeel.daemon import run_agent
 
 app = typer.Typer(add_completion=False)
 
@@ -18,6 +17,8 @@ app = typer.Typer(add_completion=False)
 def agent(config: ConfigOption = None) -> None:
     """Run the agent until SIGTERM. Then every drive is left at its policy's static limit."""
     settings = load(config)
+    from iokeel.daemon import run_agent  # after load, so that a wrong configuration is told at once
+
     logging.basicConfig(
         level=settings.agent.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
