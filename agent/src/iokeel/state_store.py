@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -17,14 +17,22 @@ from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import DrivePolicy, checked
+from iokeel.core.policy import MOST_BURST_SECONDS, DrivePolicy, checked
 from iokeel.core.state import Credit, DriveState, Pricing, Sent
 from iokeel.errors import ConfigError, CurveError, IokeelError, PolicyError
+from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
 
 _CURVES = {"cost_read", "cost_write"}
 _LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
+# SQLite keeps any type in any column. In a damaged file one row may differ from the others.
+_DRIVES = "SELECT {}, {}, {} FROM drives".format(
+    *(f"COALESCE(CAST({name} AS TEXT), '')" for name in ("domain", "target", "state"))
+)
+_CGROUPS = "SELECT {}, {} FROM cgroups".format(
+    *(f"COALESCE(CAST({name} AS TEXT), '')" for name in ("path", "state"))
+)
 # Raised by text that the agent didn't write.
 _NOT_OURS = (msgspec.DecodeError, ValueError, TypeError, CurveError, PolicyError)
 
@@ -66,7 +74,7 @@ class StateStore:
         """Return the saved states; none, and a line in the log, if they can't be used."""
         try:
             with self._lock, self._open() as database:
-                rows = database.execute("SELECT domain, target, state FROM drives").fetchall()
+                rows = database.execute(_DRIVES).fetchall()
         except sqlite3.Error as error:
             self._cant_use(str(error))
             if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
@@ -84,7 +92,9 @@ class StateStore:
 
     def _cant_use(self, why: str) -> None:
         log.warning(
-            "%s: can't be used (%s); limits now in force count as set by hand", self._file, why
+            "%s: can't be used (%s); limits now in force count as set by hand",
+            self._file,
+            shown_path(why),
         )
 
     def _set_aside(self) -> None:
@@ -128,7 +138,7 @@ class StateStore:
         """Return the saved texts of cgroups, by path; none if they can't be read."""
         try:
             with self._lock, self._open() as database:
-                return dict(database.execute("SELECT path, state FROM cgroups").fetchall())
+                return dict(database.execute(_CGROUPS).fetchall())
         except sqlite3.Error as error:
             log.warning("%s: can't be read (%s); cgroups stay as they are", self._file, error)
             return {}
@@ -160,6 +170,7 @@ class StateStore:
         if self._database is None:
             # Calls come one at a time, but not all from one thread.
             database = sqlite3.connect(self._file, check_same_thread=False)
+            database.text_factory = _text_of
             try:
                 # Limits end with the host, so the file only has to outlive the agent. That needs no
                 # flush to disk, which would cost more than all the rest.
@@ -177,6 +188,11 @@ class StateStore:
                 raise
             self._database = database
         return self._database
+
+
+def _text_of(raw: bytes) -> str:
+    """Return a text of the database. If it isn't UTF-8, only its own row is damaged."""
+    return raw.decode(errors="replace")
 
 
 class _Kept(NamedTuple):
@@ -209,6 +225,7 @@ def _kept(known: DriveState) -> _Kept:
 
 #: A curve's points, or a number.
 _Value = int | list[tuple[int, float]]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_BURST_SECONDS)]
 
 
 class _Row(msgspec.Struct):
@@ -217,9 +234,9 @@ class _Row(msgspec.Struct):
     sent: dict[str, _Value]
     replaced: dict[str, _Value] | None
     found: dict[str, _Value] | None
-    credit_seconds: float
+    credit_seconds: _Seconds
     credit_open: bool
-    granted_seconds: float
+    granted_seconds: _Seconds
     priced_for: Mix | None
     policy: DrivePolicy | None = None  # a row of an older version has none
     tenant: str | None = None
