@@ -149,6 +149,6 @@ def _throttle_groups(domain: etree._Element) -> Iterator[tuple[str, ThrottleLimi
     for group in domain.iterfind("throttlegroups/throttlegroup"):
         texts = {child.tag: child.text or "" for child in group}
         values = {name: texts[name] for name in LIBVIRT_NAMES.values() if name in texts}
-        if all(re.fullmatch("[0-9]{1,19}", text) for text in values.values()):
-            limits = from_libvirt({name: int(text) for name, text in values.items()})
-            yield texts.get("group_name", ""), limits
+        group_name = texts.get("group_name")
+        if group_name and all(re.fullmatch("[0-9]{1,19}", text) for text in values.values()):
+            yield group_name, from_libvirt({name: int(text) for name, text in values.items()})
