@@ -186,6 +186,9 @@ class StateStore:
             except sqlite3.Error:
                 database.close()
                 raise
+            except UnicodeDecodeError:  # in SQLite's own message, which names a damaged object
+                database.close()
+                raise sqlite3.DatabaseError("its schema is damaged") from None
             self._database = database
         return self._database
 

@@ -160,9 +160,39 @@ def test_a_corrupt_file_is_named_and_stops_nothing(
     assert not damage or f"{tmp_path / FILE}: can't be used" in caplog.text
 
 
+def test_a_file_with_a_damaged_schema_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = StateStore(tmp_path)
+    with store.lock():
+        store.save({VDA: SET})
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+    database.close()
+    damaged = (tmp_path / FILE).read_bytes()
+    for part in (b"CREATE TABLE drives", b"drives"):  # its statement, and its name in messages
+        damaged = damaged.replace(part, b"\xff" * len(part))
+    (tmp_path / FILE).write_bytes(damaged)
+    store = StateStore(tmp_path)
+    assert store.load() == {}
+    assert "its schema is damaged" in caplog.text
+    store.save({VDA: SET})
+    assert StateStore(tmp_path).load().keys() == {VDA}
+
+
 @pytest.mark.parametrize(
     "row",
-    ["", "[]", "null", "{}", '{"sent": 1}', '{"sent": {"no_such": 1}}', "[" * 100_000, "\x80", None],
+    [
+        "",
+        "[]",
+        "null",
+        "{}",
+        '{"sent": 1}',
+        '{"sent": {"no_such": 1}}',
+        "[" * 100_000,
+        "\x80",
+        None,
+    ],
 )
 def test_a_row_that_makes_no_sense_is_named_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, row: str | None
