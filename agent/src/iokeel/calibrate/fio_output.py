@@ -13,14 +13,16 @@ import msgspec
 
 from iokeel.calibrate.job import Job, JobResult
 from iokeel.errors import CalibrationError
-from iokeel.words.quoting import shown
+from iokeel.words.quoting import shown, shown_path
 
 # The key of the 99th percentile, as fio writes it.
 _P99 = "99.000000"
 # fio logs a window up to this late. A window that is later still lies after the run's end.
 _LATE_MS = 100
 _WINDOW = re.compile(r" *([0-9]{1,15}), *([0-9]{1,15}(?:\.[0-9]{1,15})?) *(?:,|$)")
-_REQUEST_FAILED = re.compile(r"io_u error on file [^\n]*: ([^:\n]*): (read|write) offset=(\d{1,19})")
+_REQUEST_FAILED = re.compile(
+    r"io_u error on file [^\n]*: ([^:\n]*): (read|write) offset=(\d{1,19})"
+)
 _CALL_FAILED = re.compile(r"func=([^,\n]*), error=([^:\n]*)")
 _NOT_DIRECT = re.compile(r"does not support direct=1|direct=1/buffered=0")
 _CHECK_DEVICE = "check the kernel's log and the device's health"
@@ -119,7 +121,7 @@ def request_error(name: str, direction: str, offset: int, reason: str) -> Calibr
 def _failure(name: str, messages: str) -> CalibrationError:
     """Return the error for a failed job, from fio's messages."""
     if request := _REQUEST_FAILED.search(messages):
-        reason, direction, offset = request.groups()
+        reason, direction, offset = map(shown_path, request.groups())
         return request_error(name, direction, int(offset), reason)
     if _NOT_DIRECT.search(messages):
         mend = "calibrate the device or filesystem beneath it"
@@ -132,7 +134,7 @@ def _failure(name: str, messages: str) -> CalibrationError:
         mend = "install your distribution's complete fio"
         return CalibrationError("fio", f"lacks an I/O engine, {last}", mend)
     if call := _CALL_FAILED.search(messages):
-        function, reason = call.groups()
+        function, reason = map(shown_path, call.groups())
         return CalibrationError(name, f"fio's {function} failed, {reason.lower()}", _CHECK_DEVICE)
     return CalibrationError(name, f"fio failed, {last}", _CHECK_DEVICE)
 

@@ -62,6 +62,17 @@ def test_a_figure_below_zero_is_a_failure(name: str) -> None:
     failure("", output().replace(name, name.replace(": ", ": -")), status=0)
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "fio: pid=1, func=\x1b[2J, error=\x1b[2J",
+        "io_u error on file x: \x1b[2J: read offset=5",
+    ],
+)
+def test_no_message_writes_to_the_terminal_by_itself(messages: str) -> None:
+    assert failure(messages).isprintable()
+
+
 def test_an_offset_of_thousands_of_digits_is_a_failure() -> None:
     said = failure("io_u error on file x: Input/output error: read offset=" + "9" * 5000)
     assert "a read at offset 9999" in said
