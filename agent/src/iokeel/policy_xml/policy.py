@@ -80,7 +80,7 @@ def _policy_element(root: etree._Element, where: str) -> etree._Element | None:
         _check_length(root, where)
         for element in root.iter():
             if isinstance(element.tag, str) and not element.tag.startswith("{"):
-                element.tag = f"{{{NAMESPACE}}}{element.tag}"
+                _put_into_namespace(element, where)
         return root
     if root.tag in ("domain", "metadata"):
         all_metadata = [root] if root.tag == "metadata" else root.findall("metadata")
@@ -108,6 +108,14 @@ def _policy_element(root: etree._Element, where: str) -> etree._Element | None:
             "keep one",
         )
     return candidates[0]
+
+
+def _put_into_namespace(element: etree._Element, where: str) -> None:
+    try:
+        element.tag = f"{{{NAMESPACE}}}{element.tag}"
+    except ValueError:  # a name with several colons, which the parser takes
+        what = f"element {shown(element.tag)} is not known"
+        raise PolicyError(at(element, where), what, "write 'drive'") from None
 
 
 def _candidates(metadata: etree._Element, where: str) -> list[etree._Element]:

@@ -86,12 +86,21 @@ def attributes(element: etree._Element) -> Iterator[tuple[str, str]]:
 
 def local(element: etree._Element) -> str:
     """Return an element's name without its namespace."""
-    return etree.QName(element).localname
+    return split(element.tag)[1]
 
 
 def namespace_of(element: etree._Element) -> str:
     """Return an element's namespace; "" for none."""
-    return etree.QName(element).namespace or ""
+    return split(element.tag)[0]
+
+
+def split(name: str) -> tuple[str, str]:
+    """Return the namespace ("" for none) and the rest of an element's or attribute's name.
+
+    etree.QName refuses names that libxml2's parser takes, such as a:b:c.
+    """
+    namespace, _, rest = name.rpartition("}")
+    return namespace.removeprefix("{"), rest
 
 
 def line_of(element: etree._Element) -> int:

@@ -620,6 +620,27 @@ def test_a_text_that_would_take_long_is_refused(xml: str, wrong: str) -> None:
     assert wrong in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "xml",
+    [
+        "<policy><a:b:c/></policy>",
+        "<policy><a:drive:c xmlns:a='b'/></policy>",
+        "<policy><drive target='vda' a:b:c=''/></policy>",
+        f"<policy xmlns='{NAMESPACE}'><a:b:c xmlns='d'/></policy>",
+        "<a:b:policy xmlns='d'/>",
+    ],
+)
+def test_a_name_with_several_colons_is_refused(xml: str) -> None:
+    with pytest.raises(PolicyError):
+        parse_policy(xml, BUILTIN_CLASSES, "x")
+
+
+def test_foreign_metadata_with_several_colons_hides_no_policy() -> None:
+    foreign = "<metadata><urn:x:policy:2 xmlns='d'/>"
+    xml = whole(f"<policy xmlns='{NAMESPACE}' class='gold'/>").replace("<metadata>", foreign)
+    assert parse_policy(xml, BUILTIN_CLASSES, "x") == DomainPolicy({}, GOLD)
+
+
 def test_many_attributes_are_not_read_beyond_the_first_unknown_one() -> None:
     reads = []
 
