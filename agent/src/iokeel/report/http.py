@@ -26,7 +26,7 @@ from iokeel.report.records import ErrorReport, Refusal
 from iokeel.report.snapshot import TakeSnapshot
 from iokeel.report.to_records import storage_reports, vm_reports
 from iokeel.words.os_errors import reason
-from iokeel.words.quoting import shown
+from iokeel.words.quoting import shown, shown_path
 
 log = logging.getLogger(__name__)
 _SOCKET_MODE = 0o660
@@ -182,7 +182,7 @@ async def _hook(request: web.Request) -> web.Response:
     log.debug("hook: %s of domain %s", shown(message.operation), shown(message.domain))
     if message.xml is not None:
         try:
-            parse_policy(message.xml, api.classes, f"domain {message.domain}")
+            parse_policy(message.xml, api.classes, f"domain {shown_path(message.domain)}")
         except PolicyError as policy_error:
             api.metrics.errors["policy"] += 1
             log.warning("hook: %s", policy_error)

@@ -112,6 +112,15 @@ def test_a_good_hook_message_is_taken(agent: Agent, xml: str | None) -> None:
     assert hook(agent, message) == (200, {"ok": True})
 
 
+def test_a_hook_writes_no_second_line_to_the_log(agent: Agent) -> None:
+    message = {"domain": "db1\nforged", "operation": "prepare", "xml": "<domain"}
+    status, answer = hook(agent, message)
+    assert (status, answer["ok"]) == (200, False)
+    assert answer["error"].isprintable()
+    assert "forged" in agent.log()
+    assert not any(line.startswith("forged") for line in agent.log().splitlines())
+
+
 def test_a_bad_policy_is_told_to_the_hook_and_counted(agent: Agent) -> None:
     def count() -> float:
         return value(families(agent.socket), "iokeel_agent_errors_total", kind="policy") or 0.0
