@@ -73,7 +73,7 @@ class StateStore:
     def load(self) -> dict[DriveId, DriveState]:
         """Return the saved states; none, and a line in the log, if they can't be used."""
         try:
-            with self._lock, self._open() as database:
+            with self._using() as database:
                 rows = database.execute(_DRIVES).fetchall()
         except sqlite3.Error as error:
             self._cant_use(str(error))
@@ -118,7 +118,7 @@ class StateStore:
         if not changed and not gone:
             return
         try:
-            with self._lock, self._open() as database:
+            with self._using() as database:
                 database.executemany(
                     "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
                     [(*drive, _text(kept)) for drive, kept in changed.items()],
@@ -137,7 +137,7 @@ class StateStore:
     def load_cgroups(self) -> dict[str, str]:
         """Return the saved texts of cgroups, by path; none if they can't be read."""
         try:
-            with self._lock, self._open() as database:
+            with self._using() as database:
                 return dict(database.execute(_CGROUPS).fetchall())
         except sqlite3.Error as error:
             log.warning("%s: can't be read (%s); cgroups stay as they are", self._file, error)
@@ -151,7 +151,7 @@ class StateStore:
         kept = [(path, text) for path, text in changed.items() if text is not None]
         gone = [(path,) for path, text in changed.items() if text is None]
         try:
-            with self._lock, self._open() as database:
+            with self._using() as database:
                 database.executemany("INSERT OR REPLACE INTO cgroups VALUES (?, ?)", kept)
                 database.executemany("DELETE FROM cgroups WHERE path = ?", gone)
         except sqlite3.Error as error:
@@ -165,6 +165,16 @@ class StateStore:
         if self._database is not None:
             self._database.close()
             self._database = None
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        """Open a transaction. Raises sqlite3.Error."""
+        try:
+            with self._lock, self._open() as database:
+                yield database
+        except (MemoryError, UnicodeDecodeError):
+            # A damaged length is too large, or SQLite's message names an object that isn't UTF-8.
+            raise sqlite3.DatabaseError("its schema is damaged") from None
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
@@ -183,12 +193,9 @@ class StateStore:
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS cgroups (path TEXT PRIMARY KEY, state TEXT)"
                 )
-            except sqlite3.Error:
+            except BaseException:
                 database.close()
                 raise
-            except UnicodeDecodeError:  # in SQLite's own message, which names a damaged object
-                database.close()
-                raise sqlite3.DatabaseError("its schema is damaged") from None
             self._database = database
         return self._database
 

@@ -249,6 +249,16 @@ def test_credit_that_no_policy_gives_makes_no_sense(tmp_path: Path, seconds: str
     assert StateStore(tmp_path).load().keys() == {VDB}
 
 
+@pytest.mark.parametrize("file", ["damaged-name", "too-large", "whole"])
+def test_a_file_that_fuzzing_has_found_stops_nothing(tmp_path: Path, file: str) -> None:
+    found = Path(__file__).parents[1] / "fuzz/corpus/state-file" / file
+    (tmp_path / FILE).write_bytes(found.read_bytes())
+    store = StateStore(tmp_path)
+    assert store.load().keys() == ({VDA} if file == "whole" else set())
+    store.save({VDB: SET})
+    assert VDB in StateStore(tmp_path).load()
+
+
 def test_after_a_corrupt_file_the_agent_remembers_again(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"not a database at all" * 99)
     store = StateStore(tmp_path)
