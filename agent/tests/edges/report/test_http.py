@@ -9,13 +9,16 @@ import signal
 import socket
 import stat
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from iokeel.report.http import HOOK_MESSAGE
 from iokeel.report.metric_table import DESCRIPTIONS
 from testing.agents import NOBODY, Agent, Done, http, iokeel, start_qemu
 from testing.waiting import eventually
@@ -134,26 +137,39 @@ def test_a_bad_policy_is_told_to_the_hook_and_counted(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "where"),
+    ("body", "said"),
     [
-        (b"", "the body"),
-        (b'{"domain": "db1"', "the body"),
-        (b"[]", "the body"),
-        (b"\xff", "the body"),
-        (b'{"domain": "db1"}', "operation"),
-        (b'{"domain": 1, "operation": "x"}', "domain"),
-        (b"[" * 100_000, "the body"),
+        (b"", "truncated"),
+        (b'{"domain": "db1"', "truncated"),
+        (b"[]", "Expected `object`"),
+        (b"\xff", "malformed"),
+        (b'{"domain": "\xff", "operation": "x"}', "utf-8"),
+        (b'{"domain": "db1"}', "`operation`"),
+        (b'{"domain": 1, "operation": "x"}', "$.domain"),
+        (b"[" * 100_000, "Expected `object`"),
+        (b'{"x": ' + b"[" * 100_000, "recursion"),
     ],
 )
-def test_what_is_no_hook_message_is_a_bad_request(agent: Agent, body: bytes, where: str) -> None:
+def test_what_is_no_hook_message_is_a_bad_request(agent: Agent, body: bytes, said: str) -> None:
     status, answer = hook(agent, body)
     assert status == 400
-    assert answer["error"]["where"] == f"hook message, {where}"
-    assert answer["error"]["what"]
+    assert answer["error"]["where"] == "hook message"
+    assert said in answer["error"]["what"]
 
 
 def test_a_body_beyond_all_bounds_is_refused(agent: Agent) -> None:
-    assert http(agent.socket, "POST", "/v1/hook", bytes(17 << 20))[0] == 413
+    assert http(agent.socket, "POST", "/v1/hook", bytes(5 << 20))[0] == 413
+
+
+def test_a_message_of_another_type_takes_no_memory() -> None:
+    body = b'{"domain": [' + b"{}," * 300_000 + b'{}], "operation": "x"}'
+    tracemalloc.start()
+    try:
+        with pytest.raises(msgspec.ValidationError, match=r"\$.domain"):
+            HOOK_MESSAGE.decode(body)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 # Metrics
