@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
-.PHONY: help setup packages demo demo-verdicts test test-qemu test-exact check metrics-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup packages demo demo-verdicts test fuzz test-qemu test-exact check metrics-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -28,7 +28,11 @@ demo-verdicts: setup ## Show that the demo's verdict is about iokeel, not the ma
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
 	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 --max-worker-restart 0 \
-		tests/system tests/lab tests/edges tests/unit ../benchmarks/disksim/tests
+		tests/system tests/lab tests/edges tests/fuzz tests/unit ../benchmarks/disksim/tests
+
+fuzz: setup ## Fuzz whatever parses what others wrote (TARGET= RUNS= SECONDS=; a minute for each)
+	$(RUN) tests.fuzz $(TARGET) $(if $(RUNS),--runs $(RUNS)) \
+		$(if $(SECONDS)$(RUNS),$(if $(SECONDS),--seconds $(SECONDS)),--seconds 60)
 
 test-qemu: setup ## Build QEMU with the patches, and test it and the agent at its QMP socket
 	qemu-patches/test

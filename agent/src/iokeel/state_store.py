@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -17,14 +17,22 @@ from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import DrivePolicy, checked
+from iokeel.core.policy import MOST_BURST_SECONDS, DrivePolicy, checked
 from iokeel.core.state import Credit, DriveState, Pricing, Sent
 from iokeel.errors import ConfigError, CurveError, IokeelError, PolicyError
+from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
 
 _CURVES = {"cost_read", "cost_write"}
 _LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
+# SQLite keeps any type in any column. In a damaged file one row may differ from the others.
+_DRIVES = "SELECT {}, {}, {} FROM drives".format(
+    *(f"COALESCE(CAST({name} AS TEXT), '')" for name in ("domain", "target", "state"))
+)
+_CGROUPS = "SELECT {}, {} FROM cgroups".format(
+    *(f"COALESCE(CAST({name} AS TEXT), '')" for name in ("path", "state"))
+)
 # Raised by text that the agent didn't write.
 _NOT_OURS = (msgspec.DecodeError, ValueError, TypeError, CurveError, PolicyError)
 
@@ -65,8 +73,8 @@ class StateStore:
     def load(self) -> dict[DriveId, DriveState]:
         """Return the saved states; none, and a line in the log, if they can't be used."""
         try:
-            with self._lock, self._open() as database:
-                rows = database.execute("SELECT domain, target, state FROM drives").fetchall()
+            with self._using() as database:
+                rows = database.execute(_DRIVES).fetchall()
         except sqlite3.Error as error:
             self._cant_use(str(error))
             if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
@@ -84,7 +92,9 @@ class StateStore:
 
     def _cant_use(self, why: str) -> None:
         log.warning(
-            "%s: can't be used (%s); limits now in force count as set by hand", self._file, why
+            "%s: can't be used (%s); limits now in force count as set by hand",
+            self._file,
+            shown_path(why),
         )
 
     def _set_aside(self) -> None:
@@ -108,7 +118,7 @@ class StateStore:
         if not changed and not gone:
             return
         try:
-            with self._lock, self._open() as database:
+            with self._using() as database:
                 database.executemany(
                     "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
                     [(*drive, _text(kept)) for drive, kept in changed.items()],
@@ -127,8 +137,8 @@ class StateStore:
     def load_cgroups(self) -> dict[str, str]:
         """Return the saved texts of cgroups, by path; none if they can't be read."""
         try:
-            with self._lock, self._open() as database:
-                return dict(database.execute("SELECT path, state FROM cgroups").fetchall())
+            with self._using() as database:
+                return dict(database.execute(_CGROUPS).fetchall())
         except sqlite3.Error as error:
             log.warning("%s: can't be read (%s); cgroups stay as they are", self._file, error)
             return {}
@@ -141,7 +151,7 @@ class StateStore:
         kept = [(path, text) for path, text in changed.items() if text is not None]
         gone = [(path,) for path, text in changed.items() if text is None]
         try:
-            with self._lock, self._open() as database:
+            with self._using() as database:
                 database.executemany("INSERT OR REPLACE INTO cgroups VALUES (?, ?)", kept)
                 database.executemany("DELETE FROM cgroups WHERE path = ?", gone)
         except sqlite3.Error as error:
@@ -156,10 +166,21 @@ class StateStore:
             self._database.close()
             self._database = None
 
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        """Open a transaction. Raises sqlite3.Error."""
+        try:
+            with self._lock, self._open() as database:
+                yield database
+        except (MemoryError, UnicodeDecodeError):
+            # A damaged length is too large, or SQLite's message names an object that isn't UTF-8.
+            raise sqlite3.DatabaseError("its schema is damaged") from None
+
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             # Calls come one at a time, but not all from one thread.
             database = sqlite3.connect(self._file, check_same_thread=False)
+            database.text_factory = _text_of
             try:
                 # Limits end with the host, so the file only has to outlive the agent. That needs no
                 # flush to disk, which would cost more than all the rest.
@@ -172,11 +193,16 @@ class StateStore:
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS cgroups (path TEXT PRIMARY KEY, state TEXT)"
                 )
-            except sqlite3.Error:
+            except BaseException:
                 database.close()
                 raise
             self._database = database
         return self._database
+
+
+def _text_of(raw: bytes) -> str:
+    """Return a text of the database. If it isn't UTF-8, only its own row is damaged."""
+    return raw.decode(errors="replace")
 
 
 class _Kept(NamedTuple):
@@ -209,6 +235,7 @@ def _kept(known: DriveState) -> _Kept:
 
 #: A curve's points, or a number.
 _Value = int | list[tuple[int, float]]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_BURST_SECONDS)]
 
 
 class _Row(msgspec.Struct):
@@ -217,9 +244,9 @@ class _Row(msgspec.Struct):
     sent: dict[str, _Value]
     replaced: dict[str, _Value] | None
     found: dict[str, _Value] | None
-    credit_seconds: float
+    credit_seconds: _Seconds
     credit_open: bool
-    granted_seconds: float
+    granted_seconds: _Seconds
     priced_for: Mix | None
     policy: DrivePolicy | None = None  # a row of an older version has none
     tenant: str | None = None

@@ -160,12 +160,42 @@ def test_a_corrupt_file_is_named_and_stops_nothing(
     assert not damage or f"{tmp_path / FILE}: can't be used" in caplog.text
 
 
+def test_a_file_with_a_damaged_schema_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = StateStore(tmp_path)
+    with store.lock():
+        store.save({VDA: SET})
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+    database.close()
+    damaged = (tmp_path / FILE).read_bytes()
+    for part in (b"CREATE TABLE drives", b"drives"):  # its statement, and its name in messages
+        damaged = damaged.replace(part, b"\xff" * len(part))
+    (tmp_path / FILE).write_bytes(damaged)
+    store = StateStore(tmp_path)
+    assert store.load() == {}
+    assert "its schema is damaged" in caplog.text
+    store.save({VDA: SET})
+    assert StateStore(tmp_path).load().keys() == {VDA}
+
+
 @pytest.mark.parametrize(
     "row",
-    ["", "[]", "null", "{}", '{"sent": 1}', '{"sent": {"no_such": 1}}', "[" * 100_000, "\x80"],
+    [
+        "",
+        "[]",
+        "null",
+        "{}",
+        '{"sent": 1}',
+        '{"sent": {"no_such": 1}}',
+        "[" * 100_000,
+        "\x80",
+        None,
+    ],
 )
 def test_a_row_that_makes_no_sense_is_named_and_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, row: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, row: str | None
 ) -> None:
     StateStore(tmp_path).save({VDA: SET})
     with sqlite3.connect(tmp_path / FILE) as database:
@@ -181,6 +211,52 @@ def test_one_bad_row_costs_no_other_drive_its_own(tmp_path: Path) -> None:
         database.execute("UPDATE drives SET state = '{}' WHERE target = 'vda'")
     database.close()
     assert StateStore(tmp_path).load().keys() == {VDB}
+
+
+def test_a_row_with_other_bytes_than_text_costs_no_other_drive_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    StateStore(tmp_path).save({VDA: SET, VDB: SET})
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("UPDATE drives SET state = CAST(x'ff0a' AS TEXT) WHERE target = 'vda'")
+    database.close()
+    assert StateStore(tmp_path).load().keys() == {VDB}
+    assert "\n" not in caplog.messages[0]
+
+
+def test_names_are_texts_whatever_the_columns_hold(tmp_path: Path) -> None:
+    StateStore(tmp_path).save({VDA: SET, VDB: SET})
+    StateStore(tmp_path).save_cgroups({"/a": "{}"})
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("UPDATE drives SET domain = NULL WHERE target = 'vda'")
+        database.execute("UPDATE cgroups SET path = x'61', state = NULL")
+    database.close()
+    store = StateStore(tmp_path)
+    assert store.load().keys() == {("", "vda"), VDB}
+    assert store.load_cgroups() == {"a": ""}
+
+
+@pytest.mark.parametrize("seconds", ["1e300", "-1", "3600.5"])
+def test_credit_that_no_policy_gives_makes_no_sense(tmp_path: Path, seconds: str) -> None:
+    StateStore(tmp_path).save({VDA: SET, VDB: SET})
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute(
+            "UPDATE drives SET state = json_set(state, '$.credit_seconds', json(?))"
+            " WHERE target = 'vda'",
+            [seconds],
+        )
+    database.close()
+    assert StateStore(tmp_path).load().keys() == {VDB}
+
+
+@pytest.mark.parametrize("file", ["damaged-name", "too-large", "whole"])
+def test_a_file_that_fuzzing_has_found_stops_nothing(tmp_path: Path, file: str) -> None:
+    found = Path(__file__).parents[1] / "fuzz/corpus/state-file" / file
+    (tmp_path / FILE).write_bytes(found.read_bytes())
+    store = StateStore(tmp_path)
+    assert store.load().keys() == ({VDA} if file == "whole" else set())
+    store.save({VDB: SET})
+    assert VDB in StateStore(tmp_path).load()
 
 
 def test_after_a_corrupt_file_the_agent_remembers_again(tmp_path: Path) -> None:

@@ -7,33 +7,40 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from statistics import fmean
+from typing import Annotated
 
 import msgspec
 
 from iokeel.calibrate.job import Job, JobResult
 from iokeel.errors import CalibrationError
-from iokeel.words.quoting import shown
+from iokeel.words.quoting import shown, shown_path
 
 # The key of the 99th percentile, as fio writes it.
 _P99 = "99.000000"
 # fio logs a window up to this late. A window that is later still lies after the run's end.
 _LATE_MS = 100
-_REQUEST_FAILED = re.compile(r"io_u error on file [^\n]*: ([^:\n]*): (read|write) offset=(\d+)")
+_WINDOW = re.compile(r" *([0-9]{1,15}), *([0-9]{1,15}(?:\.[0-9]{1,15})?) *(?:,|$)")
+_REQUEST_FAILED = re.compile(
+    r"io_u error on file [^\n]*: ([^:\n]*): (read|write) offset=(\d{1,19})"
+)
 _CALL_FAILED = re.compile(r"func=([^,\n]*), error=([^:\n]*)")
 _NOT_DIRECT = re.compile(r"does not support direct=1|direct=1/buffered=0")
 _CHECK_DEVICE = "check the kernel's log and the device's health"
 
 
+_Positive = Annotated[float, msgspec.Meta(ge=0)]
+
+
 class _Latency(msgspec.Struct):
     """Times in ns. percentile: absent if no request was counted."""
 
-    mean: float
-    max: float
-    percentile: dict[str, float] = {}
+    mean: _Positive
+    max: _Positive
+    percentile: dict[str, _Positive] = {}
 
 
 class _Direction(msgspec.Struct):
-    iops: float
+    iops: _Positive
     lat_ns: _Latency
 
 
@@ -41,8 +48,8 @@ class FioJob(msgspec.Struct):
     """One job of fio's JSON. usr_cpu, sys_cpu: processor time in percent. error: an errno."""
 
     error: int
-    usr_cpu: float
-    sys_cpu: float
+    usr_cpu: _Positive
+    sys_cpu: _Positive
     read: _Direction
     write: _Direction
 
@@ -87,7 +94,7 @@ def window_rates(logs: Iterable[str], seconds: float) -> list[float]:
     """Return the rate in each window, summed over threads.
 
     logs: one text per thread, with lines of "time in ms, rate, ...". A window that any thread
-    lacks is left out.
+    lacks is left out. Raises CalibrationError if a line isn't like that.
     """
     windows = zip_longest(*(list(_thread_rates(log, seconds)) for log in logs))
     return [sum(window) for window in windows if None not in window]
@@ -95,7 +102,11 @@ def window_rates(logs: Iterable[str], seconds: float) -> list[float]:
 
 def _thread_rates(log: str, seconds: float) -> Iterator[float]:
     for line in log.splitlines():
-        time_ms, rate, *_ = line.split(",")
+        window = _WINDOW.match(line)
+        if window is None:
+            mend = "make room for temporary files (TMPDIR)"
+            raise CalibrationError("fio's log", f"a line is {shown(line)}", mend)
+        time_ms, rate = window.groups()
         if float(time_ms) <= 1000 * seconds + _LATE_MS:
             yield float(rate)
 
@@ -110,7 +121,7 @@ def request_error(name: str, direction: str, offset: int, reason: str) -> Calibr
 def _failure(name: str, messages: str) -> CalibrationError:
     """Return the error for a failed job, from fio's messages."""
     if request := _REQUEST_FAILED.search(messages):
-        reason, direction, offset = request.groups()
+        reason, direction, offset = map(shown_path, request.groups())
         return request_error(name, direction, int(offset), reason)
     if _NOT_DIRECT.search(messages):
         mend = "calibrate the device or filesystem beneath it"
@@ -123,7 +134,7 @@ def _failure(name: str, messages: str) -> CalibrationError:
         mend = "install your distribution's complete fio"
         return CalibrationError("fio", f"lacks an I/O engine, {last}", mend)
     if call := _CALL_FAILED.search(messages):
-        function, reason = call.groups()
+        function, reason = map(shown_path, call.groups())
         return CalibrationError(name, f"fio's {function} failed, {reason.lower()}", _CHECK_DEVICE)
     return CalibrationError(name, f"fio failed, {last}", _CHECK_DEVICE)
 

@@ -17,6 +17,8 @@ KIB = 1024
 SMALLEST_REQUEST_BYTES = 4 * KIB
 # Hulls end in a ray: a point so far out that the last slope decides there.
 _FAR_BYTES = 1 << 40
+# Beyond this, sums of costs are no longer sure to be finite.
+_MOST_COST = 1e9
 # The most points that a QEMU throttle group takes (qemu-patches).
 _MAX_POINTS = 32
 # The highest cost of a byte in a part of a large request, as a multiple of that in a large one.
@@ -30,9 +32,10 @@ Point = tuple[int, float]
 class CostCurve:
     """A piecewise linear cost by request size.
 
-    points: (size in bytes, cost in normalized I/O operations), sizes ascending, costs positive
-    and never falling; 1 to 32 of them. Cost is linear between points, flat below the first and
-    goes on with the last slope beyond the last. Raises CurveError if that does not hold.
+    points: (size in bytes, cost in normalized I/O operations), sizes ascending and below 2^40,
+    costs positive, up to 1e9 and never falling; 1 to 32 of them. Cost is linear between points,
+    flat below the first and goes on with the last slope beyond the last. Raises CurveError if that
+    does not hold.
     """
 
     points: tuple[Point, ...]
@@ -158,11 +161,12 @@ def _check(points: Sequence[Point]) -> None:
     where = "cost curve"
     if not 1 <= len(points) <= _MAX_POINTS:
         raise CurveError(where, f"{len(points)} points", f"give 1 to {_MAX_POINTS}")
-    for size, cost in points:
-        if size <= 0 or not (math.isfinite(cost) and cost > 0):
-            raise CurveError(
-                where, f"point ({size}, {cost})", "give a size and a cost greater than 0"
+    for number, (size, cost) in enumerate(points, 1):
+        if not (0 < size < _FAR_BYTES and 0 < cost <= _MOST_COST):
+            mend = (
+                f"give a size and a cost greater than 0, below 2^40 bytes and up to {_MOST_COST:g}"
             )
+            raise CurveError(where, f"point {number} is out of range", mend)
     for (s0, c0), (s1, c1) in pairwise(points):
         if s1 <= s0:
             raise CurveError(where, f"size {s1} after {s0}", "give sizes in ascending order")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iokeel.core.sharing.storage import Place, StorageCounters, StorageId
+from iokeel.host.kernel_files import number_of, text_of
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class DiskStats:
     def read(self, devices: Mapping[StorageId, Place]) -> dict[StorageId, StorageCounters]:
         """Return the counters of the storages whose devices count."""
         try:
-            text = self._file.read_text()
+            text = self._file.read_text(errors="surrogateescape")
         except OSError as error:
             self._tell(str(self._file), f"can't be read ({error.strerror})")
             return {}
@@ -65,10 +66,8 @@ class DiskStats:
 
     def _counts(self, number: str, device: str) -> bool:
         """Return True if a device counts, which its counters don't show while they stand still."""
-        try:
-            off = (self._sys / "dev/block" / number / "queue/iostats").read_text().strip() == "0"
-        except OSError:  # it is a partition, or it has just gone
-            off = False
+        # A partition has no such file, nor has a device that has just gone.
+        off = text_of(self._sys / "dev/block" / number / "queue/iostats") == "0"
         if off:
             switch = f"/sys/block/{device}/queue/iostats"
             self._tell(device, f"its counters are off; echo 1 >{switch} turns them on")
@@ -82,11 +81,9 @@ class DiskStats:
 
 def read_pressure(proc: Path = Path("/proc")) -> Pressure | None:
     """Return the host's pressure for I/O (PSI); None if its kernel doesn't tell."""
-    try:
-        text = (proc / "pressure/io").read_text()
-    except OSError:  # not built in, or switched off (EOPNOTSUPP)
-        return None
-    percent = dict(re.findall(r"^(some|full) avg10=(\d+\.\d+) ", text, re.MULTILINE))
+    # None if it is not built in, or switched off (EOPNOTSUPP).
+    text = text_of(proc / "pressure/io") or ""
+    percent = dict(re.findall(r"^(some|full) avg10=([0-9]{1,3}\.[0-9]+) ", text, re.MULTILINE))
     if percent.keys() != {"some", "full"}:
         return None
     return Pressure(float(percent["some"]) / 100, float(percent["full"]) / 100)
@@ -95,10 +92,8 @@ def read_pressure(proc: Path = Path("/proc")) -> Pressure | None:
 def _counters(rest: str, at_ns: int) -> StorageCounters | None:
     """Return the counters in a line; None if it makes no sense."""
     fields = rest.split(None, _FIELDS)
-    if len(fields) < _FIELDS or not all(f.isascii() and f.isdigit() for f in fields[:_FIELDS]):
-        return None
-    numbers = [int(field) for field in fields[:_FIELDS]]
-    if numbers[_IN_FLIGHT] > _MOST_IN_FLIGHT:
+    numbers = [n for field in fields[:_FIELDS] if (n := number_of(field)) is not None]
+    if len(numbers) < _FIELDS or numbers[_IN_FLIGHT] > _MOST_IN_FLIGHT:
         return None
     return StorageCounters(
         at_ns,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from iokeel.host.kernel_files import device_number, text_of, unescaped
 from iokeel.host.mounts import mounts
+from iokeel.words.quoting import shown_path
 
 # Programs that run guests or serve their disks: qemu-system-x86_64, qemu-kvm,
 # qemu-storage-daemon, kvm.
@@ -31,9 +32,9 @@ class InUse:
         family = set(self._family(device))
         for mount in mounts(self._proc):
             if mount.number in family or _number(mount.mounted) in family:
-                yield f"mounted at {mount.point}"
+                yield f"mounted at {shown_path(mount.point)}"
         for line in (text_of(self._proc / "swaps") or "").splitlines()[1:]:
-            if _number(unescaped(line.split()[0])) in family:
+            if _number(unescaped(line.partition(" ")[0])) in family:
                 yield "used for swap"
         for number in sorted(family):
             for holder in sorted((self._sys / "dev/block" / number / "holders").glob("*")):
@@ -57,11 +58,11 @@ class InUse:
         yield number
         folder = (self._sys / "dev/block" / number).resolve()
         if (folder / "partition").exists():
-            with contextlib.suppress(OSError):
-                yield (folder.parent / "dev").read_text().strip()
+            if (disk := text_of(folder.parent / "dev")) is not None:
+                yield disk
         for partition in folder.glob("*/partition"):
-            with contextlib.suppress(OSError):
-                yield (partition.parent / "dev").read_text().strip()
+            if (part := text_of(partition.parent / "dev")) is not None:
+                yield part
 
     def _open(
         self,
@@ -73,12 +74,14 @@ class InUse:
         is_it: tells an open file by its status. may_be: tells a program by its name.
         """
         for process in sorted(self._proc.glob("[0-9]*"), key=lambda folder: int(folder.name)):
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
-                name = (process / "comm").read_text().strip()
+            name = text_of(process / "comm")  # None if it has ended
+            if name is None:
+                continue
+            with contextlib.suppress(OSError):  # it is another user's
                 if int(process.name) == os.getpid() or not may_be(name):
                     continue
                 if any(is_it(status) for status in _statuses(process / "fd")):
-                    yield f"open by {name} (process {process.name})"
+                    yield f"open by {shown_path(name)} (process {process.name})"
 
 
 def _statuses(folder: Path) -> Iterator[os.stat_result]:

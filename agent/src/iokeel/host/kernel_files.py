@@ -7,12 +7,19 @@ import os
 import re
 from pathlib import Path
 
+_MOST_DIGITS = 20
+
 
 def text_of(file: Path) -> str | None:
     """Return the text of such a file, stripped; None if it can't be read."""
     with contextlib.suppress(OSError):
         return file.read_text(errors="surrogateescape").strip()
     return None
+
+
+def number_of(text: str) -> int | None:
+    """Return a number as the kernel writes it, from 0 to 2^64; None for any other text."""
+    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
 
 
 def unescaped(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from iokeel.host.kernel_files import text_of, unescaped
+from iokeel.host.kernel_files import number_of, text_of, unescaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ def mounts(proc: Path = Path("/proc")) -> Iterator[Mount]:
         # 36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw (proc(5))
         before, _, after = line.partition(" - ")
         fields, more = before.split(" "), after.split(" ")
-        if len(fields) >= 6 and len(more) >= 3:
+        number = number_of(fields[0])
+        if number is not None and len(fields) >= 6 and len(more) >= 3:
             root, point, mounted = unescaped(fields[3]), unescaped(fields[4]), unescaped(more[1])
-            yield Mount(int(fields[0]), fields[2], root, point, more[0], mounted, more[2])
+            yield Mount(number, fields[2], root, point, more[0], mounted, more[2])

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from iokeel.host.kernel_files import text_of
+from iokeel.host.kernel_files import number_of, text_of
 
 _PROC = Path("/proc")
 _RUN = Path("/run/libvirt/qemu")
@@ -33,13 +33,14 @@ class Process(NamedTuple):
 def process(pid: int, proc: Path = _PROC) -> Process | None:
     """Return a process by its pid; None if there is none."""
     status = _status(pid, proc)
-    return Process(pid, int(status[_STARTED])) if status else None
+    started = number_of(status[_STARTED]) if status else None
+    return None if started is None else Process(pid, started)
 
 
 def parent(pid: int, proc: Path = _PROC) -> int | None:
     """Return the pid of a process's parent; None if the process is gone."""
     status = _status(pid, proc)
-    return int(status[_PARENT]) if status else None
+    return number_of(status[_PARENT]) if status else None
 
 
 def is_stopped(pid: int, proc: Path = _PROC) -> bool:
@@ -54,8 +55,9 @@ def guest(name: str, run: Path | None = None, proc: Path = _PROC) -> Process | N
     run: the folder of libvirt's pid files; None for its usual ones.
     """
     for folder in [run] if run is not None else _run_folders():
-        pid = text_of(folder / f"{name}.pid") or ""
-        if pid.isdigit() and (found := process(int(pid), proc)) and is_guest(found.pid, name, proc):
+        pid = number_of(text_of(folder / f"{name}.pid") or "")
+        found = None if pid is None else process(pid, proc)
+        if found is not None and is_guest(found.pid, name, proc):
             return found
     return None
 

@@ -37,7 +37,8 @@ class Disk:
 class DomainXml:
     """A domain's XML, as far as the agent needs it.
 
-    throttle_groups: the limits of its <throttlegroups>, by name. emulator: the path of its QEMU.
+    throttle_groups: the limits of its <throttlegroups>, by name; without those that make no sense.
+    emulator: the path of its QEMU.
     """
 
     name: str
@@ -141,7 +142,13 @@ def _nvme(pci: etree._Element, namespace: str) -> str | None:
 
 
 def _throttle_groups(domain: etree._Element) -> Iterator[tuple[str, ThrottleLimits]]:
+    """Yield the limits of throttle groups by name, but none of a group with one that isn't known.
+
+    To leave that one out would be to call it unlimited.
+    """
     for group in domain.iterfind("throttlegroups/throttlegroup"):
-        texts = {name: group.findtext(name) or "" for name in LIBVIRT_NAMES.values()}
-        values = {name: int(v) for name, v in texts.items() if re.fullmatch("[0-9]{1,19}", v)}
-        yield group.findtext("group_name") or "", from_libvirt(values)
+        texts = {child.tag: child.text or "" for child in group}
+        values = {name: texts[name] for name in LIBVIRT_NAMES.values() if name in texts}
+        group_name = texts.get("group_name")
+        if group_name and all(re.fullmatch("[0-9]{1,19}", text) for text in values.values()):
+            yield group_name, from_libvirt({name: int(text) for name, text in values.items()})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from difflib import SequenceMatcher
+from itertools import islice
 
 from lxml import etree
 
@@ -28,6 +29,10 @@ from iokeel.words.quoting import shown
 
 # A namespace this close to ours is a misspelt one, and not somebody else's.
 _NEAR_RATIO = 0.8
+# Hardly a policy names so many drives, and no metadata has so many policies. A drive with all
+# attributes takes libxml2 0.6 ms.
+_MOST_ELEMENTS = 200
+_MOST_POLICIES = 100
 
 
 def parse_policy(
@@ -72,13 +77,14 @@ def _policy_element(root: etree._Element, where: str) -> etree._Element | None:
     """Return the only <policy> in a domain or a <metadata>, or the root; None if there is none."""
     if root.tag == "policy":
         # As `virsh metadata` prints it. `virsh metadata --set` adds the namespace again.
+        _check_length(root, where)
         for element in root.iter():
             if isinstance(element.tag, str) and not element.tag.startswith("{"):
-                element.tag = f"{{{NAMESPACE}}}{element.tag}"
+                _put_into_namespace(element, where)
         return root
     if root.tag in ("domain", "metadata"):
         all_metadata = [root] if root.tag == "metadata" else root.findall("metadata")
-        candidates = [element for each in all_metadata for element in _candidates(each)]
+        candidates = [element for each in all_metadata for element in _candidates(each, where)]
         if not candidates:
             return None
         if len(all_metadata) > 1:
@@ -94,6 +100,7 @@ def _policy_element(root: etree._Element, where: str) -> etree._Element | None:
         )
     for policy in candidates:
         _check_root(policy, where)
+        _check_length(policy, where)
     if len(candidates) > 1:
         raise PolicyError(
             at(candidates[1], where),
@@ -103,19 +110,41 @@ def _policy_element(root: etree._Element, where: str) -> etree._Element | None:
     return candidates[0]
 
 
-def _candidates(metadata: etree._Element) -> list[etree._Element]:
+def _put_into_namespace(element: etree._Element, where: str) -> None:
+    try:
+        element.tag = f"{{{NAMESPACE}}}{element.tag}"
+    except ValueError:  # a name with several colons, which the parser takes
+        what = f"element {shown(element.tag)} is not known"
+        raise PolicyError(at(element, where), what, "write 'drive'") from None
+
+
+def _candidates(metadata: etree._Element, where: str) -> list[etree._Element]:
     """Return the elements of a <metadata> that are our policies, or were meant to be."""
-    return [element for element in elements(metadata) if _is_candidate(element)]
+    named = [e for e in elements(metadata) if _is_ours(e) or local(e) == "policy"]
+    if len(named) > _MOST_POLICIES:
+        line = at(named[_MOST_POLICIES], where)
+        raise PolicyError(line, f"more than {_MOST_POLICIES} policies", "keep one")
+    return [element for element in named if _is_candidate(element)]
+
+
+def _is_ours(element: etree._Element) -> bool:
+    return namespace_of(element).startswith("urn:iokeel:policy")
 
 
 def _is_candidate(element: etree._Element) -> bool:
-    namespace = namespace_of(element)
-    if namespace.startswith("urn:iokeel:policy"):
+    if _is_ours(element):
         return True
     if local(element) != "policy":
         return False
+    namespace = namespace_of(element)
     near = SequenceMatcher(None, namespace[:100].lower(), NAMESPACE).ratio() >= _NEAR_RATIO
     return near or not namespace or "iokeel" in namespace.lower()
+
+
+def _check_length(policy: etree._Element, where: str) -> None:
+    if next(islice(policy.iter(), _MOST_ELEMENTS, None), None) is not None:
+        what = f"a policy of more than {_MOST_ELEMENTS} elements"
+        raise PolicyError(at(policy, where), what, "give its drives a class in common")
 
 
 def _check_root(policy: etree._Element, where: str) -> None:

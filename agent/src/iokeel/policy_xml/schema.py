@@ -16,7 +16,7 @@ from lxml import etree
 
 from iokeel.core.policy import MOST_IOPS
 from iokeel.errors import ConfigError, PolicyError
-from iokeel.policy_xml.xml import at, attributes, elements, local, namespace_of
+from iokeel.policy_xml.xml import at, attributes, elements, local, namespace_of, split
 from iokeel.words.quoting import did_you_mean, shown
 
 NAMESPACE = "urn:iokeel:policy:1"
@@ -140,13 +140,12 @@ def _explain_element(policy: etree._Element, element: etree._Element, line: str)
 def _explain_attributes(element: etree._Element, known: Mapping[str, Kind], where: str) -> None:
     line = at(element, where)
     for name, value in attributes(element):
-        attribute = etree.QName(name)
-        if attribute.namespace:
+        namespace, rest = split(name)
+        if namespace:
             raise PolicyError(
                 line,
-                f"attribute {shown(attribute.localname)} is in namespace "
-                f"{shown(attribute.namespace)}",
-                "write it without a prefix" if attribute.localname in known else "remove it",
+                f"attribute {shown(rest)} is in namespace {shown(namespace)}",
+                "write it without a prefix" if rest in known else "remove it",
             )
         kind = known.get(name)
         if kind is None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
+import msgspec
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from iokeel.config.settings import Address, AgentConfig
 from iokeel.core.counters import DriveId
@@ -26,14 +27,14 @@ from iokeel.report.records import ErrorReport, Refusal
 from iokeel.report.snapshot import TakeSnapshot
 from iokeel.report.to_records import storage_reports, vm_reports
 from iokeel.words.os_errors import reason
-from iokeel.words.quoting import shown
+from iokeel.words.quoting import shown, shown_path
 
 log = logging.getLogger(__name__)
 _SOCKET_MODE = 0o660
 # At a stop, clients have this long to take their answers.
 _SHUTDOWN_S = 2.0
-# The largest domain XML that the hook may send.
-_MOST_BYTES = 16 << 20
+# The longest message of a hook: twice the longest XML (policy_xml/xml.py), for JSON's escapes.
+_MOST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,15 @@ class Api:
 _API = web.AppKey("api", Api)
 
 
-class HookMessage(BaseModel):
+class HookMessage(msgspec.Struct):
     """What the libvirt hook sends: a domain's name, the operation, and at prepare its XML."""
 
     domain: str
     operation: str
     xml: str | None = None
+
+
+HOOK_MESSAGE = msgspec.json.Decoder(HookMessage)
 
 
 @contextlib.asynccontextmanager
@@ -173,16 +177,14 @@ async def _hook(request: web.Request) -> web.Response:
     """Answer a hook. It shows the error to a person and needs no more than its text."""
     api = request.app[_API]
     try:
-        message = HookMessage.model_validate_json(await request.read())
-    except ValidationError as invalid:
-        wrong = invalid.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in wrong["loc"]) or "the body"
-        error = IokeelError(f"hook message, {place}", wrong["msg"])
+        message = HOOK_MESSAGE.decode(await request.read())
+    except (msgspec.DecodeError, ValueError, RecursionError) as wrong:  # ValueError: not UTF-8
+        error = IokeelError("hook message", shown_path(wrong))
         return _refused(HTTPStatus.BAD_REQUEST, error)
     log.debug("hook: %s of domain %s", shown(message.operation), shown(message.domain))
     if message.xml is not None:
         try:
-            parse_policy(message.xml, api.classes, f"domain {message.domain}")
+            parse_policy(message.xml, api.classes, f"domain {shown_path(message.domain)}")
         except PolicyError as policy_error:
             api.metrics.errors["policy"] += 1
             log.warning("hook: %s", policy_error)

@@ -137,6 +137,23 @@ def test_a_process_that_is_gone_or_another_has_no_group(host: Host) -> None:
     assert place(host, deleted) is None
 
 
+@pytest.mark.parametrize("path", ["", "relative", " ", "/a\0b"])
+def test_a_group_with_a_path_that_is_none_is_not_there(host: Host, path: str) -> None:
+    assert place(host, host.process(5, "qemu-kvm", path)) is None
+
+
+def test_a_line_of_mountinfo_without_a_number_is_passed_over(host: Host) -> None:
+    mountinfo = host.proc / "self/mountinfo"
+    mountinfo.write_text("x 1 8:1 / / rw - ext4 /dev/sda1 rw\n" + mountinfo.read_text())
+    assert io_hierarchy(host.proc) is not None
+
+
+def test_a_pid_that_is_no_number_is_nobody(host: Host) -> None:
+    folder = host.group("a.service")
+    (folder / "cgroup.procs").write_text("5\n\u00b2\n")
+    assert place(host, host.process(5, "qemu-kvm", "/a.service")) == folder
+
+
 def test_v2_is_taken_where_it_has_io_and_else_v1(tmp_path: Path) -> None:
     host = Host(tmp_path)
     (host.proc / "self/mountinfo").write_text(
@@ -445,11 +462,21 @@ def test_a_full_store_stops_nothing(
 
 
 @pytest.mark.parametrize(
-    "saved", ["", "[]", "{}", '{"inode": 1, "what": 2}', '{"inode": 1, "found": {}, "ours": {}}']
+    "saved",
+    [
+        *("", "[]", "{}", '{"inode": 1, "what": 2}', '{"inode": 1, "found": {}, "ours": {}}'),
+        '{"inode": INODE, "found": 5, "ours": {}}',
+        '{"inode": INODE, "found": {"io.max 8:16 x": "a"}, "ours": {"io.max 8:16 x": []}}',
+        '{"inode": INODE, "found": {"../x": "a"}, "ours": {"../x": ["a"]}}',
+        '{"inode": INODE, "found": {}, "ours": {"io.max 8:16": ["UNSET"]}}',
+        '{"inode": INODE, "found": {"io.max 8:16": 5}, "ours": {"io.max 8:16": ["UNSET"]}}',
+        "[" * 100_000,
+    ],
 )
 def test_nonsense_in_the_store_is_passed_over(host: Host, memory: Memory, saved: str) -> None:
     group, qemu = host.guest(1, "db1")
-    memory.saved[str(group)] = saved
+    inode = str(group.stat().st_ino)
+    memory.saved[str(group)] = saved.replace("INODE", inode).replace("UNSET", UNSET[5:])
     groups = cgroups(host, memory)
     groups.apply({"db1": ORDER}, {"db1": qemu})
     assert (group / "io.max").read_text() == MAX

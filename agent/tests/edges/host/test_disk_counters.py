@@ -96,6 +96,18 @@ def test_no_text_breaks_it(text: str, tmp_path_factory: pytest.TempPathFactory) 
     DiskStats(folder, folder).read({"a": VDA})
 
 
+def test_a_name_that_is_no_text_hides_no_other_device(host: Host) -> None:
+    (host.proc / "diskstats").write_bytes(
+        b" 8 32 \xff 1 1 1 1 1 1 1 1 0 1 1\n" + DISKSTATS.encode()
+    )
+    assert DiskStats(host.proc, host.sys).read({"a": SDB}).keys() == {"a"}
+
+
+def test_a_number_of_thousands_of_digits_is_no_reading(host: Host) -> None:
+    host.write(DISKSTATS.replace("sdb 5", "sdb " + "9" * 5000))
+    assert DiskStats(host.proc, host.sys).read({"a": SDB}) == {}
+
+
 def test_a_device_whose_counters_are_off_has_none_and_that_is_said_once(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:

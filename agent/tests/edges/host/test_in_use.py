@@ -61,5 +61,20 @@ def test_swap_is_a_use(root: Path, tmp_path: Path) -> None:
         assert users(root, number) == ["used for swap"]
 
 
+def test_a_programs_name_may_be_any_bytes(root: Path) -> None:
+    (root / "image").write_bytes(b"")
+    for pid, name in ((5, b"\xff\x1b[2J\n"), (6, b"qemu\xff\n")):
+        (root / f"proc/{pid}/fd").mkdir(parents=True)
+        (root / f"proc/{pid}/comm").write_bytes(name)
+        (root / f"proc/{pid}/fd/3").symlink_to(root / "image")
+    found = InUse(root / "sys", root / "proc").guests_on_filesystem((root / "image").stat().st_dev)
+    assert list(found) == [r"open by qemu\udcff (process 6)"]
+
+
+def test_a_blank_line_is_no_swap(root: Path) -> None:
+    (root / "proc/swaps").write_text("Filename Type Size\n \n/dev/x partition 5\n")
+    assert users(root, DISK) == []
+
+
 def test_what_cant_be_looked_at_is_no_error(tmp_path: Path) -> None:
     assert users(tmp_path, DISK) == []

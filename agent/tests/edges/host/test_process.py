@@ -85,6 +85,19 @@ def test_a_pid_file_is_believed_when_the_process_is_that_guest(host: Host, tmp_p
         assert guest(name, tmp_path, host.proc) is None
 
 
+@pytest.mark.parametrize("pid", ["", "x", "\u00b2", "9" * 5000])
+def test_a_pid_file_without_a_number_is_not_believed(host: Host, tmp_path: Path, pid: str) -> None:
+    (tmp_path / "db1.pid").write_text(pid)
+    assert guest("db1", tmp_path, host.proc) is None
+
+
+@pytest.mark.parametrize("started", ["x", "\u00b2", "9" * 5000])
+def test_a_process_with_a_start_that_is_no_number_is_none(host: Host, started: str) -> None:
+    stat = host.proc / "1/stat"
+    stat.write_text(stat.read_text().replace(" 7 0\n", f" {started} 0\n"))
+    assert process(1, host.proc) is None
+
+
 def test_who_listens_at_a_socket_is_a_vm_when_it_is_a_qemu(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         server.bind(str(tmp_path / "s"))

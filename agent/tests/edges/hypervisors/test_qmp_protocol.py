@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
+    MOST_LISTED,
     QmpConnection,
     decoder,
 )
-from iokeel.hypervisors.qmp.drives import BlockStats
+from iokeel.hypervisors.qmp.drives import BlockStats, Object
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from testing.qmp_server import GREETING
 from tests.edges.hypervisors.sources import json_values
@@ -120,3 +121,34 @@ async def test_what_is_asked_after_the_end_gets_the_end() -> None:
     connection.close()
     with pytest.raises(MonitorLost):
         await connection.execute("query-block", {}, ANYTHING, 1.0)
+
+
+async def test_blank_lines_are_not_decoded() -> None:
+    decoded: list[bytes] = []
+
+    class Decoder:
+        def decode(self, line: bytes) -> Any:
+            decoded.append(line)
+            return ANYTHING.decode(line)
+
+    took: list[Any] = []
+    connection = QmpConnection(Path("x"), lambda _: None)
+    connection.connection_made(_Transport())
+    connection.ask(b'"execute":"x"', Decoder(), took.append)  # type: ignore[arg-type]
+    feed(connection, b"\n\r\n \t\n" * 5 + b'{"return": 5, "id": 1}\r\n')
+    assert decoded == [b'{"return": 5, "id": 1}']
+    assert took[0].answer == 5
+
+
+async def test_a_list_that_no_qemu_has_ends_the_connection() -> None:
+    took: list[Any] = []
+    connection = QmpConnection(Path("x"), lambda _: None)
+    connection.connection_made(_Transport())
+    for number in (1, 2):
+        connection.ask(b'"execute":"x"', decoder(list[Object], MOST_LISTED), took.append)
+        each = b'{"name": "a", "type": "b"}'
+        listed = b",".join([each] * (MOST_LISTED + number - 1))
+        feed(connection, b'{"return": [%b], "id": %d}\n' % (listed, number))
+    assert len(took[0].answer) == MOST_LISTED
+    assert isinstance(took[1], MonitorLost)
+    assert "length <= 2000" in str(took[1])

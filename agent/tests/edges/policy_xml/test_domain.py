@@ -109,6 +109,14 @@ def test_a_domain_is_read_in_one_pass() -> None:
     assert domain.targets == domain_targets(DOMAIN) == targets
 
 
+@pytest.mark.parametrize("rate", ["", "-5", "4e2", "unlimited", "\u0664", "9" * 20, "<a/>"])
+def test_a_throttle_group_with_a_limit_that_makes_no_sense_is_left_out(rate: str) -> None:
+    known = "<group_name>a</group_name><total_bytes_sec>5</total_bytes_sec>"
+    groups = f"<throttlegroup>{known}<total_iops_sec>{rate}</total_iops_sec></throttlegroup>"
+    xml = f"<domain><name>db1</name><throttlegroups>{groups}</throttlegroups></domain>"
+    assert parse_domain(xml).throttle_groups == {}
+
+
 def test_a_bad_policy_does_not_hide_the_domains_disks() -> None:
     disk = "<disk type='file'><source file='/a'/><target dev='vda'/></disk>"
     policy = "<metadata><policy><polic/></policy></metadata>"

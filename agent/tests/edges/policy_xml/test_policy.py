@@ -19,6 +19,7 @@ from iokeel.errors import PolicyError, TargetsMissing
 from iokeel.policy_xml.domain import domain_targets, parse_domain
 from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.policy_xml.schema import NAMESPACE, explain, schema_path
+from iokeel.policy_xml.xml import attributes
 
 NS = f'xmlns:iokeel="{NAMESPACE}"'
 GOLD = BUILTIN_CLASSES["gold"]
@@ -593,3 +594,63 @@ def test_targets_that_the_domain_lacks_are_named() -> None:
         " correct the target or plug the drive in; there is vda, vdc"
     )
     check_targets(policy, ("vda", "vdb", "sdz"), "domain db1")
+
+
+DRIVES = "".join(f"<drive target='a{i}'/>" for i in range(200))
+FOREIGN = "".join(f"<policy xmlns='http://example.com/{i}'/>" for i in range(101))
+
+
+@pytest.mark.parametrize(
+    ("xml", "wrong"),
+    [
+        (f"<policy tenant='{'a' * (2 << 20)}'/>", "x: more than 2097152 bytes; shorten its meta"),
+        (f"<policy>{'<!---->' * 10_000}</policy>", "x: more than 10000 tags; shorten its meta"),
+        (f"<policy {'a=' * 30_001}/>", "x: more than 30000 attributes; shorten its metadata"),
+        (f"<policy>{DRIVES}</policy>", "line 1: a policy of more than 200 elements; give"),
+        (
+            f"<policy xmlns='{NAMESPACE}'>{DRIVES}</policy>",
+            "line 1: a policy of more than 200 elements; give",
+        ),
+        (f"<metadata>{FOREIGN}</metadata>", "line 1: more than 100 policies; keep one"),
+    ],
+)
+def test_a_text_that_would_take_long_is_refused(xml: str, wrong: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(xml, BUILTIN_CLASSES, "x")
+    assert wrong in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        "<policy><a:b:c/></policy>",
+        "<policy><a:drive:c xmlns:a='b'/></policy>",
+        "<policy><drive target='vda' a:b:c=''/></policy>",
+        f"<policy xmlns='{NAMESPACE}'><a:b:c xmlns='d'/></policy>",
+        "<a:b:policy xmlns='d'/>",
+    ],
+)
+def test_a_name_with_several_colons_is_refused(xml: str) -> None:
+    with pytest.raises(PolicyError):
+        parse_policy(xml, BUILTIN_CLASSES, "x")
+
+
+def test_foreign_metadata_with_several_colons_hides_no_policy() -> None:
+    foreign = "<metadata><urn:x:policy:2 xmlns='d'/>"
+    xml = whole(f"<policy xmlns='{NAMESPACE}' class='gold'/>").replace("<metadata>", foreign)
+    assert parse_policy(xml, BUILTIN_CLASSES, "x") == DomainPolicy({}, GOLD)
+
+
+def test_many_attributes_are_not_read_beyond_the_first_unknown_one() -> None:
+    reads = []
+
+    class Element:
+        def keys(self) -> list[str]:
+            return [f"a{i}" for i in range(1000)]
+
+        def get(self, name: str, default: str) -> str:
+            reads.append(name)
+            return ""
+
+    assert next(iter(attributes(Element()))) == ("a0", "")  # type: ignore[arg-type]
+    assert reads == ["a0"]

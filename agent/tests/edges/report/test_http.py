@@ -9,13 +9,16 @@ import signal
 import socket
 import stat
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from iokeel.report.http import HOOK_MESSAGE
 from iokeel.report.metric_table import DESCRIPTIONS
 from testing.agents import NOBODY, Agent, Done, http, iokeel, start_qemu
 from testing.waiting import eventually
@@ -112,6 +115,15 @@ def test_a_good_hook_message_is_taken(agent: Agent, xml: str | None) -> None:
     assert hook(agent, message) == (200, {"ok": True})
 
 
+def test_a_hook_writes_no_second_line_to_the_log(agent: Agent) -> None:
+    message = {"domain": "db1\nforged", "operation": "prepare", "xml": "<domain"}
+    status, answer = hook(agent, message)
+    assert (status, answer["ok"]) == (200, False)
+    assert answer["error"].isprintable()
+    assert "forged" in agent.log()
+    assert not any(line.startswith("forged") for line in agent.log().splitlines())
+
+
 def test_a_bad_policy_is_told_to_the_hook_and_counted(agent: Agent) -> None:
     def count() -> float:
         return value(families(agent.socket), "iokeel_agent_errors_total", kind="policy") or 0.0
@@ -125,26 +137,39 @@ def test_a_bad_policy_is_told_to_the_hook_and_counted(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "where"),
+    ("body", "said"),
     [
-        (b"", "the body"),
-        (b'{"domain": "db1"', "the body"),
-        (b"[]", "the body"),
-        (b"\xff", "the body"),
-        (b'{"domain": "db1"}', "operation"),
-        (b'{"domain": 1, "operation": "x"}', "domain"),
-        (b"[" * 100_000, "the body"),
+        (b"", "truncated"),
+        (b'{"domain": "db1"', "truncated"),
+        (b"[]", "Expected `object`"),
+        (b"\xff", "malformed"),
+        (b'{"domain": "\xff", "operation": "x"}', "utf-8"),
+        (b'{"domain": "db1"}', "`operation`"),
+        (b'{"domain": 1, "operation": "x"}', "$.domain"),
+        (b"[" * 100_000, "Expected `object`"),
+        (b'{"x": ' + b"[" * 100_000, "recursion"),
     ],
 )
-def test_what_is_no_hook_message_is_a_bad_request(agent: Agent, body: bytes, where: str) -> None:
+def test_what_is_no_hook_message_is_a_bad_request(agent: Agent, body: bytes, said: str) -> None:
     status, answer = hook(agent, body)
     assert status == 400
-    assert answer["error"]["where"] == f"hook message, {where}"
-    assert answer["error"]["what"]
+    assert answer["error"]["where"] == "hook message"
+    assert said in answer["error"]["what"]
 
 
 def test_a_body_beyond_all_bounds_is_refused(agent: Agent) -> None:
-    assert http(agent.socket, "POST", "/v1/hook", bytes(17 << 20))[0] == 413
+    assert http(agent.socket, "POST", "/v1/hook", bytes(5 << 20))[0] == 413
+
+
+def test_a_message_of_another_type_takes_no_memory() -> None:
+    body = b'{"domain": [' + b"{}," * 300_000 + b'{}], "operation": "x"}'
+    tracemalloc.start()
+    try:
+        with pytest.raises(msgspec.ValidationError, match=r"\$.domain"):
+            HOOK_MESSAGE.decode(body)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 # Metrics

@@ -51,6 +51,33 @@ def test_windows_are_summed_over_threads_and_end_with_the_run() -> None:
     assert window_rates([], 1.0) == []
 
 
+@pytest.mark.parametrize("line", ["", "500", "500,", "x, 1", "nan, 1", "500, nan", "500, -1"])
+def test_a_log_that_was_cut_is_named(line: str) -> None:
+    with pytest.raises(CalibrationError, match="fio's log: a line is"):
+        window_rates([f"400, 100, 0, 4096\n{line}\n"], 1.0)
+
+
+@pytest.mark.parametrize("name", ['"iops": 4000.0', '"mean": 2000000.0', '"usr_cpu": 20.5'])
+def test_a_figure_below_zero_is_a_failure(name: str) -> None:
+    failure("", output().replace(name, name.replace(": ", ": -")), status=0)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "fio: pid=1, func=\x1b[2J, error=\x1b[2J",
+        "io_u error on file x: \x1b[2J: read offset=5",
+    ],
+)
+def test_no_message_writes_to_the_terminal_by_itself(messages: str) -> None:
+    assert failure(messages).isprintable()
+
+
+def test_an_offset_of_thousands_of_digits_is_a_failure() -> None:
+    said = failure("io_u error on file x: Input/output error: read offset=" + "9" * 5000)
+    assert "a read at offset 9999" in said
+
+
 def test_a_server_without_flushes_is_no_failure() -> None:
     assert parsed("disk", 1, output(error=22), UNFLUSHED).error == 22
     failure("something else", output(error=22))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from iokeel.core.backstop import CgroupOrder, IoMax
 from iokeel.host.cgroup.place import Hierarchy
-from iokeel.host.kernel_files import text_of
+from iokeel.host.kernel_files import number_of, text_of
 
 # v1's file for each of IoMax's bounds.
 _V1_LIMITS = {
@@ -129,5 +129,5 @@ def _bounds(value: str) -> dict[str, str]:
 
 def _least(one: str, other: str) -> str:
     """Return the lesser of two values; "max" and "0" stand for no bound."""
-    numbers = [text for text in (one, other) if text.isdigit() and int(text)]
+    numbers = [text for text in (one, other) if number_of(text)]
     return min(numbers, key=int) if numbers else one

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from iokeel.errors import CgroupRefused, IokeelError
 from iokeel.host.cgroup.files import Setting, read, tighter, wanted, write
 from iokeel.host.cgroup.place import Hierarchy, group_of, io_hierarchy
 from iokeel.host.process import Process
+from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,10 @@ class _Group:
     inode: int
     found: dict[str, str] = field(default_factory=dict)
     ours: dict[str, list[str]] = field(default_factory=dict)
+
+
+# A file, and perhaps a device.
+_KEY = re.compile(r"[a-z._]+( [0-9:]+)?")
 
 
 class Cgroups:
@@ -266,10 +272,13 @@ class Cgroups:
     def _loaded(self) -> Iterator[tuple[Path, _Group]]:
         for path, text in self._memory.load_cgroups().items():
             try:
-                saved = json.loads(text)
-                group = _Group(saved["inode"], saved["found"], saved["ours"])
-            except (ValueError, TypeError, KeyError) as error:
-                log.warning("cgroup %s: its saved values can't be used (%r)", path, error)
+                group = _saved(text)
+            except (ValueError, RecursionError) as error:
+                log.warning(
+                    "cgroup %s: its saved values can't be used (%s)",
+                    shown_path(path),
+                    shown_path(error),
+                )
             else:
                 yield Path(path), group
 
@@ -287,6 +296,19 @@ class Cgroups:
             self._tell("store", str(error))
         else:
             self._unsaved.clear()
+
+
+def _saved(text: str) -> _Group:
+    """Return a group by its saved text. Raises ValueError or RecursionError."""
+    match json.loads(text):
+        case {"inode": int(inode), "found": dict(found), "ours": dict(ours)} if (
+            found.keys() == ours.keys()
+            and all(_KEY.fullmatch(key) and isinstance(value, str) for key, value in found.items())
+            and all(isinstance(values, list) for values in ours.values())
+            and all(isinstance(value, str) for values in ours.values() for value in values)
+        ):
+            return _Group(inode, found, ours)
+    raise ValueError("not what the agent saves")
 
 
 def _inode(folder: Path) -> int | None:

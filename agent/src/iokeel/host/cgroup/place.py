@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iokeel.errors import CgroupRefused
-from iokeel.host.kernel_files import text_of
+from iokeel.host.kernel_files import number_of, text_of
 from iokeel.host.mounts import mounts
 from iokeel.host.process import Process, is_qemu, parent, process
 
@@ -75,7 +75,7 @@ def group_of(
     own = _path(os.getpid(), hierarchy, proc)
     if own is not None and _holds(os.path.join(hierarchy.root, *parts), own):
         raise CgroupRefused(vm, path, "which the agent is in itself")
-    for pid in _processes(folder):
+    for pid in dict.fromkeys(_processes(folder)):
         if pid != qemu.pid and not _descends(pid, qemu.pid, proc):
             if of_libvirt is None:
                 raise CgroupRefused(vm, path, f"which process {pid} is in too")
@@ -90,7 +90,8 @@ def _path(pid: int, hierarchy: Hierarchy, proc: Path) -> str | None:
     for line in text.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if controllers == "" if hierarchy.version == 2 else "blkio" in controllers.split(","):
+        ours = controllers == "" if hierarchy.version == 2 else "blkio" in controllers.split(",")
+        if ours and path.startswith("/") and "\0" not in path:
             return path
     return None
 
@@ -100,7 +101,7 @@ def _processes(folder: Path) -> Iterator[int]:
     for below, _, files in os.walk(folder):
         if "cgroup.procs" in files:  # a threaded group's can't be read; the group above has it
             text = text_of(Path(below) / "cgroup.procs") or ""
-            yield from (int(pid) for pid in text.split() if pid.isdigit())
+            yield from (pid for word in text.split() if (pid := number_of(word)) is not None)
 
 
 def _descends(pid: int, ancestor: int, proc: Path) -> bool:

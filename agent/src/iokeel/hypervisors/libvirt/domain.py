@@ -30,10 +30,10 @@ class Domain:
 
 def describe(
     connection: Any, name: str
-) -> tuple[str, dict[str, ThrottleLimits], dict[str, str | None]]:
+) -> tuple[str, dict[str, ThrottleLimits | None], dict[str, str | None]]:
     """Return a running domain's XML, and the limits and the paths of its disks by target.
 
-    Raises libvirtError, DriveGone or PolicyError.
+    Limits are None if they aren't known. Raises libvirtError, DriveGone or PolicyError.
     """
     handle = connection.lookupByName(name)
     if not handle.isActive():
@@ -42,7 +42,7 @@ def describe(
     xml = parse_domain(text)
     live = libvirt.VIR_DOMAIN_AFFECT_LIVE
     limits = {
-        disk.target: xml.throttle_groups[disk.throttle_groups[0]]
+        disk.target: xml.throttle_groups.get(disk.throttle_groups[0])
         if disk.throttle_groups
         else from_libvirt(handle.blockIoTune(disk.target, live))
         for disk in xml.disks

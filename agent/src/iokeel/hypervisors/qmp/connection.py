@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -28,8 +28,11 @@ from iokeel.host.process import Process, peer
 from iokeel.hypervisors.qmp.faults import NOT_QMP, CommandFailed, MonitorLost, refused, silent
 from iokeel.words.quoting import shown
 
-#: A larger reply ends the connection. A drive takes 2 kB, a backing file 1 kB more.
-MOST_REPLY_BYTES = 8 << 20
+#: A larger reply ends the connection. A drive takes 2 kB, a backing file 1 kB more, and a schema
+#: 250 kB. Decoded, it takes up to 25 times as much memory.
+MOST_REPLY_BYTES = 2 << 20
+#: A longer list ends it too. Hardly a QEMU has a tenth as many drives.
+MOST_LISTED = 2000
 _GREETING_TIMEOUT_S = 5.0
 # One buffer for all connections: it is filled and emptied in one step of the event loop.
 _BUFFER = bytearray(256 << 10)
@@ -57,9 +60,12 @@ Decoder = msgspec.json.Decoder[Reply[T]]
 Take = Callable[[Reply[Any] | MonitorLost], None]
 
 
-def decoder(answer: type[T]) -> Decoder[T]:
-    """Return a decoder of replies whose "return" is of the type `answer`."""
-    return msgspec.json.Decoder(Reply[answer])  # type: ignore[valid-type]
+def decoder(answer: type[T], most: int | None = None) -> Decoder[T]:
+    """Return a decoder of replies whose "return" is of the type `answer`.
+
+    most: the longest list that it may be; None for any.
+    """
+    return msgspec.json.Decoder(Reply[Annotated[answer, msgspec.Meta(max_length=most)]])  # type: ignore[valid-type]
 
 
 ANYTHING: Decoder[Any] = decoder(Any)
@@ -174,7 +180,8 @@ class QmpConnection(asyncio.BufferedProtocol):
         searched, taken = len(self._partial), 0
         self._partial += _VIEW[:nbytes]
         while (end := self._partial.find(b"\n", searched)) >= 0 and not self.lost.done():
-            self._take(bytes(self._partial[taken:end]))
+            if line := bytes(self._partial[taken:end]).strip():
+                self._take(line)
             searched = taken = end + 1
         del self._partial[:taken]
         if len(self._partial) > MOST_REPLY_BYTES:

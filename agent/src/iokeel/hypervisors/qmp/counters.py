@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters, DriveId, ThrottleCounters
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.hypervisors.qmp.connection import QmpConnection, Reply, decoder
+from iokeel.hypervisors.qmp.connection import MOST_LISTED, QmpConnection, Reply, decoder
 from iokeel.hypervisors.qmp.discovery import GROUPS
 from iokeel.hypervisors.qmp.drives import BlockStats
 from iokeel.hypervisors.qmp.faults import MonitorLost
@@ -26,7 +26,7 @@ from iokeel.hypervisors.source import Reports
 
 log = logging.getLogger(__name__)
 
-_COUNTERS = decoder(list[BlockStats])
+_COUNTERS = decoder(list[BlockStats], MOST_LISTED)
 _UNREAD = b""
 _ASK_COUNTERS = b'"execute":"query-blockstats"'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from iokeel.hypervisors.qmp.connection import QmpConnection, decoder
+from iokeel.hypervisors.qmp.connection import MOST_LISTED, QmpConnection, decoder
 from iokeel.hypervisors.qmp.drives import Block, Object, QmpDrive, drives_of, groups_of
 from iokeel.hypervisors.qmp.faults import CommandFailed
 from iokeel.hypervisors.qmp.limits import ObjectLimits, from_object
@@ -18,11 +18,11 @@ from iokeel.hypervisors.qmp.throttle_groups import (
 
 ANSWER_TIMEOUT_S = 5.0
 #: Also for the counters of a tick.
-GROUPS = decoder(list[Group])
+GROUPS = decoder(list[Group], MOST_LISTED)
 
-_BLOCKS = decoder(list[Block])
+_BLOCKS = decoder(list[Block], MOST_LISTED)
 _LIMITS = decoder(ObjectLimits)
-_OBJECTS = decoder(list[Object])
+_OBJECTS = decoder(list[Object], MOST_LISTED)
 _NODES = decoder(list[dict[str, Any]])
 _SCHEMA = decoder(list[SchemaEntry])
 

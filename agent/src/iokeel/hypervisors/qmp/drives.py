@@ -12,7 +12,6 @@ drive, by the object's name, whatever is exported through it.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +25,8 @@ from iokeel.hypervisors.qmp.nodes import node_url
 
 _PERIPHERAL = "/machine/peripheral/"
 _ANONYMOUS = "/machine/peripheral-anon/"
+# Of the drives that share limits with one, about so many are named.
+_MOST_SHARES = 10
 
 
 class Block(msgspec.Struct):
@@ -69,7 +70,7 @@ class QmpDrive:
     qdev, device: QEMU's names of it; one may be empty. path: the file or URL behind it, of the
     topmost image if there are several; None if it has none. throttle_group: the throttle-group
     object that limits it; None if block_set_io_throttle does. shares: the targets of other drives
-    that the same limits would hold. in_force: its limits; None if unknown.
+    that the same limits would hold, or a few of them. in_force: its limits; None if unknown.
     """
 
     target: str
@@ -109,14 +110,17 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
             (),
             from_block(block.inserted),
         )
-    used = Counter(group for names in groups.values() for group in names)
+    members: dict[str, list[str]] = {}
     for target, names in groups.items():
-        mine = next((name for name in names if used[name] == 1), None)
+        for name in {*names}:
+            members.setdefault(name, []).append(target)
+    for target, names in groups.items():
+        mine = next((name for name in names if len(members[name]) == 1), None)
         if mine is not None or not names:
             throttle_group = mine if found[target].throttle_group else None
             found[target] = replace(found[target], throttle_group=throttle_group)
         else:
-            shares = tuple(t for t in groups if t != target and names[0] in groups[t])
+            shares = tuple(t for t in members[names[0]][: _MOST_SHARES + 1] if t != target)
             found[target] = replace(found[target], shares=shares)
     return found
 

@@ -45,25 +45,38 @@ def block_values(limits: ThrottleLimits, abilities: Abilities) -> dict[str, Any]
     return _values(limits, _BLOCK_NAMES) | patched_values(limits, abilities)
 
 
-def from_object(values: ObjectLimits) -> ThrottleLimits:
-    """Return the limits of a throttle-group object."""
-    read = {field: values.get(qapi_name(field)) for field in ThrottleLimits._fields}
-    numbers = {field: value for field, value in read.items() if isinstance(value, int)}
-    return ThrottleLimits.of(numbers | curves_of(values))
+def from_object(values: ObjectLimits) -> ThrottleLimits | None:
+    """Return the limits of a throttle-group object; None (unknown) if they make no sense."""
+    curves = curves_of(values)
+    names = {field: qapi_name(field) for field in ThrottleLimits._fields if field not in curves}
+    numbers = _numbers(values, names)
+    return None if numbers is None else ThrottleLimits.of(numbers | curves)
 
 
 def from_group(raw: msgspec.Raw | bytes) -> ThrottleLimits | None:
     """Return the limits in query-throttle-groups; None (unknown) if they make no sense."""
     try:
         return from_object(_DECODER.decode(raw))
-    except msgspec.ValidationError:
+    except (msgspec.DecodeError, ValueError, RecursionError):  # ValueError: not UTF-8
         return None
 
 
-def from_block(values: Mapping[str, Any]) -> ThrottleLimits:
-    """Return a drive's limits in query-block, which leaves out the fields of the patches."""
-    read = {field: values.get(name) for field, name in _BLOCK_NAMES.items()}
-    return ThrottleLimits.of({field: n for field, n in read.items() if isinstance(n, int)})
+def from_block(values: Mapping[str, Any]) -> ThrottleLimits | None:
+    """Return a drive's limits in query-block, which leaves out the fields of the patches.
+
+    None (unknown) if they make no sense.
+    """
+    numbers = _numbers(values, _BLOCK_NAMES)
+    return None if numbers is None else ThrottleLimits.of(numbers)
+
+
+def _numbers(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, int] | None:
+    """Return the values of some fields by their names in QMP; None if one isn't 0 or more.
+
+    To leave that one out would be to call it unlimited.
+    """
+    found = {field: values[name] for field, name in names.items() if name in values}
+    return found if all(type(n) is int and n >= 0 for n in found.values()) else None
 
 
 def _values(limits: ThrottleLimits, names: Mapping[str, str]) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""The state file: the text of its rows, and its bytes."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from pathlib import Path
+
+from iokeel.core.counters import DriveId
+from iokeel.core.limits import ThrottleLimits
+from iokeel.core.policy import checked
+from iokeel.errors import IokeelError
+from iokeel.state_store import StateStore
+from tests.fuzz.budget import only
+from tests.fuzz.targets.target import Target
+
+_VDA = DriveId("db1", "vda")
+_WORDS = [
+    *(b"sent replaced found credit_seconds credit_open granted_seconds priced_for policy".split()),
+    *(b"tenant bps_total iops_total iops_read iops_total_max iops_total_max_length".split()),
+    *(b"iops_size cost_read cost_write split_size idle_credit_ms reservation limit burst".split()),
+    *(b"burst_seconds weight latency_target_ms separate_budgets [[4096,1.0]] true null".split()),
+]
+
+
+def row(data: bytes) -> None:
+    """A row is a state that makes sense, or none; saved again, it is the same."""
+    _ROWS.execute("DELETE FROM drives")
+    _ROWS.execute("INSERT INTO drives VALUES ('db1', 'vda', CAST(? AS TEXT))", [data])
+    _ROWS.commit()
+    found = _STORE.load().get(_VDA)
+    if found is None:
+        return
+    if found.policy is not None:
+        checked(found.policy, "")
+    for limits in (found.sent.limits, found.sent.replaced, found.sent.found):
+        _check(limits)
+    with only(IokeelError):
+        _STORE.save({_VDA: found})
+        again = _STORE.load()[_VDA]
+        assert again.sent == found.sent
+        assert (again.policy, again.tenant, again.pricing) == (
+            found.policy,
+            found.tenant,
+            found.pricing,
+        )
+        assert abs(again.credit.seconds - found.credit.seconds) <= 0.5
+
+
+def _check(limits: ThrottleLimits | None) -> None:
+    if limits is not None:
+        assert all(value is None or value > 0 for _, value in limits.items()), limits
+        assert limits.idle_credit_ms >= 0, limits
+
+
+def file(data: bytes) -> None:
+    """A file is read, or set aside, and then can be written."""
+    with tempfile.TemporaryDirectory(dir=_FOLDER.name) as name:
+        (Path(name) / "state.db").write_bytes(data)
+        store = StateStore(Path(name))
+        with store.lock(), only(IokeelError):
+            for drive, known in store.load().items():
+                assert all(isinstance(part, str) for part in drive)
+                _check(known.sent.limits)
+            for path, text in store.load_cgroups().items():
+                assert isinstance(path, str)
+                assert isinstance(text, str)
+            store.save_cgroups({"/sys/fs/cgroup/a": "{}"})
+
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="iokeel-fuzz-")
+_STORE = StateStore(Path(_FOLDER.name))
+_STORE.load()
+_ROWS = sqlite3.connect(Path(_FOLDER.name) / "state.db")
+
+TARGETS = [Target("state-row", row, 1 << 16, _WORDS), Target("state-file", file, 1 << 16, _WORDS)]
