@@ -104,6 +104,7 @@ def run(
     looks = [tick_offset_s]
     next_tick = tick_offset_s
     pending: list[tuple[float, SetLimits]] = []
+    horizon = tick_offset_s  # when the agent is next to do something
     now = start = 0.0
 
     def look(at: float, full: bool) -> None:
@@ -121,11 +122,9 @@ def run(
 
     def pass_time(until: float) -> None:
         """Do the agent's work up to a time."""
-        nonlocal next_tick
-        while True:
-            at = min([*looks, *(t for t, _ in pending)])
-            if at > until:
-                return
+        nonlocal next_tick, horizon
+        while horizon <= until:
+            at = horizon
             if pending and pending[0][0] == at:
                 _, order = pending.pop(0)
                 throttle.set(order.limits, at)
@@ -137,17 +136,21 @@ def run(
                     next_tick = at + tick_s
                     looks.append(next_tick)
                 look(at, full)
+            horizon = min([*looks, *(t for t, _ in pending)])
 
     for phase in phases:
         end = start + phase.seconds
         turns = [s for s in phase.streams for _ in range(s.depth)]
+        paced = any(s.rate is not None for s in turns)
         due = {id(s): start for s in phase.streams}
         while now < end:
             if not turns:
                 pass_time(end)
                 now = end
                 break
-            ready = [s for s in turns if s.rate is None or due[id(s)] <= now]
+            ready = turns
+            if paced:
+                ready = [s for s in turns if s.rate is None or due[id(s)] <= now]
             if not ready:
                 now = min(end, *(due[id(s)] for s in turns))
                 pass_time(now)
@@ -161,7 +164,6 @@ def run(
                 wait = throttle.wait_s(write, now)
                 if wait <= 0:
                     break
-                horizon = min([*looks, *(t for t, _ in pending)])
                 now = min(now + wait + 1e-9, max(horizon, now + 1e-9), end)
             if now >= end:
                 break
@@ -172,7 +174,7 @@ def run(
             counts[2 * write + 1] += size
             curve = model.write if write else model.read
             result.requests.append((now, curve.cost(size)))
-            if not throttle.limits.items() or throttle.limits.unlimited:
+            if not throttle.limited:
                 now += 1e-4  # an unthrottled disk serves 10,000 requests a second
         start = end
     return result

@@ -45,14 +45,21 @@ class Throttle:
 
     def __init__(self) -> None:
         self.limits = UNLIMITED
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: list[_Bucket] = []
+        # Of reads and of writes: the buckets of each, and whether it counts bytes.
+        self._of: list[list[tuple[_Bucket, bool]]] = [[], []]
         self._leaked_s = 0.0
+
+    @property
+    def limited(self) -> bool:
+        """Whether any limit is set."""
+        return bool(self._buckets)
 
     def set(self, limits: ThrottleLimits, now_s: float) -> None:
         """Put limits in force, as qom-set and block_set_io_throttle do."""
         self.limits = limits
         self._leaked_s = now_s
-        self._buckets = {
+        found = {
             name: _Bucket(
                 getattr(limits, name),
                 getattr(limits, f"{name}_max") or 0,
@@ -61,22 +68,25 @@ class Throttle:
             for name in AVERAGES
             if getattr(limits, name)
         }
+        self._buckets = list(found.values())
+        self._of = [
+            [(b, name.startswith("bps")) for name, b in found.items() if not name.endswith(other)]
+            for other in ("write", "read")
+        ]
 
     def wait_s(self, write: bool, now_s: float) -> float:
         """Return how long the next request must wait, in seconds; 0 if it may pass."""
         elapsed_s, self._leaked_s = now_s - self._leaked_s, now_s
-        for bucket in self._buckets.values():
+        for bucket in self._buckets:
             bucket.leak(elapsed_s)
-        return max((bucket.wait_s() for bucket in self._of(write)), default=0.0)
+        longest_s = 0.0
+        for bucket, _ in self._of[write]:
+            longest_s = max(longest_s, bucket.wait_s())
+        return longest_s
 
     def account(self, write: bool, size_bytes: int) -> None:
         """Charge a request that passes."""
         size = self.limits.iops_size
         operations = max(1.0, size_bytes / size) if size else 1.0
-        for name, bucket in self._buckets.items():
-            if not name.endswith("read" if write else "write"):
-                bucket.account(size_bytes if name.startswith("bps") else operations)
-
-    def _of(self, write: bool) -> list[_Bucket]:
-        other = "read" if write else "write"
-        return [bucket for name, bucket in self._buckets.items() if not name.endswith(other)]
+        for bucket, counts_bytes in self._of[write]:
+            bucket.account(size_bytes if counts_bytes else operations)
