@@ -68,12 +68,13 @@ class Agent:
     _bounding: bool = False
     _bound_at_ns: int = -(10**12)
     _moved: bool = False
-    _notices: Notices = field(default_factory=Notices)
+    _notices: Notices = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.storages = DriveStorages(self.config.storages)
+        self._notices = Notices(self.config.gone)
 
     def vms(self) -> dict[str, VmInfo]:
         """Return all running VMs by name; of two with one name, libvirt's."""
@@ -97,6 +98,7 @@ class Agent:
             self.last_errors,
             errors,
             sum(source.reconnects for source in self.sources),
+            self.config.gone,
         )
         return snapshot_of(known, domains)
 
@@ -140,6 +142,7 @@ class Agent:
             )
             self.state, orders = decide(self.state, seen, now_ns)
             self.metrics.errors["internal"] += self._notices.tell(self.state)
+            self.metrics.errors["config"] += self._notices.tell_gone(self.state)
             self._moved = self._moved or bool(orders)
             if domains is None:
                 self._bound_cgroups(now_ns, partial=seen.keep)
@@ -349,6 +352,7 @@ async def run_agent(config: Config) -> None:
     loop = asyncio.get_running_loop()
     store = StateStore(config.agent.state_dir)
     with store.lock():
+        config = store.keep_tables(config)
         sources: list[Source] = []
         if config.libvirt.enabled:
             from iokeel.hypervisors.libvirt.source import LibvirtSource

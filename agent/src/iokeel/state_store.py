@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from iokeel.config.last_good import TableId, tables_to_save, with_last_good
+from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
@@ -64,14 +66,7 @@ class StateStore:
 
     def load(self) -> dict[DriveId, DriveState]:
         """Return the saved states; none, and a line in the log, if they can't be used."""
-        try:
-            with self._lock, self._open() as database:
-                rows = database.execute("SELECT domain, target, state FROM drives").fetchall()
-        except sqlite3.Error as error:
-            self._cant_use(str(error))
-            if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
-                self._set_aside()
-            return {}
+        rows = self._read("SELECT domain, target, state FROM drives")
         known = {}
         for domain, target, text in rows:
             drive = DriveId(domain, target)
@@ -81,6 +76,17 @@ class StateStore:
             except _NOT_OURS as error:
                 self._cant_use(f"{drive}: {type(error).__name__}: {error}")
         return known
+
+    def _read(self, query: str) -> list[tuple[str, str, str]]:
+        """Return the rows of a query; none, and a line in the log, if they can't be read."""
+        try:
+            with self._lock, self._open() as database:
+                return database.execute(query).fetchall()
+        except sqlite3.Error as error:
+            self._cant_use(str(error))
+            if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
+                self._set_aside()
+            return []
 
     def _cant_use(self, why: str) -> None:
         log.warning(
@@ -123,6 +129,36 @@ class StateStore:
         self._saved |= changed
         for drive in gone:
             del self._saved[drive]
+
+    def keep_tables(self, config: Config) -> Config:
+        """Save a configuration's tables, and return it with the last good ones that it lacks.
+
+        Nothing that fails here stops the agent; the log says so.
+        """
+        rows = self._read("SELECT kind, name, text FROM tables")
+        kept, unusable = with_last_good(
+            config, {TableId(kind, name): text for kind, name, text in rows}
+        )
+        for why in unusable:
+            self._cant_use(why)
+        changed = tables_to_save(config)
+        try:
+            with self._lock, self._open() as database:
+                database.executemany(
+                    "DELETE FROM tables WHERE kind = ? AND name = ?", [*changed.keys()]
+                )
+                database.executemany(
+                    "INSERT INTO tables VALUES (?, ?, ?)",
+                    [(*table, text) for table, text in changed.items() if text is not None],
+                )
+        except sqlite3.Error as error:
+            log.error(
+                "%s: can't be written: %s; free some space; until then a restart forgets tenants"
+                " and storages that go from the configuration",
+                self._file,
+                error,
+            )
+        return kept
 
     def load_cgroups(self) -> dict[str, str]:
         """Return the saved texts of cgroups, by path; none if they can't be read."""
@@ -171,6 +207,10 @@ class StateStore:
                 )
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS cgroups (path TEXT PRIMARY KEY, state TEXT)"
+                )
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS tables"
+                    " (kind TEXT, name TEXT, text TEXT, PRIMARY KEY (kind, name))"
                 )
             except sqlite3.Error:
                 database.close()
