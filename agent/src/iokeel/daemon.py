@@ -138,14 +138,14 @@ class Agent:
                 drives,
                 partial=domains is not None,
                 storages=self._storages_seen(drives.values()) if domains is None else {},
-                keep=domains is not None or time.monotonic() < self._started + _FIND_AGAIN_S,
+                unread=[] if self._has_found_all() else [*self.state.drives],
             )
             self.state, orders = decide(self.state, seen, now_ns)
             self.metrics.errors["internal"] += self._notices.tell(self.state)
             self.metrics.errors["config"] += self._notices.tell_gone(self.state)
             self._moved = self._moved or bool(orders)
             if domains is None:
-                self._bound_cgroups(now_ns, partial=seen.keep)
+                self._bound_cgroups(now_ns, partial=not self._has_found_all())
             if (
                 orders
             ):  # saved before they are carried out, because a restart after a crash needs them
@@ -154,6 +154,9 @@ class Agent:
                 self._send(order)
         if self.state.suspects:
             self._spawn(self._look_again({drive.domain for drive in self.state.suspects}))
+
+    def _has_found_all(self) -> bool:
+        return time.monotonic() >= self._started + _FIND_AGAIN_S
 
     # The cgroups beneath
 

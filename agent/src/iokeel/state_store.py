@@ -224,6 +224,7 @@ class _Kept(NamedTuple):
 
     policy: DrivePolicy | None
     tenant: str | None
+    storage: str | None
     sent: ThrottleLimits | None
     replaced: ThrottleLimits | None
     found: ThrottleLimits | None
@@ -237,6 +238,7 @@ def _kept(known: DriveState) -> _Kept:
     return _Kept(
         known.policy,
         known.tenant,
+        known.storage,
         known.sent.limits,
         known.sent.replaced,
         known.sent.found,
@@ -263,6 +265,7 @@ class _Row(msgspec.Struct):
     priced_for: Mix | None
     policy: DrivePolicy | None = None  # a row of an older version has none
     tenant: str | None = None
+    storage: str | None = None
 
 
 _ROWS = msgspec.json.Decoder(_Row)
@@ -279,6 +282,7 @@ def _text(kept: _Kept) -> str:
         kept.priced_for,
         kept.policy,
         kept.tenant,
+        kept.storage,
     )
     return msgspec.json.encode(row).decode()
 
@@ -289,6 +293,7 @@ def _state(text: str) -> DriveState:
         checked(row.policy, "the saved policy")
     return DriveState(
         policy=row.policy,
+        storage=row.storage,
         tenant=row.tenant,
         credit=Credit(row.credit_seconds, row.credit_open),
         pricing=Pricing(mix=row.priced_for),

@@ -21,6 +21,7 @@ from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import (
     NEW,
+    NOT_DIVIDED,
     DriveState,
     Measured,
     Share,
@@ -241,7 +242,7 @@ def _drive(drive: DriveId, known: Known, now_ns: int) -> DriveSnapshot:
         write=_direction(measured, write=True),
         normalized_iops=measured.rate,
         allowed_iops=state.allowed,
-        share=state.share,
+        share=None if state.share is NOT_DIVIDED else state.share,
         mode=mode,
         limits=sent.limits,
         limits_reason=sent.reason,
