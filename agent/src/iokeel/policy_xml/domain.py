@@ -1,4 +1,4 @@
-"""A domain's XML: its name, its QEMU, its disks and their throttle groups."""
+"""A domain's XML: its name, its disks and their throttle groups."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ class Disk:
 class DomainXml:
     """A domain's XML, as far as the agent needs it.
 
-    throttle_groups: the limits of its <throttlegroups>, by name. emulator: the path of its QEMU.
+    throttle_groups: the limits of its <throttlegroups>, by name.
     """
 
     name: str
     disks: tuple[Disk, ...]
     throttle_groups: Mapping[str, ThrottleLimits] = field(default_factory=dict)
-    emulator: str | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -63,7 +62,6 @@ def parse_domain(xml: str | bytes) -> DomainXml:
         name,
         tuple(_disks(root)),
         dict(_throttle_groups(root)),
-        root.findtext("devices/emulator"),
     )
 
 
