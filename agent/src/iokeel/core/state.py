@@ -179,6 +179,11 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         return self._replace(sent=self.sent._replace(limits=limits))
 
     @property
+    def is_unsure(self) -> bool:
+        """Whether it isn't known what it may do, so that its limits stay as they are."""
+        return self.finding.verdict in (Verdict.POLICY_UNKNOWN, Verdict.NOT_DIVIDED)
+
+    @property
     def ceiling(self) -> int | None:
         """The rate that its policy allows now: its burst while that is open, else its limit."""
         if self.policy is None:
