@@ -21,13 +21,14 @@ from iokeel.core.drive.retune import LOOK_AGAIN_S
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
-from iokeel.core.state import DriveState, State
+from iokeel.core.state import NEW, DriveState, State
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
 from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.notices import Notices
+from iokeel.outcomes import Outcomes
 from iokeel.report.http import Api, serve
 from iokeel.report.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
@@ -36,14 +37,10 @@ from iokeel.state_store import StateStore
 log = logging.getLogger(__name__)
 
 _SET_TIMEOUT_S = 5.0
-# QEMU will refuse again what it has refused once, so don't ask every second.
-_REJECTED_RETRY_S = 30.0
 _SAVE_INTERVAL_S = 5.0
 # Cgroups follow changes of limits at most this often, and are checked this often without any.
 _BOUND_INTERVAL_S = 2
 _BOUND_AGAIN_S = 10
-# After a start, a saved drive that isn't seen is remembered for so long. Its guest may come yet.
-_FIND_AGAIN_S = 60.0
 
 
 @dataclass
@@ -57,23 +54,21 @@ class Agent:
     state: State = field(default_factory=State)
     storages: DriveStorages = field(init=False)
     cgroups: Cgroups | None = None
-    drive_errors: Counter[DriveId] = field(default_factory=Counter)
-    last_errors: dict[DriveId, IokeelError] = field(default_factory=dict)
-    _started: float = field(default_factory=time.monotonic)
-    _pending: set[DriveId] = field(default_factory=set)
-    _failed: dict[DriveId, float] = field(default_factory=dict)
+    outcomes: Outcomes = field(init=False)
     _changed: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
     _bounding: bool = False
     _bound_at_ns: int = -(10**12)
     _moved: bool = False
-    _notices: Notices = field(default_factory=Notices)
+    _notices: Notices = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _tasks: set[asyncio.Task[object]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.storages = DriveStorages(self.config.storages)
+        self.outcomes = Outcomes(self.config.agent.tick_seconds)
+        self._notices = Notices(self.config.gone)
 
     def vms(self) -> dict[str, VmInfo]:
         """Return all running VMs by name; of two with one name, libvirt's."""
@@ -93,10 +88,11 @@ class Agent:
             self.state,
             self.vms(),
             self.cgroups.held if self.cgroups is not None else {},
-            self.drive_errors,
-            self.last_errors,
+            self.outcomes.errors,
+            self.outcomes.last,
             errors,
             sum(source.reconnects for source in self.sources),
+            self.config.gone,
         )
         return snapshot_of(known, domains)
 
@@ -107,7 +103,7 @@ class Agent:
 
     async def run(self) -> None:
         """Serve until cancelled, then put every drive back to its policy's static limit."""
-        self.state = State(self.config.model, self.store.load(), self.config.tenants)
+        self.remember()
         for source in self.sources:
             source.on_change = self._on_change
         async with contextlib.AsyncExitStack() as stack:
@@ -119,10 +115,14 @@ class Agent:
                 await self._tick_forever([*followers, watcher])
             finally:
                 watcher.cancel()
-                await self._stop()
+                await self.stop()
                 for task in followers:
                     task.cancel()
                 await asyncio.gather(watcher, *followers, return_exceptions=True)
+
+    def remember(self) -> None:
+        """Begin with the state that an earlier agent has saved."""
+        self.state = State(self.config.model, self.store.load(), self.config.tenants)
 
     async def look(self, domains: Collection[str] | None) -> None:
         """Sample all VMs' drives, or some domains' only, decide, and send the orders."""
@@ -136,23 +136,34 @@ class Agent:
                 drives,
                 partial=domains is not None,
                 storages=self._storages_seen(drives.values()) if domains is None else {},
-                keep=domains is not None or time.monotonic() < self._started + _FIND_AGAIN_S,
+                unread=[] if domains is not None else self._unread(drives),
             )
-            self.state, orders = decide(self.state, seen, now_ns)
+            before = self.state
+            self.state, orders = decide(before, seen, now_ns)
             self.metrics.errors["internal"] += self._notices.tell(self.state)
+            self.metrics.errors["config"] += self._notices.tell_gone(self.state)
             self._moved = self._moved or bool(orders)
             if domains is None:
-                self._bound_cgroups(now_ns, partial=seen.keep)
-            if (
-                orders
-            ):  # saved before they are carried out, because a restart after a crash needs them
-                await self._save({order.drive: self.state.drives[order.drive] for order in orders})
+                self._bound_cgroups(now_ns, partial=self._is_unsure())
+            changed = [
+                drive
+                for drive in drives
+                if self.state.drives[drive].policy is not before.drives.get(drive, NEW).policy
+            ]
+            # Saved before orders are carried out, because a restart after a crash needs them.
+            if changed or orders:
+                names = {*changed, *(order.drive for order in orders)}
+                await self._save({drive: self.state.drives[drive] for drive in names})
             for order in orders:
                 self._send(order)
         if self.state.suspects:
             self._spawn(self._look_again({drive.domain for drive in self.state.suspects}))
 
     # The cgroups beneath
+
+    def _is_unsure(self) -> bool:
+        """Return True if there may be VMs that aren't read."""
+        return any(names is None or names for names in (s.unread() for s in self.sources))
 
     def _bound_cgroups(self, now_ns: int, *, partial: bool) -> None:
         """Bring VMs' cgroups up to date, if that is due."""
@@ -240,31 +251,33 @@ class Agent:
             for name in names
         }
 
+    def _unread(self, seen: Collection[DriveId]) -> list[DriveId]:
+        """Return the drives that aren't seen, but whose VMs may run."""
+        vms, unread = self.vms(), [source.unread() for source in self.sources]
+        return [
+            drive
+            for drive in self.state.drives.keys() - seen
+            if drive.domain not in vms
+            and any(names is None or drive.domain in names for names in unread)
+        ]
+
     def _seen(
         self, domains: Collection[str] | None, counters: Mapping[DriveId, Counters]
     ) -> Iterable[tuple[DriveId, DriveSeen]]:
-        now = time.monotonic()
         for name, vm in self.vms().items():
             if domains is not None and name not in domains:
                 continue
             for target, info in vm.drives.items():
                 drive = DriveId(name, target)
-                if drive in self._pending:  # an order is on its way: its limits aren't known
-                    in_force, failed = None, False
-                else:
-                    in_force = info.in_force
-                    failed = self._failed.get(drive, float("inf")) <= now
-                    if drive in self._failed and not failed:
-                        in_force = None
-                policy = vm.policy.for_drive(target) if vm.policy else None
+                in_force, failed, abilities = self.outcomes.seen(drive, info)
                 yield (
                     drive,
                     DriveSeen(
-                        policy,
+                        vm.policy.for_drive(target) if vm.policy else None,
                         counters.get(drive),
                         in_force,
                         failed,
-                        info.abilities,
+                        abilities,
                         self.storages.of(drive),
                         vm.policy.tenant if vm.policy else None,
                     ),
@@ -273,29 +286,26 @@ class Agent:
     # Enforcing
 
     def _send(self, order: SetLimits) -> None:
-        self._pending.add(order.drive)
+        self.outcomes.begun(order.drive)
         self._spawn(self._carry_out(order))
 
-    async def _carry_out(self, order: SetLimits) -> None:
+    async def _carry_out(self, order: SetLimits) -> bool:
+        """Carry out an order, and return whether that succeeded."""
         try:
             await self._set(order)
         except DriveGone as error:
             log.info("%s", error)
+            return False
         except IokeelError as error:
-            rejected = isinstance(error, LimitsRejected)
-            retry_s = _REJECTED_RETRY_S if rejected else self.config.agent.tick_seconds
-            self._failed[order.drive] = time.monotonic() + retry_s
-            self.drive_errors[order.drive] += 1
-            self.metrics.errors["rejected" if rejected else "set"] += 1
-            if self.last_errors.get(order.drive) != error:
-                log.error("%s", error)
-            self.last_errors[order.drive] = error
+            self.metrics.errors["rejected" if isinstance(error, LimitsRejected) else "set"] += 1
+            if self.outcomes.failed(order, error):
+                self._on_change(order.drive.domain)
+            return False
         else:
-            self._failed.pop(order.drive, None)
-            self.last_errors.pop(order.drive, None)
-            log.info("%s: limits set: %s", order.drive, order.reason.value)
+            self.outcomes.succeeded(order)
+            return True
         finally:
-            self._pending.discard(order.drive)
+            self.outcomes.ended(order.drive)
 
     async def _set(self, order: SetLimits) -> None:
         for source in self.sources:
@@ -304,16 +314,16 @@ class Agent:
                 return
         raise DriveGone(str(order.drive), "its guest is no longer there")
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
         """Leave every drive at its policy's static limit, and save that."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         async with self._looking:
             orders = static_limits(self.state)
-            await asyncio.gather(*(self._carry_out(order) for order in orders))
+            done = await asyncio.gather(*(self._carry_out(order) for order in orders))
             left = {
                 order.drive: self.state.drives[order.drive].with_sent(order.limits)
-                for order in orders
-                if order.drive not in self._failed
+                for order, succeeded in zip(orders, done, strict=True)
+                if succeeded
             }
             await self._save({**self.state.drives, **left}, whole=True)
             if self.cgroups is not None:
@@ -328,12 +338,12 @@ class Agent:
                 log.error("%s", error)
             self.metrics.errors["store"] += 1
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.metrics.errors["internal"] += 1
@@ -349,6 +359,7 @@ async def run_agent(config: Config) -> None:
     loop = asyncio.get_running_loop()
     store = StateStore(config.agent.state_dir)
     with store.lock():
+        config = store.keep_tables(config)
         sources: list[Source] = []
         if config.libvirt.enabled:
             from iokeel.hypervisors.libvirt.source import LibvirtSource

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from iokeel.core.counters import DriveId
 from iokeel.core.sharing.storage import StorageId
 from iokeel.core.state import State
+from iokeel.errors import IokeelError
 from iokeel.words.units import iops
 
 log = logging.getLogger(__name__)
 
 
 class Notices:
-    """Logs each change once, when it begins."""
+    """Logs each change once, when it begins.
 
-    def __init__(self) -> None:
+    gone: tables that have gone from the configuration, with their errors (Config.gone).
+    """
+
+    def __init__(self, gone: Mapping[tuple[str, str], IokeelError]) -> None:
+        self._gone = dict(gone)
         self._oversold: set[StorageId] = set()
         self._set_aside: set[DriveId | None] = set()
 
@@ -23,6 +29,17 @@ class Notices:
         """Log the changes since the last state; return how many new errors the law had."""
         self._tell_oversold(state)
         return self._tell_failures(state)
+
+    def tell_gone(self, state: State) -> int:
+        """Log the gone tables that drives name, once; return how many are new."""
+        if not self._gone:
+            return 0
+        named = {("tenants", drive.tenant) for drive in state.drives.values()}
+        named |= {("storage", drive.storage) for drive in state.drives.values()}
+        new = [table for table in self._gone if table in named]
+        for table in new:
+            log.error("%s", self._gone.pop(table))
+        return len(new)
 
     def _tell_oversold(self, state: State) -> None:
         sold = {name: storage for name, storage in state.storages.items() if storage.oversold}

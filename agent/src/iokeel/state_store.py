@@ -13,6 +13,8 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from iokeel.config.last_good import TableId, tables_to_save, with_last_good
+from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
@@ -26,13 +28,20 @@ log = logging.getLogger(__name__)
 
 _CURVES = {"cost_read", "cost_write"}
 _LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
-# SQLite keeps any type in any column. In a damaged file one row may differ from the others.
-_DRIVES = "SELECT {}, {}, {} FROM drives".format(
-    *(f"COALESCE(CAST({name} AS TEXT), '')" for name in ("domain", "target", "state"))
-)
-_CGROUPS = "SELECT {}, {} FROM cgroups".format(
-    *(f"COALESCE(CAST({name} AS TEXT), '')" for name in ("path", "state"))
-)
+
+
+def _select(table: str, *columns: str) -> str:
+    """Return a query of a table's columns as texts.
+
+    SQLite keeps any type in any column, so in a damaged file one row may differ from the others.
+    """
+    texts = ", ".join(f"COALESCE(CAST({column} AS TEXT), '')" for column in columns)
+    return f"SELECT {texts} FROM {table}"
+
+
+_DRIVES = _select("drives", "domain", "target", "state")
+_CGROUPS = _select("cgroups", "path", "state")
+_TABLES = _select("tables", "kind", "name", "text")
 # Raised by text that the agent didn't write.
 _NOT_OURS = (msgspec.DecodeError, ValueError, TypeError, CurveError, PolicyError)
 
@@ -72,14 +81,7 @@ class StateStore:
 
     def load(self) -> dict[DriveId, DriveState]:
         """Return the saved states; none, and a line in the log, if they can't be used."""
-        try:
-            with self._using() as database:
-                rows = database.execute(_DRIVES).fetchall()
-        except sqlite3.Error as error:
-            self._cant_use(str(error))
-            if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
-                self._set_aside()
-            return {}
+        rows = self._read(_DRIVES)
         known = {}
         for domain, target, text in rows:
             drive = DriveId(domain, target)
@@ -89,6 +91,17 @@ class StateStore:
             except _NOT_OURS as error:
                 self._cant_use(f"{drive}: {type(error).__name__}: {error}")
         return known
+
+    def _read(self, query: str) -> list[tuple[str, str, str]]:
+        """Return the rows of a query; none, and a line in the log, if they can't be read."""
+        try:
+            with self._using() as database:
+                return database.execute(query).fetchall()
+        except sqlite3.Error as error:
+            self._cant_use(str(error))
+            if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
+                self._set_aside()
+            return []
 
     def _cant_use(self, why: str) -> None:
         log.warning(
@@ -133,6 +146,36 @@ class StateStore:
         self._saved |= changed
         for drive in gone:
             del self._saved[drive]
+
+    def keep_tables(self, config: Config) -> Config:
+        """Save a configuration's tables, and return it with the last good ones that it lacks.
+
+        Nothing that fails here stops the agent; the log says so.
+        """
+        rows = self._read(_TABLES)
+        kept, unusable = with_last_good(
+            config, {TableId(kind, name): text for kind, name, text in rows}
+        )
+        for why in unusable:
+            self._cant_use(why)
+        changed = tables_to_save(config)
+        try:
+            with self._using() as database:
+                database.executemany(
+                    "DELETE FROM tables WHERE kind = ? AND name = ?", [*changed.keys()]
+                )
+                database.executemany(
+                    "INSERT INTO tables VALUES (?, ?, ?)",
+                    [(*table, text) for table, text in changed.items() if text is not None],
+                )
+        except sqlite3.Error as error:
+            log.error(
+                "%s: can't be written: %s; free some space; until then a restart forgets tenants"
+                " and storages that go from the configuration",
+                self._file,
+                error,
+            )
+        return kept
 
     def load_cgroups(self) -> dict[str, str]:
         """Return the saved texts of cgroups, by path; none if they can't be read."""
@@ -193,6 +236,10 @@ class StateStore:
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS cgroups (path TEXT PRIMARY KEY, state TEXT)"
                 )
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS tables"
+                    " (kind TEXT, name TEXT, text TEXT, PRIMARY KEY (kind, name))"
+                )
             except BaseException:
                 database.close()
                 raise
@@ -210,6 +257,7 @@ class _Kept(NamedTuple):
 
     policy: DrivePolicy | None
     tenant: str | None
+    storage: str | None
     sent: ThrottleLimits | None
     replaced: ThrottleLimits | None
     found: ThrottleLimits | None
@@ -223,6 +271,7 @@ def _kept(known: DriveState) -> _Kept:
     return _Kept(
         known.policy,
         known.tenant,
+        known.storage,
         known.sent.limits,
         known.sent.replaced,
         known.sent.found,
@@ -250,6 +299,7 @@ class _Row(msgspec.Struct):
     priced_for: Mix | None
     policy: DrivePolicy | None = None  # a row of an older version has none
     tenant: str | None = None
+    storage: str | None = None
 
 
 _ROWS = msgspec.json.Decoder(_Row)
@@ -266,6 +316,7 @@ def _text(kept: _Kept) -> str:
         kept.priced_for,
         kept.policy,
         kept.tenant,
+        kept.storage,
     )
     return msgspec.json.encode(row).decode()
 
@@ -276,6 +327,7 @@ def _state(text: str) -> DriveState:
         checked(row.policy, "the saved policy")
     return DriveState(
         policy=row.policy,
+        storage=row.storage,
         tenant=row.tenant,
         credit=Credit(row.credit_seconds, row.credit_open),
         pricing=Pricing(mix=row.priced_for),

@@ -263,9 +263,9 @@ class Fleet:
     def _look(self, tick: int, record: Record, only: set[int] | None = None) -> None:
         if only is None and tick - 1 in self.faults.down:
             self._restart(tick)
-        keep = only is not None or tick < self._started + FIND_AGAIN_S
+        unread = [*self.state.drives] if tick < self._started + FIND_AGAIN_S else []
         storages = {} if only is not None else self._storages(tick)
-        seen = Observation(self._drives(tick, only), only is not None, storages, keep)
+        seen = Observation(self._drives(tick, only), only is not None, storages, unread)
         self.state, orders = decide(self.state, seen, self._now_ns)
         for order in orders:
             i = self._index[order.drive]

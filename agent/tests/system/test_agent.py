@@ -96,6 +96,28 @@ def test_a_bad_policy_lifts_no_limit_when_the_agent_restarts(
     eventually(lambda: limited(host, 2000))
 
 
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_tenant_that_goes_from_the_configuration_lifts_no_limit(
+    guest: Vm, host: Host, end: signal.Signals
+) -> None:
+    set_metadata(host, "db1", '<policy tenant="acme"><drive target="vda"/></policy>')
+    with HostAgent(host, "[tenants.acme]\nlimit = 800\n") as agent:
+        eventually(lambda: limited(host, 800))
+        agent.stop(end)
+    for _ in range(2):
+        with HostAgent(host) as agent:
+            eventually(lambda: limited(host, 800))
+            told = eventually(lambda: agent.drive("db1")["error"])
+            assert told["where"] == "[tenants.acme]"
+            assert agent.says("write an empty [tenants.acme]")
+            assert agent.metrics()['iokeel_agent_errors_total{kind="config"}'] == 1
+            assert limited(host, 800)
+    with HostAgent(host, "[tenants.acme]\n") as agent:
+        eventually(lambda: blkdeviotune(host, "db1") == {})
+        assert agent.drive("db1")["error"] is None
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+
+
 def test_limits_changed_by_hand_are_put_back_and_counted(guest: Vm, agent: HostAgent) -> None:
     host = agent.host
     in_charge(agent)

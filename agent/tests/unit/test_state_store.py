@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iokeel.core.counters import DriveId, Flow
@@ -53,10 +53,11 @@ policies = st.builds(
     separate_budgets=st.booleans(),
 )
 states = st.builds(
-    lambda policy, tenant, sent, credit, pricing: DriveState(
-        policy=policy, tenant=tenant, credit=credit, pricing=pricing, sent=sent
+    lambda policy, storage, tenant, sent, credit, pricing: DriveState(
+        policy=policy, storage=storage, tenant=tenant, credit=credit, pricing=pricing, sent=sent
     ),
     policy=st.none() | policies,
+    storage=st.none() | st.text(max_size=5),
     tenant=st.none() | st.text(max_size=5),
     sent=st.builds(
         Sent,
@@ -85,7 +86,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 @given(st.dictionaries(drives, states, max_size=5))
-@settings(max_examples=50)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
     with TemporaryDirectory() as name:
         StateStore(Path(name)).save(known, whole=True)
@@ -94,6 +95,7 @@ def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
     for drive, state in known.items():
         back = loaded[drive]
         assert (back.policy, back.tenant) == (state.policy, state.tenant)
+        assert back.storage == state.storage
         assert (back.credit, back.sent) == (state.credit, state.sent)
         assert back.pricing == state.pricing
         if back.pricing.mix is not None:

@@ -88,9 +88,10 @@ def drive_complaints(reports: Sequence[VmReport]) -> Iterator[str]:
     for report in reports:
         if report.policy_error is not None:
             yield f"policy error: {report.policy_error.error()}"
-        for drive in report.drives:
-            if drive.error is not None:
-                yield f"error: {drive.error.error()}"
+    # Drives of one tenant or storage have the same error.
+    errors = {d.error.error(): None for report in reports for d in report.drives if d.error}
+    for error in errors:
+        yield f"error: {error}"
 
 
 def _cells(drive: DriveReport) -> dict[str, str]:

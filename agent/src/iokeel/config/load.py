@@ -85,7 +85,7 @@ def parse(data: bytes, file: str) -> Config:
     model = _model(raw.curve, file)
     try:
         classes = {**BUILTIN_CLASSES, **dict(_classes(raw, file))}
-        tenants = dict(_tenants(raw, file))
+        tenants = dict(tenants_of(raw, file))
         vms = tuple(_vms(raw, classes, file))
     except PolicyError as error:
         raise ConfigError(error.where, error.what, error.mend) from None
@@ -97,8 +97,9 @@ def parse(data: bytes, file: str) -> Config:
         classes,
         tenants,
         vms,
-        dict(_storages(raw, model, file)),
+        dict(storages_of(raw, model, file)),
         _cgroup(raw.cgroup),
+        {kind: values[kind] for kind in ("tenants", "storage") if kind in values},
     )
 
 
@@ -191,14 +192,18 @@ def _classes(raw: Root, file: str) -> Iterator[tuple[str, DrivePolicy]]:
         yield name, override(DrivePolicy(), _given(table), where, str)
 
 
-def _tenants(raw: Root, file: str) -> Iterator[tuple[str, TenantPolicy]]:
+def tenants_of(raw: Root, file: str) -> Iterator[tuple[str, TenantPolicy]]:
+    """Yield the tenants by name. Raises PolicyError."""
     for name, table in raw.tenants.items():
         tenant = _tenant(table)
         checked(tenant, f"{file}, [tenants.{name}]", str)
         yield name, tenant
 
 
-def _storages(raw: Root, model: CostModel, file: str) -> Iterator[tuple[StorageId, StorageConfig]]:
+def storages_of(
+    raw: Root, model: CostModel, file: str
+) -> Iterator[tuple[StorageId, StorageConfig]]:
+    """Yield the storages by name. model: for those without curves. Raises ConfigError."""
     taken: dict[object, str] = {}
     for name, table in raw.storage.items():
         where = f"{file}, [storage.{name}]"

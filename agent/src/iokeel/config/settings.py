@@ -11,6 +11,7 @@ from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
+from iokeel.errors import IokeelError
 
 
 class Address(NamedTuple):
@@ -74,6 +75,11 @@ class StorageConfig:
     source: StorageId | None = None
     drives: tuple[str, ...] = ()
 
+    @property
+    def places(self) -> tuple[object, ...]:
+        """The device, path and source that it is, those of them that are given."""
+        return tuple(place for place in (self.device, self.path, self.source) if place is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class CgroupConfig:
@@ -88,7 +94,11 @@ class CgroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole configuration. classes: the built-in ones too."""
+    """The whole configuration. classes: the built-in ones too.
+
+    tables: the tables of tenants and storages as they are written, by kind ("tenants", "storage")
+    and name. gone: those that it lacks, whose last good ones are in force, with their errors.
+    """
 
     agent: AgentConfig = AgentConfig()
     libvirt: LibvirtConfig = LibvirtConfig()
@@ -99,3 +109,5 @@ class Config:
     vms: tuple[VmConfig, ...] = ()
     storages: Mapping[StorageId, StorageConfig] = field(default_factory=dict)
     cgroup: CgroupConfig = CgroupConfig()
+    tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)

@@ -81,8 +81,8 @@ def backstop(
 
 def vm_orders(
     state: State, devices: Mapping[DriveId, Sequence[str]], margin: float = 1.0
-) -> dict[str, CgroupOrder]:
-    """Return the settings for each VM's group.
+) -> dict[str, CgroupOrder | None]:
+    """Return the settings for each VM's group; None if it stays as it is.
 
     devices: of this host (MAJOR:MINOR), those that each drive's requests reach, such as a logical
     volume and the disk below it; a drive that isn't in it may reach any. A VM has bounds on a
@@ -97,8 +97,11 @@ def vm_orders(
         if known.policy is not None:
             weights[drive.domain] += known.policy.weight
             by_tenant[known.tenant or ""] += known.policy.weight
-    orders = {}
+    orders: dict[str, CgroupOrder | None] = {}
     for vm, drives in vms.items():
+        if any(known.is_unsure for _, known in drives):
+            orders[vm] = None
+            continue
         if not weights[vm]:  # it has no policy
             continue
         there: dict[str, list[DriveState]] = {}

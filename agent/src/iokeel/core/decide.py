@@ -47,9 +47,11 @@ from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
 from iokeel.core.state import (
     NEW,
+    NOT_DIVIDED,
     DriveState,
     Finding,
     Measured,
+    NotDivided,
     Sent,
     Share,
     State,
@@ -65,17 +67,19 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     """Look at drives once, and return which limits to change.
 
     now_ns: the monotonic clock. The same input gives the same output; the same observation twice
-    sends nothing the second time. Drives that are not seen are forgotten, unless the observation
-    is partial or says to keep them. A drive on which the law fails is set aside: its limits stay,
+    sends nothing the second time. Drives that are neither seen nor unread are forgotten, unless the
+    observation is partial. A drive on which the law fails is set aside: its limits stay,
     the others are served, and State.failures has the error.
     """
     models = _models(state.model, state.storages if seen.partial else seen.storages)
-    drives = dict(state.drives) if seen.partial or seen.keep else {}
+    drives = dict(state.drives)
+    if not seen.partial:
+        drives = {drive: drives[drive] for drive in seen.unread if drive in drives}
     failures: dict[DriveId | None, Exception] = {}
     for drive, now in seen.drives.items():
         before = state.drives.get(drive, NEW)
         try:
-            drives[drive] = _with_reading(before, now, models[now.storage])
+            drives[drive] = _with_reading(before, now, models)
         except Exception as error:
             drives[drive], failures[drive] = before, error
     storages, shares = state.storages, None
@@ -92,7 +96,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
             continue
         before, known = state.drives.get(drive, NEW), drives[drive]
         share = known.share if shares is None else shares.get(drive)
-        model, storage = models[now.storage], storages.get(now.storage or "")
+        model, storage = models[known.storage], storages.get(known.storage or "")
         if storage is None and seen.partial:  # its storage may not be known yet
             split_size = before.sent.limits.split_size if before.sent.limits else None
         else:
@@ -140,19 +144,23 @@ def _models(
     return defaultdict(lambda: default, own)
 
 
-def _with_reading(before: DriveState, seen: DriveSeen, model: CostModel) -> DriveState:
+def _with_reading(
+    before: DriveState, seen: DriveSeen, models: Mapping[str | None, CostModel]
+) -> DriveState:
     """Return a drive's state with its policy, rates, demand and credit brought up to a reading.
 
-    If its policy is unknown, the last good one stays. From here on the law only reads that.
+    If its policy or its storage is unknown, the last known one stays. From here on the law only
+    reads that.
     """
     policy, tenant = seen.policy, seen.tenant
     if policy is UNKNOWN:
         policy, tenant = before.policy, before.tenant
+    storage = before.storage if seen.storage is None else seen.storage
     limits, charged = before.sent.limits, before.abilities.cost_curve
     measured = measure(
         before.measured,
         seen.counters,
-        model,
+        models[storage],
         charged=limits is not None and limits.cost_read is not None,
     )
     did, rate = measured.rates, measured.rate
@@ -168,7 +176,7 @@ def _with_reading(before: DriveState, seen: DriveSeen, model: CostModel) -> Driv
             credit = NO_CREDIT
     return DriveState(
         policy,
-        seen.storage,
+        storage,
         tenant,
         before.abilities,
         measured,
@@ -184,7 +192,7 @@ def _with_reading(before: DriveState, seen: DriveSeen, model: CostModel) -> Driv
 def _look(
     before: DriveState,
     known: DriveState,
-    share: Share | None,
+    share: Share | NotDivided | None,
     seen: DriveSeen,
     model: CostModel,
     split_size: int | None,
@@ -194,10 +202,17 @@ def _look(
 
     known: its state with the new reading. split_size: the part size of its large reads.
     """
-    policy, allowed = known.policy, _allowed(known, share)
-    if policy is None and seen.policy is UNKNOWN:
+    policy = known.policy
+    if seen.policy is UNKNOWN and (policy is None or _is_out_of_date(known, seen)):
         return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN)), None
-    if policy is None or allowed is None:
+    if policy is None:
+        return _release(known, seen)
+    if share is NOT_DIVIDED:
+        if policy.limit is None or known.sent.limits is not None:
+            return known._replace(finding=Finding(Verdict.NOT_DIVIDED)), None
+        share = None  # a new drive's own limit needn't wait for a division
+    allowed = _allowed(known, share)
+    if allowed is None:
         return _release(known, seen)
     if share is not None and _finds_its_own(before, known, seen):
         return known._replace(share=share, finding=Finding()), None
@@ -295,6 +310,17 @@ def _sent(
     ), True
 
 
+def _is_out_of_date(known: DriveState, seen: DriveSeen) -> bool:
+    """Return whether a restarted agent can't go by the policy that an earlier one saved.
+
+    Other limits than those saved with it are in force: maybe a later policy's, which couldn't be
+    saved. Without any limits, as after a restart of its guest, an old policy is better than none.
+    """
+    sent = known.sent
+    fits = seen.in_force in (sent.limits, sent.replaced, UNLIMITED)
+    return known.pricing.base is None and not (seen.in_force is not None and fits)
+
+
 def _finds_its_own(before: DriveState, known: DriveState, seen: DriveSeen) -> bool:
     """Return whether a restarted agent sees its own limits; it can judge them in a tick."""
     is_first = before.measured.counters is None and known.measured.counters is not None
@@ -315,6 +341,7 @@ def _release(
         abilities=seen.abilities,
         measured=Measured(kept.counters, kept.rates, kept.rate, kept.mix),
         demand=known.demand._replace(backlogged=False, backlogged_ns=0),
+        share=None,
         finding=finding,
         sent=Sent(retunes=known.sent.retunes, overwritten=known.sent.overwritten),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class DriveSeen(NamedTuple):
     policy: None if the drive validly has none; UNKNOWN if that can't be told now. counters: None if
     they can't be read now. in_force: its limits, None if they aren't known. failed: the last order
     to this drive was not carried out. abilities: those of its QEMU. storage: the name of its
-    storage, None if that isn't known. tenant: its owner.
+    storage, None if that can't be told now. tenant: its owner.
     """
 
     policy: DrivePolicy | UnknownPolicy | None
@@ -44,11 +44,11 @@ class Observation:
     """One snapshot.
 
     partial: other drives exist that are not looked at this time. storages: by name, those that
-    drives are on; empty in a partial snapshot. keep: drives that are not seen may come back, as
-    they do just after the agent's start.
+    drives are on; empty in a partial snapshot. unread: drives that are not seen, but may be there:
+    their VM can't be read now.
     """
 
     drives: Mapping[DriveId, DriveSeen]
     partial: bool = False
     storages: Mapping[str, StorageSeen] = field(default_factory=dict)
-    keep: bool = False
+    unread: Collection[DriveId] = ()

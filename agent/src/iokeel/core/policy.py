@@ -88,6 +88,29 @@ class UnknownPolicy(Enum):
 
 UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
+
+@dataclass(frozen=True, slots=True)
+class PolicyInPart:
+    """A domain's policy that names drives in vain.
+
+    A drive that it doesn't cover may be the one that was meant, so the policy of that is unknown.
+    """
+
+    policy: DomainPolicy
+
+    def for_drive(self, target: str) -> DrivePolicy | UnknownPolicy:
+        """Return a drive's policy as far as it is known."""
+        return self.policy.for_drive(target) or UNKNOWN
+
+    @property
+    def tenant(self) -> str | None:
+        """Its tenant."""
+        return self.policy.tenant
+
+
+#: What a source tells of a domain that may have a policy.
+ToldPolicy = DomainPolicy | PolicyInPart | UnknownPolicy
+
 # Classes that are always there; configuration may add to them and override them.
 BUILTIN_CLASSES: Mapping[str, DrivePolicy] = {
     "bronze": DrivePolicy(limit=1_000, burst=2_000, weight=50),

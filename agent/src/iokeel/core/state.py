@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId, Rates
@@ -26,6 +26,7 @@ class Verdict(Enum):
 
     NO_POLICY = "it has no policy and is left alone"
     POLICY_UNKNOWN = "its policy has never been read, so its limits stay as they are"
+    NOT_DIVIDED = "its share is not known yet, so its limits stay as they are"
     NO_LIMIT = "its policy sets no limit"
     UNKNOWN = "its rates are not known yet"
     IDLE = "it is idle"
@@ -141,8 +142,25 @@ class Share:
     cut: float = 0.0
 
 
+class NotDivided(Enum):
+    """Stands for the share of a drive in no division yet, which is not the same as none.
+
+    A restarted agent doesn't know what an earlier one's division allowed. A drive without a share
+    may do all that its policy allows.
+    """
+
+    NOT_DIVIDED = "not divided"
+
+
+NOT_DIVIDED: Final = NotDivided.NOT_DIVIDED
+
+
 class DriveState(NamedTuple):  # a tuple, because a copy with changes costs least
-    """The law's memory of a drive."""
+    """The law's memory of a drive.
+
+    storage: the last one known; None if it never was. share: None if nothing is divided that the
+    drive has a part in.
+    """
 
     policy: DrivePolicy | None = None
     storage: str | None = None
@@ -151,7 +169,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     measured: Measured = Measured()
     demand: Demand = Demand()
     credit: Credit = Credit()
-    share: Share | None = None
+    share: Share | NotDivided | None = NOT_DIVIDED
     pricing: Pricing = Pricing()
     finding: Finding = Finding()
     sent: Sent = Sent()
@@ -161,17 +179,24 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         return self._replace(sent=self.sent._replace(limits=limits))
 
     @property
+    def is_unsure(self) -> bool:
+        """Whether it isn't known what it may do, so that its limits stay as they are."""
+        return self.finding.verdict in (Verdict.POLICY_UNKNOWN, Verdict.NOT_DIVIDED)
+
+    @property
     def ceiling(self) -> int | None:
         """The rate that its policy allows now: its burst while that is open, else its limit."""
         if self.policy is None:
             return None
-        return self.policy.burst if self.credit.open else self.policy.limit
+        if self.credit.open and self.policy.burst is not None:
+            return self.policy.burst
+        return self.policy.limit
 
     @property
     def allowed(self) -> float | None:
         """The rate that policy and share allow now; None if nothing limits the drive."""
         rate, share = self.ceiling, self.share
-        if share is None:
+        if share is None or share is NOT_DIVIDED:
             return rate
         return share.most if rate is None else min(share.most, rate)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import UNKNOWN, DomainPolicy, UnknownPolicy
+from iokeel.core.policy import UNKNOWN, ToldPolicy
 from iokeel.errors import IokeelError
 from iokeel.host.process import Process
 
@@ -41,7 +41,7 @@ class VmInfo:
 
     name: str
     drives: Mapping[str, DriveInfo]
-    policy: DomainPolicy | UnknownPolicy | None = UNKNOWN
+    policy: ToldPolicy | None = UNKNOWN
     policy_error: IokeelError | None = None
     process: Process | None = None
 
@@ -79,6 +79,12 @@ class Source(Protocol):
 
     def vms(self) -> Mapping[str, VmInfo]:
         """Return the running VMs by name, as last seen. Does no I/O."""
+
+    def unread(self) -> Collection[str] | None:
+        """Return the names of VMs that aren't in vms() but may run; None if any may.
+
+        A VM that can't be read for long is in either of them until it certainly doesn't run.
+        """
 
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float

@@ -1,4 +1,4 @@
-"""A domain's XML: its name, its QEMU, its disks and their throttle groups."""
+"""A domain's XML: its name, its disks and their throttle groups."""
 
 from __future__ import annotations
 
@@ -38,13 +38,11 @@ class DomainXml:
     """A domain's XML, as far as the agent needs it.
 
     throttle_groups: the limits of its <throttlegroups>, by name; without those that make no sense.
-    emulator: the path of its QEMU.
     """
 
     name: str
     disks: tuple[Disk, ...]
     throttle_groups: Mapping[str, ThrottleLimits] = field(default_factory=dict)
-    emulator: str | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -64,7 +62,6 @@ def parse_domain(xml: str | bytes) -> DomainXml:
         name,
         tuple(_disks(root)),
         dict(_throttle_groups(root)),
-        root.findtext("devices/emulator"),
     )
 
 

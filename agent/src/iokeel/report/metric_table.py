@@ -275,6 +275,7 @@ ERROR_KINDS = {
     "busy": "a QMP socket serves another client",
     "cgroup": "the kernel refused a setting of a VM's cgroup",
     "closed": "a QMP connection has ended",
+    "config": "a tenant or storage has gone from the configuration and stays as it was",
     "connect": "libvirtd or a QMP socket can't be reached",
     "controller": "a VM's cgroup has no I/O controller",
     "internal": "a fault of the agent's own: please report what its log says",

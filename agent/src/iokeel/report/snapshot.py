@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple, Protocol
 
@@ -19,7 +19,16 @@ from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import NEW, DriveState, Measured, Share, State, StorageState, Verdict
+from iokeel.core.state import (
+    NEW,
+    NOT_DIVIDED,
+    DriveState,
+    Measured,
+    Share,
+    State,
+    StorageState,
+    Verdict,
+)
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import VmInfo
 
@@ -70,7 +79,7 @@ class DriveSnapshot(NamedTuple):
     priced_for: the mix of requests that they were made for; None if it was not known.
     pricing_error_ratio: how far above its rate they would hold the present mix. binding: the fields
     of limits that the last interval used up. throttled_s: how long a limit held it in all. errors:
-    orders that failed; error: that of the last one, if it failed.
+    orders that failed; error: that of the last one, if it failed, or else of its tenant or storage.
     """
 
     id: DriveId
@@ -172,7 +181,8 @@ class Known:
     """References to the daemon's knowledge, from which a snapshot is made.
 
     cgroups: settings in VMs' cgroups, by VM, file and device. drive_errors: orders that failed,
-    by drive; last_errors: of drives whose last order failed.
+    by drive; last_errors: of drives whose last order failed. gone: tables of tenants and storages
+    that have gone from the configuration (Config.gone).
     """
 
     state: State
@@ -182,6 +192,15 @@ class Known:
     last_errors: Mapping[DriveId, IokeelError]
     errors: Mapping[str, int]
     reconnects: int
+    gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)
+
+    def error_of(self, drive: DriveId, state: DriveState) -> IokeelError | None:
+        """Return what is wrong with a drive, if anything is."""
+        return (
+            self.last_errors.get(drive)
+            or self.gone.get(("tenants", state.tenant or ""))
+            or self.gone.get(("storage", state.storage or ""))
+        )
 
 
 def snapshot_of(
@@ -223,7 +242,7 @@ def _drive(drive: DriveId, known: Known, now_ns: int) -> DriveSnapshot:
         write=_direction(measured, write=True),
         normalized_iops=measured.rate,
         allowed_iops=state.allowed,
-        share=state.share,
+        share=None if state.share is NOT_DIVIDED else state.share,
         mode=mode,
         limits=sent.limits,
         limits_reason=sent.reason,
@@ -238,7 +257,7 @@ def _drive(drive: DriveId, known: Known, now_ns: int) -> DriveSnapshot:
         retunes=sent.retunes,
         overwritten=sent.overwritten,
         errors=known.drive_errors.get(drive, 0),
-        error=known.last_errors.get(drive),
+        error=known.error_of(drive, state),
     )
 
 

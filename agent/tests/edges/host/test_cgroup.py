@@ -189,6 +189,18 @@ def test_bounds_are_set_and_taken_away_in_v2(host: Host, memory: Memory) -> None
     assert groups.held == {}
 
 
+def test_a_group_is_left_as_it_is_while_its_vms_share_is_not_known(
+    host: Host, memory: Memory
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    cgroups(host, memory).apply({"db1": ORDER}, {"db1": qemu})
+    after = cgroups(host, memory)  # a new agent
+    after.apply({"db1": None}, {"db1": qemu})
+    assert (group / "io.max").read_text() == MAX
+    after.apply({}, {"db1": qemu})
+    assert (group / "io.max").read_text() == UNSET
+
+
 def test_bounds_are_set_and_taken_away_in_v1(tmp_path: Path, memory: Memory) -> None:
     host = Host(tmp_path, version=1)
     group, qemu = host.guest(1, "db1")

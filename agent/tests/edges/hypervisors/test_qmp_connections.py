@@ -124,6 +124,23 @@ async def test_a_change_of_what_is_wrong_is_told_too(
     assert ["no such" in lines(caplog)[0], "nobody" in lines(caplog)[1]] == [True, True]
 
 
+async def test_a_vm_may_run_until_nobody_listens(folder: Path) -> None:
+    async def babble(_reader: object, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello\n")
+        writer.close()
+
+    path = folder / "db1.qmp"
+    async with running(vm(path)) as source:
+        assert source.unread() == {"db1"}
+        await until(lambda: not source.unread())
+        server = await asyncio.start_unix_server(babble, path)
+        source.announce("db1")
+        await until(lambda: source.errors["protocol"])
+        assert source.unread() == {"db1"}
+        assert source.vms() == {}
+        server.close()
+
+
 async def test_a_vm_that_is_announced_is_connected_to_at_once(folder: Path) -> None:
     server = QmpServer(folder / "db1.qmp")
     async with running(vm(server.path)) as source:

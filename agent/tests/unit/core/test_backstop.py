@@ -24,7 +24,7 @@ from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.storage import StoragePolicy
-from iokeel.core.state import DriveState, Pricing, Sent, State, StorageState
+from iokeel.core.state import DriveState, Finding, Pricing, Sent, State, StorageState, Verdict
 
 KIB = 1024
 
@@ -143,7 +143,8 @@ def state(**drives: DriveState) -> State:
 def orders(known: State, *devices: tuple[str, ...], margin: float = 1.0) -> dict[str, CgroupOrder]:
     """Return the orders where the drives come to these devices, in their order; the last to all."""
     more = repeat(devices[-1])
-    return vm_orders(known, dict(zip(known.drives, chain(devices, more), strict=False)), margin)
+    on = dict(zip(known.drives, chain(devices, more), strict=False))
+    return {vm: order for vm, order in vm_orders(known, on, margin).items() if order is not None}
 
 
 def test_a_vm_is_bounded_by_what_its_drives_may_do_together() -> None:
@@ -168,6 +169,8 @@ def test_a_drive_that_may_be_anywhere_leaves_its_vm_without_bounds() -> None:
     drives = state(a_vda=held(100.0), a_vdb=held(200.0), b_vda=held(5.0))
     devices = {DriveId("a", "vda"): SDA, DriveId("b", "vda"): SDA}
     found = vm_orders(drives, devices)
+    assert found["a"] is not None
+    assert found["b"] is not None
     assert found["a"].limits == {"8:0": IoMax()}
     assert found["b"].limits == {"8:0": backstop(DEFAULT_MODEL, 5.0)}
 
@@ -221,6 +224,16 @@ def test_a_tenants_weight_is_spread_over_its_vms() -> None:
 def test_the_tightest_latency_target_of_a_device_counts() -> None:
     drives = state(a_vda=held(1.0, latency_target_ms=5), a_vdb=held(1.0, latency_target_ms=2))
     assert orders(drives, SDA)["a"].latency_targets_s == {"8:0": 0.002}
+
+
+@pytest.mark.parametrize("verdict", [Verdict.POLICY_UNKNOWN, Verdict.NOT_DIVIDED])
+def test_a_group_stays_as_it_is_while_a_drives_share_is_not_known(verdict: Verdict) -> None:
+    unsure = held(None)._replace(finding=Finding(verdict))
+    devices = dict.fromkeys((DriveId("db1", "vda"), DriveId("db1", "vdb")), ("8:0",))
+    known = dict(zip(devices, (held(1000.0), unsure), strict=True))
+    assert vm_orders(State(drives=known), devices) == {"db1": None}
+    known[DriveId("db1", "vdb")] = held(1000.0)
+    assert vm_orders(State(drives=known), devices)["db1"] is not None
 
 
 def test_a_vm_without_a_policy_is_left_alone() -> None:

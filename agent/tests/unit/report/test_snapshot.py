@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import State
-from iokeel.errors import LimitsRejected, PolicyError
+from iokeel.errors import IokeelError, LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.snapshot import Known, snapshot_of
 from iokeel.report.to_records import storage_reports, vm_reports
@@ -121,3 +122,10 @@ def test_only_the_snapshot_reads_the_laws_state(file: Path) -> None:
         for alias in node.names
     }
     assert file.name == "snapshot.py" or not names & LAW
+
+
+def test_drives_tell_that_their_tenant_or_storage_has_gone() -> None:
+    gone = IokeelError("[storage.sda]", "has gone", "put it back")
+    shown = snapshot_of(replace(known(), gone={("storage", "sda"): gone}))
+    assert shown.vms["web1"].drives["vdb"].error == gone
+    assert shown.vms["db1"].drives["vda"].error == REJECTED, "its own error comes first"

@@ -83,16 +83,17 @@ class Cgroups:
 
     def apply(
         self,
-        orders: Mapping[str, CgroupOrder],
+        orders: Mapping[str, CgroupOrder | None],
         processes: Mapping[str, Process],
         *,
         partial: bool = False,
     ) -> None:
         """Carry out the orders for VMs' groups, and put all other groups back.
 
-        processes: the QEMUs by VM; a VM without one is skipped. partial: whether some VMs may not
-        be known yet; then the other groups stay as they are. Raises nothing: a failure is logged
-        once, counted, and tried again with the next call.
+        orders: by VM; a group with None stays as it is. processes: the QEMUs by VM; a VM without
+        one is skipped. partial: whether some VMs may not be known yet; then the other groups stay
+        as they are. Raises nothing: a failure is logged once, counted, and tried again with the
+        next call.
         """
         if self._hierarchy is None:
             if orders:
@@ -101,7 +102,11 @@ class Cgroups:
                 )
             return
         groups = dict(self._found(orders, processes, self._hierarchy))
-        steady = {path: self._steady(path, orders[vm]) for path, vm in groups.items()}
+        steady = {
+            path: self._steady(path, order)
+            for path, vm in groups.items()
+            if (order := orders[vm]) is not None
+        }
         self._limits = {path: order.limits for path, order in steady.items()}
         values = {
             path: dict(wanted(order, path, self._hierarchy, self._sys))
@@ -117,7 +122,7 @@ class Cgroups:
         failed = {path for path, setting, value in changes if not self._write(path, setting, value)}
         self._done = {path: done for path, done in values.items() if path not in failed}
         if not partial:
-            for path in self._groups.keys() - values.keys():
+            for path in self._groups.keys() - groups.keys():
                 self._put_back(path)
         self._save()
         self.held = {
@@ -137,7 +142,7 @@ class Cgroups:
 
     def _found(
         self,
-        orders: Mapping[str, CgroupOrder],
+        orders: Mapping[str, CgroupOrder | None],
         processes: Mapping[str, Process],
         hierarchy: Hierarchy,
     ) -> Iterator[tuple[Path, str]]:

@@ -3,51 +3,90 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import libvirt
 
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import UNKNOWN
+from iokeel.core.policy import ToldPolicy
 from iokeel.errors import DriveGone, LimitsRejected, PolicyError
+from iokeel.hypervisors.libvirt.passthrough import put_patched
+from iokeel.hypervisors.qmp.drives import QmpDrive
+from iokeel.hypervisors.qmp.throttle_groups import knows_more
 from iokeel.hypervisors.source import VmInfo
 from iokeel.policy_xml.domain import VOLUME, Disk, DomainXml, parse_domain, pool_type
-from iokeel.policy_xml.iotune import from_libvirt
+from iokeel.policy_xml.iotune import from_libvirt, to_libvirt
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A running domain. reads_groups: whether its throttle groups are read at each tick."""
+    """A running domain.
+
+    id: libvirt's number of it, another one at each start. abilities: those of its QEMU; None if
+    that hasn't been asked.
+    """
 
     xml: DomainXml
     info: VmInfo
-    reads_groups: bool = False
+    id: int
+    abilities: Abilities | None = None
+
+    @property
+    def reads_groups(self) -> bool:
+        """Whether its throttle groups are read at each tick."""
+        return (
+            self.abilities is not None
+            and self.abilities.counts
+            and has_policy(self.info.policy, self.info.drives)
+        )
 
 
-def describe(
-    connection: Any, name: str
-) -> tuple[str, dict[str, ThrottleLimits | None], dict[str, str | None]]:
-    """Return a running domain's XML, and the limits and the paths of its disks by target.
+class Description(NamedTuple):
+    """A running domain's XML and number, and the limits and the paths of its disks by target.
 
-    Limits are None if they aren't known. Raises libvirtError, DriveGone or PolicyError.
+    A limit of None isn't known. A disk that is unplugged meanwhile has no limits.
+    """
+
+    text: str
+    id: int
+    limits: dict[str, ThrottleLimits | None]
+    paths: dict[str, str | None]
+
+
+def describe(connection: Any, name: str) -> Description:
+    """Return a running domain as libvirt describes it.
+
+    Raises libvirtError, DriveGone or PolicyError.
     """
     handle = connection.lookupByName(name)
     if not handle.isActive():
         raise DriveGone(name, "does not run")
     text = handle.XMLDesc(0)
     xml = parse_domain(text)
-    live = libvirt.VIR_DOMAIN_AFFECT_LIVE
-    limits = {
-        disk.target: xml.throttle_groups.get(disk.throttle_groups[0])
-        if disk.throttle_groups
-        else from_libvirt(handle.blockIoTune(disk.target, live))
-        for disk in xml.disks
-    }
-    return text, limits, {disk.target: _real_path(connection, disk.path) for disk in xml.disks}
+    limits: dict[str, ThrottleLimits | None] = {}
+    for disk in xml.disks:
+        if disk.throttle_groups:
+            limits[disk.target] = xml.throttle_groups.get(disk.throttle_groups[0])
+        elif (found := _tuned(handle, disk.target)) is not None:
+            limits[disk.target] = found
+    paths = {disk.target: _real_path(connection, disk.path) for disk in xml.disks}
+    return Description(text, handle.ID(), limits, paths)
+
+
+def _tuned(handle: Any, target: str) -> ThrottleLimits | None:
+    """Return a disk's limits; None if the domain no longer has it."""
+    try:
+        return from_libvirt(handle.blockIoTune(target, libvirt.VIR_DOMAIN_AFFECT_LIVE))
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_INVALID_ARG:
+            return None
+        raise
 
 
 def _real_path(connection: Any, path: str | None) -> str | None:
@@ -67,12 +106,9 @@ def _real_path(connection: Any, path: str | None) -> str | None:
     return f"rbd:{real}" if kind == "rbd" else path
 
 
-def limits_any(info: VmInfo) -> bool:
-    """Return True if a policy limits any of a domain's drives, or if it may do so."""
-    if info.policy is UNKNOWN:
-        return True
-    policies = [info.policy.for_drive(target) for target in info.drives] if info.policy else []
-    return any(policy is not None and policy.limit is not None for policy in policies)
+def has_policy(policy: ToldPolicy | None, targets: Collection[str]) -> bool:
+    """Return True if any of a domain's drives has a policy, or if it may have one."""
+    return policy is not None and any(policy.for_drive(t) is not None for t in targets)
 
 
 def own_group(xml: DomainXml, drive: DriveId, disk: Disk) -> str | None:
@@ -91,3 +127,30 @@ def own_group(xml: DomainXml, drive: DriveId, disk: Disk) -> str | None:
         f"its throttle groups ({', '.join(disk.throttle_groups)}) throttle other drives too",
         "give it a throttlefilter with a group of its own",
     )
+
+
+def put_limits(
+    handle: Any,
+    drive: DriveId,
+    disk: Disk,
+    group: str | None,
+    limits: ThrottleLimits,
+    abilities: Abilities,
+    reached: QmpDrive | None,
+) -> QmpDrive | None:
+    """Put a drive's limits in force. Blocks. Raises LimitsRejected or libvirtError.
+
+    A QEMU that knows curves gets all fields in one command first. libvirt's call then leaves the
+    curve as it is, because QEMU keeps a field that it isn't given. The other way round, limits for
+    a curve would be in force without it for a while, and limits without one would be refused.
+
+    group, reached: see put_patched.
+    """
+    found = None
+    if knows_more(abilities):
+        found = put_patched(handle, drive, disk, group, limits, abilities, reached)
+    if group is not None:
+        handle.setThrottleGroup(group, to_libvirt(limits), libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    else:
+        handle.setBlockIoTune(drive.target, to_libvirt(limits), libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    return found

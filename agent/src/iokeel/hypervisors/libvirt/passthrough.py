@@ -1,7 +1,7 @@
 """QMP commands that libvirt has no API for, past libvirt.
 
-Such a command marks the domain as tainted (custom-monitor). So none is sent to a domain unless a
-policy limits one of its drives; without that there is no curve to set.
+Such a command marks the domain as tainted (custom-monitor). So none is sent to a domain unless one
+of its drives has a policy, or had one; without that there is no curve to set.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from typing import Any, TypeVar
 import libvirt_qemu
 import msgspec
 
-from iokeel.core.abilities import Abilities
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.qmp.drives import Block, QmpDrive, drives_of, setting, target_of
-from iokeel.hypervisors.qmp.throttle_groups import QUERY_GROUPS, Group
+from iokeel.hypervisors.qmp.throttle_groups import (
+    QUERY_GROUPS,
+    Group,
+    QemuAbilities,
+    SchemaEntry,
+)
 from iokeel.policy_xml.domain import Disk, DomainXml
 
 T = TypeVar("T")
 
 _QUERY_GROUPS = json.dumps({"execute": QUERY_GROUPS})
+_QUERY_SCHEMA = json.dumps({"execute": "query-qmp-schema"})
 _QUERY_BLOCK = json.dumps({"execute": "query-block"})
 # Before the name of a domain's throttle group, in the id of its object.
 _OBJECT_PREFIX = "throttle-"
@@ -36,8 +42,22 @@ class _Blocks(msgspec.Struct):
     blocks: list[Block] = msgspec.field(name="return")
 
 
+class _Schema(msgspec.Struct):
+    entries: list[SchemaEntry] = msgspec.field(name="return")
+
+
 _GROUPS = msgspec.json.Decoder(_Groups)
 _BLOCKS = msgspec.json.Decoder(_Blocks)
+_SCHEMA = msgspec.json.Decoder(_Schema)
+
+
+def ask_abilities(handle: Any) -> Abilities:
+    """Return the abilities of the QEMU that runs a domain. Raises libvirtError.
+
+    The emulator in the domain's XML doesn't tell: an upgrade puts another one in its place.
+    """
+    schema = _ask(handle, _QUERY_SCHEMA, _SCHEMA)
+    return STOCK if schema is None else QemuAbilities.of(schema.entries).throttle
 
 
 def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group] | None:
@@ -73,14 +93,14 @@ def put_patched(
     abilities: Abilities,
     reached: QmpDrive | None,
 ) -> QmpDrive | None:
-    """Set the patches' fields of a drive's limits, after libvirt has set the others.
+    """Set a drive's limits, all fields in one command.
 
     throttle_group: the group of its throttlefilter that is its own; None if iotune limits it.
     reached: the drive as QMP reaches it, as last returned from here; None makes a query. Returns
     None if there was nothing to set. Raises LimitsRejected or libvirtError.
     """
     if throttle_group is None and limits.unlimited:
-        return None  # it has just left its group, and so has no curve
+        return None  # it leaves its group, and so its curve
     reached = reached or _find(handle, disk, throttle_group)
     if reached is None or reached.shares:
         if limits.cost_read is None:
@@ -88,16 +108,15 @@ def put_patched(
         raise LimitsRejected(
             str(drive),
             "it has no throttle group of its own, so it gets no cost curve",
-            "give it a group_name that no other disk has",
+            "give it a group_name that no other disk has; it gets stock limits for now",
         )
-    # QEMU has no command for the patches' fields alone, so this sets all of them again.
     name, arguments = setting(reached, limits, abilities)
     command = json.dumps({"execute": name, "arguments": arguments})
     answer = json.loads(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
     if "error" in answer:
         said = str(answer["error"]["desc"])
         what = f"QEMU took no cost curve: {said}"
-        raise LimitsRejected(str(drive), what, "trying again later", said=said)
+        raise LimitsRejected(str(drive), what, "it gets stock limits for now", said=said)
     return reached
 
 

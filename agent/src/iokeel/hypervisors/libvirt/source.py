@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -13,24 +12,24 @@ from urllib.parse import urlsplit
 
 import libvirt
 
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, UnknownPolicy
-from iokeel.errors import DriveGone, IokeelError, PolicyError, TargetsMissing
+from iokeel.core.policy import UNKNOWN, DrivePolicy, PolicyInPart, ToldPolicy
+from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
 from iokeel.host.process import guest
-from iokeel.hypervisors.abilities import abilities_of
 from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
-from iokeel.hypervisors.libvirt.domain import Domain, describe, limits_any, own_group
+from iokeel.hypervisors.libvirt.domain import Domain, describe, has_policy, own_group, put_limits
 from iokeel.hypervisors.libvirt.events import Events
-from iokeel.hypervisors.libvirt.passthrough import put_patched
+from iokeel.hypervisors.libvirt.passthrough import ask_abilities
 from iokeel.hypervisors.libvirt.readings import counters_of, read_all
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.hypervisors.qmp.limits import from_group
-from iokeel.hypervisors.qmp.throttle_groups import Group, QemuAbilities, keep_patched, knows_more
+from iokeel.hypervisors.qmp.throttle_groups import Group, keep_patched
 from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
 from iokeel.policy_xml.domain import DomainXml, parse_domain
-from iokeel.policy_xml.iotune import from_libvirt, to_libvirt
+from iokeel.policy_xml.iotune import from_libvirt
 from iokeel.policy_xml.policy import check_targets, parse_policy
 
 log = logging.getLogger(__name__)
@@ -52,10 +51,10 @@ class LibvirtSource(Reports):
         self._is_local = not urlsplit(uri).netloc
         self._classes = classes
         self._domains: dict[str, Domain] = {}
+        self._running: set[str] | None = None  # as libvirtd lists them; None before the first list
         self._stale: asyncio.Queue[str] = asyncio.Queue()
         self._calls = Calls(uri)
         self._events = Events(self._calls, self._stale.put_nowait, self._tuned)
-        self._abilities: dict[tuple[str, int, int], asyncio.Future[QemuAbilities]] = {}
         self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
@@ -67,7 +66,9 @@ class LibvirtSource(Reports):
         while True:
             try:
                 await self._events.connect(_CALL_TIMEOUT_S)
-                await self._resync()
+                # libvirtd may have started again, and counts domains anew.
+                self._domains = {n: replace(d, abilities=None) for n, d in self._domains.items()}
+                await self.resync()
             except IokeelError as error:
                 self.errors["connect"] += 1
                 if str(error) != told:
@@ -92,6 +93,10 @@ class LibvirtSource(Reports):
     def vms(self) -> Mapping[str, VmInfo]:
         """Return the running domains by name, as last seen. Does no I/O."""
         return {name: domain.info for name, domain in self._domains.items()}
+
+    def unread(self) -> Collection[str] | None:
+        """Return the domains that run but haven't been read; None before libvirtd lists them."""
+        return None if self._running is None else self._running - self._domains.keys()
 
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float
@@ -124,7 +129,7 @@ class LibvirtSource(Reports):
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force through blkdeviotune, or through the drive's own throttle group.
 
-        The patches' fields, which libvirt doesn't know, go to QEMU's monitor afterwards. libvirt's
+        If QEMU knows fields that libvirt doesn't, all of them go to its monitor first. libvirt's
         own view of the limits stays true.
         """
         domain = self._domains.get(drive.domain)
@@ -132,8 +137,12 @@ class LibvirtSource(Reports):
         disk = next((d for d in disks if d.target == drive.target), None)
         if domain is None or disk is None:
             raise DriveGone(str(drive), "is no longer there")
-        abilities = domain.info.drives[drive.target].abilities
-        values = to_libvirt(limits)
+        abilities = domain.abilities
+        if abilities is None:  # such as that of a drive whose policy went while no agent ran
+            abilities = await self._ask_abilities(drive.domain, timeout_s)
+            if (now := self._domains.get(drive.domain)) is not None and now.id == domain.id:
+                self._domains[drive.domain] = replace(now, abilities=abilities)
+            self.announce(drive.domain)
         group = own_group(domain.xml, drive, disk)
         # If it is stale (another device has the target now), QEMU knows no such device and
         # refuses. The next try then looks for it again.
@@ -141,13 +150,7 @@ class LibvirtSource(Reports):
 
         def put(connection: Any) -> QmpDrive | None:
             handle = connection.lookupByName(drive.domain)
-            if group is not None:
-                handle.setThrottleGroup(group, values, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-            else:
-                handle.setBlockIoTune(drive.target, values, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-            if not knows_more(abilities):
-                return None
-            return put_patched(handle, drive, disk, group, limits, abilities, reached)
+            return put_limits(handle, drive, disk, group, limits, abilities, reached)
 
         self._orders[drive.domain] += 1
         try:
@@ -184,17 +187,19 @@ class LibvirtSource(Reports):
         while True:
             await asyncio.sleep(RESYNC_S)
             try:
-                await self._resync()
+                await self.resync()
             except IokeelError as error:
                 self.errors["refresh"] += 1
                 log.warning("%s", error)
 
-    async def _resync(self) -> None:
+    async def resync(self) -> None:
+        """Read all running domains again. Raises IokeelError if libvirtd doesn't list them."""
         flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
         running = await self._calls.call(
             lambda connection: {domain.name() for domain in connection.listAllDomains(flags)},
             _CALL_TIMEOUT_S,
         )
+        self._running = running
         for name in self._domains.keys() - running:
             self._forget(name)
         await asyncio.gather(*(self._refresh(name) for name in running))
@@ -202,7 +207,7 @@ class LibvirtSource(Reports):
     async def _refresh(self, name: str) -> None:
         """Read a domain again. One that can't be read now stays as it is."""
         try:
-            text, limits, paths = await self._calls.call(
+            text, number, limits, paths = await self._calls.call(
                 lambda connection: describe(connection, name), _CALL_TIMEOUT_S, name
             )
             process = await asyncio.to_thread(guest, name) if self._is_local else None
@@ -214,36 +219,48 @@ class LibvirtSource(Reports):
             log.warning("%s", error)
             return
         xml = parse_domain(text)
-        abilities = (await self._abilities_of(xml.emulator)).throttle
         before = self._domains.get(name)
         policy, policy_error = self._policy(xml, text, before)
+        abilities = before.abilities if before is not None and before.id == number else None
+        if abilities is None and has_policy(policy, xml.targets):
+            try:
+                abilities = await self._ask_abilities(name, _CALL_TIMEOUT_S)
+            except IokeelError as error:  # until the next look it counts as stock QEMU
+                self.errors["refresh"] += 1
+                log.warning("%s", error)
         drives = {}
         for target in xml.targets:
             drive = DriveId(name, target)
             in_force = self._with_patched(drive, limits.get(target))
-            drives[target] = DriveInfo(target, paths[target], in_force, abilities)
+            drives[target] = DriveInfo(target, paths[target], in_force, abilities or STOCK)
             self._reached.pop(drive, None)
             if drive in self._limits:
                 self._limits[drive] = _UNREAD
         info = VmInfo(name, drives, policy, policy_error, process)
-        self._domains[name] = Domain(xml, info, abilities.counts and limits_any(info))
+        self._domains[name] = Domain(xml, info, number, abilities)
+        if self._running is not None:
+            self._running.add(name)
         if before is None or before.info != info:
             self.on_change(name)
 
-    async def _abilities_of(self, emulator: str | None) -> QemuAbilities:
-        """Return the abilities of a QEMU binary; each version of a binary is asked once."""
+    async def _ask_abilities(self, name: str, timeout_s: float) -> Abilities:
+        """Return the abilities of the QEMU that runs a domain. Raises IokeelError.
+
+        If libvirt passes no commands on, it can't be sent a curve either, and counts as stock QEMU.
+        """
         try:
-            status = os.stat(emulator or "")
-        except OSError:
-            return QemuAbilities()
-        key = (str(emulator), status.st_mtime_ns, status.st_size)
-        if key not in self._abilities:
-            self._abilities[key] = asyncio.ensure_future(abilities_of(key[0]))
-        return await self._abilities[key]
+            return await self._calls.call(
+                lambda connection: ask_abilities(connection.lookupByName(name)),
+                timeout_s,
+                name,
+            )
+        except LimitsRejected as error:
+            log.warning("%s: can't ask its QEMU (%s); using stock limits", name, error.what)
+            return STOCK
 
     def _policy(
         self, xml: DomainXml, text: str, before: Domain | None
-    ) -> tuple[DomainPolicy | UnknownPolicy | None, IokeelError | None]:
+    ) -> tuple[ToldPolicy | None, IokeelError | None]:
         """Return a domain's policy, or its last good one, and what is wrong with the new one."""
         last = before.info if before else None
         where = f"domain {xml.name}"
@@ -252,12 +269,13 @@ class LibvirtSource(Reports):
         except PolicyError as bad:
             self._complain(bad, last, "; the last good policy stays")
             return (last.policy if last else UNKNOWN), bad
+        if policy is None:
+            return None, None
         try:
-            if policy is not None:
-                check_targets(policy, xml.targets, where)
+            check_targets(policy, xml.targets, where)
         except TargetsMissing as missing:
             self._complain(missing, last, "; the other drives are served")
-            return policy, missing
+            return PolicyInPart(policy), missing
         return policy, None
 
     def _complain(self, error: PolicyError, last: VmInfo | None, more: str) -> None:
@@ -267,6 +285,8 @@ class LibvirtSource(Reports):
             log.error("%s%s", error, more)
 
     def _forget(self, name: str) -> None:
+        if self._running is not None:
+            self._running.discard(name)
         if self._domains.pop(name, None) is not None:
             self.on_change(name)
 

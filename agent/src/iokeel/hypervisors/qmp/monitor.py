@@ -18,6 +18,7 @@ from dataclasses import replace
 from iokeel.config.settings import VmConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.policy import PolicyInPart, ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
 from iokeel.host.process import Process
 from iokeel.hypervisors.backoff import delays
@@ -52,6 +53,7 @@ class Monitor:
         self._abilities = QemuAbilities()
         self._drives: dict[str, QmpDrive] = {}
         self._shut_down = False
+        self.may_run = True  #: False once nobody listens at its socket
         self._wake = asyncio.Event()
         self._counters = DriveCounters(vm, reports, self._wake.set, self._note_in_force)
         self._orders = 0  # changes whenever limits are set: those read before are stale then
@@ -158,6 +160,7 @@ class Monitor:
         self._connection = connection
         self._counters.connected(self._abilities)
         self._shut_down, self._told = False, ""
+        self.may_run = True
         log.info("VM %s: connected, %d drives", self._vm.name, len(self._drives))
         return connection
 
@@ -192,7 +195,8 @@ class Monitor:
 
     def _unreachable(self, error: MonitorLost | CommandFailed) -> None:
         self._report(error)
-        if error.kind in ("missing", "stale") and self._vm.name in self._known:
+        self.may_run = error.kind not in ("missing", "stale")
+        if not self.may_run and self._vm.name in self._known:
             del self._known[self._vm.name]
             self._drives = {}
             self._counters.follow({}, {})
@@ -245,9 +249,12 @@ class Monitor:
                     drives[target] = replace(drive, in_force=limits)
 
     def _publish(self) -> None:
-        name, policy = self._vm.name, self._vm.policy
+        name = self._vm.name
+        policy: ToldPolicy = self._vm.policy
         before = self._known.get(name)
         error = self._policy_error()
+        if isinstance(error, TargetsMissing):
+            policy = PolicyInPart(self._vm.policy)
         if error is not None and (before is None or before.policy_error != error):
             self._reports.errors["policy"] += 1
             log.error("%s", error)

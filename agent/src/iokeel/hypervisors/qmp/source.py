@@ -50,6 +50,12 @@ class QmpSource(Reports):
         """Return the running VMs by name, as last seen. Does no I/O."""
         return self._known
 
+    def unread(self) -> Collection[str]:
+        """Return the VMs whose QEMU hasn't been asked yet, although it may run."""
+        return {name for name, monitor in self._monitors.items() if monitor.may_run} - {
+            *self._known
+        }
+
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float
     ) -> Mapping[DriveId, Counters]:

@@ -1,0 +1,86 @@
+"""Tenants and storages that go from the configuration, by the state store that keeps them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from iokeel.config.load import parse
+from iokeel.config.settings import Config
+from iokeel.state_store import StateStore
+
+ACME = "[tenants.acme]\nlimit = 600\nreservation = 50\n"
+FAST = '[storage.fast]\ndevice = "/dev/sda"\ncapacity = 4000\ncurve_read = [["4k", 1], ["1m", 9]]\n'
+GONE = {("tenants", "acme"), ("storage", "fast")}
+
+
+def started(folder: Path, text: str) -> Config:
+    """Return the configuration that an agent runs by, after those before it."""
+    return StateStore(folder).keep_tables(parse(text.encode(), "agent.toml"))
+
+
+def test_what_is_written_is_what_holds(tmp_path: Path) -> None:
+    first = started(tmp_path, ACME + FAST)
+    assert first == parse((ACME + FAST).encode(), "agent.toml")
+    assert first.gone == {}
+
+
+def test_tables_that_have_gone_stay_as_they_were_last(tmp_path: Path) -> None:
+    first = started(tmp_path, ACME + FAST)
+    for _ in range(2):
+        later = started(tmp_path, "")
+        assert later.tenants == first.tenants
+        assert later.storages == first.storages
+        assert later.gone.keys() == GONE
+    error = later.gone["tenants", "acme"]
+    assert error.where == "[tenants.acme]"
+    assert "put it back, or write an empty [tenants.acme]" in error.mend
+    again = started(tmp_path, "[tenants.acme]\nlimit = 700\n" + FAST)
+    assert again.gone == {}
+    assert started(tmp_path, "").tenants["acme"].limit == 700
+
+
+def test_an_empty_table_lifts_what_was_there(tmp_path: Path) -> None:
+    started(tmp_path, ACME + FAST)
+    assert started(tmp_path, "[tenants.acme]\n[storage.fast]\n").tenants["acme"].limit is None
+    later = started(tmp_path, "")
+    assert (later.tenants, later.storages, later.gone) == ({}, {}, {})
+
+
+def test_a_storage_that_is_renamed_has_not_gone(tmp_path: Path) -> None:
+    started(tmp_path, FAST)
+    renamed = FAST.replace("fast", "quick").replace("4000", "5000")
+    assert [*started(tmp_path, renamed).storages] == ["quick"]
+    assert started(tmp_path, renamed).gone == {}
+
+
+def test_a_table_that_makes_no_sense_any_more_is_told_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    started(tmp_path, ACME + FAST)
+    for text in ("", "[", '{"limit": -1}', "[" * 9999, '{"no": 1}'):
+        with sqlite3.connect(tmp_path / "state.db") as database:
+            database.execute("UPDATE tables SET text = ? WHERE name = 'acme'", [text])
+        database.close()
+        caplog.clear()
+        assert started(tmp_path, "").gone.keys() == {("storage", "fast")}
+        assert "[tenants.acme]" in caplog.text
+
+
+def test_a_damaged_file_is_set_aside_and_tables_are_kept_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "state.db").write_bytes(b"not a database" * 99)
+    assert started(tmp_path, ACME).gone == {}
+    assert "can't be used" in caplog.text
+    assert started(tmp_path, "").gone.keys() == {("tenants", "acme")}
+
+
+def test_a_folder_that_can_not_be_written_is_told_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "state.db").mkdir()
+    assert started(tmp_path, ACME).tenants["acme"].limit == 600
+    assert "a restart forgets tenants and storages" in caplog.text

@@ -1,0 +1,119 @@
+"""Limits of a libvirt drive on the patched QEMU itself, after each command that sets them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iokeel.core.abilities import PATCHED
+from iokeel.core.counters import DriveId
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.drive.envelope import limits_for
+from iokeel.core.drive.exact import exact_limits
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.errors import LimitsRejected
+from iokeel.hypervisors.libvirt.domain import put_limits
+from iokeel.policy_xml.domain import Disk
+from testing.lab.qemu import binaries
+from testing.monitored import Monitored
+from testing.qmp_client import QmpError
+
+pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
+EXACT = exact_limits(DEFAULT_MODEL, 1000)
+STOCK = limits_for(DEFAULT_MODEL, 1000)
+BY_HAND = ThrottleLimits(iops_total=77)
+
+
+class Handle:
+    """A domain of libvirt's, which sends QEMU what libvirt does: the fields that it knows."""
+
+    def __init__(self, qemu: Monitored) -> None:
+        self.qemu = qemu
+        self.seen: list[tuple[int, int, bool]] = []  # iops-total, iops-size, a curve
+
+    def send(self, command: str, **arguments: Any) -> None:
+        self.qemu.ask(command, **arguments)
+        limits = [group["limits"] for group in self.qemu.ask("query-throttle-groups")]
+        self.seen += [(x["iops-total"], x["iops-size"], bool(x["cost-read"])) for x in limits]
+
+    def setThrottleGroup(self, group: str, values: dict[str, int], _flags: int) -> None:
+        limits = {"iops-total": values["total_iops_sec"], "iops-size": values["size_iops_sec"]}
+        path = f"/objects/throttle-{group}"
+        self.send("qom-set", path=path, property="limits", value=limits)
+
+    def setBlockIoTune(self, target: str, values: dict[str, int], _flags: int) -> None:
+        rest = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
+        if values["size_iops_sec"]:  # otherwise libvirt leaves it out
+            rest["iops_size"] = values["size_iops_sec"]
+        name = f"/machine/peripheral/{target}/virtio-backend"
+        self.send("block_set_io_throttle", id=name, iops=values["total_iops_sec"], **rest)
+
+    def command(self, _handle: object, text: str, _flags: int) -> str:
+        request = json.loads(text)
+        try:
+            if request["execute"] == "query-block":
+                return json.dumps({"return": self.qemu.ask("query-block")})
+            self.send(request["execute"], **request["arguments"])
+        except QmpError as error:
+            return json.dumps({"error": {"desc": str(error)}})
+        return json.dumps({"return": {}})
+
+
+@pytest.fixture
+def handle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
+    """A domain with a patched QEMU: vda has limits of its own, vdb a throttlefilter."""
+    with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
+        folder = Path(name)
+        (folder / "a").write_bytes(bytes(1 << 20))
+        command: list[str | Path] = [
+            *(binaries() / "qemu-system-x86_64", "-L", "/usr/share/qemu"),
+            *("-L", "/usr/share/seabios", "-M", "q35,accel=tcg", "-nodefaults"),
+            *("-display", "none", "-S", "-m", "32"),
+            *("-blockdev", f"file,node-name=fa,filename={folder}/a"),
+            *("-device", "virtio-blk-pci,drive=fa,id=vda"),
+            *("-object", "throttle-group,id=throttle-limit0"),
+        ]
+        qemu = Monitored(folder, command, "db1")
+        made = Handle(qemu)
+        monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", made.command)
+        yield made
+        qemu.end()
+
+
+def put(handle: Handle, group: str | None, limits: ThrottleLimits) -> None:
+    target = "vda" if group is None else "vdb"
+    disk = Disk(target, alias=target)
+    put_limits(handle, DriveId("db1", target), disk, group, limits, PATCHED, None)
+
+
+@pytest.mark.parametrize("group", [None, "limit0"])
+@pytest.mark.parametrize("back", [UNLIMITED, BY_HAND, STOCK])
+def test_a_curve_comes_and_goes_with_the_limits_that_need_it(
+    handle: Handle, group: str | None, back: ThrottleLimits
+) -> None:
+    put(handle, group, EXACT)
+    put(handle, group, EXACT._replace(iops_total=500))
+    put(handle, group, STOCK)
+    put(handle, group, EXACT)
+    needs_curve = {1000, 500}
+    assert needs_curve <= {iops for iops, _, _ in handle.seen}
+    assert all(curve for iops, _, curve in handle.seen if iops in needs_curve)
+    put(handle, group, back)
+    left = [group["limits"] for group in handle.qemu.ask("query-throttle-groups")]
+    assert [(x["iops-total"], x["cost-read"]) for x in left if x["iops-total"]] == [
+        (back.iops_total, []) for _ in range(1) if back.iops_total
+    ]
+
+
+@pytest.mark.parametrize("group", [None, "limit0"])
+def test_a_curve_that_qemu_refuses_changes_nothing(handle: Handle, group: str | None) -> None:
+    put(handle, group, STOCK)
+    before = list(handle.seen)
+    with pytest.raises(LimitsRejected, match="took no cost curve"):
+        put(handle, group, EXACT._replace(iops_size=4096))
+    assert handle.seen == before

@@ -1,0 +1,342 @@
+"""No fault lifts a limit: the agent, on a libvirt that is made up, with faults in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import libvirt
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from iokeel.config.load import parse
+from iokeel.daemon import Agent
+from iokeel.errors import IokeelError
+from iokeel.hypervisors.libvirt.source import LibvirtSource
+from iokeel.report.prometheus import Metrics
+from iokeel.state_store import StateStore
+
+NAMES = ("db1", "db2")
+FAULTS = ("hang", "refuse", "libvirtd", "disk full", "guest starts again")
+CLASS_LIMIT = 500
+TOLERANCE = 1.08 * 1.03  # what a shift may cost, and the error of `cost` below
+
+
+def cost(kib: float) -> float:
+    """Return the published cost of a request; a line that is within 2.2 % of its table."""
+    return 0.39 + 0.1475 * kib
+
+
+def highest_rate(limits: dict[str, int]) -> float:
+    """Return the highest normalized rate that limits of libvirt's let through."""
+    iops, iops_size = limits.get("total_iops_sec", 0), limits.get("size_iops_sec", 0)
+    bps = limits.get("total_bytes_sec", 0)
+    rates = []
+    for kib in (4, 5, 6, 7, 8, 16, 64, 128, 256, 1024):
+        units = max(1.0, kib * 1024 / iops_size) if iops_size else 1.0
+        requests = [iops / units] * bool(iops) + [bps / (kib * 1024)] * bool(bps)
+        rates.append(min(requests, default=float("inf")) * cost(kib))
+    return max(rates)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy's attributes and its drive; valid: to an agent that has all classes."""
+
+    text: str
+    limit: int | None = None
+    tenant: bool = False
+    valid: bool = True
+    needs_class: bool = False
+
+
+def policies() -> st.SearchStrategy[Policy | None]:
+    limits = st.sampled_from([300, 1000, 5000])
+    drive = '<iokeel:drive target="vda" limit="{}"/>'
+    return st.one_of(
+        st.none(),
+        limits.map(lambda n: Policy(f">{drive.format(n)}", n)),
+        limits.map(lambda n: Policy(f' tenant="acme">{drive.format(n)}', n, tenant=True)),
+        st.just(Policy(' tenant="acme"><iokeel:drive target="vda"/>', tenant=True)),
+        st.just(Policy('><iokeel:drive target="vda"/>')),
+        st.just(Policy(' class="small">', CLASS_LIMIT, needs_class=True)),
+        st.just(Policy(f">{drive.format(-5)}", valid=False)),
+        st.just(Policy(' class="nowhere">', valid=False)),
+        st.just(Policy('><iokeel:drive target="vdz" limit="9"/>', valid=False)),
+        st.just(Policy('><iokeel:drive target="vda" limt="9"/>', valid=False)),
+    )
+
+
+def refusal(code: int) -> libvirt.libvirtError:
+    error = libvirt.libvirtError("made up")
+    error.err = (code, 0, "made up", 2, None, None, None, 0, 0)
+    return error
+
+
+@dataclass
+class Domain:
+    """A running domain with one drive, as a handle of libvirt's."""
+
+    host: LimitsHold
+    title: str
+    number: int = 1
+    policy: Policy | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+    readable: bool = True
+    refuses: bool = False
+
+    def name(self) -> str:
+        return self.title
+
+    def isActive(self) -> int:
+        return 1
+
+    def ID(self) -> int:
+        return self.number
+
+    def XMLDesc(self, _flags: int) -> str:
+        if not self.readable:
+            raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        metadata = ""
+        if self.policy is not None:
+            start = '<iokeel:policy xmlns:iokeel="urn:iokeel:policy:1"'
+            metadata = f"<metadata>{start}{self.policy.text}</iokeel:policy></metadata>"
+        disk = '<disk><target dev="vda"/></disk>'
+        return f"<domain><name>{self.title}</name>{metadata}<devices>{disk}</devices></domain>"
+
+    def blockIoTune(self, _target: str, _flags: int) -> dict[str, int]:
+        return dict(self.limits)
+
+    def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
+        if not self.readable:
+            raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        if self.refuses:
+            self.refuses = False
+            raise refusal(libvirt.VIR_ERR_OPERATION_FAILED)
+        self.host.check(self, values)
+        self.limits = {name: value for name, value in values.items() if value}
+
+
+class LimitsHold(RuleBasedStateMachine):
+    """Holds that no order is above what the last valid policy and configuration allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.exits = contextlib.ExitStack()
+        self.exits.enter_context(patch("libvirt.open", lambda _uri: self))
+        no_answer = patch("libvirt_qemu.qemuMonitorCommand", lambda *_: '{"return": []}')
+        self.exits.enter_context(no_answer)
+        self.folder = Path(self.exits.enter_context(TemporaryDirectory()))
+        self.domains = {name: Domain(self, name) for name in NAMES}
+        self.good: dict[str, Policy | None] = dict.fromkeys(NAMES)
+        self.tables: dict[str, int | None] = {}  # acme's limit and the storage's capacity
+        self.has_class = True
+        self.is_full = False
+        self.is_late = False  # a policy has been seen that couldn't be saved
+        self.forgets = False  # the agent may not know what it has set
+        self.libvirtd = True
+        self.bounds = "all"
+        self.lifted: list[object] = []
+
+    # libvirt's connection
+
+    def listAllDomains(self, _flags: int) -> list[Domain]:
+        if not self.libvirtd:
+            raise refusal(libvirt.VIR_ERR_RPC)
+        return [*self.domains.values()]
+
+    def lookupByName(self, name: str) -> Domain:
+        if not self.libvirtd:
+            raise refusal(libvirt.VIR_ERR_RPC)
+        return self.domains[name]
+
+    def close(self) -> None:
+        pass
+
+    # What holds
+
+    def check(self, domain: Domain, values: dict[str, int]) -> None:
+        """Note limits that are above what is allowed. It can't fail in one of the agent's tasks."""
+        good = self.good[domain.title]
+        if good is None:
+            return
+        most = [good.limit]
+        # A drive that is new to the agent has no share before the first look at all.
+        is_new = not domain.limits or self.forgets
+        if self.bounds == "all" or (self.bounds == "one look" and not is_new):
+            most += [self.tables.get("fast"), self.tables.get("acme") if good.tenant else None]
+        least = min((bound for bound in most if bound is not None), default=None)
+        if least is not None and highest_rate(values) > TOLERANCE * least:
+            self.lifted.append((domain.title, values, least))
+
+    # The agent
+
+    @contextlib.contextmanager
+    def disk(self) -> Iterator[None]:
+        """Let the agent write its state only if the disk isn't full."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if self.is_full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    def do(self, work: Any) -> None:
+        async def wait() -> None:
+            await work
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(others)
+
+        with self.disk():
+            self.loop.run_until_complete(wait())
+        assert not self.lifted
+
+    @initialize(policies=st.tuples(*[policies()] * len(NAMES)))
+    def first_start(self, policies: tuple[Policy | None, ...]) -> None:
+        for name, policy in zip(NAMES, policies, strict=True):
+            self.domains[name].policy = policy
+        self.start(acme=600, fast=4000, has_class=True)
+        self.look()
+
+    @rule(
+        killed=st.booleans(),
+        damaged=st.sampled_from([False, False, False, True]),
+        acme=st.sampled_from([600, None, "gone"]),
+        fast=st.sampled_from([4000, None, "gone"]),
+        has_class=st.booleans(),
+        first=st.sampled_from([None, *NAMES]),
+    )
+    def restart(
+        self,
+        killed: bool,
+        damaged: bool,
+        acme: Any,
+        fast: Any,
+        has_class: bool,
+        first: str | None,
+    ) -> None:
+        if not killed:
+            self.bounds = "policy"  # nobody divides any more
+            self.do(self.agent.stop())
+            self.bounds = "all"
+            self.is_late &= self.is_full
+        self.lock.__exit__(None, None, None)
+        if damaged:
+            for file in self.folder.glob("state.db*"):
+                file.unlink()
+            (self.folder / "state.db").write_bytes(b"not a database" * 99)
+            self.tables.clear()
+            self.forgets = True
+        self.start(acme, fast, has_class)
+        if first is not None:
+            self.look_at_one(first)
+        self.look()
+
+    def start(self, acme: Any, fast: Any, has_class: bool) -> None:
+        text = f"[classes.small]\nlimit = {CLASS_LIMIT}\n" * has_class
+        if acme != "gone":
+            text += "[tenants.acme]\n" + (f"limit = {acme}\n" if acme else "")
+            self.tables["acme"] = acme
+        if fast != "gone":
+            text += "[storage.fast]\n"
+            text += f'drives = ["*/vda"]\ncapacity = {fast}\n' if fast else ""
+            self.tables["fast"] = fast
+        self.has_class = has_class
+        with self.disk():
+            store = StateStore(self.folder)
+            self.lock = store.lock()
+            self.lock.__enter__()
+            config = store.keep_tables(parse(text.encode(), "agent.toml"))
+            self.do(self._begin(config, store))
+
+    async def _begin(self, config: Any, store: StateStore) -> None:
+        self.source = LibvirtSource("test://host/", config.classes)
+        self.agent = Agent(config, [self.source], store, Metrics())
+        self.agent.remember()
+
+    def resync(self) -> None:
+        """Have the agent read all domains, and note the policies that it can go by."""
+        with contextlib.suppress(IokeelError):
+            self.do(self.source.resync())
+        for name, domain in self.domains.items():
+            policy = domain.policy
+            if not (self.libvirtd and domain.readable):
+                continue
+            if policy is None or (policy.valid and (self.has_class or not policy.needs_class)):
+                self.is_late |= self.is_full and self.good[name] != policy
+                self.good[name] = policy
+
+    @rule()
+    def look(self) -> None:
+        self.resync()
+        self.do(self.agent.look(None))
+
+    @rule()
+    def settle(self) -> None:
+        """Look until all is set that can be, and find each limit in force."""
+        for domain in self.domains.values():
+            domain.refuses = False
+        for _ in range(2):
+            self.look()
+        for name, domain in self.domains.items():
+            good = self.good[name]
+            if self.libvirtd and domain.readable and good is not None and good.limit is not None:
+                assert domain.limits or self.forgets
+        self.forgets &= self.is_full
+
+    @rule(name=st.sampled_from(NAMES))
+    def look_at_one(self, name: str) -> None:
+        self.resync()
+        self.bounds = "one look"
+        self.do(self.agent.look({name}))
+        self.bounds = "all"
+
+    # Faults
+
+    @rule(name=st.sampled_from(NAMES), policy=policies())
+    def change_policy(self, name: str, policy: Policy | None) -> None:
+        self.domains[name].policy = policy
+        self.look()
+
+    @rule(name=st.sampled_from(NAMES), kind=st.sampled_from(FAULTS))
+    def fault(self, name: str, kind: str) -> None:
+        """Begin or end a fault of a guest, or of the host."""
+        domain = self.domains[name]
+        match kind:
+            case "hang":
+                domain.readable = not domain.readable
+            case "refuse":
+                domain.refuses = True
+            case "libvirtd":
+                self.libvirtd = not self.libvirtd
+            case "disk full":
+                self.is_full = not self.is_full
+                self.forgets = True
+            case "guest starts again" if not self.is_late:
+                self.domains[name] = Domain(self, name, domain.number + 1, domain.policy)
+        self.look()
+
+    def teardown(self) -> None:
+        self.lock.__exit__(None, None, None)
+        self.loop.close()
+        self.exits.close()
+
+
+LimitsHold.TestCase.settings = settings(
+    max_examples=40,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=[*HealthCheck],
+)
+TestLimitsHold = pytest.mark.timeout(300)(LimitsHold.TestCase)
