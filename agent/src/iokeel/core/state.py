@@ -165,7 +165,8 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         """The rate that its policy allows now: its burst while that is open, else its limit."""
         if self.policy is None:
             return None
-        return self.policy.burst if self.credit.open else self.policy.limit
+        burst = self.policy.burst if self.credit.open else None
+        return burst if burst is not None else self.policy.limit
 
     @property
     def allowed(self) -> float | None:
