@@ -267,6 +267,7 @@ class Agent:
                         info.abilities,
                         self.storages.of(drive),
                         vm.policy.tenant if vm.policy else None,
+                        vm.policy.vm if vm.policy else None,
                     ),
                 )
 

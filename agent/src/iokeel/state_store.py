@@ -18,7 +18,7 @@ from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DrivePolicy, checked
-from iokeel.core.state import Credit, DriveState, Pricing, Sent
+from iokeel.core.state import Credit, DriveState, Pricing, Sent, VmPart
 from iokeel.errors import ConfigError, CurveError, IokeelError, PolicyError
 
 log = logging.getLogger(__name__)
@@ -191,6 +191,7 @@ class _Kept(NamedTuple):
     credit_open: bool
     granted_seconds: float
     priced_for: Mix | None
+    vm: VmPart | None
 
 
 def _kept(known: DriveState) -> _Kept:
@@ -204,7 +205,13 @@ def _kept(known: DriveState) -> _Kept:
         known.credit.open,
         known.sent.credit_s,
         known.pricing.mix,
+        None if known.vm is None else known.vm._replace(credit=_whole(known.vm.credit)),
     )
+
+
+def _whole(credit: Credit) -> Credit:
+    """Return a credit in whole seconds, because each change is written."""
+    return credit._replace(seconds=float(round(credit.seconds)))
 
 
 #: A curve's points, or a number.
@@ -223,6 +230,7 @@ class _Row(msgspec.Struct):
     priced_for: Mix | None
     policy: DrivePolicy | None = None  # a row of an older version has none
     tenant: str | None = None
+    vm: VmPart | None = None
 
 
 _ROWS = msgspec.json.Decoder(_Row)
@@ -239,6 +247,7 @@ def _text(kept: _Kept) -> str:
         kept.priced_for,
         kept.policy,
         kept.tenant,
+        kept.vm,
     )
     return msgspec.json.encode(row).decode()
 
@@ -247,6 +256,8 @@ def _state(text: str) -> DriveState:
     row = _ROWS.decode(text)
     if row.policy is not None:
         checked(row.policy, "the saved policy")
+    if row.vm is not None:
+        checked(row.vm.policy, "the saved policy of the VM")
     return DriveState(
         policy=row.policy,
         tenant=row.tenant,
@@ -258,6 +269,7 @@ def _state(text: str) -> DriveState:
             found=_limits(row.found),
             credit_s=row.granted_seconds,
         ),
+        vm=row.vm,
     )
 
 

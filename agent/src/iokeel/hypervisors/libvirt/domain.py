@@ -71,6 +71,8 @@ def limits_any(info: VmInfo) -> bool:
     """Return True if a policy limits any of a domain's drives, or if it may do so."""
     if info.policy is UNKNOWN:
         return True
+    if info.policy is not None and info.policy.vm is not None and info.policy.vm.limit is not None:
+        return True
     policies = [info.policy.for_drive(target) for target in info.drives] if info.policy else []
     return any(policy is not None and policy.limit is not None for policy in policies)
 
