@@ -91,6 +91,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     except Exception as error:
         failures[None] = error
     orders: list[SetLimits] = []
+    raises: list[SetLimits] = []  # of a VM with a limit: another drive's is lowered before
     suspects: list[DriveId] = []
     for drive, now in seen.drives.items():
         if drive in failures:
@@ -109,10 +110,12 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
             continue
         drives[drive] = after
         if order is not None:
-            orders.append(SetLimits(drive, *order))
+            last = raises if after.vm is not None and _is_raised(before, after) else orders
+            last.append(SetLimits(drive, *order))
         if after.finding.verdict is Verdict.SUSPECT:
             suspects.append(drive)
-    return State(state.model, drives, state.tenants, storages, tuple(suspects), failures), orders
+    state = State(state.model, drives, state.tenants, storages, tuple(suspects), failures)
+    return state, orders + raises
 
 
 def static_limits(state: State) -> list[SetLimits]:
@@ -224,6 +227,11 @@ def _look(
         finding = finding._replace(suspect=0)
     after = _looked_at(known, seen.abilities, share, finding)._replace(pricing=priced, sent=sent)
     return after, (limits, reason) if is_new else None
+
+
+def _is_raised(before: DriveState, after: DriveState) -> bool:
+    old, new = before.pricing.rate, after.pricing.rate
+    return old is not None and (new is None or new > old)
 
 
 def _looked_at(

@@ -32,9 +32,13 @@ class Guest:
     in_force: dict[DriveId, ThrottleLimits] = field(default_factory=dict)
     done: dict[DriveId, int] = field(default_factory=dict)
     second: int = 0
+    sums: list[int] = field(default_factory=list)
 
     def look(self, *, partial: bool = False) -> list[Reason]:
-        """Let a second pass, or none if the look is partial, and carry out the orders."""
+        """Let a second pass, or none if the look is partial, and carry out the orders.
+
+        sums: of all limits in force, after each order.
+        """
         if not partial:
             self.second += 1
         seen = {}
@@ -54,8 +58,10 @@ class Guest:
         now_ns = self.second * NS_PER_S
         self.state, orders = decide(self.state, Observation(seen, partial=partial), now_ns)
         assert not self.state.failures
+        self.sums = []
         for order in orders:
             self.in_force[order.drive] = order.limits
+            self.sums.append(sum(held.iops_total or 0 for held in self.in_force.values()))
         return [order.reason for order in orders]
 
     def looks(self, seconds: int) -> None:
@@ -88,6 +94,20 @@ def test_a_drive_that_is_plugged_in_gets_its_part_and_the_others_less_at_once(ex
     assert guest.total <= 3000
     guest.looks(5)
     assert guest.rates_held == {VDA: 1000, VDB: 1000, VDC: 1000}
+
+
+@pytest.mark.parametrize("busy", [VDA, VDB])
+def test_limits_are_lowered_before_others_are_raised(busy: DriveId) -> None:
+    guest = Guest()
+    guest.looks(5)
+    guest.rates = dict.fromkeys(guest.rates, 0.0) | {busy: 1e6}
+    sums = []
+    for _ in range(5):
+        guest.look()
+        sums += guest.sums
+    assert len(sums) >= 2
+    assert max(sums) <= 3000
+    assert guest.rates_held[busy] == 2925
 
 
 def test_a_drive_that_is_unplugged_leaves_its_part_to_the_others() -> None:
