@@ -340,6 +340,7 @@ def _release(
         demand=known.demand._replace(backlogged=False, backlogged_ns=0),
         finding=finding,
         sent=Sent(retunes=known.sent.retunes, overwritten=known.sent.overwritten),
+        vm=known.vm,
     )
     sent = known.sent
     if sent.limits is None:

@@ -161,7 +161,7 @@ def test_what_a_drive_leaves_goes_to_the_others_and_comes_back_when_it_wakes() -
     for exact in (False, True):
         guests = in_vm(VmPolicy(limit=6000), [[*each] for each in phases], exact)
         served = Fleet(guests, [Disk(StoragePolicy(), steady(CAPACITY))]).run(60).served
-        for seconds, fair in ((slice(5, 20), (3000, 0, 3000)), (slice(24, 40), (2000,) * 3)):
+        for seconds, fair in ((slice(5, 20), (3000, 0, 3000)), (slice(23, 40), (2000,) * 3)):
             assert served[seconds].mean(axis=0) == pytest.approx(fair, rel=0.03)
         assert served[45:].mean(axis=0) == pytest.approx((3000, 0, 3000), rel=0.03)
 

@@ -178,3 +178,13 @@ def test_a_vm_opens_and_closes_its_burst_for_all_drives_at_once() -> None:
     assert [Reason.BURST_CLOSES] * 2 in reasons
     assert guest.total == 3000
     assert all(held.iops_total_max is None for held in guest.in_force.values())
+
+
+def test_a_policy_that_cant_be_read_keeps_the_vms_reservation() -> None:
+    guest = Guest(vm=VmPolicy(reservation=500))
+    guest.looks(3)
+    guest.policy, guest.vm = UNKNOWN, None
+    guest.looks(3)
+    known = guest.state.drives[VDA].vm
+    assert known is not None
+    assert known.policy.reservation == 500
