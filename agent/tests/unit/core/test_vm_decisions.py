@@ -13,7 +13,7 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import Reason
 from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy, VmPolicy
-from iokeel.core.state import State
+from iokeel.core.state import Credit, State, VmPart
 
 VDA, VDB, VDC = (DriveId("db1", target) for target in ("vda", "vdb", "vdc"))
 PLAIN = DrivePolicy()
@@ -22,7 +22,10 @@ VM = VmPolicy(limit=3000)
 
 @dataclass
 class Guest:
-    """A guest whose drives do 4 KiB reads, as many as their limits and `rates` allow."""
+    """A guest whose drives do 4 KiB reads, as many as their limits and `rates` allow.
+
+    overshoot: how far limits are off, as a ratio.
+    """
 
     exact: bool = True
     rates: dict[DriveId, float] = field(default_factory=lambda: {VDA: 1e6, VDB: 1e6})
@@ -31,6 +34,7 @@ class Guest:
     state: State = field(default_factory=State)
     in_force: dict[DriveId, ThrottleLimits] = field(default_factory=dict)
     done: dict[DriveId, int] = field(default_factory=dict)
+    overshoot: float = 1.0
     second: int = 0
     sums: list[int] = field(default_factory=list)
 
@@ -46,7 +50,8 @@ class Guest:
             held = self.in_force.setdefault(drive, UNLIMITED)
             if not partial:
                 did = min(rate, held.iops_total_max or held.iops_total or rate)
-                self.done[drive] = self.done.get(drive, 0) + round(did)
+                did = round(did * (self.overshoot if did < rate else 1.0))
+                self.done[drive] = self.done.get(drive, 0) + did
             count = self.done.get(drive, 0)
             seen[drive] = DriveSeen(
                 self.policy,
@@ -178,6 +183,14 @@ def test_a_vm_opens_and_closes_its_burst_for_all_drives_at_once() -> None:
     assert [Reason.BURST_CLOSES] * 2 in reasons
     assert guest.total == 3000
     assert all(held.iops_total_max is None for held in guest.in_force.values())
+
+
+def test_a_vms_open_burst_is_nothing_to_a_drive_at_its_own_limit() -> None:
+    vm = VmPolicy(limit=9000, burst=12_000, burst_seconds=60)
+    guest = Guest(policy=DrivePolicy(limit=1000), vm=vm, overshoot=1.02)
+    guest.looks(10)
+    assert guest.state.drives[VDA].vm == VmPart(vm, Credit(9.0, True), 1000, 1000)
+    assert [guest.look() for _ in range(10)] == [[]] * 10
 
 
 def test_a_policy_that_cant_be_read_keeps_the_vms_reservation() -> None:

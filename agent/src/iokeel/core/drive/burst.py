@@ -91,6 +91,8 @@ def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns
     if known.vm is not None and known.vm.credit.open and held:
         limit, credit_s = carried(known, policy, held)
         ratio = held / limit
+        if ratio <= 1:  # its own limit or its share holds it, and no burst
+            return False
     elif known.credit.open and policy.limit is not None:
         limit, credit_s = float(policy.limit), known.credit.seconds
         ratio = (policy.burst or limit) / limit
