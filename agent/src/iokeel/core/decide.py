@@ -279,7 +279,7 @@ def _reason(
         return Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
     if vm is not None and was is not None and vm.credit.open != was.credit.open:
         return Reason.BURST_OPENS if vm.credit.open else Reason.BURST_CLOSES
-    if share_has_moved(known, allowed, now_ns):
+    if share_has_moved(known, policy, allowed, now_ns):
         return Reason.SHARE
     # A suspect drive will soon be priced anew, with its credit.
     if not finding.suspect and burst.has_grown(before, known, policy, now_ns):

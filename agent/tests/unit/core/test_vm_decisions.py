@@ -78,6 +78,11 @@ class Guest:
         return {drive: known.pricing.rate for drive, known in self.state.drives.items()}
 
     @property
+    def bases(self) -> dict[DriveId, float]:
+        """What is left to each drive once no burst is."""
+        return {d: known.pricing.base_rate or 0.0 for d, known in self.state.drives.items()}
+
+    @property
     def total(self) -> float:
         return sum(rate or 0.0 for rate in self.rates_held.values())
 
@@ -191,6 +196,18 @@ def test_a_vms_open_burst_is_nothing_to_a_drive_at_its_own_limit() -> None:
     guest.looks(10)
     assert guest.state.drives[VDA].vm == VmPart(vm, Credit(9.0, True), 1000, 1000)
     assert [guest.look() for _ in range(10)] == [[]] * 10
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_is_left_of_a_burst_follows_the_vms_limit_too(exact: bool) -> None:
+    vm = VmPolicy(limit=3000, burst=6000, burst_seconds=60)
+    guest = Guest(exact, {VDA: 0.0, VDB: 0.0}, DrivePolicy(limit=2500), vm)
+    guest.looks(10)
+    assert guest.bases == {VDA: 1500, VDB: 1500}
+    guest.rates[VDA] = 1e6
+    guest.looks(5)
+    assert guest.bases[VDA] == 2500
+    assert sum(guest.bases.values()) <= 3000
 
 
 def test_a_policy_that_cant_be_read_keeps_the_vms_reservation() -> None:

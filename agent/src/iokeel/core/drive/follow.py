@@ -11,16 +11,18 @@ followed at once, so that the limits of the VM's drives never add up to more.
 from __future__ import annotations
 
 from iokeel.core.counters import NS_PER_S
+from iokeel.core.drive.burst import carried
 from iokeel.core.drive.retune import is_due
 from iokeel.core.limits import BUCKET_S
-from iokeel.core.state import DriveState, VmPart
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.state import DriveState
 
 SHARE_RATIO = 0.01
 LOOSE_RATIO = 0.25
 BUSY_RATIO = 0.5
 
 
-def share_has_moved(known: DriveState, allowed: float, now_ns: int) -> bool:
+def share_has_moved(known: DriveState, policy: DrivePolicy, allowed: float, now_ns: int) -> bool:
     """Return True if the drive's share differs enough from its limit to be worth a change.
 
     allowed: the rate that policy and share allow now.
@@ -28,9 +30,14 @@ def share_has_moved(known: DriveState, allowed: float, now_ns: int) -> bool:
     held, at_ns = known.pricing.rate, known.sent.at_ns
     if held is None:
         return False
-    if known.vm is not None and _has_too_much(known, known.vm, held):
-        return True
     off = abs(allowed / held - 1)
+    vm = known.vm
+    if vm is not None and vm.most is not None and vm.sustained is not None:
+        base = known.pricing.base_rate or held
+        most_base = known.each_budget(vm.sustained if vm.credit.open else vm.most)
+        if held > known.each_budget(vm.most) or base > most_base:
+            return True
+        off = max(off, carried(known, policy, allowed)[0] / base - 1)
     if off < SHARE_RATIO:
         return False
     rate = known.measured.rate or 0.0
@@ -39,11 +46,3 @@ def share_has_moved(known: DriveState, allowed: float, now_ns: int) -> bool:
     if known.abilities.keeps_levels:
         return True
     return is_due(at_ns, now_ns) and off * (now_ns - at_ns) > BUCKET_S * NS_PER_S
-
-
-def _has_too_much(known: DriveState, vm: VmPart, held: float) -> bool:
-    """Return whether a drive is held to more than its part of its VM's limit."""
-    if vm.most is None or vm.sustained is None:
-        return False
-    base = known.pricing.base_rate or held
-    return held > known.each_budget(vm.most) or base > known.each_budget(vm.sustained)
