@@ -280,6 +280,7 @@ class Agent:
                         abilities,
                         self.storages.of(drive),
                         vm.policy.tenant if vm.policy else None,
+                        vm.policy.vm if vm.policy else None,
                     ),
                 )
 

@@ -20,7 +20,7 @@ from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import MOST_BURST_SECONDS, DrivePolicy, checked
-from iokeel.core.state import Credit, DriveState, Pricing, Sent
+from iokeel.core.state import Credit, DriveState, Pricing, Sent, VmPart
 from iokeel.errors import ConfigError, CurveError, IokeelError, PolicyError
 from iokeel.words.quoting import shown_path
 
@@ -265,6 +265,7 @@ class _Kept(NamedTuple):
     credit_open: bool
     granted_seconds: float
     priced_for: Mix | None
+    vm: VmPart | None
 
 
 def _kept(known: DriveState) -> _Kept:
@@ -279,7 +280,13 @@ def _kept(known: DriveState) -> _Kept:
         known.credit.open,
         known.sent.credit_s,
         known.pricing.mix,
+        None if known.vm is None else known.vm._replace(credit=_whole(known.vm.credit)),
     )
+
+
+def _whole(credit: Credit) -> Credit:
+    """Return a credit in whole seconds, because each change is written."""
+    return credit._replace(seconds=float(round(credit.seconds)))
 
 
 #: A curve's points, or a number.
@@ -300,6 +307,7 @@ class _Row(msgspec.Struct):
     policy: DrivePolicy | None = None  # a row of an older version has none
     tenant: str | None = None
     storage: str | None = None
+    vm: VmPart | None = None
 
 
 _ROWS = msgspec.json.Decoder(_Row)
@@ -317,6 +325,7 @@ def _text(kept: _Kept) -> str:
         kept.policy,
         kept.tenant,
         kept.storage,
+        kept.vm,
     )
     return msgspec.json.encode(row).decode()
 
@@ -325,6 +334,8 @@ def _state(text: str) -> DriveState:
     row = _ROWS.decode(text)
     if row.policy is not None:
         checked(row.policy, "the saved policy")
+    if row.vm is not None:
+        checked(row.vm.policy, "the saved policy of the VM")
     return DriveState(
         policy=row.policy,
         storage=row.storage,
@@ -337,6 +348,7 @@ def _state(text: str) -> DriveState:
             found=_limits(row.found),
             credit_s=row.granted_seconds,
         ),
+        vm=row.vm,
     )
 
 

@@ -8,7 +8,7 @@ from itertools import chain
 from math import inf
 from random import Random
 
-from iokeel.core.policy import DrivePolicy, TenantPolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.storage import StoragePolicy
 from testing.sim.fleet import Faults, Fleet
 from testing.sim.guests import Guest, Kind, Phase
@@ -148,6 +148,34 @@ def case(
         exact,
         chance.choice((0, 0, 1)),
     )
+
+
+def vm_case(chance: Random, seconds: int, hold_s: int, *, faults: bool = False) -> Case:
+    """Return a random host of one to three VMs of one to four drives, each VM with a limit.
+
+    Their disks can serve all of the limits and bursts.
+    """
+    disks = chance.randint(1, 2)
+    sizes = [chance.randint(1, 4) for _ in range(chance.randint(1, 3))]
+    steps = steps_of(chance, sum(sizes), seconds, hold_s)
+    exact = chance.random() < 0.5
+    guests: list[Guest] = []
+    for number, size in enumerate(sizes):
+        limit = chance.choice((1000, 2000, 3000))
+        vm = VmPolicy(limit=limit, burst=chance.choice((None, 2 * limit)), burst_seconds=10)
+        for _ in range(size):
+            i = len(guests)
+            policy = DrivePolicy(
+                limit=chance.choice((None, None, 800)), weight=chance.choice((50, 200))
+            )
+            guests.append(
+                Guest(
+                    f"d{i}", policy, _phases(steps, i), i % disks, None, exact, (f"vm{number}", vm)
+                )
+            )
+    disk = Disk(StoragePolicy(CAPACITY), steady(SPARE * CAPACITY), BASE_S, KNEE)
+    wrong = faults_of(chance, len(guests), disks, seconds) if faults else Faults()
+    return Case(guests, [disk] * disks, {}, steps, wrong, exact, chance.choice((0, 0, 1)))
 
 
 def _phases(steps: Sequence[tuple[float, list[Phase]]], i: int) -> Iterator[Phase]:

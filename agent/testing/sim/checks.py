@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from iokeel.core.policy import VmPolicy
 from testing.sim.cases import Case
 from testing.sim.fleet import Record
 from testing.sim.storage import Array
@@ -76,6 +77,65 @@ def worst_sum(case: Case, record: Record) -> float:
         most = policy.limit * (np.arange(len(served)) + 1.1) + saved
         worst = max(worst, float((np.cumsum(served, dtype=float) / most).max()))
     return worst
+
+
+def vms(case: Case) -> dict[tuple[str, VmPolicy], list[int]]:
+    """Return the drives of each VM that has a promise of its own."""
+    found: dict[tuple[str, VmPolicy], list[int]] = {}
+    for i, guest in enumerate(case.guests):
+        if guest.vm is not None:
+            found.setdefault(guest.vm, []).append(i)
+    return found
+
+
+def worst_vm_limits(case: Case, record: Record) -> float:
+    """Return the highest ratio of all limits of a VM's drives together to the VM's own.
+
+    The run must have kept its states. Drives that aren't there don't count.
+    """
+    worst = 0.0
+    for tick, state in enumerate(record.states):
+        for drives in vms(case).values():
+            there = [case.guests[i].drive for i in drives if (tick, i) not in case.faults.gone]
+            states = [state.drives[drive] for drive in there if drive in state.drives]
+            ceilings = [s.vm.ceiling for s in states if s.vm is not None and s.vm.ceiling]
+            if ceilings and tick not in case.faults.down:
+                worst = max(worst, sum(s.pricing.rate or 0.0 for s in states) / min(ceilings))
+    return worst
+
+
+def worst_vm_second(case: Case, record: Record) -> float:
+    """Return the highest ratio of a VM's rate in any second to its burst, or limit without one."""
+    worst = 0.0
+    counts = known(case, record)
+    for (_, vm), drives in vms(case).items():
+        rates = record.served[:, drives].sum(axis=1)[counts[:, drives].all(axis=1)]
+        worst = max(worst, float(rates.max(initial=0.0)) / (vm.burst or vm.limit or inf))
+    return worst
+
+
+def worst_vm_sum(case: Case, record: Record) -> float:
+    """Return the highest ratio of a VM's work since its start to its limit and saved credit."""
+    worst = 0.0
+    counts = known(case, record)
+    for (_, vm), drives in vms(case).items():
+        assert vm.limit is not None
+        served = np.where(counts[:, drives], record.served[:, drives], 0.0).sum(axis=1)
+        saved = ((vm.burst or vm.limit) - vm.limit) * (1 + np.cumsum(served < vm.limit))
+        most = vm.limit * (np.arange(len(served)) + 1.1) + saved
+        worst = max(worst, float((np.cumsum(served, dtype=float) / most).max()))
+    return worst
+
+
+def longest_vm_idle(case: Case, record: Record, part: float) -> int:
+    """Return how long a VM did less than a part of what its drives and its limit allow."""
+    wants = wanted(case, record)
+    idle = [
+        record.served[:, drives].sum(axis=1)
+        < part * np.minimum(wants[:, drives].sum(axis=1), vm.limit or inf)
+        for (_, vm), drives in vms(case).items()
+    ]
+    return _longest(np.stack(idle, axis=1) & _runs(case, record))
 
 
 def known(case: Case, record: Record) -> Array:

@@ -154,7 +154,8 @@ class Fleet:
                     if part == 0:
                         self._look(tick, record)
                     elif part == STEPS_A_TICK // 2 and self.state.suspects:
-                        again = {self._index[drive] for drive in self.state.suspects}
+                        vms = {drive.domain for drive in self.state.suspects}
+                        again = {i for drive, i in self._index.items() if drive.domain in vms}
                         self._look(tick, record, again)
                 for order in self._pending.pop(self._step, ()):
                     self._carry_out(order, tick)
@@ -299,6 +300,7 @@ class Fleet:
                 PATCHED if guest.exact else STOCK,
                 self._name(guest.disk),
                 guest.tenant,
+                guest.vm[1] if guest.vm else None,
             )
         return drives
 

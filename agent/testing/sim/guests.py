@@ -11,7 +11,7 @@ from math import inf
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_MODEL, KIB, CostModel
 from iokeel.core.limits import AVERAGES
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.policy import DrivePolicy, VmPolicy
 
 Sizes = tuple[tuple[int, float], ...]
 
@@ -102,7 +102,8 @@ class Guest:
     """A guest with one drive.
 
     policy: None if the drive is not managed. phases: its demand; it is idle after the last. disk:
-    the index of its disk in the host. exact: whether its QEMU has the patches.
+    the index of its disk in the host. exact: whether its QEMU has the patches. vm: the VM whose
+    drive it is, if that has several, and the promise to them together.
     """
 
     name: str
@@ -111,10 +112,11 @@ class Guest:
     disk: int = 0
     tenant: str | None = None
     exact: bool = False
+    vm: tuple[str, VmPolicy] | None = None
 
     @property
     def drive(self) -> DriveId:
-        return DriveId(self.name, "vda")
+        return DriveId(self.vm[0], self.name) if self.vm else DriveId(self.name, "vda")
 
 
 KINDS = (

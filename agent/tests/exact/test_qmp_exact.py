@@ -6,6 +6,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def fio(folder: Path, *jobs: str) -> list[dict[str, Any]]:
     return found
 
 
+on_shared = pytest.mark.parametrize("agent", [("daemon", "limit = 2000\n")], indirect=True)
 on_daemon = pytest.mark.parametrize("agent", [("daemon", ALICE)], indirect=True)
 on_qemu = pytest.mark.parametrize(
     "agent", [("qemu", "[vm.drives.vda]\nlimit = 900\n[vm.drives.vdb]\nlimit = 2000\n")],
@@ -124,6 +126,23 @@ def test_a_storage_daemons_groups_are_its_drives(daemon: Monitored, agent: Agent
     (vm,) = agent.ask("/v1/vms")
     assert [d["target"] for d in vm["drives"]] == ["alice", "bob"]
     assert (vm["policy_error"], drive(agent, "alice")["mode"]) == (None, "exact")
+
+
+@on_shared
+def test_a_vms_limit_is_divided_among_its_drives_by_demand(daemon: Monitored, agent: Agent) -> None:
+    both = ("alice", "bob")
+    eventually(lambda: all(exact(daemon, group, 1000) for group in both))
+    folder = daemon.agent_socket.parent
+    with ThreadPoolExecutor() as pool:
+        load = pool.submit(fio, folder, "--name=a --rw=randread --bs=4k --number_ios=16000")
+        eventually(lambda: exact(daemon, "alice", 1950), 20)
+        while not load.done():
+            (vm,) = agent.ask("/v1/vms")
+            assert sum(drive["allowed_iops"] for drive in vm["drives"]) <= 2000
+        assert load.result()[0]["read"]["total_ios"] == 16_000
+    assert drive(agent, "bob")["allowed_iops"] == 50
+    assert agent.stop() == 0
+    assert [daemon.group(group)["limits"]["iops-total"] for group in both] == [1000, 1000]
 
 
 @on_daemon

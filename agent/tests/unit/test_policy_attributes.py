@@ -1,8 +1,8 @@
 """An attribute of a policy is declared in several places, and they agree.
 
-DrivePolicy and its checks are the source. The other places are the schema that libvirt's XML is
-checked by, the words for what the schema refuses, the configuration's tables, the pages of the
-documentation, and what `iokeel policy check` prints.
+DrivePolicy, VmPolicy and their checks are the source. The other places are the schema that
+libvirt's XML is checked by, the words for what the schema refuses, the configuration's tables, the
+pages of the documentation, and what `iokeel policy check` prints.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import re
 import tomllib
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 from lxml import etree
 
 from iokeel.cli.policy_table import policy_table, policy_values
-from iokeel.config.tables import ClassTable, DriveTable, TenantTable
-from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, checked
+from iokeel.config.tables import ClassTable, DriveTable, TenantTable, VmTable
+from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy, checked
 from iokeel.errors import PolicyError
 from iokeel.policy_xml.schema import (
     BUDGET,
     DRIVE_ATTRIBUTES,
+    POLICY_ATTRIBUTES,
     POSITIVE,
     WHOLE,
     Kind,
@@ -33,8 +34,9 @@ from iokeel.policy_xml.schema import (
 ROOT = Path(__file__).parents[3]
 RNG = "{http://relaxng.org/ns/structure/1.0}"
 FIELDS = {field.name: field for field in fields(DrivePolicy)}
-# Name the drive and its class, and are not of its policy.
-NAMES = {"target", "class"}
+VM_FIELDS = {field.name: field for field in fields(VmPolicy)}
+# Name the drive, its class and its owner, and are not of its policy.
+NAMES = {"target", "class", "tenant"}
 TYPES = get_type_hints(DrivePolicy)
 # A class at the limit, so that burst and reservation have something to be compared with.
 LIMIT = 1000
@@ -65,35 +67,58 @@ def accepted(**values: float) -> bool:
     return True
 
 
-def test_the_words_know_every_attribute_by_its_type() -> None:
-    attributes = {name: kind for name, kind in DRIVE_ATTRIBUTES.items() if name not in NAMES}
-    assert {field_of(name): kind for name, kind in attributes.items()} == {
-        field: kind_of(field) for field in FIELDS
+ELEMENTS = pytest.mark.parametrize(
+    ("element", "attributes", "promised"),
+    [("policy", POLICY_ATTRIBUTES, VM_FIELDS), ("drive", DRIVE_ATTRIBUTES, FIELDS)],
+)
+
+
+def test_what_a_vm_is_promised_a_drive_can_be_promised_alike() -> None:
+    assert {name: field.default for name, field in VM_FIELDS.items()} == {
+        name: FIELDS[name].default for name in VM_FIELDS
     }
+    types = get_type_hints(VmPolicy)
+    assert types == {name: TYPES[name] for name in VM_FIELDS}
 
 
-def test_the_schema_has_every_attribute_in_the_same_form() -> None:
+@ELEMENTS
+def test_the_words_know_every_attribute_by_its_type(
+    element: str, attributes: dict[str, Kind], promised: dict[str, Any]
+) -> None:
+    kinds = {field_of(name): kind for name, kind in attributes.items() if name not in NAMES}
+    assert kinds == {field: kind_of(field) for field in promised}
+
+
+@ELEMENTS
+def test_the_schema_has_every_attribute_in_the_same_form(
+    element: str, attributes: dict[str, Kind], promised: dict[str, Any]
+) -> None:
     grammar = etree.parse(str(schema_path())).getroot()
-    (drive,) = grammar.findall(f"{RNG}define[@name='drive']")
+    (found_element,) = grammar.findall(f".//{RNG}element[@name='{element}']")
+    parts = [found_element]
+    for reference in found_element.findall(f"{RNG}ref[@name='promise']"):
+        parts += grammar.findall(f"{RNG}define[@name='{reference.get('name')}']")
     forms = {"name": None, "whole": WHOLE, "positive": POSITIVE, None: BUDGET}
     found = {}
-    for attribute in drive.iter(f"{RNG}attribute"):
+    for attribute in (attribute for part in parts for attribute in part.iter(f"{RNG}attribute")):
         reference = attribute.find(f"{RNG}ref")
         name = None if reference is None else reference.get("name")
         found[attribute.get("name")] = forms[name]
         if name is None:
             values = "|".join(value.text or "" for value in attribute.iter(f"{RNG}value"))
             assert values == BUDGET.pattern.pattern
+    assert found.keys() == attributes.keys()
     assert {field_of(str(name)): kind for name, kind in found.items() if name not in NAMES} == {
-        field: kind_of(field) for field in FIELDS
+        field: kind_of(field) for field in promised
     }
 
 
-def test_the_configuration_has_every_attribute_of_a_drive_and_a_tenant() -> None:
+def test_the_configuration_has_every_attribute_of_a_drive_a_vm_and_a_tenant() -> None:
     keys = {"separate_budgets": "budget"}
     assert set(ClassTable.model_fields) == {keys.get(field, field) for field in FIELDS}
     assert set(DriveTable.model_fields) == set(ClassTable.model_fields) | {"class_"}
     assert set(TenantTable.model_fields) == {field.name for field in fields(TenantPolicy)}
+    assert set(VmTable.model_fields) == {"name", "socket", "tenant", "class_", "drives", *VM_FIELDS}
 
 
 def test_the_page_on_configuration_shows_every_key_of_a_class() -> None:
@@ -122,6 +147,13 @@ def test_the_page_on_policies_has_no_other_attribute() -> None:
     assert documented().keys() == DRIVE_ATTRIBUTES.keys()
 
 
+def test_the_page_on_policies_names_every_attribute_of_a_vm() -> None:
+    page = (ROOT / "docs/policy.md").read_text()
+    (said,) = re.findall(r"^\*\*All drives of a VM together\*\*.*?\n\n", page, re.M | re.S)
+    names = {name for name in POLICY_ATTRIBUTES if field_of(name) in VM_FIELDS}
+    assert names <= set(re.findall("`([a-z-]+)`", said))
+
+
 def number(text: str) -> int:
     return int(text.replace(",", ""))
 
@@ -147,8 +179,22 @@ def test_the_range_on_the_page_is_the_one_that_is_checked(field: str) -> None:
 
 def test_policy_check_prints_every_attribute() -> None:
     drive = DrivePolicy(100, 1000, 2000, 30, 50, 5.0, True)
-    policy = DomainPolicy({"vda": drive}, None, "acme")
-    assert policy_values(policy, ["vda"])["drives"] == {"vda": asdict(drive)}
+    vm = VmPolicy(300, 3000, 6000, 40)
+    policy = DomainPolicy({"vda": drive}, None, "acme", vm)
+    assert policy_values(policy, ["vda"]) == {
+        "tenant": "acme",
+        "vm": asdict(vm),
+        "drives": {"vda": asdict(drive)},
+    }
     table = policy_table(policy, ["vda"])
-    # The target in place of the budget, which the table for people leaves out.
-    assert len(table.columns) == len(FIELDS)
+    assert len(table.columns) == len({"target", *FIELDS})
+    rows = [[*map(str, cells)] for cells in zip(*(c.cells for c in table.columns), strict=True)]
+    assert rows == [
+        ["vda", "100", "1000", "2000", "30 s", "50", "5 ms", "separate"],
+        ["all together", "300", "3000", "6000", "40 s", "", "", ""],
+    ]
+
+
+def test_policy_check_names_the_drives_that_only_the_vms_limit_holds() -> None:
+    table = policy_table(DomainPolicy({}, vm=VmPolicy(limit=3000)), [])
+    assert [*table.columns[0].cells] == ["every other", "all together"]

@@ -8,15 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iokeel.core.counters import DriveId, Flow
 from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import FIELDS, ThrottleLimits
-from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import Credit, DriveState, Pricing, Sent
+from iokeel.core.policy import DrivePolicy, VmPolicy
+from iokeel.core.state import Credit, DriveState, Pricing, Sent, VmPart
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.state_store import StateStore
 
@@ -53,8 +53,14 @@ policies = st.builds(
     separate_budgets=st.booleans(),
 )
 states = st.builds(
-    lambda policy, storage, tenant, sent, credit, pricing: DriveState(
-        policy=policy, storage=storage, tenant=tenant, credit=credit, pricing=pricing, sent=sent
+    lambda policy, storage, tenant, sent, credit, pricing, vm: DriveState(
+        policy=policy,
+        storage=storage,
+        tenant=tenant,
+        credit=credit,
+        pricing=pricing,
+        sent=sent,
+        vm=vm,
     ),
     policy=st.none() | policies,
     storage=st.none() | st.text(max_size=5),
@@ -72,7 +78,25 @@ states = st.builds(
     ),
     credit=st.builds(Credit, st.integers(0, 3600).map(float), st.booleans()),
     pricing=st.builds(
-        Pricing, rate=st.none(), mix=st.none() | mixes, unit=st.none(), base=st.none()
+        Pricing,
+        rate=st.none(),
+        base_rate=st.none(),
+        mix=st.none() | mixes,
+        unit=st.none(),
+        base=st.none(),
+    ),
+    vm=st.none()
+    | st.builds(
+        VmPart,
+        st.builds(
+            VmPolicy,
+            reservation=st.integers(0, 1000),
+            limit=st.none() | st.integers(1000, 10**8),
+            burst_seconds=st.integers(0, 3600),
+        ),
+        st.builds(Credit, st.integers(0, 3600).map(float), st.booleans()),
+        st.none() | st.integers(1, 10**8),
+        st.none() | st.integers(1, 10**8),
     ),
 )
 drives = st.builds(DriveId, st.text(st.characters(codec="utf-8"), max_size=20), st.text("vdab"))
@@ -86,7 +110,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 @given(st.dictionaries(drives, states, max_size=5))
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
     with TemporaryDirectory() as name:
         StateStore(Path(name)).save(known, whole=True)
@@ -94,7 +118,7 @@ def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
     assert loaded.keys() == known.keys()
     for drive, state in known.items():
         back = loaded[drive]
-        assert (back.policy, back.tenant) == (state.policy, state.tenant)
+        assert (back.policy, back.tenant, back.vm) == (state.policy, state.tenant, state.vm)
         assert back.storage == state.storage
         assert (back.credit, back.sent) == (state.credit, state.sent)
         assert back.pricing == state.pricing

@@ -42,7 +42,7 @@ _LAYOUTS = (
 
 
 class DriveStatsTable:
-    """A row for each drive, and one for the sums of each VM that has several.
+    """A row for each drive, and one for the sums of each VM that has several, or its own limit.
 
     A narrow terminal gets fewer columns and shorter names, so no cell is broken: the least telling
     columns go first, and names lose their middle.
@@ -77,8 +77,8 @@ class DriveStatsTable:
             if not report.drives:
                 cells = dict.fromkeys(columns, "") | {"VM": name, "drive": "none"}
                 table.add_row(*(cells[column] for column in columns))
-            if len(report.drives) > 1:
-                cells = dict.fromkeys(columns, "") | _sums(report.drives) | {"drive": "sum"}
+            if len(report.drives) > 1 or report.limit_iops is not None:
+                cells = dict.fromkeys(columns, "") | _sums(report) | {"drive": "sum"}
                 table.add_row(*(cells[column] for column in columns), style="dim")
         return table
 
@@ -124,16 +124,25 @@ def _bound_by(drive: DriveReport) -> str:
     return ", ".join(name.removesuffix("_total") for name in drive.binding) or NONE
 
 
-def _sums(drives: Sequence[DriveReport]) -> dict[str, str]:
-    """Return the sums of what is known. What is allowed has one only if every drive is limited."""
+def _sums(report: VmReport) -> dict[str, str]:
+    """Return the sums of what is known, and the VM's own limit and credit.
+
+    Without such a limit, what is allowed has a sum only if every drive is limited.
+    """
+    drives = report.drives
     reads = _sum(drive.raw_read_iops for drive in drives)
     writes = _sum(drive.raw_write_iops for drive in drives)
     read_bps = _sum(drive.read_bps for drive in drives) or 0.0
     write_bps = _sum(drive.write_bps for drive in drives) or 0.0
-    limited = all(drive.allowed_iops is not None for drive in drives)
+    rate = _sum(drive.normalized_iops for drive in drives)
+    allowed: float | None = report.allowed_iops
+    if report.limit_iops is None and all(drive.allowed_iops is not None for drive in drives):
+        allowed = _sum(drive.allowed_iops for drive in drives)
     return {
-        "norm. iops": rate_cell(_sum(drive.normalized_iops for drive in drives)),
-        "allowed": rate_cell(_sum(drive.allowed_iops for drive in drives) if limited else None),
+        "norm. iops": rate_cell(rate),
+        "allowed": rate_cell(allowed) + (" burst" if report.burst_open else ""),
+        "used": percent(rate / allowed) if report.limit_iops and rate and allowed else "",
+        "credit": f"{report.credit_s:.0f} s" if report.credit_s else "",
         "reads/s": flow_cell(reads, read_bps / reads if reads else None),
         "writes/s": flow_cell(writes, write_bps / writes if writes else None),
     }

@@ -9,31 +9,40 @@ from typing import Any
 from rich.table import Table
 
 from iokeel.cli.cells import NONE, plain_table, rate_cell
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
 
 
 def policy_table(found: DomainPolicy, targets: Sequence[str]) -> Table:
-    """Return what a policy promises each drive it covers."""
+    """Return what a policy promises each drive it covers, and all together."""
     table = plain_table(
-        "drive", "reservation", "limit", "burst", "credit", "weight", "latency target"
+        "drive", "reservation", "limit", "burst", "credit", "weight", "latency target", "budget"
     )
     for target, drive in _covered(found, targets):
         table.add_row(
             target,
-            rate_cell(drive.reservation),
-            rate_cell(drive.limit),
-            rate_cell(drive.burst),
-            f"{drive.burst_seconds} s" if drive.burst is not None else NONE,
+            *_promise(drive),
             str(drive.weight),
             NONE if drive.latency_target_ms is None else f"{drive.latency_target_ms:g} ms",
+            "separate" if drive.separate_budgets else "shared",
         )
+    if found.vm is not None:
+        table.add_row("all together", *_promise(found.vm))
     return table
+
+
+def _promise(policy: DrivePolicy | VmPolicy) -> Iterator[str]:
+    """Yield the cells of what drives and VMs are promised alike."""
+    yield rate_cell(policy.reservation)
+    yield rate_cell(policy.limit)
+    yield rate_cell(policy.burst)
+    yield f"{policy.burst_seconds} s" if policy.burst is not None else NONE
 
 
 def policy_values(found: DomainPolicy, targets: Sequence[str]) -> dict[str, Any]:
     """Return the same as JSON-able values."""
     covered = {target: asdict(drive) for target, drive in _covered(found, targets)}
-    return {"tenant": found.tenant, "drives": covered}
+    vm = asdict(found.vm) if found.vm is not None else None
+    return {"tenant": found.tenant, "vm": vm, "drives": covered}
 
 
 def _covered(found: DomainPolicy, targets: Sequence[str]) -> Iterator[tuple[str, DrivePolicy]]:
@@ -41,5 +50,5 @@ def _covered(found: DomainPolicy, targets: Sequence[str]) -> Iterator[tuple[str,
         drive = found.for_drive(target)
         if drive is not None:
             yield target, drive
-    if not targets and found.default is not None:
-        yield "every other", found.default
+    if not targets and found.for_others is not None:
+        yield "every other", found.for_others

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ from iokeel.config.tables import (
     LibvirtTable,
     Root,
     StorageTable,
+    Table,
     TenantTable,
 )
 from iokeel.config.validation import validated
@@ -36,8 +38,10 @@ from iokeel.core.policy import (
     DomainPolicy,
     DrivePolicy,
     TenantPolicy,
+    VmPolicy,
     checked,
     override,
+    vm_policy,
 )
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
 from iokeel.errors import ConfigError, CurveError, PolicyError
@@ -164,9 +168,14 @@ def _storage(table: StorageTable, model: CostModel | None) -> StorageConfig:
     return StorageConfig(policy, table.device, table.path, table.source, drives)
 
 
+def _written(table: Table, names: Collection[str]) -> dict[str, object]:
+    """Return those of some keys that were written."""
+    return {name: getattr(table, name) for name in names if name in table.model_fields_set}
+
+
 def _given(table: ClassTable) -> dict[str, object]:
     """Return the keys written for a drive or class, as fields of DrivePolicy."""
-    given = {name: getattr(table, name) for name in table.model_fields_set - {"class_", "budget"}}
+    given = _written(table, table.model_fields_set - {"class_", "budget"})
     if table.budget is not None:
         given["separate_budgets"] = table.budget == "separate"
     return given
@@ -234,7 +243,9 @@ def _vms(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Iterator[V
             at = f"{where}, [vm.drives.{device}]"
             base = _class(table.class_, classes, at) or default or DrivePolicy()
             drives[device] = override(base, _given(table), at, str)
-        yield VmConfig(vm.name, vm.socket, DomainPolicy(drives, default, vm.tenant))
+        given = _written(vm, {field.name for field in fields(VmPolicy)})
+        together = vm_policy(given, where, str)
+        yield VmConfig(vm.name, vm.socket, DomainPolicy(drives, default, vm.tenant, together))
 
 
 def _class(name: str | None, classes: Mapping[str, DrivePolicy], where: str) -> DrivePolicy | None:

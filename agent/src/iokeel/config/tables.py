@@ -114,6 +114,10 @@ class VmTable(Table):
     socket: Socket
     tenant: Name | None = None
     class_: Name | None = Field(None, alias="class")
+    reservation: Whole | None = None
+    limit: Whole | None = None
+    burst: Whole | None = None
+    burst_seconds: Whole | None = None
     drives: dict[Name, DriveTable] = {}
 
 

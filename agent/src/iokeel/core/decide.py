@@ -6,9 +6,10 @@ Here's how it works. `decide` looks at every drive once a tick:
    sizes, and its normalized rate R.
 2. *Demand and credit* (drive/binding.py, drive/burst.py, sharing/demand.py): did its limits hold
    it? That tells its demand, and the burst credit that it saves or spends.
-3. *Share* (sharing/allocate.py): capacities and tenants' limits are divided among all drives.
+3. *Share* (sharing/vm_limit.py, sharing/allocate.py): VMs' limits, tenants' limits and capacities
+   are divided among all drives.
 4. *Allowed*: the rate L that the drive may have is its policy's limit (its burst while it
-   has credit), and no more than its share.
+   has credit), and no more than its part of its VM's limit, and its share.
 5. *Reasons* (`_reason`): is there one to set limits? Its policy may have changed, its limits may
    not fit its mix any more (drive/retune.py), its burst may open or close, its share may
    have moved (drive/follow.py), or somebody may have changed the limits by hand.
@@ -37,7 +38,6 @@ from iokeel.core.drive.binding import NO_USE, use_of
 from iokeel.core.drive.burst import NO_CREDIT, credit_after, with_burst
 from iokeel.core.drive.follow import share_has_moved
 from iokeel.core.drive.measure import measure
-from iokeel.core.drive.retune import base_rate
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import Reason, SetLimits
@@ -45,6 +45,7 @@ from iokeel.core.policy import UNKNOWN
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
+from iokeel.core.sharing.vm_limit import static_rates, with_vm_parts
 from iokeel.core.state import (
     NEW,
     NOT_DIVIDED,
@@ -57,6 +58,7 @@ from iokeel.core.state import (
     State,
     StorageState,
     Verdict,
+    VmPart,
 )
 
 # Limits that are set for these reasons are sent even if they are the ones that were sent last.
@@ -83,18 +85,22 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         except Exception as error:
             drives[drive], failures[drive] = before, error
     storages, shares = state.storages, None
-    if not seen.partial:
-        there = {drive: drives[drive] for drive in seen.drives if drive not in failures}
-        try:
+    there: Mapping[DriveId, DriveState] = {
+        drive: drives[drive] for drive in seen.drives if drive not in failures
+    }
+    try:
+        there = with_vm_parts(there)
+        if not seen.partial:
             storages, shares = allocate(there, seen.storages, state.storages, state.tenants)
-        except Exception as error:
-            failures[None] = error
+    except Exception as error:
+        failures[None] = error
     orders: list[SetLimits] = []
+    raises: list[SetLimits] = []  # of a VM with a limit: another drive's is lowered before
     suspects: list[DriveId] = []
     for drive, now in seen.drives.items():
         if drive in failures:
             continue
-        before, known = state.drives.get(drive, NEW), drives[drive]
+        before, known = state.drives.get(drive, NEW), there[drive]
         share = known.share if shares is None else shares.get(drive)
         model, storage = models[known.storage], storages.get(known.storage or "")
         if storage is None and seen.partial:  # its storage may not be known yet
@@ -104,28 +110,31 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         try:
             after, order = _look(before, known, share, now, model, split_size, now_ns)
         except Exception as error:
-            failures[drive] = error
+            drives[drive], failures[drive] = known, error
             continue
         drives[drive] = after
         if order is not None:
-            orders.append(SetLimits(drive, *order))
+            last = raises if after.vm is not None and _is_raised(before, after) else orders
+            last.append(SetLimits(drive, *order))
         if after.finding.verdict is Verdict.SUSPECT:
             suspects.append(drive)
-    return State(state.model, drives, state.tenants, storages, tuple(suspects), failures), orders
+    state = State(state.model, drives, state.tenants, storages, tuple(suspects), failures)
+    return state, orders + raises
 
 
 def static_limits(state: State) -> list[SetLimits]:
     """Return limits that hold every drive to its policy while no agent runs."""
     orders = []
     models = _models(state.model, state.storages)
+    static = static_rates(state.drives)
     for drive, known in state.drives.items():
-        policy, model = known.policy, models[known.storage]
+        policy, model, rate = known.policy, models[known.storage], static.get(drive)
         if policy is None or known.sent.limits is None:
             continue
-        if policy.limit is not None:
+        if rate is not None:
             storage = state.storages.get(known.storage or "")
             split_size = split_size_of(policy, known.abilities, model, storage)
-            limits = pricing.static_limits(known.abilities, policy, model, split_size, policy.limit)
+            limits = pricing.static_limits(known.abilities, policy, model, split_size, rate)
         elif known.pricing.rate is not None:  # its share held it, and nobody divides it any more
             limits = known.sent.found or UNLIMITED
         else:
@@ -152,9 +161,9 @@ def _with_reading(
     If its policy or its storage is unknown, the last known one stays. From here on the law only
     reads that.
     """
-    policy, tenant = seen.policy, seen.tenant
+    policy, tenant, vm = seen.policy, seen.tenant, seen.vm
     if policy is UNKNOWN:
-        policy, tenant = before.policy, before.tenant
+        policy, tenant, vm = before.policy, before.tenant, before.vm and before.vm.policy
     storage = before.storage if seen.storage is None else seen.storage
     limits, charged = before.sent.limits, before.abilities.cost_curve
     measured = measure(
@@ -186,6 +195,7 @@ def _with_reading(
         before.pricing,
         before.finding,
         before.sent,
+        None if vm is None else before.vm._replace(policy=vm) if before.vm else VmPart(vm),
     )
 
 
@@ -208,9 +218,10 @@ def _look(
     if policy is None:
         return _release(known, seen)
     if share is NOT_DIVIDED:
-        if policy.limit is None or known.sent.limits is not None:
+        share = None
+        if known.sent.limits is not None or _allowed(known, share) is None:
             return known._replace(finding=Finding(Verdict.NOT_DIVIDED)), None
-        share = None  # a new drive's own limit needn't wait for a division
+        # The own limit of a new drive, or of its VM, needn't wait for a division.
     allowed = _allowed(known, share)
     if allowed is None:
         return _release(known, seen)
@@ -224,13 +235,19 @@ def _look(
         return _looked_at(known, seen.abilities, share, finding), None
     priced = pricing.price(known, seen.abilities, policy, model, split_size, allowed, reason)
     assert priced.base is not None
-    credit_s = known.credit.seconds if known.credit.open else 0.0
-    limits = with_burst(priced.base, allowed / base_rate(policy, allowed), credit_s)
+    assert priced.base_rate is not None
+    credit_s = burst.carried(known, policy, allowed)[1]
+    limits = with_burst(priced.base, allowed / priced.base_rate, credit_s)
     sent, is_new = _sent(known.sent, limits, seen.in_force, reason, credit_s, now_ns)
     if is_new:
         finding = finding._replace(suspect=0)
     after = _looked_at(known, seen.abilities, share, finding)._replace(pricing=priced, sent=sent)
     return after, (limits, reason) if is_new else None
+
+
+def _is_raised(before: DriveState, after: DriveState) -> bool:
+    old, new = before.pricing.rate, after.pricing.rate
+    return old is not None and (new is None or new > old)
 
 
 def _looked_at(
@@ -242,10 +259,12 @@ def _looked_at(
 
 
 def _allowed(known: DriveState, share: Share | None) -> float | None:
-    """Return the rate that policy and share allow, at least 1; None if nothing limits the drive."""
+    """Return the rate that policy, VM and share allow, at least 1; None if nothing does."""
     allowed = None if known.ceiling is None else float(known.ceiling)
     if share is not None and (allowed is None or share.most < allowed):
-        return max(1.0, share.most)
+        allowed = max(1.0, share.most)
+    if known.vm is not None and (most := known.vm_most) is not None:
+        allowed = max(1.0, most if allowed is None else min(most, allowed))
     return allowed
 
 
@@ -264,14 +283,19 @@ def _reason(
     """
     policy = known.policy
     assert policy is not None
+    vm, was = known.vm, before.vm
     is_other = policy != before.policy or seen.abilities != before.abilities
+    if vm is not was:
+        is_other = is_other or (vm and vm.policy) != (was and was.policy)
     if known.pricing.base is None or is_other:
         return Reason.POLICY
     if misfit is not None:
         return misfit
     if known.credit.open != before.credit.open:
         return Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
-    if share_has_moved(known, allowed, now_ns):
+    if vm is not None and was is not None and vm.credit.open != was.credit.open:
+        return Reason.BURST_OPENS if vm.credit.open else Reason.BURST_CLOSES
+    if share_has_moved(known, policy, allowed, now_ns):
         return Reason.SHARE
     # A suspect drive will soon be priced anew, with its credit.
     if not finding.suspect and burst.has_grown(before, known, policy, now_ns):
@@ -344,6 +368,7 @@ def _release(
         share=None,
         finding=finding,
         sent=Sent(retunes=known.sent.retunes, overwritten=known.sent.overwritten),
+        vm=known.vm,
     )
     sent = known.sent
     if sent.limits is None:

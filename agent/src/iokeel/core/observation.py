@@ -9,7 +9,7 @@ from typing import NamedTuple
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DrivePolicy, UnknownPolicy
+from iokeel.core.policy import DrivePolicy, UnknownPolicy, VmPolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 
 
@@ -19,7 +19,8 @@ class DriveSeen(NamedTuple):
     policy: None if the drive validly has none; UNKNOWN if that can't be told now. counters: None if
     they can't be read now. in_force: its limits, None if they aren't known. failed: the last order
     to this drive was not carried out. abilities: those of its QEMU. storage: the name of its
-    storage, None if that can't be told now. tenant: its owner.
+    storage, None if that can't be told now. tenant: its owner. vm: the promise to all drives of its
+    VM together.
     """
 
     policy: DrivePolicy | UnknownPolicy | None
@@ -29,6 +30,7 @@ class DriveSeen(NamedTuple):
     abilities: Abilities = STOCK
     storage: str | None = None
     tenant: str | None = None
+    vm: VmPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class StorageSeen:
 class Observation:
     """One snapshot.
 
-    partial: other drives exist that are not looked at this time. storages: by name, those that
+    partial: other VMs exist that are not looked at this time. storages: by name, those that
     drives are on; empty in a partial snapshot. unread: drives that are not seen, but may be there:
     their VM can't be read now.
     """

@@ -1,4 +1,4 @@
-"""Describes the promises to a drive, a tenant and a domain."""
+"""Describes the promises to a drive, a tenant, a VM and its drives."""
 
 from __future__ import annotations
 
@@ -51,20 +51,39 @@ class TenantPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class VmPolicy:
+    """The promise to a VM, over all its drives together, in a drive policy's units."""
+
+    reservation: int = 0
+    limit: int | None = None
+    burst: int | None = None
+    burst_seconds: int = 60
+
+
+@dataclass(frozen=True, slots=True)
 class DomainPolicy:
-    """A domain's policy: its tenant, and the promises to its drives.
+    """A domain's policy: its tenant, and the promises to its drives, alone and together.
 
     drives: by target, those that the policy names. default: for every other drive, also one that
-    is plugged in later; None if those have no policy and are left alone.
+    is plugged in later; None if those have no promise of their own. vm: for all drives together;
+    None if nothing is promised to them.
     """
 
     drives: Mapping[str, DrivePolicy]
     default: DrivePolicy | None = None
     tenant: str | None = None
+    vm: VmPolicy | None = None
+
+    @property
+    def for_others(self) -> DrivePolicy | None:
+        """The policy of the drives that aren't named; None if those are left alone."""
+        if self.default is None and self.vm is not None:
+            return DrivePolicy()
+        return self.default
 
     def for_drive(self, target: str) -> DrivePolicy | None:
         """Return a drive's policy, or None if it has none."""
-        return self.drives.get(target, self.default)
+        return self.drives.get(target, self.for_others)
 
 
 class UnknownPolicy(Enum):
@@ -85,6 +104,11 @@ class UnknownPolicy(Enum):
         """The tenant isn't known."""
         return None
 
+    @property
+    def vm(self) -> None:
+        """The promise to the VM isn't known."""
+        return None
+
 
 UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
@@ -100,12 +124,17 @@ class PolicyInPart:
 
     def for_drive(self, target: str) -> DrivePolicy | UnknownPolicy:
         """Return a drive's policy as far as it is known."""
-        return self.policy.for_drive(target) or UNKNOWN
+        return self.policy.drives.get(target, self.policy.default) or UNKNOWN
 
     @property
     def tenant(self) -> str | None:
         """Its tenant."""
         return self.policy.tenant
+
+    @property
+    def vm(self) -> VmPolicy | None:
+        """The promise to all drives together."""
+        return self.policy.vm
 
 
 #: What a source tells of a domain that may have a policy.
@@ -133,7 +162,7 @@ def _xml(field: str) -> str:
 
 
 def checked(
-    policy: DrivePolicy | TenantPolicy, where: str, spelt: Callable[[str], str] = _xml
+    policy: DrivePolicy | TenantPolicy | VmPolicy, where: str, spelt: Callable[[str], str] = _xml
 ) -> None:
     """Raise PolicyError if a policy's figures make no sense, alone or together.
 
@@ -190,3 +219,15 @@ def override(
         policy = replace(policy, reservation=min(policy.reservation, policy.limit))
     checked(policy, where, spelt)
     return policy
+
+
+def vm_policy(
+    given: Mapping[str, object], where: str, spelt: Callable[[str], str] = _xml
+) -> VmPolicy | None:
+    """Return the promise to a VM, checked; None if nothing is promised.
+
+    given: fields of VmPolicy by name, already of the right types.
+    """
+    policy = replace(VmPolicy(), **given)  # type: ignore[arg-type]
+    checked(policy, where, spelt)
+    return policy if policy.limit is not None or policy.reservation else None

@@ -17,7 +17,7 @@ from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.drive.mix import NO_NOISE, Mix, Noise
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
-from iokeel.core.policy import DrivePolicy, TenantPolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.storage import StorageActivity, StorageCounters, StoragePolicy
 
 
@@ -80,16 +80,37 @@ class Credit(NamedTuple):
     open: bool = False
 
 
+class VmPart(NamedTuple):
+    """A drive's part of its VM's limit (sharing/vm_limit.py).
+
+    policy, credit: the VM's, the same for all its drives. most: the rate that the drive may have of
+    the VM's limit, or of its burst while that is open; sustained: of the limit in any case. Both
+    are None until the limit has been divided.
+    """
+
+    policy: VmPolicy
+    credit: Credit = Credit()
+    most: int | None = None
+    sustained: int | None = None
+
+    @property
+    def ceiling(self) -> int | None:
+        """The rate that the VM's policy allows now: its open burst, else its limit."""
+        burst = self.policy.burst if self.credit.open else None
+        return burst if burst is not None else self.policy.limit
+
+
 class Pricing(NamedTuple):
     """The rate and mix that a drive's limits are made for.
 
-    rate: None if it has no limits of ours. mix: None for a mix that isn't known, and for a QEMU
-    that charges by the curve. unit: limits that hold `mix` to a rate that is the same for all
-    drives; None for a QEMU that charges by the curve. base: limits for the drive's own rate, its
-    burst not included.
+    rate: None if it has no limits of ours. base_rate: the part of it that is left after a burst.
+    mix: None for a mix that isn't known, and for a QEMU that charges by the curve. unit: limits
+    that hold `mix` to a rate that is the same for all drives; None for a QEMU that charges by the
+    curve. base: limits for `base_rate`.
     """
 
     rate: float | None = None
+    base_rate: float | None = None
     mix: Mix | None = None
     unit: ThrottleLimits | None = None
     base: ThrottleLimits | None = None
@@ -173,6 +194,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     pricing: Pricing = Pricing()
     finding: Finding = Finding()
     sent: Sent = Sent()
+    vm: VmPart | None = None
 
     def with_sent(self, limits: ThrottleLimits) -> DriveState:
         """Return the state with other limits as those that were sent last."""
@@ -188,17 +210,29 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         """The rate that its policy allows now: its burst while that is open, else its limit."""
         if self.policy is None:
             return None
-        if self.credit.open and self.policy.burst is not None:
-            return self.policy.burst
-        return self.policy.limit
+        burst = self.policy.burst if self.credit.open else None
+        return burst if burst is not None else self.policy.limit
+
+    @property
+    def vm_most(self) -> int | None:
+        """The rate that its VM's limit allows it; with separate budgets, for each of the two."""
+        vm = self.vm
+        if vm is None or vm.policy.limit is None:
+            return None
+        return self.each_budget(vm.policy.limit if vm.most is None else vm.most)
+
+    def each_budget(self, part: int) -> int:
+        """Return a part of its VM's limit; with separate budgets, for each of the two."""
+        separate = self.policy is not None and self.policy.separate_budgets
+        return max(1, part // 2) if separate else part
 
     @property
     def allowed(self) -> float | None:
-        """The rate that policy and share allow now; None if nothing limits the drive."""
-        rate, share = self.ceiling, self.share
-        if share is None or share is NOT_DIVIDED:
-            return rate
-        return share.most if rate is None else min(share.most, rate)
+        """The rate that policy, VM and share allow now; None if nothing limits the drive."""
+        share = self.share
+        divided = None if share is None or share is NOT_DIVIDED else share.most
+        bounds = (self.ceiling, self.vm_most, divided)
+        return min((bound for bound in bounds if bound is not None), default=None)
 
 
 NEW = DriveState()

@@ -13,14 +13,16 @@ from itertools import islice
 
 from lxml import etree
 
-from iokeel.core.policy import DomainPolicy, DrivePolicy, override
+from iokeel.core.policy import DomainPolicy, DrivePolicy, override, vm_policy
 from iokeel.errors import PolicyError, TargetsMissing
 from iokeel.policy_xml.schema import (
     BUDGET,
     DRIVE_ATTRIBUTES,
     NAMESPACE,
+    POLICY_ATTRIBUTES,
     POSITIVE,
     WHOLE,
+    Kind,
     field_of,
     validate,
 )
@@ -59,9 +61,11 @@ def parse_policy(
             )
         name = element.get("class")
         base = default if name is None else _class(name, classes, line)
-        drives[target] = override(base or DrivePolicy(), _given(element), f"{line}, drive {target}")
+        given = _given(element, DRIVE_ATTRIBUTES)
+        drives[target] = override(base or DrivePolicy(), given, f"{line}, drive {target}")
         lines[target] = line_of(element)
-    return DomainPolicy(drives, default, policy.get("tenant"))
+    vm = vm_policy(_given(policy, POLICY_ATTRIBUTES), f"{at(policy, where)}, <policy>")
+    return DomainPolicy(drives, default, policy.get("tenant"), vm)
 
 
 def check_targets(policy: DomainPolicy, targets: Collection[str], where: str) -> None:
@@ -159,11 +163,11 @@ def _check_root(policy: etree._Element, where: str) -> None:
         raise PolicyError(line, f"element {shown(name)} is not known", "write 'policy'")
 
 
-def _given(drive: etree._Element) -> dict[str, object]:
-    """Return a valid <drive>'s attributes as fields of DrivePolicy."""
+def _given(element: etree._Element, known: Mapping[str, Kind]) -> dict[str, object]:
+    """Return a valid element's attributes as fields of DrivePolicy or VmPolicy."""
     given: dict[str, object] = {}
-    for name, value in attributes(drive):
-        kind = DRIVE_ATTRIBUTES[name]
+    for name, value in attributes(element):
+        kind = known[name]
         if kind is WHOLE:
             given[field_of(name)] = int(value)
         elif kind is POSITIVE:

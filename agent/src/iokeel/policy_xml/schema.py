@@ -50,15 +50,13 @@ POSITIVE = Kind(
 )
 BUDGET = Kind(re.compile("shared|separate"), "not known", "give 'shared' or 'separate'")
 
-# Attributes that go into a DrivePolicy are named after its fields (see `field_of`).
-POLICY_ATTRIBUTES = {"tenant": NAME, "class": NAME}
+# Attributes that go into a DrivePolicy or VmPolicy are named after its fields (see `field_of`).
+_PROMISE = {"reservation": WHOLE, "limit": WHOLE, "burst": WHOLE, "burst-seconds": WHOLE}
+POLICY_ATTRIBUTES = {"tenant": NAME, "class": NAME, **_PROMISE}
 DRIVE_ATTRIBUTES = {
     "target": NAME,
     "class": NAME,
-    "reservation": WHOLE,
-    "limit": WHOLE,
-    "burst": WHOLE,
-    "burst-seconds": WHOLE,
+    **_PROMISE,
     "weight": WHOLE,
     "latency-target-ms": POSITIVE,
     "budget": BUDGET,
@@ -66,7 +64,7 @@ DRIVE_ATTRIBUTES = {
 
 
 def field_of(attribute: str) -> str:
-    """Return the field of DrivePolicy that an attribute of <drive> sets."""
+    """Return the field of DrivePolicy or VmPolicy that an attribute sets."""
     return "separate_budgets" if attribute == "budget" else attribute.replace("-", "_")
 
 

@@ -8,8 +8,15 @@ from math import isinf
 from iokeel.core.counters import DriveId, Flow
 from iokeel.core.drive.envelope import OVERSHOOT_RATIO
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.state import Share
-from iokeel.report.snapshot import DirectionSnapshot, DriveSnapshot, Snapshot, StorageSnapshot
+from iokeel.report.snapshot import (
+    DirectionSnapshot,
+    DriveSnapshot,
+    Snapshot,
+    StorageSnapshot,
+    VmSnapshot,
+)
 from iokeel.words.units import duration, iops, percent, rate, size
 
 
@@ -24,7 +31,8 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     lines = []
     if vm.policy_error is not None:
         lines.append(f"The domain's policy has an error: {vm.policy_error}.")
-    lines += [*_policy(drive), *_rates(drive), *_shares(drive, storage)]
+    lines += [*_policy(drive), *_vm_policy(vm), *_rates(drive), *_shares(drive, storage)]
+    lines += _vm_part(vm, drive)
     if drive.policy is not None and drive.mode is not None:
         lines += [*_allowance(drive), *_limits(drive, storage)]
     if vm.cgroup:
@@ -41,14 +49,35 @@ def _policy(drive: DriveSnapshot) -> Iterator[str]:
     if policy is None:
         yield "The drive has no policy."
         return
+    promise = _promise(policy)
+    if policy.separate_budgets:
+        promise += "; reads and writes each have a budget of their own"
+    yield f"The policy gives {promise}."
+
+
+def _promise(policy: DrivePolicy | VmPolicy) -> str:
     promise = "no limit" if policy.limit is None else f"a limit of {iops(policy.limit)}"
     if policy.burst is not None:
         promise += f", a burst of {iops(policy.burst)} for up to {policy.burst_seconds} s"
     if policy.reservation:
         promise += f", and a reservation of {iops(policy.reservation)}"
-    if policy.separate_budgets:
-        promise += "; reads and writes each have a budget of their own"
-    yield f"The policy gives {promise}."
+    return promise
+
+
+def _vm_policy(vm: VmSnapshot) -> Iterator[str]:
+    if vm.policy is not None:
+        yield f"All drives of {vm.name} together have {_promise(vm.policy)}."
+
+
+def _vm_part(vm: VmSnapshot, drive: DriveSnapshot) -> Iterator[str]:
+    """Yield a drive's part of its VM's limit, and the VM's burst credit."""
+    if vm.policy is None or drive.vm_iops is None:
+        return
+    if vm.policy.burst is not None and vm.policy.burst > (vm.policy.limit or 0):
+        state = "open" if vm.burst_open else "closed"
+        yield f"{vm.name} has {vm.credit_s:.0f} s of burst credit; its burst is {state}."
+    whole = "burst" if vm.burst_open else "limit"
+    yield f"The drive's part of the {whole} of {vm.name} is {iops(drive.vm_iops)}."
 
 
 def _rates(drive: DriveSnapshot) -> Iterator[str]:

@@ -11,6 +11,7 @@ from iokeel.report.metric_types import (
     Sample,
     of_agent,
     of_direction,
+    of_domain,
     of_drive,
     of_storage,
     of_throttle,
@@ -89,15 +90,29 @@ METRICS = (
         ),
         _pressure,
     ),
-    Metric(
-        Description(
-            "iokeel_domain_policy_valid",
-            Kind.GAUGE,
-            "0 or 1",
-            "1 if the VM's policy is valid. While it is 0, the last valid policy stays in force.",
-            ("domain",),
-        ),
-        lambda s: (((vm.name,), float(vm.policy_error is None)) for vm in s.vms.values()),
+    of_domain(
+        "policy_valid",
+        "0 or 1",
+        "1 if the VM's policy is valid. While it is 0, the last valid policy stays in force.",
+        lambda vm: float(vm.policy_error is None),
+    ),
+    of_domain(
+        "limit_iops",
+        _IOPS,
+        "Limit of the VM's policy, for all its drives together.",
+        lambda vm: vm.policy.limit if vm.policy else None,
+    ),
+    of_domain(
+        "allowed_iops",
+        _IOPS,
+        "Rate that the VM's policy allows its drives together now: its limit or open burst.",
+        lambda vm: vm.allowed_iops,
+    ),
+    of_domain(
+        "credit_seconds",
+        "seconds",
+        "Burst credit that the VM has saved. Only if its policy has a burst.",
+        lambda vm: vm.credit_s if vm.policy and vm.policy.burst is not None else None,
     ),
     of_storage(
         "capacity_iops",

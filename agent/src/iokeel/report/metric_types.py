@@ -13,6 +13,7 @@ from iokeel.report.snapshot import (
     Snapshot,
     StorageSnapshot,
     ThrottleSnapshot,
+    VmSnapshot,
 )
 
 Labels: TypeAlias = tuple[str, ...]
@@ -56,6 +57,18 @@ def of_agent(
 ) -> Metric:
     """Return a metric of the agent itself."""
     return Metric(Description(f"iokeel_{name}", kind, unit, text), lambda s: [((), value(s))])
+
+
+def of_domain(
+    name: str, unit: str, text: str, value: Callable[[VmSnapshot], float | None]
+) -> Metric:
+    """Return a gauge with a sample for each VM."""
+
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        return (((vm.name,), value(vm)) for vm in snapshot.vms.values())
+
+    described = Description(f"iokeel_domain_{name}", Kind.GAUGE, unit, text, ("domain",))
+    return Metric(described, samples)
 
 
 def of_storage(

@@ -56,11 +56,11 @@ class DriveReport(BaseModel):
 
     mode: "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits;
     None if it is not held. allowed_iops: its limit, or its burst while that is open, and never more
-    than its share of its storage and tenant; None: nothing limits it. Latencies are mean values in
-    seconds, with the throttle's wait and, as *_device_latency_s, without it. Requests and bytes are
-    counted from the guest's start. read, write: None unless QEMU counts. limits_in_force: in QEMU's
-    words. binding: those of them that the last interval used up. errors: orders that failed; error:
-    that of the last one, if it failed.
+    than its share of its storage, tenant and VM; None: nothing limits it. Latencies are mean values
+    in seconds, with the throttle's wait and, as *_device_latency_s, without it. Requests and bytes
+    are counted from the guest's start. read, write: None unless QEMU counts. limits_in_force: in
+    QEMU's words. binding: those of them that the last interval used up. errors: orders that failed;
+    error: that of the last one, if it failed.
     """
 
     domain: str
@@ -132,11 +132,18 @@ class StorageReport(BaseModel):
 class VmReport(BaseModel):
     """A VM: its drives, and the error in its policy, if any.
 
-    cgroup: the agent's settings in its cgroup, by file and device.
+    limit_iops, reservation_iops: of all drives together. allowed_iops: that limit, or the burst
+    while that is open. credit_s: seconds of burst saved. None: there is none. cgroup: the agent's
+    settings in its cgroup, by file and device.
     """
 
     domain: str
     tenant: str | None
+    limit_iops: int | None
+    allowed_iops: int | None
+    reservation_iops: int
+    credit_s: float
+    burst_open: bool
     policy_error: ErrorReport | None
     cgroup: dict[str, str]
     drives: list[DriveReport]

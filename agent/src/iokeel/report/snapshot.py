@@ -18,7 +18,7 @@ from iokeel.core.drive.binding import full_bounds
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.state import (
     NEW,
     NOT_DIVIDED,
@@ -73,7 +73,8 @@ class DirectionSnapshot(NamedTuple):
 class DriveSnapshot(NamedTuple):
     """A drive. Rates are of the last interval, elapsed_s seconds long; None: not known.
 
-    normalized_iops: its rate; allowed_iops: the rate it may have, None: nothing limits it. mode:
+    normalized_iops: its rate; allowed_iops: the rate it may have, None: nothing limits it. share:
+    of its storage or tenant's limit; vm_iops: its part of its VM's limit. mode:
     "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits; None if
     it is not held. limits: those in force, which the agent set limits_age_s ago for limits_reason.
     priced_for: the mix of requests that they were made for; None if it was not known.
@@ -91,6 +92,7 @@ class DriveSnapshot(NamedTuple):
     normalized_iops: float | None
     allowed_iops: float | None
     share: Share | None
+    vm_iops: float | None
     mode: str | None
     limits: ThrottleLimits | None
     limits_reason: Reason | None
@@ -112,11 +114,17 @@ class DriveSnapshot(NamedTuple):
 class VmSnapshot:
     """A running VM: its drives by target, and the error in its policy, if any.
 
-    cgroup: the agent's settings in its cgroup, by file and device.
+    policy: the promise in force to all its drives together; None if there is none. allowed_iops:
+    its limit, or its burst while that is open; credit_s: burst that it has saved. cgroup: the
+    agent's settings in its cgroup, by file and device.
     """
 
     name: str
     tenant: str | None
+    policy: VmPolicy | None
+    allowed_iops: int | None
+    credit_s: float
+    burst_open: bool
     policy_error: IokeelError | None
     cgroup: Mapping[str, str]
     drives: Mapping[str, DriveSnapshot]
@@ -224,7 +232,19 @@ def _vm(vm: VmInfo, known: Known, now_ns: int) -> VmSnapshot:
         target: _drive(DriveId(vm.name, target), known, now_ns) for target in sorted(vm.drives)
     }
     tenant = vm.policy.tenant if vm.policy else None
-    return VmSnapshot(vm.name, tenant, vm.policy_error, known.cgroups.get(vm.name, {}), drives)
+    states = (known.state.drives.get(DriveId(vm.name, target), NEW) for target in vm.drives)
+    part = next((state.vm for state in states if state.vm is not None), None)
+    return VmSnapshot(
+        name=vm.name,
+        tenant=tenant,
+        policy=part.policy if part else None,
+        allowed_iops=part.ceiling if part else None,
+        credit_s=part.credit.seconds if part else 0.0,
+        burst_open=part is not None and part.credit.open,
+        policy_error=vm.policy_error,
+        cgroup=known.cgroups.get(vm.name, {}),
+        drives=drives,
+    )
 
 
 def _drive(drive: DriveId, known: Known, now_ns: int) -> DriveSnapshot:
@@ -243,6 +263,7 @@ def _drive(drive: DriveId, known: Known, now_ns: int) -> DriveSnapshot:
         normalized_iops=measured.rate,
         allowed_iops=state.allowed,
         share=None if state.share is NOT_DIVIDED else state.share,
+        vm_iops=state.vm_most,
         mode=mode,
         limits=sent.limits,
         limits_reason=sent.reason,

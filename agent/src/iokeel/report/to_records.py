@@ -32,6 +32,11 @@ def _vm(vm: VmSnapshot) -> VmReport:
     return VmReport(
         domain=vm.name,
         tenant=vm.tenant,
+        limit_iops=vm.policy.limit if vm.policy else None,
+        allowed_iops=vm.allowed_iops,
+        reservation_iops=vm.policy.reservation if vm.policy else 0,
+        credit_s=vm.credit_s,
+        burst_open=vm.burst_open,
         policy_error=ErrorReport.of(vm.policy_error) if vm.policy_error else None,
         cgroup=dict(vm.cgroup),
         drives=[_drive(drive, vm.tenant) for drive in vm.drives.values()],

@@ -28,7 +28,7 @@ from iokeel.config.settings import (
 )
 from iokeel.config.validation import validated
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
-from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
+from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.errors import ConfigError
 from iokeel.words.units import parse_size
@@ -91,6 +91,10 @@ name = "db1"
 socket = "/run/db1.qmp"
 tenant = "acme"
 class = "gold"
+reservation = 100
+limit = 6000
+burst = 9000
+burst_seconds = 30
 [vm.drives.virtio-disk0]
 class = "silver"
 weight = 7
@@ -135,6 +139,7 @@ def test_every_key_is_read_into_the_cores_types() -> None:
                 },
                 gold,
                 "acme",
+                VmPolicy(100, 6000, 9000, 30),
             ),
         ),
         VmConfig("web1", Path("/run/web1.qmp"), DomainPolicy({"vda": DrivePolicy(limit=400)})),

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy
+from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.errors import PolicyError, TargetsMissing
 from iokeel.policy_xml.domain import domain_targets, parse_domain
 from iokeel.policy_xml.policy import check_targets, parse_policy
@@ -125,6 +125,27 @@ def test_a_drive_overrides_the_domains_class_or_has_its_own() -> None:
     assert policy.for_drive("plugged-in-later") == GOLD
 
 
+def test_a_vm_has_a_limit_of_its_own_and_then_every_drive_a_policy() -> None:
+    policy = parse(
+        '<policy reservation="100" limit="4000" burst="8000" burst-seconds="30">'
+        '<drive target="vda" limit="500"/></policy>'
+    )
+    assert policy is not None
+    assert policy.vm == VmPolicy(100, 4000, 8000, 30)
+    assert policy.for_drive("vda") == DrivePolicy(limit=500)
+    assert policy.for_drive("plugged-in-later") == DrivePolicy()
+    with_class = parse('<policy class="gold" limit="4000"/>')
+    assert with_class is not None
+    assert with_class.for_drive("vda") == GOLD
+
+
+def test_a_vm_that_is_promised_nothing_leaves_its_drives_alone() -> None:
+    policy = parse('<policy burst-seconds="30"/>')
+    assert policy is not None
+    assert policy.vm is None
+    assert policy.for_drive("vda") is None
+
+
 def test_without_a_class_only_named_drives_have_a_policy() -> None:
     policy = parse('<policy><drive target="vda"/></policy>')
     assert policy is not None
@@ -226,6 +247,29 @@ MESSAGES = [
     (
         drive('budget="both"'),
         "line 3: budget is 'both', not known; give 'shared' or 'separate'",
+    ),
+    (
+        '<policy limit="4k"/>',
+        "line 1: limit is '4k', not a whole number in plain digits; write it like 500, at most "
+        "100000000",
+    ),
+    (
+        '<policy limit="0"/>',
+        "line 1, <policy>: limit is 0; give 1 to 100000000, or leave it out",
+    ),
+    (
+        '<policy limit="4000" burst="3000"/>',
+        "line 1, <policy>: burst 3000 is below limit 4000; raise the burst or leave it out",
+    ),
+    (
+        '<policy limit="4000" reservation="5000"/>',
+        "line 1, <policy>: limit 4000 is below reservation 5000; raise the limit or lower the "
+        "reservation",
+    ),
+    (
+        '<policy weight="5"/>',
+        "line 1: attribute 'weight' is not known; known: burst, burst-seconds, class, limit, "
+        "reservation, tenant",
     ),
     (
         '<policy tenant="ac me"/>',
@@ -399,7 +443,7 @@ VALID = [
     '<policy xmlns="urn:iokeel:policy:1"><drive target="a.b-D" budget="shared"> </drive></policy>',
 ]
 # Messages of the schema, not of what figures mean together, which is no schema's business.
-UNSCHEMATIC = ("drive vda: ", "class '", "named twice", "second", "neither")
+UNSCHEMATIC = ("drive vda: ", "<policy>: ", "class '", "named twice", "second", "neither")
 
 
 @pytest.mark.skipif(not shutil.which("xmllint"), reason="xmllint (libxml2-utils) is not installed")

@@ -223,6 +223,16 @@ def test_a_policy_that_cannot_be_told_lifts_no_limit(restarted: bool) -> None:
     assert watched.in_force.iops_total
 
 
+def test_a_burst_that_goes_from_a_policy_while_it_is_open_lifts_no_limit() -> None:
+    watched = Watched()
+    for _ in range(10):
+        watched.look(replace(POLICY, burst=2 * LIMIT))
+    assert watched.known.credit.open
+    watched.look(POLICY, reads=None)  # its credit can't follow before its rate is known
+    assert watched.known.pricing.rate == LIMIT
+    assert watched.in_force != UNLIMITED
+
+
 def test_a_policy_that_was_never_told_changes_nothing() -> None:
     watched = Watched(in_force=BY_HAND)
     saved = DriveState(sent=Sent(limits=BY_HAND, found=UNLIMITED))

@@ -15,11 +15,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import State
-from testing.sim.cases import CAPACITY, Case, case
-from testing.sim.checks import changes, longest_idle, longest_miss, wanted, worst_second, worst_sum
+from testing.sim.cases import CAPACITY, Case, case, vm_case
+from testing.sim.checks import (
+    changes,
+    longest_idle,
+    longest_miss,
+    longest_vm_idle,
+    wanted,
+    worst_second,
+    worst_sum,
+    worst_vm_limits,
+    worst_vm_second,
+    worst_vm_sum,
+)
 from testing.sim.fleet import Faults, Fleet, Record
 from testing.sim.guests import Guest, Kind, Phase, idle
 from testing.sim.oracle import fair_shares
@@ -102,6 +113,86 @@ def test_the_same_host_does_the_same_again(chance: Random) -> None:
     one, other = (case(Random(seed), 30, 5, faults=True).fleet().run(30) for _ in range(2))
     assert np.array_equal(one.served, other.served)
     assert one.orders == other.orders
+
+
+# VMs with a limit of their own
+
+# A drive's demand is remembered for two ticks after it is gone, and what it leaves is then found
+# step by step. A drive that its limits don't hold keeps headroom.
+VM_IDLE_S = 6
+VM_USED_RATIO = 0.8
+
+
+@hosts
+@given(CHANCES, HOLDS, st.booleans())
+def test_a_vms_limit_holds_and_is_used_whatever_its_drives_do(
+    chance: Random, hold_s: int, faults: bool
+) -> None:
+    host = vm_case(chance, SECONDS, hold_s, faults=faults)
+    # If QEMU refuses a lower limit, the others' higher ones are in force already.
+    host.faults = replace(host.faults, failing=frozenset())
+    record = host.fleet().run(SECONDS, keep_states=True)
+    assert worst_vm_limits(host, record) <= 1
+    assert worst_vm_second(host, record) <= (EXACT_RATIO if host.exact else STOCK_RATIO)
+    assert worst_vm_sum(host, record) <= (1.0 if host.exact else 1.05)
+    assert worst_second(host, record) <= (EXACT_RATIO if host.exact else STOCK_RATIO)
+    if not faults:
+        assert longest_vm_idle(host, record, VM_USED_RATIO) <= VM_IDLE_S
+
+
+def in_vm(limit: VmPolicy, drives: list[list[Phase]], exact: bool) -> list[Guest]:
+    return [
+        Guest(f"vd{i}", DrivePolicy(), iter(phases), 0, None, exact, ("db1", limit))
+        for i, phases in enumerate(drives)
+    ]
+
+
+def in_force(state: State) -> tuple[int, int]:
+    """Return the sums of a VM's limits in force: without bursts, and with them."""
+    limits = [known.sent.limits for known in state.drives.values()]
+    base = [held.iops_total or 0 for held in limits if held is not None]
+    most = [held.iops_total_max or held.iops_total or 0 for held in limits if held is not None]
+    return sum(base), sum(most)
+
+
+def test_what_a_drive_leaves_goes_to_the_others_and_comes_back_when_it_wakes() -> None:
+    busy = Phase(inf, inf, Kind.of(4), 32)
+    phases = [[busy], [idle(20), Phase(20, inf, Kind.of(4), 32)], [busy]]
+    for exact in (False, True):
+        guests = in_vm(VmPolicy(limit=6000), [[*each] for each in phases], exact)
+        served = Fleet(guests, [Disk(StoragePolicy(), steady(CAPACITY))]).run(60).served
+        for seconds, fair in ((slice(5, 20), (3000, 0, 3000)), (slice(23, 40), (2000,) * 3)):
+            assert served[seconds].mean(axis=0) == pytest.approx(fair, rel=0.03)
+        assert served[45:].mean(axis=0) == pytest.approx((3000, 0, 3000), rel=0.03)
+
+
+def test_a_vms_burst_ends_in_qemu_too_if_the_agent_has_gone() -> None:
+    """Limits carry the VM's credit, and together no more than its limit beside it."""
+    busy = Phase(inf, inf, Kind.of(4), 32)
+    vm = VmPolicy(limit=2000, burst=6000, burst_seconds=20)
+    guests = in_vm(vm, [[idle(30), busy], [idle(30), busy]], exact=True)
+    gone = Faults(down=frozenset(range(35, 100)))
+    record = Fleet(guests, [Disk(StoragePolicy(), steady(CAPACITY))], faults=gone).run(
+        100, keep_states=True
+    )
+    base, most = in_force(record.states[34])
+    assert base <= 2000
+    assert 5900 <= most <= 6000
+    total = record.served.sum(axis=1)
+    assert total[31:40].min() >= 0.97 * 6000
+    assert total[30:].sum() <= 70 * 2000 + 20 * (6000 - 2000) + 6000 / 10
+    assert total[60:].max() <= 2000
+
+
+def test_an_agent_that_starts_again_finds_a_vms_parts_and_leaves_them() -> None:
+    busy = Phase(inf, inf, Kind.of(4), 32)
+    for exact in (False, True):
+        guests = in_vm(VmPolicy(limit=4000), [[busy], [idle(inf)]], exact)
+        faults = Faults(down=frozenset(range(30, 40)))
+        disk = Disk(StoragePolicy(), steady(CAPACITY))
+        record = Fleet(guests, [disk], faults=faults).run(60)
+        assert record.served[10:, 0].min() >= 0.97 * 4000
+        assert not [tick for tick, _, _ in record.orders if tick >= 30]
 
 
 # Single stories

@@ -10,7 +10,7 @@ from iokeel.core.abilities import PATCHED
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 from iokeel.core.state import DriveState, State
 from iokeel.errors import LimitsRejected, PolicyError
@@ -128,6 +128,25 @@ def test_burst_and_credit_are_told() -> None:
     assert "a burst of 3000 iops for up to 30 s" in said[0]
     assert "It has 20 s of burst credit; the burst is open." in said
     assert "So it may do 3000 iops now." in said
+
+
+def test_the_vms_limit_its_credit_and_the_drives_part_are_told() -> None:
+    state = State()
+    vm = VmPolicy(100, 3000, 6000, 40)
+    drives = {VDA: DrivePolicy(weight=200), DriveId("db1", "vdb"): DrivePolicy()}
+    for second in range(1, 4):
+        counters = Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0)
+        seen = {drive: DriveSeen(p, counters, None, vm=vm) for drive, p in drives.items()}
+        state, _ = decide(state, Observation(seen), second * NS_PER_S)
+    said = lines(state)
+    assert said[:2] == [
+        "The policy gives no limit.",
+        "All drives of db1 together have a limit of 3000 iops, a burst of 6000 iops for up to 40 s,"
+        " and a reservation of 100 iops.",
+    ]
+    assert "db1 has 2 s of burst credit; its burst is closed." in said
+    assert "The drive's part of the limit of db1 is 2000 iops." in said
+    assert "So it may do 2000 iops now." in said
 
 
 def test_separate_budgets_are_told() -> None:

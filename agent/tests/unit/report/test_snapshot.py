@@ -13,11 +13,12 @@ import iokeel.report
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import State
 from iokeel.errors import IokeelError, LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
+from iokeel.report.metric_table import METRICS
 from iokeel.report.snapshot import Known, snapshot_of
 from iokeel.report.to_records import storage_reports, vm_reports
 
@@ -72,6 +73,26 @@ def test_all_of_an_agent_is_in_a_snapshot() -> None:
     assert (found.errors, found.reconnects) == ({"set": 2}, 1)
     storage = found.storages["sda"]
     assert (storage.drives, storage.normalized_iops, storage.reserved_iops) == (2, 750, 200)
+
+
+def test_a_vms_own_limit_is_in_its_snapshot_its_record_and_its_metrics() -> None:
+    policy = VmPolicy(50, 3000, 6000, 40)
+    state = State()
+    for second in range(1, 9):
+        counters = Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0)
+        seen = Observation({VDA: DriveSeen(DrivePolicy(), counters, None, vm=policy)})
+        state, _ = decide(state, seen, second * NS_PER_S)
+    vms = {"db1": VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}, vm=policy))}
+    found = snapshot_of(Known(state, vms, {}, {}, {}, {}, 0))
+    vm = found.vms["db1"]
+    assert (vm.policy, vm.allowed_iops, vm.credit_s, vm.burst_open) == (policy, 6000, 7, True)
+    (report,) = vm_reports(found)
+    assert (report.limit_iops, report.reservation_iops, report.allowed_iops) == (3000, 50, 6000)
+    assert (report.credit_s, report.burst_open) == (7, True)
+    samples = {m.description.name: [*m.samples(found)] for m in METRICS}
+    assert samples["iokeel_domain_limit_iops"] == [(("db1",), 3000)]
+    assert samples["iokeel_domain_allowed_iops"] == [(("db1",), 6000)]
+    assert samples["iokeel_domain_credit_seconds"] == [(("db1",), 7)]
 
 
 def test_limits_have_an_age() -> None:

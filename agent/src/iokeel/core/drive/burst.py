@@ -15,7 +15,7 @@ from __future__ import annotations
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.drive.binding import FULL_RATIO, Use
 from iokeel.core.limits import AVERAGES, ThrottleLimits
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.state import Credit, DriveState
 
 # A drive held to its limit measures a few per cent to either side of it. Only a rate clearly below
@@ -32,9 +32,9 @@ NO_CREDIT = Credit()
 
 
 def credit_after(
-    credit: Credit, policy: DrivePolicy | None, rate: float | None, elapsed_s: float
+    credit: Credit, policy: DrivePolicy | VmPolicy | None, rate: float | None, elapsed_s: float
 ) -> Credit:
-    """Return the credit after an interval.
+    """Return the credit of a drive, or of a VM, after an interval.
 
     rate: the normalized rate of the interval; None changes nothing. The burst closes while less is
     left than the next interval could spend, so that credit is never overdrawn.
@@ -62,6 +62,23 @@ def spent_early(credit: Credit, policy: DrivePolicy | None, use: Use, *, charged
     return use.full and not use.bursting and (charged or not _granted_length_s(credit, policy))
 
 
+def carried(known: DriveState, policy: DrivePolicy, allowed: float) -> tuple[float, float]:
+    """Return the rate that limits are made for without the burst on top, and the credit for that.
+
+    allowed: with the burst. Of a drive's burst and its VM's, the one with less credit counts.
+    """
+    rate, credit_s = allowed, known.credit.seconds if known.credit.open else 0.0
+    if policy.limit is not None:
+        rate = min(float(policy.limit), allowed)
+    vm = known.vm
+    if vm is not None and vm.credit.open and vm.sustained is not None:
+        sustained = float(known.each_budget(vm.sustained))
+        if sustained < allowed:
+            credit_s = min(credit_s, vm.credit.seconds) if rate < allowed else vm.credit.seconds
+            rate = min(rate, sustained)
+    return rate, credit_s
+
+
 def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns: int) -> bool:
     """Return whether limits should carry more credit than they do.
 
@@ -69,16 +86,25 @@ def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns
     some: a drive near its limit earns credit by our count, and hardly any by QEMU's.
     """
     rate, held = known.measured.rate, known.pricing.rate
-    if not known.credit.open or rate is None or policy.limit is None:
+    if rate is None:
+        return False
+    if known.vm is not None and known.vm.credit.open and held:
+        limit, credit_s = carried(known, policy, held)
+        ratio = held / limit
+        if ratio <= 1:  # its own limit or its share holds it, and no burst
+            return False
+    elif known.credit.open and policy.limit is not None:
+        limit, credit_s = float(policy.limit), known.credit.seconds
+        ratio = (policy.burst or limit) / limit
+    else:
         return False
     if known.demand.backlogged and held and rate < FULL_RATIO * held:
         return before.demand.backlogged and now_ns - known.sent.at_ns >= REOPEN_S * NS_PER_S
-    if known.credit.seconds < GROWN_RATIO * known.sent.credit_s:
+    if credit_s < GROWN_RATIO * known.sent.credit_s:
         return False
-    if rate > policy.limit:
+    if rate > limit:
         return True
-    carried = _granted_length_s(Credit(known.sent.credit_s), policy)
-    return carried == 0 < _granted_length_s(known.credit, policy)
+    return _length_s(known.sent.credit_s, ratio) == 0 < _length_s(credit_s, ratio)
 
 
 def with_burst(base: ThrottleLimits, ratio: float, credit_s: float) -> ThrottleLimits:

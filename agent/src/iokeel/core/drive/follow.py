@@ -4,14 +4,17 @@ A share moves as neighbours come and go. On stock QEMU a change of limits is a g
 the rate. So limits follow once the error, summed over its time in force, comes to that: a large
 move at once, and a small one later. A QEMU that keeps its buckets' levels hands out no gifts, so
 limits follow each move of SHARE_RATIO at once. A drive below BUSY_RATIO of its rate only needs a
-coarse limit, so its limits follow moves of LOOSE_RATIO.
+coarse limit, so its limits follow moves of LOOSE_RATIO. But a smaller part of a VM's limit is
+followed at once, so that the limits of the VM's drives never add up to more.
 """
 
 from __future__ import annotations
 
 from iokeel.core.counters import NS_PER_S
+from iokeel.core.drive.burst import carried
 from iokeel.core.drive.retune import is_due
 from iokeel.core.limits import BUCKET_S
+from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import DriveState
 
 SHARE_RATIO = 0.01
@@ -19,7 +22,7 @@ LOOSE_RATIO = 0.25
 BUSY_RATIO = 0.5
 
 
-def share_has_moved(known: DriveState, allowed: float, now_ns: int) -> bool:
+def share_has_moved(known: DriveState, policy: DrivePolicy, allowed: float, now_ns: int) -> bool:
     """Return True if the drive's share differs enough from its limit to be worth a change.
 
     allowed: the rate that policy and share allow now.
@@ -28,6 +31,13 @@ def share_has_moved(known: DriveState, allowed: float, now_ns: int) -> bool:
     if held is None:
         return False
     off = abs(allowed / held - 1)
+    vm = known.vm
+    if vm is not None and vm.most is not None and vm.sustained is not None:
+        base = known.pricing.base_rate or held
+        most_base = known.each_budget(vm.sustained if vm.credit.open else vm.most)
+        if held > known.each_budget(vm.most) or base > most_base:
+            return True
+        off = max(off, carried(known, policy, allowed)[0] / base - 1)
     if off < SHARE_RATIO:
         return False
     rate = known.measured.rate or 0.0

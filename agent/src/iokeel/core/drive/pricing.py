@@ -10,9 +10,10 @@ from __future__ import annotations
 from iokeel.core.abilities import Abilities
 from iokeel.core.curve import CostModel
 from iokeel.core.drive import exact
+from iokeel.core.drive.burst import carried
 from iokeel.core.drive.envelope import limits_for, scaled
 from iokeel.core.drive.mix import Mix
-from iokeel.core.drive.retune import base_rate, judge
+from iokeel.core.drive.retune import judge
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
@@ -53,14 +54,14 @@ def price(
 
     allowed: its burst included, if that is open. reason: why limits are made.
     """
-    rate, separate = base_rate(policy, allowed), policy.separate_budgets
+    rate, separate = carried(known, policy, allowed)[0], policy.separate_budgets
     if abilities.cost_curve:
         base = exact.exact_limits(model, rate, separate=separate, split_size=split_size)
-        return Pricing(allowed, None, known.pricing.unit, base)
+        return Pricing(allowed, rate, None, known.pricing.unit, base)
     mix, unit = _mix_for(known, reason), known.pricing.unit
     if unit is None or mix is not known.pricing.mix or reason is Reason.POLICY:
         unit = limits_for(model, _UNIT_RATE, mix, separate=separate)
-    return Pricing(allowed, mix, unit, scaled(unit, rate / _UNIT_RATE))
+    return Pricing(allowed, rate, mix, unit, scaled(unit, rate / _UNIT_RATE))
 
 
 def static_limits(
@@ -68,9 +69,9 @@ def static_limits(
     policy: DrivePolicy,
     model: CostModel,
     split_size: int | None,
-    limit: int,
+    limit: float,
 ) -> ThrottleLimits:
-    """Return limits that hold a drive to its policy's limit if no agent is there to retune.
+    """Return limits that hold a drive to a limit if no agent is there to retune.
 
     On stock QEMU no size gets more than the limit, and the worst gets as much of it as one
     iops_size can give.

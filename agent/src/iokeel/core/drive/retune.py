@@ -81,11 +81,6 @@ def judge(
     return Finding(Verdict.PRICED, 0, error), None
 
 
-def base_rate(policy: DrivePolicy, allowed: float) -> float:
-    """Return the rate that limits are made for, without the burst on top of it."""
-    return allowed if policy.limit is None else min(float(policy.limit), allowed)
-
-
 def is_due(since_ns: int, now_ns: int) -> bool:
     """Return whether MIN_INTERVAL_S has passed since a change of limits, or another event."""
     return now_ns - since_ns >= _EARLY_RATIO * MIN_INTERVAL_S * NS_PER_S
@@ -128,10 +123,10 @@ def _error(
 
     mix_rate: the cost of the mix a second.
     """
-    base, held = known.pricing.base, known.pricing.rate
+    base, held, rate = known.pricing.base, known.pricing.rate, known.pricing.base_rate
     assert base is not None
     assert held is not None
-    rate = base_rate(policy, held)
+    assert rate is not None
     if not policy.separate_budgets:
         return _budget_error(base, rate, held, mix, mix_rate)
     halves = (Mix(mix.read, _NO_FLOW), Mix(_NO_FLOW, mix.write))

@@ -3,7 +3,8 @@
 1. Each drive is a claimant with a demand (claimant.py, demand.py): the rate that its policy allows
    if its limits hold it, else its rate of late, or more while it grows. A demand is independent of
    the drive's share, and the part that a drive leaves is lent to others.
-2. A tenant's limit is divided (divide.py) among its drives, on all storages together.
+2. A tenant's limit is divided (divide.py) among its drives, on all storages together. Each drive's
+   part of its VM's limit (vm_limit.py) bounds its demand already.
 3. Each storage is divided on its own (one_storage.py).
 
 A drive's share is not the amount that it got, but the one that it is *entitled* to at the level
@@ -14,7 +15,7 @@ the level follows a tick later. If all demands fit, every drive may have all tha
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from iokeel.core.counters import DriveId
@@ -23,6 +24,7 @@ from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.claimant import Claimant, claimant_of, share_of
 from iokeel.core.sharing.demand import hidden_demand
 from iokeel.core.sharing.divide import divide
+from iokeel.core.sharing.groups import members_of
 from iokeel.core.sharing.latency import activity_of, is_loaded, storage_strain
 from iokeel.core.sharing.one_storage import OneStorage, divide_storage
 from iokeel.core.sharing.storage import StorageActivity
@@ -54,15 +56,25 @@ def allocate(
     for name, activity in activities.items():
         _reckon_with_hidden_demand(claimants[name], storages[name], activity)
     _bound_by_tenants_limits(claimants, tenants)
-    parts = _parts_of_tenants(claimants)
+    parts = _parts(claimants, lambda c: c.tenant)
+    vms, parts_of_vms = _reserved_by_vms(claimants), {}
+    if vms:
+        parts_of_vms = _parts(claimants, lambda c: c.drive.domain)
     after = {}
     for name, now in storages.items():
+        here = claimants[name]
         promises = {
             tenant: replace(promise, reservation=round(promise.reservation * part))
             for tenant, promise in tenants.items()
             if (part := parts.get((tenant, name)))
         }
-        one = OneStorage(name, now, activities[name], claimants[name], strangers[name], promises)
+        reserved = {
+            vm: round(reservation * part)
+            for vm, reservation in vms.items()
+            if (part := parts_of_vms.get((vm, name)))
+        }
+        members = members_of(here, promises, reserved)
+        one = OneStorage(name, now, activities[name], here, strangers[name], members)
         after[name] = divide_storage(one, before.get(name))
     shares = {c.drive: c.share for there in claimants.values() for c in there if c.share}
     return after, shares
@@ -100,16 +112,30 @@ def _bound_by_tenants_limits(
             claimant.wants = min(claimant.wants, amount)
 
 
-def _parts_of_tenants(
-    claimants: Mapping[str | None, Sequence[Claimant]],
+def _reserved_by_vms(claimants: Mapping[str | None, Sequence[Claimant]]) -> dict[str, int]:
+    """Return the reservations of VMs that have one, by name."""
+    return {
+        c.drive.domain: c.known.vm.policy.reservation
+        for there in claimants.values()
+        for c in there
+        if c.known.vm is not None and c.known.vm.policy.reservation
+    }
+
+
+def _parts(
+    claimants: Mapping[str | None, Sequence[Claimant]], owner_of: Callable[[Claimant], str | None]
 ) -> dict[tuple[str, str | None], float]:
-    """Return the part of each tenant's reservation for each storage: that of its demand."""
+    """Return the part of each owner's reservation for each storage: that of its demand.
+
+    owner_of: returns a drive's tenant or VM.
+    """
     there = Counter[tuple[str, str | None]]()
     total = Counter[str]()
     for name, group in claimants.items():
         for claimant in group:
-            if claimant.tenant is not None:
+            owner = owner_of(claimant)
+            if owner is not None:
                 demand = 1 + int(claimant.known.demand.rate)
-                there[claimant.tenant, name] += demand
-                total[claimant.tenant] += demand
+                there[owner, name] += demand
+                total[owner] += demand
     return {key: demand / total[key[0]] for key, demand in there.items()}

@@ -37,16 +37,32 @@ class Claimant:
 
 def claimant_of(drive: DriveId, known: DriveState, policy: DrivePolicy) -> Claimant:
     """Return a drive with a policy as a claimant."""
-    most = inf if known.ceiling is None else float(known.ceiling)
-    if policy.separate_budgets:
-        most *= 2
+    most = own_most(policy, known.ceiling)
+    if known.vm is not None and known.vm.most is not None:
+        most = min(most, known.vm.most)
+    return Claimant(drive, known, policy, known.tenant, most, own_wants(known, policy, most))
+
+
+def own_most(policy: DrivePolicy, ceiling: float | None) -> float:
+    """Return the most that a drive may do by its own policy; inf if there is no end.
+
+    ceiling: its limit, or its burst while that is open.
+    """
+    return inf if ceiling is None else float(ceiling) * budgets(policy)
+
+
+def budgets(policy: DrivePolicy) -> int:
+    """Return how many budgets a drive has: one, or one for reads and one for writes."""
+    return 2 if policy.separate_budgets else 1
+
+
+def own_wants(known: DriveState, policy: DrivePolicy, most: float) -> float:
+    """Return a drive's demand, which is `most` if its limits hold it."""
     if known.demand.backlogged or _was_just_backlogged(known):
-        wants = most
-    elif known.measured.rate is None:  # it may be about to do anything
-        wants = min(most, max(known.demand.rate, policy.reservation))
-    else:
-        wants = min(most, known.demand.rate)
-    return Claimant(drive, known, policy, known.tenant, most, wants)
+        return most
+    if known.measured.rate is None:  # it may be about to do anything
+        return min(most, max(known.demand.rate, policy.reservation))
+    return min(most, known.demand.rate)
 
 
 def _was_just_backlogged(known: DriveState) -> bool:

@@ -3,24 +3,22 @@
 1. *Feedback*: the last interval's latency corrects the capacity and the room (capacity.py), unless
    something disturbed it.
 2. *Usable* is the corrected capacity, less the rates of drives without a policy.
-3. It is divided among tenants first, and each tenant's amount among its drives. A drive whose
-   tenant has no policy stands for itself.
+3. It is divided among drives and those that have a promise together (groups.py).
 4. If drives have a latency target, the others are cut to the room (headroom.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
 import iokeel.core.sharing.capacity as capacity_law
 from iokeel.core.counters import DriveId
 from iokeel.core.observation import StorageSeen
-from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.capacity import gift, peak_after, ratio_after
-from iokeel.core.sharing.claimant import Claimant, share_of
-from iokeel.core.sharing.divide import Claim, divide
+from iokeel.core.sharing.claimant import Claimant
+from iokeel.core.sharing.groups import Member, divide_members, promised
 from iokeel.core.sharing.headroom import (
     claim_headroom,
     cut_to_room,
@@ -48,8 +46,8 @@ _MOST_DOUBT = 2
 class OneStorage:
     """A storage at a tick, with its claimants.
 
-    strangers: the rate of its drives without a policy. tenants: those with a policy, with the part
-    of their reservation that is for this storage.
+    strangers: the rate of its drives without a policy. members: its claimants, in the groups that
+    have a promise together.
     """
 
     name: str
@@ -57,7 +55,7 @@ class OneStorage:
     activity: StorageActivity | None
     claimants: Sequence[Claimant]
     strangers: float
-    tenants: Mapping[str, TenantPolicy]
+    members: Sequence[Member]
     protected: list[Claimant] = field(init=False)
     others: list[Claimant] = field(init=False)
 
@@ -82,7 +80,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     if policy.capacity is None and one.protected:
         if suffering or before.division.usable is not None:
             capacity = feedback.peak
-    promised, wanted = _promised(one), sum(c.wants for c in one.claimants)
+    wanted = sum(c.wants for c in one.claimants)
     division = Division()
     if capacity is not None:
         usable = max(0.0, capacity - one.strangers)
@@ -96,7 +94,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         activity=one.activity,
         feedback=feedback,
         division=division,
-        promised=promised,
+        promised=promised(one.members),
         wanted=wanted,
         suffering=tuple(suffering),
         protected=protected_drives(one.seen, one.protected),
@@ -167,76 +165,18 @@ def _divide(one: OneStorage, usable: float, room: float, *, suffers: bool) -> Di
     least = least_room(usable, one.others)
     if one.keeps_headroom:
         claim_headroom((1 - room) * usable, one.protected)
-    level, kept, amounts = _divide_among_tenants(one, usable)
+    amounts: dict[DriveId, float] = {}
+    top = divide_members(one.members, usable, one.name, amounts)
     cut = cut_to_room(room * usable, one.others, amounts) if one.keeps_headroom else 0.0
     give_rest(usable, one.protected, amounts)
     return Division(
         usable,
         given=sum(min(amount, wants[drive]) for drive, amount in amounts.items()),
-        level=level,
-        kept=kept,
+        level=top.level,
+        kept=top.kept,
         short=any(
             c.known.demand.backlogged and c.share and c.share.most < c.most for c in one.claimants
         ),
         cut=cut,
         exhausted=suffers and room <= least,
     )
-
-
-def _divide_among_tenants(
-    one: OneStorage, usable: float
-) -> tuple[float, float, dict[DriveId, float]]:
-    """Set each claimant's share of a storage; return level, kept, and the amounts."""
-    groups = _groups(one)
-    promises = [one.tenants[name] if name else None for name, _ in groups]
-    claims = [
-        _group_claim(promise, group) for promise, (_, group) in zip(promises, groups, strict=True)
-    ]
-    top = divide(usable, claims)
-    got: dict[DriveId, float] = {}
-    for (_, group), promise, claim, amount in zip(
-        groups, promises, claims, top.amounts, strict=True
-    ):
-        division, pool = top, usable
-        amounts: tuple[float, ...] = (amount,)
-        if promise is not None:
-            if amount < claim.wants:  # the reservations of its idle drives are lent to the others
-                pool = amount
-            elif top.level != inf:
-                promised = max(promise.reservation, sum(c.policy.reservation for c in group))
-                pool = max(amount, top.kept * promised + promise.weight * top.level)
-            division = divide(pool, [c.claim for c in group])
-            amounts = division.amounts
-        for claimant, mine in zip(group, amounts, strict=True):
-            got[claimant.drive] = mine
-            new = share_of(claimant, division, mine, pool, one.name)
-            if claimant.share is None or new.most <= claimant.share.most:
-                claimant.share = new
-    return top.level, top.kept, got
-
-
-def _promised(one: OneStorage) -> float:
-    total = 0.0
-    for name, group in _groups(one):
-        promised = float(sum(c.policy.reservation for c in group))
-        total += max(promised, one.tenants[name].reservation) if name else promised
-    return total
-
-
-def _groups(one: OneStorage) -> list[tuple[str | None, list[Claimant]]]:
-    """Return tenants with a policy and their drives; all other drives singly."""
-    single: list[tuple[str | None, list[Claimant]]] = []
-    by_tenant: dict[str, list[Claimant]] = {}
-    for claimant in one.claimants:
-        if claimant.tenant is not None and claimant.tenant in one.tenants:
-            by_tenant.setdefault(claimant.tenant, []).append(claimant)
-        else:
-            single.append((None, [claimant]))
-    return [*single, *by_tenant.items()]
-
-
-def _group_claim(tenant: TenantPolicy | None, group: Sequence[Claimant]) -> Claim:
-    if tenant is None:
-        return group[0].claim
-    owed = sum(min(float(c.policy.reservation), c.wants) for c in group)
-    return Claim(max(tenant.reservation, owed), tenant.weight, sum(c.wants for c in group))

@@ -11,11 +11,21 @@ import pytest
 
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
 from iokeel.core.observation import StorageSeen
-from iokeel.core.policy import DrivePolicy, TenantPolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.capacity import HEADROOM_RATIO, POWER, SLACK, STEP
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
-from iokeel.core.state import Demand, DriveState, Measured, Pricing, Sent, Share, StorageState
+from iokeel.core.sharing.vm_limit import with_vm_parts
+from iokeel.core.state import (
+    Demand,
+    DriveState,
+    Measured,
+    Pricing,
+    Sent,
+    Share,
+    StorageState,
+    VmPart,
+)
 
 DISK = "sda"
 CAPACITY = StoragePolicy(capacity=10_000)
@@ -40,10 +50,11 @@ class Host:
         tenant: str | None = None,
         policy: bool = True,
         latency_ms: float = 1.0,
+        vm: tuple[str, VmPolicy] | None = None,
         **promised: Any,
     ) -> None:
-        """Add a drive. full: whether its limits were what held it."""
-        drive = DriveId(name, "vda")
+        """Add a drive. full: whether its limits were what held it. vm: its VM, if that matters."""
+        drive = DriveId(vm[0], name) if vm else DriveId(name, "vda")
         promise = DrivePolicy(**promised) if policy else None
         did = None
         if rate is not None:
@@ -55,19 +66,28 @@ class Host:
             tenant=tenant,
             measured=Measured(rates=did, rate=rate),
             demand=Demand(rate=rate or 0.0, backlogged=full),
+            vm=VmPart(vm[1]) if vm else None,
         )
 
     def allot(self) -> dict[str, Share]:
-        """Return the drives' shares by the domain's name, and keep the storages' states."""
+        """Return the drives' shares by their names, and keep the storages' states."""
+        self.known = {**with_vm_parts(self.known)}
         self.before, shares = allocate(self.known, self.storages, self.before, self.tenants)
-        return {drive.domain: share for drive, share in shares.items()}
+        return {_name(drive): share for drive, share in shares.items()}
 
     def most(self) -> dict[str, float]:
-        return {name: share.most for name, share in self.allot().items()}
+        """Return what VMs' limits and shares leave to each drive, by its name."""
+        shares = self.allot()
+        parts = {_name(drive): known.vm_most or inf for drive, known in self.known.items()}
+        return {name: min(share.most, parts[name]) for name, share in shares.items()}
 
     @property
     def disk(self) -> StorageState:
         return self.before[DISK]
+
+
+def _name(drive: DriveId) -> str:
+    return drive.domain if drive.target == "vda" else drive.target
 
 
 def test_backlogged_drives_divide_a_storage_by_weight() -> None:
@@ -245,6 +265,55 @@ def test_never_more_than_there_is_is_given_to_those_that_want_it(full: bool) -> 
     host.allot()
     assert host.disk.division.given <= 10_000 * (1 + 1e-9)
     assert host.disk.division.given == pytest.approx(min(10_000, host.disk.wanted))
+
+
+# VMs
+
+
+def test_a_vms_reservation_goes_to_whichever_of_its_drives_asks() -> None:
+    host = Host()
+    vm = ("db1", VmPolicy(reservation=6000))
+    host.drive("a", 100, full=True, vm=vm)
+    host.drive("b", 0, vm=vm)
+    host.drive("x", 100, full=True)
+    host.drive("y", 100, full=True)
+    # what it leaves, 4,000, by weight: the VM has that of its two drives
+    assert host.most() == {"a": 8000, "b": 8000, "x": 1000, "y": 1000}
+    assert host.disk.promised == 6000
+
+
+def test_a_vms_reservation_is_spread_over_storages_by_demand() -> None:
+    host = Host({DISK: StorageSeen(CAPACITY), "sdb": StorageSeen(CAPACITY)})
+    vm = ("db1", VmPolicy(reservation=4000))
+    host.drive("a", 2999, full=True, vm=vm)
+    host.drive("b", 999, full=True, vm=vm, storage="sdb")
+    host.drive("x", 100, full=True)
+    host.drive("y", 100, full=True, storage="sdb")
+    assert host.most() == {"a": 6500, "x": 3500, "b": 5500, "y": 4500}
+
+
+def test_vm_tenant_and_storage_all_hold() -> None:
+    host = Host(tenants={"acme": TenantPolicy(reservation=5000, limit=6000)})
+    vm = ("db1", VmPolicy(reservation=3000, limit=3600))
+    host.drive("a", 100, full=True, tenant="acme", vm=vm)
+    host.drive("b", 100, full=True, tenant="acme", vm=vm)
+    host.drive("c", 100, full=True, tenant="acme")
+    for name in "wxyz":
+        host.drive(name, 100, full=True, weight=300)
+    most = host.most()
+    # of 5,000 that reservations leave, acme has 1 of 13 parts; its VM's limit is less than that
+    assert (most["a"], most["b"]) == (1800, 1800)
+    assert most["c"] == pytest.approx(5000 + 5000 / 13 - 3600)
+    assert host.disk.division.given == pytest.approx(10_000)
+
+
+def test_what_a_vms_limit_leaves_of_its_reservation_is_for_others() -> None:
+    host = Host()
+    vm = ("db1", VmPolicy(reservation=2000, limit=2000))
+    host.drive("a", 100, full=True, vm=vm)
+    host.drive("b", 100, full=True, vm=vm)
+    host.drive("x", 100, full=True)
+    assert host.most() == {"a": 1000, "b": 1000, "x": 8000}
 
 
 # Latency targets

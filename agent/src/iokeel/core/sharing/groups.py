@@ -1,0 +1,113 @@
+"""Divides a storage among tenants and VMs first, and what each of them gets among its drives.
+
+A drive whose tenant and VM have nothing reserved together stands for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
+
+from iokeel.core.counters import DriveId
+from iokeel.core.policy import TenantPolicy
+from iokeel.core.sharing.claimant import Claimant, share_of
+from iokeel.core.sharing.divide import Claim, Division, divide
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A tenant's or a VM's drives on a storage, with what is reserved for them together."""
+
+    reservation: int
+    weight: int
+    members: Sequence[Member]
+
+    @property
+    def promised(self) -> float:
+        """The larger of what is reserved for all and for each."""
+        return max(self.reservation, promised(self.members))
+
+    @property
+    def claim(self) -> Claim:
+        """The claim of its members together."""
+        claims = [member.claim for member in self.members]
+        owed = sum(min(float(claim.reservation), claim.wants) for claim in claims)
+        return Claim(max(self.reservation, owed), self.weight, sum(claim.wants for claim in claims))
+
+
+Member: TypeAlias = Claimant | Group
+
+
+def members_of(
+    claimants: Sequence[Claimant], tenants: Mapping[str, TenantPolicy], vms: Mapping[str, int]
+) -> list[Member]:
+    """Return drives, VMs and tenants among which a storage is divided.
+
+    tenants, vms: those that have a promise, with their reservation on this storage.
+    """
+    alone: list[Claimant] = []
+    by_tenant: dict[str, list[Claimant]] = {}
+    for claimant in claimants:
+        if claimant.tenant is not None and claimant.tenant in tenants:
+            by_tenant.setdefault(claimant.tenant, []).append(claimant)
+        else:
+            alone.append(claimant)
+    groups = [
+        Group(tenants[name].reservation, tenants[name].weight, _with_vms(group, vms))
+        for name, group in by_tenant.items()
+    ]
+    return [*_with_vms(alone, vms), *groups]
+
+
+def _with_vms(claimants: Sequence[Claimant], vms: Mapping[str, int]) -> list[Member]:
+    """Return drives, with those of a VM that has a reservation as one. It has their weight."""
+    if not vms:
+        return [*claimants]
+    by_vm: dict[str, list[Claimant]] = {}
+    for claimant in claimants:
+        by_vm.setdefault(claimant.drive.domain, []).append(claimant)
+    found: list[Member] = []
+    for vm, group in by_vm.items():
+        if vm in vms:
+            found.append(Group(vms[vm], sum(c.policy.weight for c in group), group))
+        else:
+            found += group
+    return found
+
+
+def promised(members: Sequence[Member]) -> float:
+    """Return the sum of what is reserved."""
+    return sum(
+        member.promised if isinstance(member, Group) else float(member.policy.reservation)
+        for member in members
+    )
+
+
+def divide_members(
+    members: Sequence[Member], pool: float, storage: str, got: dict[DriveId, float]
+) -> Division:
+    """Set the share of each drive in a pool of a storage, and its amount in `got`."""
+    claims = [member.claim for member in members]
+    division = divide(pool, claims)
+    for member, claim, amount in zip(members, claims, division.amounts, strict=True):
+        if isinstance(member, Group):
+            divide_members(
+                member.members, _pool(member, division, claim, amount, pool), storage, got
+            )
+            continue
+        got[member.drive] = amount
+        new = share_of(member, division, amount, pool, storage)
+        if member.share is None or new.most <= member.share.most:
+            member.share = new
+    return division
+
+
+def _pool(group: Group, division: Division, claim: Claim, amount: float, whole: float) -> float:
+    """Return the part of a pool that a group may divide."""
+    if amount < claim.wants:  # the reservations of its idle drives are lent to the others
+        return amount
+    if division.level == inf:
+        return whole
+    return max(amount, division.kept * group.promised + group.weight * division.level)

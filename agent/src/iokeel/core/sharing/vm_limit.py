@@ -1,0 +1,161 @@
+"""Divides a VM's limit among its drives, so that their limits never add up to more.
+
+While the VM's burst is open, the burst is divided in its place. Its credit is earned and spent by
+the VM as a whole (drive/burst.py).
+
+Each drive has a *part*. Its limits are at the part, whether the drive uses that or not. So the VM's
+limit holds also while no agent runs, and when all drives wake at once. But a drive only shows that
+it wants more while it has more than it uses. So
+
+- a drive that its limits hold wants all that they could let through;
+- any other wants SPARE_RATIO times its demand, and its *foothold*: by weight, its part of
+  FOOTHOLD_RATIO of the limit. An idle drive begins with that, and has more a tick later;
+- what nobody wants is added by weight.
+
+Parts stay as they are until a drive gets more than OUTGROWN_RATIO times its own, because on stock
+QEMU each change lets a tenth of a second through for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import floor
+from typing import NamedTuple
+
+from iokeel.core.counters import DriveId
+from iokeel.core.drive.burst import NO_CREDIT, credit_after
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.sharing.claimant import budgets, own_most, own_wants
+from iokeel.core.sharing.divide import Claim, divide
+from iokeel.core.state import Credit, DriveState, Share, VmPart
+
+SPARE_RATIO = 1.15
+FOOTHOLD_RATIO = 0.05
+OUTGROWN_RATIO = 1.02
+
+
+def with_vm_parts(drives: Mapping[DriveId, DriveState]) -> Mapping[DriveId, DriveState]:
+    """Return drives with their VMs' credit and their parts of their VMs' limits after a tick.
+
+    drives: all drives of each VM, with the tick's rates.
+    """
+    vms: dict[str, list[DriveId]] = {}
+    for drive, known in drives.items():
+        if known.vm is not None and known.vm.policy.limit is not None:
+            vms.setdefault(drive.domain, []).append(drive)
+    if not vms:
+        return drives
+    after = dict(drives)
+    for there in vms.values():
+        states = [drives[drive] for drive in there]
+        for drive, known, part in zip(there, states, _parts(states), strict=True):
+            after[drive] = known._replace(vm=part)
+    return after
+
+
+def static_rates(drives: Mapping[DriveId, DriveState]) -> dict[DriveId, float]:
+    """Return the rates that hold drives and VMs to their limits while no agent runs.
+
+    With separate budgets, it is the rate of each. Drives that nothing limits have none.
+    """
+    rates: dict[DriveId, float] = {}
+    vms: dict[str, list[DriveId]] = {}
+    limits: dict[str, int] = {}
+    for drive, known in drives.items():
+        if known.policy is None:
+            continue
+        if known.policy.limit is not None:
+            rates[drive] = float(known.policy.limit)
+        if known.vm is not None and (limit := known.vm.policy.limit) is not None:
+            vms.setdefault(drive.domain, []).append(drive)
+            limits[drive.domain] = min(limit, limits.get(drive.domain, limit))
+    for vm, there in vms.items():
+        promises = [drives[drive].policy or DrivePolicy() for drive in there]
+        wishes = [_Wish(p, most := own_most(p, p.limit), most) for p in promises]
+        parts, _ = _divided(limits[vm], wishes)
+        for drive, policy, part in zip(there, promises, parts, strict=True):
+            rates[drive] = float(part // budgets(policy))
+    return rates
+
+
+class _Wish(NamedTuple):
+    """The rate that a drive wants of its VM's limit, and the most that its own policy allows."""
+
+    policy: DrivePolicy
+    wants: float
+    most: float
+
+
+def _parts(drives: Sequence[DriveState]) -> list[VmPart]:
+    """Return the parts of a VM's drives after a tick."""
+    before = [known.vm for known in drives if known.vm is not None]
+    now = before[0]._replace(credit=_credit(drives, before))
+    limit, ceiling = now.policy.limit, now.ceiling
+    assert limit is not None
+    assert ceiling is not None
+    wishes = _wishes(drives, limit)
+    sustained, least = _divided(limit, wishes)
+    most, least_most = (sustained, least) if ceiling == limit else _divided(ceiling, wishes)
+    if _still_fit(limit, [part.sustained for part in before], sustained, least) and _still_fit(
+        ceiling, [part.most for part in before], most, least_most
+    ):
+        return [part._replace(policy=now.policy, credit=now.credit) for part in before]
+    return [
+        now._replace(most=most, sustained=min(most, part))
+        for most, part in zip(most, sustained, strict=True)
+    ]
+
+
+def _credit(drives: Sequence[DriveState], before: Sequence[VmPart]) -> Credit:
+    """Return a VM's burst credit after a tick. A drive that is new doesn't know it yet."""
+    credit = min((part.credit for part in before if part.most is not None), default=NO_CREDIT)
+    rates = [drive.measured.rate for drive in drives]
+    total = None if None in rates else sum(rate or 0.0 for rate in rates)
+    elapsed_s = max((did.elapsed_s for d in drives if (did := d.measured.rates)), default=0.0)
+    return credit_after(credit, before[0].policy, total, elapsed_s)
+
+
+def _wishes(drives: Sequence[DriveState], limit: int) -> list[_Wish]:
+    promises = [known.policy or DrivePolicy() for known in drives]
+    foothold = FOOTHOLD_RATIO * limit / sum(policy.weight for policy in promises)
+    wishes = []
+    for known, policy in zip(drives, promises, strict=True):
+        most = own_most(policy, known.ceiling)
+        wants = own_wants(known, policy, most)
+        if isinstance(known.share, Share):  # more would be of no use
+            wants = min(wants, known.share.most)
+        wants = min(most, SPARE_RATIO * wants + foothold * policy.weight)
+        wishes.append(_Wish(policy, wants, most))
+    return wishes
+
+
+def _divided(limit: int, wishes: Sequence[_Wish]) -> tuple[list[int], tuple[float, ...]]:
+    """Return the parts of a limit, and the least of them that its drives need.
+
+    Parts are whole numbers, at least 1 for each budget, and together no more than the limit.
+    """
+    claims = [Claim(wish.policy.reservation, wish.policy.weight, wish.wants) for wish in wishes]
+    amounts = divide(limit, claims).amounts
+    rest = [
+        Claim(0, wish.policy.weight, max(0.0, wish.most - amount))
+        for wish, amount in zip(wishes, amounts, strict=True)
+    ]
+    extra = divide(max(0.0, limit - sum(amounts)), rest).amounts
+    least = [budgets(wish.policy) for wish in wishes]
+    parts = [max(low, floor(a + b)) for low, a, b in zip(least, amounts, extra, strict=True)]
+    for _ in range(sum(parts) - limit):
+        parts[parts.index(max(parts))] -= 1
+    return [max(low, part) for low, part in zip(least, parts, strict=True)], amounts
+
+
+def _still_fit(
+    limit: int, held: Sequence[int | None], parts: Sequence[int], least: Sequence[float]
+) -> bool:
+    """Return whether parts may stay: they are all there is, and each drive has what it needs.
+
+    parts, least: as _divided returned them.
+    """
+    known = [part for part in held if part is not None]
+    if len(known) < len(held) or sum(known) > limit or sum(known) < sum(parts) - len(parts):
+        return False
+    return all(need <= OUTGROWN_RATIO * part for need, part in zip(least, known, strict=True))

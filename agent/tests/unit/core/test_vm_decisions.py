@@ -1,0 +1,220 @@
+"""A VM's limit in decisions: new drives, changes, stops, and policies that can't be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from iokeel.core.abilities import PATCHED, STOCK
+from iokeel.core.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.decide import decide, static_limits
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.observation import DriveSeen, Observation
+from iokeel.core.orders import Reason
+from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy, VmPolicy
+from iokeel.core.state import Credit, State, VmPart
+
+VDA, VDB, VDC = (DriveId("db1", target) for target in ("vda", "vdb", "vdc"))
+PLAIN = DrivePolicy()
+VM = VmPolicy(limit=3000)
+
+
+@dataclass
+class Guest:
+    """A guest whose drives do 4 KiB reads, as many as their limits and `rates` allow.
+
+    overshoot: how far limits are off, as a ratio.
+    """
+
+    exact: bool = True
+    rates: dict[DriveId, float] = field(default_factory=lambda: {VDA: 1e6, VDB: 1e6})
+    policy: DrivePolicy | UnknownPolicy | None = PLAIN
+    vm: VmPolicy | None = VM
+    state: State = field(default_factory=State)
+    in_force: dict[DriveId, ThrottleLimits] = field(default_factory=dict)
+    done: dict[DriveId, int] = field(default_factory=dict)
+    overshoot: float = 1.0
+    second: int = 0
+    sums: list[int] = field(default_factory=list)
+
+    def look(self, *, partial: bool = False) -> list[Reason]:
+        """Let a second pass, or none if the look is partial, and carry out the orders.
+
+        sums: of all limits in force, after each order.
+        """
+        if not partial:
+            self.second += 1
+        seen = {}
+        for drive, rate in self.rates.items():
+            held = self.in_force.setdefault(drive, UNLIMITED)
+            if not partial:
+                did = min(rate, held.iops_total_max or held.iops_total or rate)
+                did = round(did * (self.overshoot if did < rate else 1.0))
+                self.done[drive] = self.done.get(drive, 0) + did
+            count = self.done.get(drive, 0)
+            seen[drive] = DriveSeen(
+                self.policy,
+                Counters(self.second * NS_PER_S, count, 4096 * count, 0, 0, 0, 0),
+                held,
+                abilities=PATCHED if self.exact else STOCK,
+                vm=self.vm,
+            )
+        now_ns = self.second * NS_PER_S
+        self.state, orders = decide(self.state, Observation(seen, partial=partial), now_ns)
+        assert not self.state.failures
+        self.sums = []
+        for order in orders:
+            self.in_force[order.drive] = order.limits
+            self.sums.append(sum(held.iops_total or 0 for held in self.in_force.values()))
+        return [order.reason for order in orders]
+
+    def looks(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.look()
+
+    @property
+    def rates_held(self) -> dict[DriveId, float | None]:
+        return {drive: known.pricing.rate for drive, known in self.state.drives.items()}
+
+    @property
+    def bases(self) -> dict[DriveId, float]:
+        """What is left to each drive once no burst is."""
+        return {d: known.pricing.base_rate or 0.0 for d, known in self.state.drives.items()}
+
+    @property
+    def total(self) -> float:
+        return sum(rate or 0.0 for rate in self.rates_held.values())
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_first_look_already_holds_all_drives_together(exact: bool) -> None:
+    guest = Guest(exact)
+    assert guest.look() == [Reason.POLICY] * 2
+    assert guest.rates_held == {VDA: 1500, VDB: 1500}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_drive_that_is_plugged_in_gets_its_part_and_the_others_less_at_once(exact: bool) -> None:
+    guest = Guest(exact)
+    guest.looks(5)
+    guest.rates[VDC] = 1e6
+    guest.look(partial=True)
+    assert guest.rates_held[VDC] is not None
+    assert guest.total <= 3000
+    guest.looks(5)
+    assert guest.rates_held == {VDA: 1000, VDB: 1000, VDC: 1000}
+
+
+@pytest.mark.parametrize("busy", [VDA, VDB])
+def test_limits_are_lowered_before_others_are_raised(busy: DriveId) -> None:
+    guest = Guest()
+    guest.looks(5)
+    guest.rates = dict.fromkeys(guest.rates, 0.0) | {busy: 1e6}
+    sums = []
+    for _ in range(5):
+        guest.look()
+        sums += guest.sums
+    assert len(sums) >= 2
+    assert max(sums) <= 3000
+    assert guest.rates_held[busy] == 2925
+
+
+def test_a_drive_that_is_unplugged_leaves_its_part_to_the_others() -> None:
+    guest = Guest()
+    guest.looks(3)
+    del guest.rates[VDB]
+    guest.look()
+    assert guest.rates_held == {VDA: 3000}
+
+
+def test_another_limit_is_divided_at_once() -> None:
+    guest = Guest()
+    guest.looks(3)
+    guest.vm = VmPolicy(limit=1000)
+    assert guest.look() == [Reason.POLICY] * 2
+    assert guest.rates_held == {VDA: 500, VDB: 500}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_policy_that_goes_gives_back_what_was_there_before(exact: bool) -> None:
+    guest = Guest(exact)
+    before = ThrottleLimits(iops_total=77)
+    guest.in_force = dict.fromkeys(guest.rates, before)
+    guest.looks(3)
+    guest.vm = guest.policy = None
+    assert guest.look() == [Reason.RELEASED] * 2
+    assert guest.in_force == {VDA: before, VDB: before}
+
+
+def test_a_drives_own_limit_is_left_when_the_vms_goes() -> None:
+    guest = Guest(policy=DrivePolicy(limit=2500))
+    guest.looks(3)
+    guest.vm = None
+    assert guest.look() == [Reason.POLICY] * 2
+    assert guest.rates_held == {VDA: 2500, VDB: 2500}
+
+
+def test_a_policy_that_cant_be_read_keeps_the_vms_limit() -> None:
+    guest = Guest()
+    guest.looks(3)
+    guest.policy, guest.vm = UNKNOWN, None
+    guest.looks(3)
+    assert guest.rates_held == {VDA: 1500, VDB: 1500}
+    known = guest.state.drives[VDA].vm
+    assert known is not None
+    assert known.policy == VM
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_agent_that_stops_leaves_the_vm_at_its_limit(exact: bool) -> None:
+    burst = VmPolicy(limit=3000, burst=9000)
+    guest = Guest(exact, {VDA: 1e6, VDB: 0.0}, vm=burst)
+    guest.looks(30)
+    orders = {order.drive: order.limits for order in static_limits(guest.state)}
+    assert orders.keys() == {VDA, VDB}
+    assert all(limits.iops_total_max is None for limits in orders.values())
+    if exact:
+        assert {limits.iops_total for limits in orders.values()} == {1500}
+
+
+def test_a_vm_opens_and_closes_its_burst_for_all_drives_at_once() -> None:
+    guest = Guest(rates={VDA: 0.0, VDB: 0.0}, vm=VmPolicy(limit=3000, burst=6000, burst_seconds=10))
+    reasons = [guest.look() for _ in range(10)]
+    assert [Reason.BURST_OPENS] * 2 in reasons
+    assert guest.total == 6000
+    guest.rates = {VDA: 1e6, VDB: 1e6}
+    reasons = [guest.look() for _ in range(15)]
+    assert [Reason.BURST_CLOSES] * 2 in reasons
+    assert guest.total == 3000
+    assert all(held.iops_total_max is None for held in guest.in_force.values())
+
+
+def test_a_vms_open_burst_is_nothing_to_a_drive_at_its_own_limit() -> None:
+    vm = VmPolicy(limit=9000, burst=12_000, burst_seconds=60)
+    guest = Guest(policy=DrivePolicy(limit=1000), vm=vm, overshoot=1.02)
+    guest.looks(10)
+    assert guest.state.drives[VDA].vm == VmPart(vm, Credit(9.0, True), 1000, 1000)
+    assert [guest.look() for _ in range(10)] == [[]] * 10
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_is_left_of_a_burst_follows_the_vms_limit_too(exact: bool) -> None:
+    vm = VmPolicy(limit=3000, burst=6000, burst_seconds=60)
+    guest = Guest(exact, {VDA: 0.0, VDB: 0.0}, DrivePolicy(limit=2500), vm)
+    guest.looks(10)
+    assert guest.bases == {VDA: 1500, VDB: 1500}
+    guest.rates[VDA] = 1e6
+    guest.looks(5)
+    assert guest.bases[VDA] == 2500
+    assert sum(guest.bases.values()) <= 3000
+
+
+def test_a_policy_that_cant_be_read_keeps_the_vms_reservation() -> None:
+    guest = Guest(vm=VmPolicy(reservation=500))
+    guest.looks(3)
+    guest.policy, guest.vm = UNKNOWN, None
+    guest.looks(3)
+    known = guest.state.drives[VDA].vm
+    assert known is not None
+    assert known.policy.reservation == 500
