@@ -68,8 +68,8 @@ bench-retune: setup ## Measure what each constant of the retune law costs and ga
 	$(RUN) benchmarks.law.retune_constants
 
 bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (2 hours)
-	qemu-patches/build
-	$(RUN) benchmarks.shares.run --paced 80
+	qemu-patches/build --latency
+	IOKEEL_QEMU_BUILD=--latency $(RUN) benchmarks.shares.run --paced 80
 	$(RUN) benchmarks.shares.page
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)

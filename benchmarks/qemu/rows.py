@@ -95,6 +95,24 @@ class Overhead:
 
 
 @dataclass(frozen=True)
+class Threads:
+    """A group with a member in each of several iothreads.
+
+    first: the limit before `limit`. cpu_us: CPU time a request. of_stock: the ratio of medians.
+    """
+
+    threads: int
+    limit: int
+    first: int
+    qemu: Which
+    iops: list[float]
+    cpu_us: list[float]
+    median: float
+    cpu_us_median: float
+    of_stock: float
+
+
+@dataclass(frozen=True)
 class Accounting:
     """The time that accounting for a request takes."""
 
@@ -113,6 +131,7 @@ class Results:
     retune: list[Retune] = field(default_factory=list)
     weights: list[Weights] = field(default_factory=list)
     overhead: list[Overhead] = field(default_factory=list)
+    threads: list[Threads] = field(default_factory=list)
     accounting: list[Accounting] = field(default_factory=list)
 
 

@@ -6,10 +6,10 @@
 A storage daemon exports throttled null devices over NBD on a unix socket, and fio loads them. fio
 logs every request, and curves.py prices it: nothing is computed by the code under test. Measures
 exactness, shift, idleness and retune (limit.py), weights (weights.py), overhead and accounting
-(overhead.py), or those that are named; the others' results stay as they are.
+(overhead.py), threads (threads.py), or those that are named; the others' results stay as they are.
 
-A DIR has a qemu-storage-daemon; without one, qemu-patches/build makes them from Debian's source.
-Writes results/qemu.json. --table prints a result as the tables of qemu-patches/README.md, or puts
+A DIR has the programs that qemu-patches/build makes; without one, it is run first. Writes
+results/qemu.json. --table prints a result as the tables of qemu-patches/README.md, or puts
 them into --readme.
 
 Terms, the same in every figure:
@@ -36,6 +36,7 @@ from benchmarks.qemu.limit import exactness, idleness, retune, shift
 from benchmarks.qemu.overhead import accounting, overhead
 from benchmarks.qemu.rows import Result, Results, Run, Versions
 from benchmarks.qemu.tables import tables
+from benchmarks.qemu.threads import threads
 from benchmarks.qemu.weights import weights
 
 RESULT = result_file.RESULTS / "qemu.json"
@@ -47,6 +48,7 @@ MEASUREMENTS: dict[str, Callable[[Daemons], Iterable[object]]] = {
     "retune": retune,
     "weights": weights,
     "overhead": overhead,
+    "threads": threads,
     "accounting": accounting,
 }
 

@@ -13,6 +13,7 @@ from benchmarks.qemu.rows import (
     Result,
     Retune,
     Shift,
+    Threads,
     Weights,
 )
 from benchmarks.qemu.weights import PUBLISHED_IOPS, WEIGHTS, errors_of, shares_of
@@ -29,6 +30,7 @@ def tables(result: Result) -> str:
         *_retune(found.retune),
         *_weights(found.weights),
         *_overhead(found.overhead),
+        *_threads(found.threads),
         *_accounting(found.accounting),
         *_measured_on(result),
     ]
@@ -138,6 +140,32 @@ def _overhead(rows: Sequence[Overhead]) -> Iterator[str]:
                 _ratio(row.cpu_ratio),
             ]
             for row in rows
+        ],
+    )
+
+
+def _threads(rows: Sequence[Threads]) -> Iterator[str]:
+    if not rows:
+        return
+    pairs: dict[tuple[int, int, int], dict[str, Threads]] = {}
+    for row in rows:
+        pairs.setdefault((row.threads, row.limit, row.first), {})[row.qemu] = row
+    yield from _titled(
+        "Iothreads: a member with 32 requests in each; operations a second and CPU time of each, "
+        f"medians of {len(rows[0].iops)} runs in turn",
+        ["iothreads", "limit", "stock", "", "patched", "", "of stock's"],
+        [
+            [
+                str(threads),
+                f"{limit:,}" + (f" after {first:,}" if first != limit else ""),
+                *(
+                    cell
+                    for row in (pair["stock"], pair["patched"])
+                    for cell in (f"{row.median:,.0f}", f"{row.cpu_us_median:.2f} µs")
+                ),
+                _percent(pair["patched"].of_stock),
+            ]
+            for (threads, limit, first), pair in pairs.items()
         ],
     )
 

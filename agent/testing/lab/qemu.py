@@ -1,5 +1,6 @@
 """QEMU with this project's patches, or without: an emulator for guests, and a storage daemon."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from testing.lab.host import PROJECT, Host
 def binaries(*options: str) -> Path:
     """Return the folder of the patched binaries, built at first use (8 minutes).
 
-    options: those of qemu-patches/build.
+    options: those of qemu-patches/build. Without any, it gets those in $IOKEEL_QEMU_BUILD.
     """
+    options = options or tuple(os.environ.get("IOKEEL_QEMU_BUILD", "").split())
     build = [str(PROJECT / "qemu-patches/build"), *options]
     run = subprocess.run(build, stdout=subprocess.PIPE, text=True, check=True)
     return Path(run.stdout.split()[-1])

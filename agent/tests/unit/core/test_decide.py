@@ -567,7 +567,7 @@ def test_parts_are_by_the_agents_curves_where_a_storage_has_none_of_its_own() ->
 def test_reads_of_a_disk_that_seeks_stay_nearly_whole() -> None:
     beside = Beside(StoragePolicy(model=CostModel(SEEKS, SEEKS)))
     beside.look()
-    assert beside.sizes == (1024 * KIB, None)  # but its syncs wait
+    assert beside.sizes == (1024 * KIB, None)
 
 
 @pytest.mark.parametrize(

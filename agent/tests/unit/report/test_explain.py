@@ -208,7 +208,7 @@ def test_what_the_throttle_did_is_told_where_qemu_tells_it() -> None:
     ]
 
 
-def test_that_large_reads_and_syncs_wait_is_told_and_for_whom() -> None:
+def test_that_large_reads_wait_in_parts_is_told_and_for_whom() -> None:
     state = State()
     promises = {
         VDA: POLICY,
@@ -221,7 +221,7 @@ def test_that_large_reads_and_syncs_wait_is_told_and_for_whom() -> None:
         for drive, policy in promises.items()
     }
     state, _ = decide(state, Observation(seen, storages={"sda": disk}), NS_PER_S)
-    parts = "Reads of more than 128 KiB wait in parts, and syncs wait, to protect db2/vda, db2/vdb."
+    parts = "Reads of more than 128 KiB wait in parts, to protect db2/vda, db2/vdb."
     assert parts in lines(state)
     state, _ = decide(state, Observation({VDA: seen[VDA]}, storages={"sda": disk}), 2 * NS_PER_S)
     assert not [line for line in lines(state) if "in parts" in line]

@@ -8,9 +8,7 @@ cut, lowest weight first, but never below the amounts owed.
 
 Large reads of the others are each paced on their own, but still meet by chance, and a small request
 that comes then waits for all of them. If QEMU supports it, they wait for their throttle in parts,
-which are as good for the disk as the whole (CostModel.split_size). A sync right after its write
-makes the disk write at once, and holds up the requests that come then. If QEMU supports it, syncs
-wait for each other, for half of their drive's next wait at most. Both depend on policies alone.
+which are as good for the disk as the whole (CostModel.split_size). This depends on policies alone.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ def give_rest(usable: float, protected: Sequence[Claimant], amounts: dict[DriveI
 
 
 def protected_drives(seen: StorageSeen, protected: Sequence[Claimant]) -> tuple[DriveId, ...]:
-    """Return the drives for whose targets the others' reads wait in parts, and syncs wait.
+    """Return the drives for whose targets the others' reads wait in parts.
 
     There are none if the storage has no counters. Its latency is then that of its guests' requests,
     and the waits between a request's parts would be part of it.

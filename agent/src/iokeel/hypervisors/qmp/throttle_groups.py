@@ -68,8 +68,8 @@ class QemuAbilities(NamedTuple):
         return cls(
             Abilities(
                 cost_curve=known(_CURVE_FIELDS),
-                # This leaves no trace in the schema. Its patch comes before the curve's (0002 and
-                # 0008), so a QEMU that knows curves keeps levels too.
+                # This leaves no trace in the schema. Its patch comes before the curve's, so a QEMU
+                # that knows curves keeps levels too.
                 keeps_levels=known(_CURVES),
                 counts=QUERY_GROUPS in commands,
                 splits=known(_SPLIT_FIELDS),
