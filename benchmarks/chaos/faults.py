@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from benchmarks.chaos.host import ChaosHost, Guest, signal_agent
+from benchmarks.chaos.host import ChaosHost, Guest
 from benchmarks.chaos.journal import RECONNECT_S
 from benchmarks.chaos.schedule import Fault, lanes_of
 from testing.waiting import eventually
@@ -72,9 +72,9 @@ def _agent_ended(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
 @contextmanager
 def _agent_hangs(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
     with chaos.journal.during(chaos.journal.out):
-        signal_agent(chaos, signal.SIGSTOP)
+        chaos.agent.signal(signal.SIGSTOP)
         yield
-        signal_agent(chaos, signal.SIGCONT)
+        chaos.agent.signal(signal.SIGCONT)
 
 
 @contextmanager

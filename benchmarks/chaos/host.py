@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +81,11 @@ class ChaosAgent(HostAgent):
     def step_clock(self, ahead_s: int) -> None:
         """Have its wall clock differ from the machine's."""
         self._clock.write_text(f"{ahead_s:+d}\n")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
 
     def set_class(self, *, there: bool) -> None:
         """Write the configuration anew, with the class or without."""
@@ -187,7 +193,9 @@ def chaos_host(*, exact: bool, broken: bool, seed: int, guests: int = 2) -> Iter
         folder = stack.enter_context(folder_in_memory("chaos"))
         host.start_libvirtd()
         emulator = patched(host) if exact else None
-        booted = [_boot(host, folder, number, emulator) for number in range(guests)]
+        with ThreadPoolExecutor(guests) as threads:
+            booting = [threads.submit(_boot, host, folder, n, emulator) for n in range(guests)]
+        booted = [guest.result() for guest in booting]
         chaos = ChaosHost(host, ChaosAgent(host, broken=broken), booted, Journal())
         with chaos.agent:
             for guest in booted:
@@ -216,9 +224,3 @@ def _boot(host: Host, folder: Path, number: int, emulator: Path | None) -> Guest
     vm.start()
     vm.use_sound_clock()
     return Guest(vm, Monitor(socket), spare, folder, by_class=number % 2 == 1)
-
-
-def signal_agent(chaos: ChaosHost, number: signal.Signals) -> None:
-    """Send the agent a signal."""
-    assert chaos.agent.process is not None
-    chaos.agent.process.send_signal(number)

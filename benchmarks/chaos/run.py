@@ -57,7 +57,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run showed. faults: made, by kind. drives: by domain and target."""
+    """What a run showed.
+
+    faults: made, by kind. drives: by domain and target. breaches: of guests and the agent.
+    """
 
     question: str
     date: str
@@ -72,9 +75,11 @@ class Result:
     breaches: Sequence[Breach]
 
     @property
-    def kept(self) -> bool:
-        """Whether every promise was kept."""
-        return not self.breaches
+    def all_breaches(self) -> list[Breach]:
+        """Every promise that was broken, by time."""
+        return joined(
+            [*self.breaches, *(b for drive in self.drives.values() for b in drive.breaches)]
+        )
 
 
 def run(options: Options, say: Callable[[str], None] = print) -> Result:
@@ -100,17 +105,14 @@ def run(options: Options, say: Callable[[str], None] = print) -> Result:
         vda = drives[f"{guest.name} vda"]
         judge_requests(vda, done[guest.name], guest, chaos.journal, bounds, zero_s)
         breaches += judge_guest(looks, guest.name, chaos.journal, zero_s)
-    for judged in drives.values():
-        breaches += judged.breaches
-        judged.breaches.clear()
-    if breaches:
-        say(f"The agent's log:\n{log}")
-    return Result(
+    result = Result(
         result_file.question(__doc__), result_file.now(), result_file.revision(),
         result_file.Machine.this(), options.mode, options.seed, options.seconds, bounds,
-        Counter(fault.kind for fault in faults), drives,
-        joined(breaches),
+        Counter(fault.kind for fault in faults), drives, joined(breaches),
     )  # fmt: skip
+    if result.all_breaches:
+        say(f"The agent's log:\n{log}")
+    return result
 
 
 def _end(chaos: ChaosHost, zero_s: float) -> Sequence[Breach]:
@@ -138,12 +140,13 @@ def _show(result: Result) -> None:
         worst = f"{drive.worst_ratio:.3f}" if drive.seconds else "-"
         print(f"{name:14}{drive.samples:9}{drive.unlimited:10}{drive.too_high:10}"
               f"{drive.excused:9}{drive.highest_ratio:9.3f}{worst:>14}")  # fmt: skip
-    for breach in result.breaches[:_SHOWN]:
+    breaches = result.all_breaches
+    for breach in breaches[:_SHOWN]:
         when = f"{breach.at_s:.1f} to {breach.until_s:.1f} s"
         print(f"broken from {when}: {breach.drive}: {breach.what}")
-    if len(result.breaches) > _SHOWN:
-        print(f"and {len(result.breaches) - _SHOWN} more")
-    print("Every promise was kept." if result.kept else "A promise was broken.")
+    if len(breaches) > _SHOWN:
+        print(f"and {len(breaches) - _SHOWN} more")
+    print("A promise was broken." if breaches else "Every promise was kept.")
 
 
 def _parse(words: Sequence[str]) -> tuple[Options, Path]:
@@ -187,7 +190,7 @@ def main(words: Sequence[str]) -> int:
     result = run(options, lambda line: print(line, flush=True))
     _show(result)
     result_file.write(out, result)
-    return 0 if result.kept else 1
+    return 1 if result.all_breaches else 0
 
 
 if __name__ == "__main__":

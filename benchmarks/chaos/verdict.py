@@ -113,6 +113,7 @@ def judge_limits(
             judged.too_high += 1
             what = f"limits allow {ratio:.3f} of {most}: {limits}"
         judged.breaches.append(Breach.at("limits", f"{name} {target}", look.at_s - zero_s, what))
+    judged.breaches = joined(judged.breaches)
     return judged
 
 
@@ -142,6 +143,7 @@ def judge_requests(
         if ratio > bounds.window_ratio:
             what = f"did {ratio:.3f} of {most} in a second"
             judged.breaches.append(Breach.at("fio", f"{guest.name} vda", window[0] - zero_s, what))
+    judged.breaches = joined(judged.breaches)
 
 
 def judge_guest(looks: Sequence[Look], name: str, journal: Journal, zero_s: float) -> list[Breach]:
