@@ -80,14 +80,16 @@ def _agent_hangs(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
 @contextmanager
 def _class_gone(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
     number = signal.SIGTERM if draw < 0.5 else signal.SIGKILL
-    # Until the class is back, no policy that names it can be followed.
+    with chaos.journal.during(chaos.journal.classless):
+        _start_again(chaos, number, with_class=False)
+        yield
+        _start_again(chaos, number, with_class=True)
+
+
+def _start_again(chaos: ChaosHost, number: signal.Signals, *, with_class: bool) -> None:
     with chaos.journal.during(chaos.journal.out):
         chaos.agent.stop(number)
-        chaos.agent.set_class(there=False)
-        chaos.agent.start()
-        yield
-        chaos.agent.stop(number)
-        chaos.agent.set_class(there=True)
+        chaos.agent.set_class(there=with_class)
         chaos.agent.start()
 
 
@@ -174,7 +176,9 @@ def _guest_suspended(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[No
 def _guest_saved(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
     saved = guest.folder / f"{guest.name}.saved"
     guest.read_clock()
-    with _away(chaos, guest), chaos.journal.during(chaos.journal.unsettled[guest.name, "vda"]):
+    # libvirt restores the limits that it knows, but no curve.
+    lifted = chaos.journal.unsettled[guest.name, "vda"] if chaos.exact else []
+    with _away(chaos, guest), chaos.journal.during(lifted):
         chaos.host.virsh("save", guest.name, saved)
         guest.vm.agent.close()  # that QEMU is gone
         yield

@@ -162,12 +162,13 @@ def _job(random: Random) -> str:
 
 @dataclass
 class ChaosHost:
-    """Everything that faults reach."""
+    """Everything that faults reach. exact: the guests' QEMU has the patches."""
 
     host: Host
     agent: ChaosAgent
     guests: list[Guest]
     journal: Journal
+    exact: bool
 
     def set_policy(self, guest: Guest, text: str) -> None:
         """Set a running guest's policy, as soon as libvirtd lets one."""
@@ -196,7 +197,7 @@ def chaos_host(*, exact: bool, broken: bool, seed: int, guests: int = 2) -> Iter
         with ThreadPoolExecutor(guests) as threads:
             booting = [threads.submit(_boot, host, folder, n, emulator) for n in range(guests)]
         booted = [guest.result() for guest in booting]
-        chaos = ChaosHost(host, ChaosAgent(host, broken=broken), booted, Journal())
+        chaos = ChaosHost(host, ChaosAgent(host, broken=broken), booted, Journal(), exact)
         with chaos.agent:
             for guest in booted:
                 chaos.set_limit(guest, guest.limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,13 +23,15 @@ Span = tuple[float, float]
 class Journal:
     """Times are in seconds of the epoch.
 
-    out: when the agent or libvirtd couldn't do their work. limits: the limits of each drive's
+    out: when the agent or libvirtd couldn't do their work. classless: when the agent didn't know a
+    class that policies name, so it couldn't follow these. limits: the limits of each drive's
     policies, and when each was set. unsettled: when something lifted or changed a drive's limits
     that wasn't the agent. away: when a guest was stopped. drained: when QEMU let requests through
     that waited in the throttle.
     """
 
     out: list[Span] = field(default_factory=list)
+    classless: list[Span] = field(default_factory=list)
     limits: dict[Drive, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
     unsettled: dict[Drive, list[Span]] = field(default_factory=lambda: defaultdict(list))
     away: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
@@ -48,13 +50,13 @@ class Journal:
         finally:
             spans[spans.index((begin_s, float("inf")))] = (begin_s, time.time() + more_s)
 
+    def followed_s(self, at_s: float) -> float:
+        """Return by when the agent must have followed a policy that was set at a time."""
+        return _settled_s(at_s, [*self.out, *self.classless])
+
     def settled_s(self, at_s: float) -> float:
-        """Return by when the agent must have followed what happened at a time."""
-        end_s = at_s + SETTLE_S
-        for begin_s, over_s in sorted(self.out):
-            if begin_s < end_s and over_s > at_s:
-                end_s = max(end_s, over_s + SETTLE_S)
-        return end_s
+        """Return by when the agent must have put limits right that were wrong at a time."""
+        return _settled_s(at_s, self.out)
 
     def excused(self, drive: Drive, at_s: float) -> bool:
         """Return whether a drive's limits may be wrong at a time."""
@@ -65,7 +67,7 @@ class Journal:
     def most(self, drive: Drive, begin_s: float, end_s: float) -> int | None:
         """Return the highest limit that may have held a drive at some time; None if unknown."""
         limits = self.limits[drive]
-        until = [*(self.settled_s(at_s) for at_s, _ in limits[1:]), float("inf")]
+        until = [*(self.followed_s(at_s) for at_s, _ in limits[1:]), float("inf")]
         return max(
             (
                 limit
@@ -79,3 +81,12 @@ class Journal:
 def touch(spans: list[Span], begin_s: float, end_s: float) -> bool:
     """Return whether any of the spans has a moment in common with another one."""
     return any(begin <= end_s and end >= begin_s for begin, end in spans)
+
+
+def _settled_s(at_s: float, outages: Iterable[Span]) -> float:
+    """Return when the agent has had its time after `at_s` without any outage."""
+    end_s = at_s + SETTLE_S
+    for begin_s, over_s in sorted(outages):
+        if begin_s < end_s and over_s > at_s:
+            end_s = max(end_s, over_s + SETTLE_S)
+    return end_s

@@ -99,11 +99,13 @@ def run(options: Options, say: Callable[[str], None] = print) -> Result:
     breaches = at_the_end
     for guest in chaos.guests:
         looks = guest.monitor.looks
-        for target in ("vda", "vdb"):
-            judged = judge_limits(looks, (guest.name, target), chaos.journal, bounds, zero_s)
-            drives[f"{guest.name} {target}"] = judged
-        vda = drives[f"{guest.name} vda"]
-        judge_requests(vda, done[guest.name], guest, chaos.journal, bounds, zero_s)
+        for drive in ((guest.name, "vda"), (guest.name, "vdb")):
+            judged = judge_limits(looks, drive, chaos.journal, bounds, zero_s)
+            if drive[1] == "vda":
+                judge_requests(
+                    judged, done[guest.name], looks, drive, chaos.journal, bounds, zero_s
+                )
+            drives[" ".join(drive)] = judged
         breaches += judge_guest(looks, guest.name, chaos.journal, zero_s)
     result = Result(
         result_file.question(__doc__), result_file.now(), result_file.revision(),
@@ -118,7 +120,7 @@ def run(options: Options, say: Callable[[str], None] = print) -> Result:
 def _end(chaos: ChaosHost, zero_s: float) -> Sequence[Breach]:
     """Wait until the agent holds the right limits, and return what is wrong if it doesn't."""
     wrong = []
-    time.sleep(max(0.0, chaos.journal.settled_s(time.time()) - time.time() - SETTLE_S))
+    time.sleep(max(0.0, chaos.journal.followed_s(time.time()) - time.time() - SETTLE_S))
     for guest in chaos.guests:
         try:
             eventually(

@@ -10,7 +10,7 @@
 - **Guests**: each runs, unless it was stopped.
 
 What a hand changed is excused until the agent has had its time, and so is a disk that was just
-plugged in, and a guest that was just restored. Samples in that time are counted apart.
+plugged in, and a curve that a guest was restored without. Such samples are counted apart.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from benchmarks.chaos.host import DEPTH, SIZES, Guest
-from benchmarks.chaos.journal import Drive, Journal, touch
+from benchmarks.chaos.host import DEPTH, SIZES
+from benchmarks.chaos.journal import Drive, Journal, Span, touch
 from benchmarks.chaos.monitor import Look
 from benchmarks.demo import conformance
 from benchmarks.demo.fio_log import Completions, window_starts
@@ -71,13 +71,14 @@ class Judged:
     """What the measurements of a drive show.
 
     samples: that count. unlimited: those of them without a limit. too_high: those with one that is
-    too high. excused: others, taken while the limits could be wrong. highest_ratio: what limits
-    allowed, at most. worst_ratio: of a window of a second, without what came late.
-    did_worst_ratio: with it. seconds: how long fio's log is.
+    too high. excused: others that were so while they could be. excused_s: from when to when.
+    highest_ratio: what limits allowed, at most. worst_ratio: of a window of a second, without what
+    came late. did_worst_ratio: with it. seconds: how long fio's log is.
     """
 
     samples: int = 0
     excused: int = 0
+    excused_s: list[Span] = field(default_factory=list)
     unlimited: int = 0
     too_high: int = 0
     highest_ratio: float = 0.0
@@ -98,11 +99,14 @@ def judge_limits(
         if limits is None:
             continue
         most = journal.most(drive, look.at_s, look.at_s)
-        if most is None or journal.excused(drive, look.at_s) or _away(journal, name, look.at_s):
+        if most is None or _away(journal, name, look.at_s):
+            continue
+        ratio = ceiling(limits) / most
+        if ratio > bounds.limits_ratio and journal.excused(drive, look.at_s):
             judged.excused += 1
+            _extend(judged.excused_s, look.at_s - zero_s)
             continue
         judged.samples += 1
-        ratio = ceiling(limits) / most
         if ratio == math.inf:
             judged.unlimited += 1
             what = f"no limit: {limits}"
@@ -118,31 +122,41 @@ def judge_limits(
 
 
 def judge_requests(
-    judged: Judged, done: Completions, guest: Guest, journal: Journal, bounds: Bounds, zero_s: float
+    judged: Judged,
+    done: Completions,
+    looks: Sequence[Look],
+    drive: Drive,
+    journal: Journal,
+    bounds: Bounds,
+    zero_s: float,
 ) -> None:
-    """Add what fio's log of a guest's drive vda shows."""
-    drive = (guest.name, "vda")
-    looks = guest.monitor.looks
+    """Add what fio's log of a drive shows."""
+    name, target = drive
     begin_s = float(done.at_s[0])
-    samples = [Sample(look.at_s - begin_s, look.limits["vda"]) for look in looks if look.limits]
+    samples = [
+        Sample(look.at_s - begin_s, look.limits[target]) for look in looks if target in look.limits
+    ]
     lowest = min(limit for _, limit in journal.limits[drive])
     since = done.after(begin_s)
     in_time = conformance.Drive(since, samples, conformance.LATE_S + _QUEUE_COST / lowest)
     judged.seconds = float(since.at_s[-1])
-    excused = [(begin, journal.settled_s(end)) for begin, end in journal.unsettled[drive]]
+    excused = [
+        *journal.unsettled[drive],
+        *((zero_s + begin - _AWAY_S, zero_s + end + _AWAY_S) for begin, end in judged.excused_s),
+    ]
     for start_s in window_starts(0, judged.seconds):
         window = (begin_s + start_s, begin_s + start_s + 1)
         most = journal.most(drive, *window)
         if most is None or touch(excused, *window):
             continue
-        let_through = _QUEUE_COST if touch(journal.drained[guest.name], *window) else 0.0
+        let_through = _QUEUE_COST if touch(journal.drained[name], *window) else 0.0
         ratio = (in_time.did_in_time(start_s) - let_through) / most
         judged.worst_ratio = max(judged.worst_ratio, ratio)
         did = (since.rate(start_s, start_s + 1) - let_through) / most
         judged.did_worst_ratio = max(judged.did_worst_ratio, did)
         if ratio > bounds.window_ratio:
             what = f"did {ratio:.3f} of {most} in a second"
-            judged.breaches.append(Breach.at("fio", f"{guest.name} vda", window[0] - zero_s, what))
+            judged.breaches.append(Breach.at("fio", f"{name} {target}", window[0] - zero_s, what))
     judged.breaches = joined(judged.breaches)
 
 
@@ -167,6 +181,12 @@ def joined(breaches: Sequence[Breach]) -> list[Breach]:
             last[breach.seen, breach.drive] = len(found)
             found.append(breach)
     return found
+
+
+def _extend(spans: list[Span], at_s: float) -> None:
+    """Add a time to the last of the spans, or as a new one."""
+    begin_s, end_s = spans.pop() if spans and at_s - spans[-1][1] < _APART_S else (at_s, at_s)
+    spans.append((begin_s, max(end_s, at_s)))
 
 
 def _away(journal: Journal, name: str, at_s: float) -> bool:

@@ -7,13 +7,23 @@ import sys
 from collections.abc import Mapping
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from benchmarks.chaos.faults import KINDS as MAKERS
 from benchmarks.chaos.journal import RECONNECT_S, SETTLE_S, Journal
 from benchmarks.chaos.monitor import Look
 from benchmarks.chaos.schedule import KINDS, lanes_of, plan
-from benchmarks.chaos.verdict import BOUNDS, Breach, Judged, joined, judge_guest, judge_limits
+from benchmarks.chaos.verdict import (
+    BOUNDS,
+    Breach,
+    Judged,
+    joined,
+    judge_guest,
+    judge_limits,
+    judge_requests,
+)
+from benchmarks.demo.fio_log import Completions
 from benchmarks.demo.limits_in_force import Limits
 from iokeel.core.curve import DEFAULT_CURVE
 
@@ -95,6 +105,14 @@ def test_the_agents_time_begins_when_it_and_libvirtd_are_back() -> None:
     assert judged(changed, (20.1 + SETTLE_S, HELD)).breaches
 
 
+def test_a_class_that_is_gone_delays_policies_but_excuses_no_hand() -> None:
+    changed = journal((0, 600), (10, 300))
+    changed.classless.append((9.0, 20.0))
+    changed.unsettled[DRIVE].append((10.0, 10.5))
+    assert not judged(changed, (20 + SETTLE_S, HELD)).breaches
+    assert judged(changed, (19.0, Limits())).unlimited == 1
+
+
 def test_an_outage_excuses_no_lifted_limit() -> None:
     broken = journal((0, 600))
     broken.out.append((5.0, 15.0 + RECONNECT_S))
@@ -106,7 +124,43 @@ def test_limits_set_by_hand_are_excused_and_counted_apart() -> None:
     by_hand.unsettled[DRIVE].append((10.0, 10.5))
     found = judged(by_hand, (10.2, Limits()), (10.5 + SETTLE_S, Limits()))
     assert (found.samples, found.excused, found.breaches) == (0, 2, [])
+    assert found.excused_s == [(10.2, 10.2), (10.5 + SETTLE_S, 10.5 + SETTLE_S)]
+    assert judged(by_hand, (10.2, HELD)).samples == 1, "a good one counts at any time"
     assert judged(by_hand, (10.6 + SETTLE_S, Limits())).unlimited == 1
+
+
+def did(known: Journal, *rates: float) -> Judged:
+    """Judge reads of 4 KiB under limits of 600, by the rate of each second."""
+    at_s = [i + n / rate for i, rate in enumerate(rates) for n in range(round(rate))]
+    reads = len(at_s)
+    done = Completions(
+        np.array(at_s), np.ones(reads), np.full(reads, 4096.0), np.zeros(reads, dtype=np.bool_)
+    )
+    looks = [Look(float(i), "running", {"vda": HELD}) for i in range(len(rates))]
+    found = Judged()
+    judge_requests(found, done, looks, DRIVE, known, BOUNDS["exact"], 0.0)
+    return found
+
+
+def test_a_second_above_the_limit_breaks_a_promise() -> None:
+    found = did(journal((-9, 600)), 600, 600, 660, 600)
+    assert found.worst_ratio == pytest.approx(1.1, abs=0.01)
+    assert [breach.seen for breach in found.breaches] == ["fio"]
+    assert not did(journal((-9, 600)), 600, 600, 610, 600).breaches
+
+
+def test_what_waits_in_the_throttle_may_pass_when_a_guest_stops() -> None:
+    stopped = journal((-9, 600))
+    stopped.drained["g"].append((2.5, 2.6))
+    assert not did(stopped, 600, 600, 630, 600).breaches
+    assert did(stopped, 600, 600, 720, 600).breaches, "that is more than waits"
+
+
+def test_what_a_hand_let_through_is_not_judged() -> None:
+    by_hand = journal((-9, 600))
+    by_hand.unsettled[DRIVE].append((2.0, 2.9))
+    assert not did(by_hand, 600, 600, 900, 600).breaches
+    assert did(by_hand, 600, 600, 600, 600, 600, 900, 600).breaches
 
 
 def test_a_guest_that_nothing_stopped_has_to_run() -> None:
