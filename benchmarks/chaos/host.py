@@ -74,9 +74,15 @@ class ChaosAgent(HostAgent):
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DISABLE_SHM": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "DONT_FAKE_MONOTONIC": "1",
         }
         return super().popen(command, env={**os.environ, **clock}, **options)
+
+    def __exit__(self, *failure: object) -> None:
+        """End it. Its log is shown only if the run failed, because it is long."""
+        if any(failure):
+            super().__exit__(*failure)
+        else:
+            self.end()
 
     def step_clock(self, ahead_s: int) -> None:
         """Have its wall clock differ from the machine's."""

@@ -63,11 +63,9 @@ class Monitor:
         due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             due = max(due + _INTERVAL_S, time.monotonic())
-            # Before and after: limits count only if the guest ran all the while.
-            before = client.ask("query-status")["status"]
-            limits = _limits(client)
             status = client.ask("query-status")["status"]
-            self.looks.append(Look(time.time(), status if status == before else before, limits))
+            limits = _limits(client)
+            self.looks.append(Look(time.time(), status, limits))
 
 
 def _limits(client: QmpClient) -> dict[str, Limits]:
