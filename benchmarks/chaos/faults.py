@@ -80,7 +80,7 @@ def _agent_hangs(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
 @contextmanager
 def _class_gone(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
     number = signal.SIGTERM if draw < 0.5 else signal.SIGKILL
-    with chaos.journal.during(chaos.journal.classless):
+    with chaos.journal.during(chaos.journal.unreadable):
         _start_again(chaos, number, with_class=False)
         yield
         _start_again(chaos, number, with_class=True)
@@ -221,9 +221,10 @@ def _instead_of_the_policy(wrong: Callable[[Guest], str]) -> Make:
 
     @contextmanager
     def make(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-        chaos.set_policy(guest, wrong(guest))
-        yield
-        chaos.set_policy(guest, guest.policy(guest.limit))
+        with chaos.journal.during(chaos.journal.unreadable):
+            chaos.set_policy(guest, wrong(guest))
+            yield
+            chaos.set_policy(guest, guest.policy(guest.limit))
 
     return make
 

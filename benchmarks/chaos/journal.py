@@ -23,15 +23,16 @@ Span = tuple[float, float]
 class Journal:
     """Times are in seconds of the epoch.
 
-    out: when the agent or libvirtd couldn't do their work. classless: when the agent didn't know a
-    class that policies name, so it couldn't follow these. limits: the limits of each drive's
+    out: when the agent or libvirtd couldn't do their work. unreadable: when a policy was bad, or
+    named a class that the agent didn't know: if the agent hasn't read the last good one before, it
+    can't follow that either. limits: the limits of each drive's
     policies, and when each was set. unsettled: when something lifted or changed a drive's limits
     that wasn't the agent. away: when a guest was stopped. drained: when QEMU let requests through
     that waited in the throttle.
     """
 
     out: list[Span] = field(default_factory=list)
-    classless: list[Span] = field(default_factory=list)
+    unreadable: list[Span] = field(default_factory=list)
     limits: dict[Drive, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
     unsettled: dict[Drive, list[Span]] = field(default_factory=lambda: defaultdict(list))
     away: dict[str, list[Span]] = field(default_factory=lambda: defaultdict(list))
@@ -52,7 +53,7 @@ class Journal:
 
     def followed_s(self, at_s: float) -> float:
         """Return by when the agent must have followed a policy that was set at a time."""
-        return _settled_s(at_s, [*self.out, *self.classless])
+        return _settled_s(at_s, [*self.out, *self.unreadable])
 
     def settled_s(self, at_s: float) -> float:
         """Return by when the agent must have put limits right that were wrong at a time."""

@@ -105,9 +105,9 @@ def test_the_agents_time_begins_when_it_and_libvirtd_are_back() -> None:
     assert judged(changed, (20.1 + SETTLE_S, HELD)).breaches
 
 
-def test_a_class_that_is_gone_delays_policies_but_excuses_no_hand() -> None:
+def test_a_bad_policy_delays_the_good_one_before_but_excuses_no_hand() -> None:
     changed = journal((0, 600), (10, 300))
-    changed.classless.append((9.0, 20.0))
+    changed.unreadable.append((9.0, 20.0))
     changed.unsettled[DRIVE].append((10.0, 10.5))
     assert not judged(changed, (20 + SETTLE_S, HELD)).breaches
     assert judged(changed, (19.0, Limits())).unlimited == 1
