@@ -55,7 +55,7 @@ def carry_out(chaos: ChaosHost, faults: Sequence[Fault], say: Callable[[str], No
 
 @contextmanager
 def _agent_killed(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-    with chaos.journal.during(chaos.journal.out):
+    with chaos.journal.during(chaos.journal.out, RECONNECT_S):
         chaos.agent.stop(signal.SIGKILL)
         yield
         chaos.agent.start()
@@ -63,7 +63,7 @@ def _agent_killed(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]
 
 @contextmanager
 def _agent_ended(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-    with chaos.journal.during(chaos.journal.out):
+    with chaos.journal.during(chaos.journal.out, RECONNECT_S):
         chaos.agent.stop()
         yield
         chaos.agent.start()
@@ -87,7 +87,7 @@ def _class_gone(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
 
 
 def _start_again(chaos: ChaosHost, number: signal.Signals, *, with_class: bool) -> None:
-    with chaos.journal.during(chaos.journal.out):
+    with chaos.journal.during(chaos.journal.out, RECONNECT_S):
         chaos.agent.stop(number)
         chaos.agent.set_class(there=with_class)
         chaos.agent.start()
@@ -96,7 +96,7 @@ def _start_again(chaos: ChaosHost, number: signal.Signals, *, with_class: bool) 
 @contextmanager
 def _state_read_only(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
     # While the agent has its files open, the kernel doesn't let a mount become read-only.
-    with chaos.journal.during(chaos.journal.out):
+    with chaos.journal.during(chaos.journal.out, RECONNECT_S):
         chaos.agent.stop(signal.SIGKILL)
         chaos.host.run(["mount", "-o", "remount,ro", chaos.agent.state])
         try:
