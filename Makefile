@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
-.PHONY: help setup packages demo demo-verdicts test fuzz test-qemu test-exact check metrics-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup packages demo demo-verdicts chaos test fuzz test-qemu test-exact check metrics-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -25,6 +25,9 @@ demo: setup ## Watch iokeel hold three real guests to their policies (MODE=exact
 
 demo-verdicts: setup ## Show that the demo's verdict is about iokeel, not the machine (RUNS=20; an hour)
 	$(RUN) benchmarks.demo.verdicts
+
+chaos: setup ## Break a host at random, and watch limits hold (SECONDS=120 SEED= MODE=exact BROKEN=1)
+	$(RUN) benchmarks.chaos.run
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
 	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 --max-worker-restart 0 \

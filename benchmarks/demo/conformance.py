@@ -173,6 +173,11 @@ class Drive:
             seconds,
         )
 
+    def did_in_time(self, start_s: float) -> float:
+        """Return the rate of a second, without what came late."""
+        before, after = np.interp([start_s, start_s + 1], self._steps_s, self._late)
+        return self._done.rate(start_s, start_s + 1) - float(after - before)
+
     def _second(self, span: Span, start_s: float) -> Second:
         did, allowed = self._did_and_allowed(start_s)
         in_time = self._did_in_time(span, start_s)
@@ -202,8 +207,7 @@ class Drive:
 
     def _did_in_time(self, span: Span, start_s: float) -> float:
         """Return what the drive did in a second over its limit, without what came late."""
-        before, after = np.interp([start_s, start_s + 1], self._steps_s, self._late)
-        return (self._done.rate(start_s, start_s + 1) - float(after - before)) / span.limit
+        return self.did_in_time(start_s) / span.limit
 
     def _did_and_allowed(self, start_s: float) -> tuple[float, float]:
         """Return the cost of a second's requests, and of what was allowed."""

@@ -16,21 +16,19 @@ WINDOW_STEP_S = 0.05
 
 @dataclass(frozen=True)
 class GuestClock:
-    """How far a guest's clock is ahead of the host's, in seconds, measured at two host times.
+    """How far a guest's clock is ahead of the host's, measured at two or more host times.
 
-    Under emulation a guest's clock may run fast or slow, so one measurement isn't enough.
+    readings: the host's time, and how far the guest is ahead then, both in seconds. Under
+    emulation a guest's clock may run fast or slow, so one measurement isn't enough. It stands
+    still while the guest is suspended.
     """
 
-    first_host_s: float
-    first_ahead_s: float
-    last_host_s: float
-    last_ahead_s: float
+    readings: tuple[tuple[float, float], ...]
 
     def to_host(self, guest_s: Floats) -> Floats:
-        """Return the host's time at times of the guest's clock."""
-        first, last = self.first_host_s, self.last_host_s
-        begin, end = first + self.first_ahead_s, last + self.last_ahead_s
-        return first + (guest_s - begin) * (last - first) / (end - begin)
+        """Return the host's time at times of the guest's clock, between the first and the last."""
+        host_s, ahead_s = np.array(sorted(self.readings)).T
+        return np.asarray(np.interp(guest_s, host_s + ahead_s, host_s))
 
 
 @dataclass(frozen=True)

@@ -2,55 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.demo.scenario import BENCHMARKS, STREAM_BYTES, Guest, Phase, Scenario
-from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.domain import DiskSpec, folder_in_memory, make_disk
 from testing.lab.host import Host
 from testing.lab.vm import Vm
 
 _URN = "urn:iokeel:policy:1"
 # A phase ends that long after the first completion, so fio runs a little longer.
 _TAIL_S = 1
-# A guest measures its processor's clock as it boots, and may take it to be five times too fast if
-# the machine is busy just then. These clocks have a known rate.
-_SOUND_CLOCK = """
-cd /sys/devices/system/clocksource/clocksource0
-for clock in hpet acpi_pm; do
-    grep -qw $clock available_clocksource && echo $clock >current_clocksource && exit
-done
-"""
 
 
 def boot(
     host: Host, scenario: Scenario, stack: ExitStack, emulator: Path | None
 ) -> Iterator[tuple[Guest, Vm]]:
     """Boot the guests one after another. They end with `host`, their images with `stack`."""
-    disks = stack.enter_context(_disks())
+    disks = stack.enter_context(folder_in_memory("demo"))
     for guest in scenario.guests:
         disk = make_disk(disks / f"{guest.name}.raw", scenario.disk_mib)
         spec = DiskSpec("vda", disk, cache="writeback", io="threads")
         policy = _policy_element(guest)
         vm = Vm.boot(host, guest.name, [spec], policy=policy, emulator=emulator)
-        vm.exec(_SOUND_CLOCK)
+        vm.use_sound_clock()
         yield guest, vm
-
-
-@contextmanager
-def _disks() -> Iterator[Path]:
-    """A folder for images, in memory if there is room: the host's disk is not the subject."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 4 << 30
-    folder = (memory if roomy else Path("/tmp")) / f"iokeel-demo-{os.getpid()}"
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _policy_element(guest: Guest) -> str:
@@ -97,7 +74,12 @@ def fio_job(scenario: Scenario, guest: Guest) -> str:
                     f"startdelay={begun:g}\nruntime={start - begun:g}"
                 )
             running, start = runs, phase.end_s
+    return shift_job(guest.read_percent, guest.depth, sections)
+
+
+def shift_job(read_percent: int, depth: int, sections: Iterable[str]) -> str:
+    """Return jobs/shift.fio with its sections."""
     text = (BENCHMARKS / "jobs/shift.fio").read_text()
-    for name, value in (("READ_PERCENT", guest.read_percent), ("DEPTH", guest.depth)):
+    for name, value in (("READ_PERCENT", read_percent), ("DEPTH", depth)):
         text = text.replace(f"@{name}@", str(value))
     return text.replace("@STREAMS@", "\n".join(sections))

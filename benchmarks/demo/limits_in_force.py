@@ -9,6 +9,7 @@ if the group has a cost curve.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import libvirt_qemu
 import numpy as np
 
 from benchmarks.demo.fio_log import Completions, Floats
+from iokeel.core.curve import DEFAULT_MODEL
 
 _INTERVAL_S = 0.2
 UNANSWERED_S = 0.5
@@ -108,6 +110,27 @@ def _charges(done: Completions, part: slice, limits: Limits) -> Iterator[Floats]
             yield np.where(mine, amount / bound, 0.0) if bound else np.zeros(len(size))
 
 
+def ceiling(limits: Limits) -> float:
+    """Return the highest normalized rate of requests of any one size; inf if one isn't limited."""
+    slowest_s = np.max([*_charges(_ONE_OF_EACH, slice(None), limits)], axis=0)
+    if not slowest_s.all():
+        return math.inf
+    return float((_ONE_OF_EACH.cost / slowest_s).max())
+
+
+def _one_of_each() -> Completions:
+    """Return a read and a write of every size from 4 KiB to 1 MiB."""
+    sizes = np.arange(4 << 10, (1 << 20) + 1, 4 << 10, dtype=float)
+    cost = [
+        model.cost(size) for model in (DEFAULT_MODEL.read, DEFAULT_MODEL.write) for size in sizes
+    ]
+    is_write = np.repeat([False, True], len(sizes))
+    return Completions(np.zeros(len(cost)), np.array(cost), np.tile(sizes, 2), is_write)
+
+
+_ONE_OF_EACH = _one_of_each()
+
+
 def _cost(curve: Curve, size: Floats) -> Floats:
     if not curve:
         return np.ones(len(size))
@@ -178,6 +201,11 @@ def _read_exact(domain: Any) -> Limits:
     if not groups:
         return Limits()
     (group,) = groups
+    return group_limits(group)
+
+
+def group_limits(group: Mapping[str, Any]) -> Limits:
+    """Return the limits of a group in query-throttle-groups."""
     found = group["limits"]
     return Limits(
         found.get("bps-total", 0),

@@ -93,7 +93,9 @@ def run_stage(
     stage.limits = watch.samples
     stage.stolen_ratio = Processors.now().stolen_ratio(processors)
     for _, vm in guests:
-        stage.clocks[vm.name] = GuestClock(*first[vm.name], time.time(), vm.clock_offset().seconds)
+        stage.clocks[vm.name] = GuestClock(
+            (first[vm.name], (time.time(), vm.clock_offset().seconds))
+        )
         stage.logs[vm.name] = vm.read("/tmp/io_iops.log")
         stem = f"{vm.name}-{stage.name.replace(' ', '-')}"
         (logs / f"{stem}.log").write_bytes(stage.logs[vm.name])

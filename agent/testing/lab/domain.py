@@ -1,7 +1,10 @@
 """Domain XML: a guest that boots the lab's image, with a test's disks."""
 
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -10,6 +13,7 @@ from testing.lab.guest import AGENT_PORT, Image
 
 CMDLINE = "console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off random.trust_cpu=on"
 SPARE_PORTS = 4
+_QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 
 IoTune = Mapping[str, int | str]
 """Limits in libvirt's own words, e.g. {"total_iops_sec": 100, "size_iops_sec": 4096}."""
@@ -50,6 +54,17 @@ def make_disk(path: Path, size_mib: int) -> Path:
     return path
 
 
+@contextmanager
+def folder_in_memory(name: str) -> Iterator[Path]:
+    """A folder for images, in memory if there is room; on the host's disk if not."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 4 << 30
+    with tempfile.TemporaryDirectory(
+        prefix=f"iokeel-{name}-", dir=memory if roomy else None, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
+
+
 def domain_xml(
     name: str,
     drives: Sequence[DiskSpec],
@@ -61,6 +76,7 @@ def domain_xml(
     memory_mib: int = 384,
     vcpus: int = 1,
     emulator: Path | None = None,
+    monitor: Path | None = None,
 ) -> str:
     """Return the XML of a domain that boots `image` under emulation.
 
@@ -68,6 +84,7 @@ def domain_xml(
     policy: XML to put into <metadata>.
     throttle_groups: name -> limits of the domain's throttle groups (libvirt 11.2 and later).
     emulator: a QEMU other than the host's own.
+    monitor: the socket of a QMP monitor beside libvirt's.
     """
     domain = ET.Element("domain", type="qemu")
     _add(domain, "name", name)
@@ -104,6 +121,8 @@ def domain_xml(
     _add(agent, "source", mode="bind", path=str(folder / f"{name}.agent"))
     _add(agent, "target", type="virtio", name=AGENT_PORT)
     _add(devices, "memballoon", model="none")
+    if monitor:
+        _add_monitor(domain, monitor)
     ET.indent(domain)
     return ET.tostring(domain, encoding="unicode")
 
@@ -124,6 +143,16 @@ def disk_element(spec: DiskSpec) -> ET.Element:
     if spec.serial:
         _add(disk, "serial", spec.serial)
     return disk
+
+
+def _add_monitor(domain: ET.Element, socket: Path) -> None:
+    ET.register_namespace("qemu", _QEMU)
+    line = _add(domain, f"{{{_QEMU}}}commandline")
+    for word in (
+        *("-chardev", f"socket,id=lab,path={socket},server=on,wait=off"),
+        *("-mon", "chardev=lab,mode=control"),
+    ):
+        _add(line, f"{{{_QEMU}}}arg", value=word)
 
 
 def _limits(parent: ET.Element, limits: IoTune) -> None:

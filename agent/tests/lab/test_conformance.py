@@ -219,7 +219,7 @@ def test_each_limit_is_filled_for_itself_before_and_after_a_change() -> None:
 
 
 def test_a_guests_clock_that_is_fast_is_put_right() -> None:
-    clock = GuestClock(1000.0, 5.0, 1010.0, 10.0)  # 15 s of the guest's in 10 s
+    clock = GuestClock(((1000.0, 5.0), (1010.0, 10.0)))  # 15 s of the guest's in 10 s
     log = b"1005000, 1, 0, 8192, 0\n1020000, 1, 1, 65536, 0\n"
     done = Completions.parse(log, clock)
     assert done.at_s == pytest.approx([1000, 1010])

@@ -1,0 +1,18 @@
+"""Limits hold and guests run, whatever fails on a host."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.chaos.run import Options, run
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_limits_hold_and_guests_run_whatever_fails_on_a_host() -> None:
+    result = run(Options(25, 1416, "stock"))
+    # Rates depend on the machine. What fio's log says is for `make chaos` to judge.
+    assert [breach for breach in result.all_breaches if breach.seen != "fio"] == []
+    for guest in ("chaos0 vda", "chaos1 vda"):
+        assert result.drives[guest].samples > 50
+        assert result.drives[guest].seconds > 0, "fio did something"

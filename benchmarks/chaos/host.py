@@ -1,0 +1,233 @@
+"""The host of a run: its libvirtd, its agent, and guests whose fio never stops."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from benchmarks.chaos.journal import Journal
+from benchmarks.chaos.monitor import Monitor
+from benchmarks.demo.fio_log import Completions, GuestClock
+from benchmarks.demo.guests import shift_job
+from testing.agents import HostAgent
+from testing.lab import apt
+from testing.lab.cache import cached
+from testing.lab.domain import DiskSpec, domain_xml, folder_in_memory, make_disk
+from testing.lab.guest import image
+from testing.lab.host import PROJECT, Host
+from testing.lab.qemu import patched
+from testing.lab.vm import Vm
+from testing.waiting import eventually
+
+URN = "urn:iokeel:policy:1"
+SIZES = (4096, 8192, 16384, 32768, 65536)
+DEPTH = 4
+PLUGGED_LIMIT = 500
+_FIRST_LIMIT = 600
+_DISK_MIB = 64
+_JOBS = 6
+_SECTIONS = 6  # of a job, each with one size of requests
+_SECTION_S = (2, 7)
+# fio's log of a job goes into an archive before the next job, because all files are in memory.
+_LOAD = f"""
+job=0
+while [ ! -e /tmp/end ]; do
+    fio --output=/tmp/fio.out /tmp/job-$job.fio || [ -e /tmp/end ] || exit 1
+    gzip -c /tmp/io_iops.log >>/tmp/io.log.gz
+    rm /tmp/io_iops.log
+    job=$(((job + 1) % {_JOBS}))
+done
+"""
+_CLASS = f"[classes.chaos]\nlimit = {PLUGGED_LIMIT}\n"
+_BROKEN = [PROJECT / ".venv/bin/python", PROJECT / "benchmarks/chaos/broken_agent.py"]
+
+
+class ChaosAgent(HostAgent):
+    """The agent of the host, whose wall clock can be set, and whose class can be taken away."""
+
+    def __init__(self, host: Host, *, broken: bool) -> None:
+        super().__init__(host, _CLASS)
+        self._clock = host.dir / "clock"
+        self._library = _faketime()
+        self._whole = self.config.read_text()
+        self.step_clock(0)
+        self.state.mkdir()
+        # A disk of its own, which a fault fills.
+        host.run(["mount", "-t", "tmpfs", "-o", "size=1m", "state", self.state])
+        if broken:
+            self.command = [str(word) for word in _BROKEN]
+
+    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+        clock = {
+            "LD_PRELOAD": str(self._library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DISABLE_SHM": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        return super().popen(command, env={**os.environ, **clock}, **options)
+
+    def __exit__(self, *failure: object) -> None:
+        """End it. Its log is shown only if the run failed, because it is long."""
+        if any(failure):
+            super().__exit__(*failure)
+        else:
+            self.end()
+
+    def step_clock(self, ahead_s: int) -> None:
+        """Have its wall clock differ from the machine's."""
+        self._clock.write_text(f"{ahead_s:+d}\n")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def set_class(self, *, there: bool) -> None:
+        """Write the configuration anew, with the class or without."""
+        self.config.write_text(self._whole if there else self._whole.replace(_CLASS, ""))
+
+
+def _faketime() -> Path:
+    (package,) = apt.candidates("libfaketime")
+    folder = cached("faketime", [package.sha256], package.unpack)
+    (library,) = folder.rglob("libfaketime.so.1")
+    return library
+
+
+@dataclass
+class Guest:
+    """A guest with its load. limit: that of its last good policy."""
+
+    vm: Vm
+    monitor: Monitor
+    spare: DiskSpec
+    folder: Path
+    by_class: bool
+    limit: int = _FIRST_LIMIT
+    _readings: list[tuple[float, float]] = field(default_factory=list)
+    _load: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its domain's name."""
+        return self.vm.name
+
+    def policy(self, limit: int | str, class_: str = "chaos") -> str:
+        """Return a policy. What it says of the disk that may be plugged in is always the same."""
+        drive = f'<drive target="vda" limit="{limit}"/>'
+        if self.by_class:
+            return f'<policy class="{class_}">{drive}</policy>'
+        words = f'class="{class_}"' if class_ != "chaos" else f'limit="{PLUGGED_LIMIT}"'
+        return f'<policy>{drive}<drive target="vdb" {words}/></policy>'
+
+    def read_clock(self) -> None:
+        """Measure its clock against the host's."""
+        self._readings.append((time.time(), self.vm.clock_offset().seconds))
+
+    def start_load(self, random: Random) -> None:
+        """Start fio, whose requests change their size every few seconds."""
+        for number in range(_JOBS):
+            job = _job(random)
+            self.vm.write(f"/tmp/job-{number}.fio", job.encode())
+        self.read_clock()
+        self._load = self.vm.start_program(_LOAD)
+
+    def end_load(self) -> Completions:
+        """End fio, and return all requests on the host's clock."""
+        self.vm.exec("touch /tmp/end; killall -INT fio")
+        ended = self.vm.wait(self._load)
+        if ended.status != 0:
+            said = self.vm.exec("tail -n 5 /tmp/fio.out", check=False).stdout.decode()
+            raise RuntimeError(f"{self.name}: fio failed: {said}")
+        self.read_clock()
+        log = gzip.decompress(self.vm.read("/tmp/io.log.gz"))
+        return Completions.parse(log, GuestClock(tuple(self._readings)))
+
+
+def _job(random: Random) -> str:
+    sections = []
+    start_s = 0
+    for number in range(_SECTIONS):
+        length_s = random.randint(*_SECTION_S)
+        size = random.choice(SIZES)
+        sections.append(f"[{number}]\nbs={size}\nstartdelay={start_s}\nruntime={length_s}")
+        start_s += length_s
+    return shift_job(random.choice((30, 70, 100)), DEPTH, sections)
+
+
+@dataclass
+class ChaosHost:
+    """Everything that faults reach. exact: the guests' QEMU has the patches."""
+
+    host: Host
+    agent: ChaosAgent
+    guests: list[Guest]
+    journal: Journal
+    exact: bool
+
+    def set_policy(self, guest: Guest, text: str) -> None:
+        """Set a running guest's policy, as soon as libvirtd lets one."""
+        words = ("--uri", URN, "--key", "iokeel", "--set", text, "--live")
+        self.insist("metadata", guest.name, *words)
+
+    def set_limit(self, guest: Guest, limit: int) -> None:
+        """Give a running guest's drive vda a limit."""
+        guest.limit = limit
+        self.journal.limits[guest.name, "vda"].append((time.time(), limit))
+        self.set_policy(guest, guest.policy(limit))
+
+    def insist(self, *words: str | Path) -> None:
+        """Run a virsh command until libvirtd has done it."""
+        eventually(lambda: (self.host.virsh(*words), True)[1])
+
+
+@contextmanager
+def chaos_host(*, exact: bool, broken: bool, seed: int, guests: int = 2) -> Iterator[ChaosHost]:
+    """Start everything, and yield it once the agent holds every drive."""
+    with ExitStack() as stack:
+        host = stack.enter_context(Host.bookworm())
+        folder = stack.enter_context(folder_in_memory("chaos"))
+        host.start_libvirtd()
+        emulator = patched(host) if exact else None
+        with ThreadPoolExecutor(guests) as threads:
+            booting = [threads.submit(_boot, host, folder, n, emulator) for n in range(guests)]
+        booted = [guest.result() for guest in booting]
+        chaos = ChaosHost(host, ChaosAgent(host, broken=broken), booted, Journal(), exact)
+        with chaos.agent:
+            for guest in booted:
+                chaos.set_limit(guest, guest.limit)
+                chaos.journal.limits[guest.name, "vdb"].append((time.time(), PLUGGED_LIMIT))
+            for guest in booted:
+                eventually(lambda name=guest.name: chaos.agent.drive(name)["limits_in_force"])  # type: ignore[misc]
+            for number, guest in enumerate(booted):
+                stack.enter_context(guest.monitor)
+                guest.start_load(Random(f"{seed} {number}"))
+            yield chaos
+
+
+def _boot(host: Host, folder: Path, number: int, emulator: Path | None) -> Guest:
+    name = f"chaos{number}"
+    disk, spare = (
+        DiskSpec(target, make_disk(folder / f"{name}-{target}", _DISK_MIB), cache="writeback",
+                 io="threads")
+        for target in ("vda", "vdb")
+    )  # fmt: skip
+    socket = host.dir / f"{name}.qmp"
+    vm = Vm(host, name)
+    vm.define(
+        domain_xml(name, [disk], image=image(), folder=host.dir, emulator=emulator, monitor=socket)
+    )
+    vm.start()
+    vm.use_sound_clock()
+    return Guest(vm, Monitor(socket), spare, folder, by_class=number % 2 == 1)

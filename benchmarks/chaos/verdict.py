@@ -1,0 +1,193 @@
+"""Which promises a run broke, from three measurements that are none of the agent's.
+
+- **Limits**: what each look at QEMU found. At no time may a drive's limits let requests of some
+  size do more than `limits_ratio` times the highest limit that its policies may still give it. A
+  new limit may take effect late (journal.py), so the one before it counts until then.
+- **fio's log** of each drive: no window of a second above `window_ratio` times that same limit.
+  Requests that the machine held up come late and don't count (demo/conformance.py). When a guest is
+  stopped or gets a snapshot, QEMU lets through at once what waits in the throttle, which is
+  accounted for later. Windows that touch such a moment may have that much more.
+- **Guests**: each runs, unless it was stopped.
+
+What a hand changed is excused until the agent has had its time, and so is a disk that was just
+plugged in, and a curve that a guest was restored without. Such samples are counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
+
+from benchmarks.chaos.host import DEPTH, SIZES
+from benchmarks.chaos.journal import Drive, Journal, Span, touch
+from benchmarks.chaos.monitor import Look
+from benchmarks.demo import conformance
+from benchmarks.demo.fio_log import Completions, window_starts
+from benchmarks.demo.limits_in_force import Sample, ceiling
+from iokeel.core.curve import DEFAULT_MODEL
+
+_AWAY_S = 0.2  # an answer of QEMU's may be on its way while a guest stops
+_APART_S = 1.0
+_QUEUE_COST = DEPTH * DEFAULT_MODEL.read.cost(max(SIZES))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much more than its policy's limit a drive may be allowed, and may do in a second."""
+
+    limits_ratio: float
+    window_ratio: float
+
+
+BOUNDS = {"stock": Bounds(1.1, 1.25), "exact": Bounds(1.01, 1.06)}
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A promise that was broken.
+
+    seen: by what. drive: or the guest. at_s, until_s: since the first fault could come. what: in
+    words, of the first sample or window.
+    """
+
+    seen: Literal["limits", "fio", "guest", "end"]
+    drive: str
+    at_s: float
+    until_s: float
+    what: str
+
+    @classmethod
+    def at(
+        cls, seen: Literal["limits", "fio", "guest", "end"], drive: str, at_s: float, what: str
+    ) -> Self:
+        """Return one that was seen once."""
+        return cls(seen, drive, at_s, at_s, what)
+
+
+@dataclass
+class Judged:
+    """What the measurements of a drive show.
+
+    samples: that count. unlimited: those of them without a limit. too_high: those with one that is
+    too high. excused: others that were so while they could be. excused_s: from when to when.
+    highest_ratio: what limits allowed, at most. worst_ratio: of a window of a second, without what
+    came late. did_worst_ratio: with it. seconds: how long fio's log is.
+    """
+
+    samples: int = 0
+    excused: int = 0
+    excused_s: list[Span] = field(default_factory=list)
+    unlimited: int = 0
+    too_high: int = 0
+    highest_ratio: float = 0.0
+    worst_ratio: float = 0.0
+    did_worst_ratio: float = 0.0
+    seconds: float = 0.0
+    breaches: list[Breach] = field(default_factory=list)
+
+
+def judge_limits(
+    looks: Sequence[Look], drive: Drive, journal: Journal, bounds: Bounds, zero_s: float
+) -> Judged:
+    """Return what the samples of a drive's limits show."""
+    judged = Judged()
+    name, target = drive
+    for look in looks:
+        limits = look.limits.get(target)
+        if limits is None:
+            continue
+        most = journal.most(drive, look.at_s, look.at_s)
+        if most is None or _away(journal, name, look.at_s):
+            continue
+        ratio = ceiling(limits) / most
+        if ratio > bounds.limits_ratio and journal.excused(drive, look.at_s):
+            judged.excused += 1
+            _extend(judged.excused_s, look.at_s - zero_s)
+            continue
+        judged.samples += 1
+        if ratio == math.inf:
+            judged.unlimited += 1
+            what = f"no limit: {limits}"
+        else:
+            judged.highest_ratio = max(judged.highest_ratio, ratio)
+            if ratio <= bounds.limits_ratio:
+                continue
+            judged.too_high += 1
+            what = f"limits allow {ratio:.3f} of {most}: {limits}"
+        judged.breaches.append(Breach.at("limits", f"{name} {target}", look.at_s - zero_s, what))
+    judged.breaches = joined(judged.breaches)
+    return judged
+
+
+def judge_requests(
+    judged: Judged,
+    done: Completions,
+    looks: Sequence[Look],
+    drive: Drive,
+    journal: Journal,
+    bounds: Bounds,
+    zero_s: float,
+) -> None:
+    """Add what fio's log of a drive shows."""
+    name, target = drive
+    begin_s = float(done.at_s[0])
+    samples = [
+        Sample(look.at_s - begin_s, look.limits[target]) for look in looks if target in look.limits
+    ]
+    lowest = min(limit for _, limit in journal.limits[drive])
+    since = done.after(begin_s)
+    in_time = conformance.Drive(since, samples, conformance.LATE_S + _QUEUE_COST / lowest)
+    judged.seconds = float(since.at_s[-1])
+    excused = [
+        *journal.unsettled[drive],
+        *((zero_s + begin - _AWAY_S, zero_s + end + _AWAY_S) for begin, end in judged.excused_s),
+    ]
+    for start_s in window_starts(0, judged.seconds):
+        window = (begin_s + start_s, begin_s + start_s + 1)
+        most = journal.most(drive, *window)
+        if most is None or touch(excused, *window):
+            continue
+        let_through = _QUEUE_COST if touch(journal.drained[name], *window) else 0.0
+        ratio = (in_time.did_in_time(start_s) - let_through) / most
+        judged.worst_ratio = max(judged.worst_ratio, ratio)
+        did = (since.rate(start_s, start_s + 1) - let_through) / most
+        judged.did_worst_ratio = max(judged.did_worst_ratio, did)
+        if ratio > bounds.window_ratio:
+            what = f"did {ratio:.3f} of {most} in a second"
+            judged.breaches.append(Breach.at("fio", f"{name} {target}", window[0] - zero_s, what))
+    judged.breaches = joined(judged.breaches)
+
+
+def judge_guest(looks: Sequence[Look], name: str, journal: Journal, zero_s: float) -> list[Breach]:
+    """Return when a guest didn't run though nothing had stopped it."""
+    return [
+        Breach.at("guest", name, look.at_s - zero_s, f"its QEMU says {look.status or 'nothing'}")
+        for look in looks
+        if look.status != "running" and not _away(journal, name, look.at_s)
+    ]
+
+
+def joined(breaches: Sequence[Breach]) -> list[Breach]:
+    """Return breaches by time, those that follow each other as one."""
+    last: dict[tuple[str, str], int] = {}
+    found: list[Breach] = []
+    for breach in sorted(breaches, key=lambda breach: breach.at_s):
+        before = last.get((breach.seen, breach.drive))
+        if before is not None and breach.at_s - found[before].until_s < _APART_S:
+            found[before] = replace(found[before], until_s=breach.until_s)
+        else:
+            last[breach.seen, breach.drive] = len(found)
+            found.append(breach)
+    return found
+
+
+def _extend(spans: list[Span], at_s: float) -> None:
+    """Add a time to the last of the spans, or as a new one."""
+    begin_s, end_s = spans.pop() if spans and at_s - spans[-1][1] < _APART_S else (at_s, at_s)
+    spans.append((begin_s, max(end_s, at_s)))
+
+
+def _away(journal: Journal, name: str, at_s: float) -> bool:
+    return touch(journal.away[name], at_s - _AWAY_S, at_s)
