@@ -109,9 +109,10 @@ def test_fio_on_two_drives_is_held_to_the_vms_limit(guest2: Vm, agent: HostAgent
             time.sleep(0.2)
         run.result()
     assert max(sums) <= LIMIT
-    assert max(parts) >= 0.95 * LIMIT
+    alone = [i for i, part in enumerate(parts) if part >= 0.95 * LIMIT]
+    assert alone
     # It gave some of that back when the other drive began.
-    assert min(parts[parts.index(max(parts)) :]) < 0.9 * LIMIT
+    assert min(parts[alone[0] :]) < 0.9 * LIMIT
     logs = [guest2.read(f"/tmp/a_iops.{job}.log") for job in (1, 2)]
     both = Completions.parse(b"".join(logs))
     assert both.worst_window(0, 30) <= 1.25 * LIMIT
