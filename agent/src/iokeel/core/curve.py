@@ -18,7 +18,7 @@ SMALLEST_REQUEST_BYTES = 4 * KIB
 # Hulls end in a ray: a point so far out that the last slope decides there.
 _FAR_BYTES = 1 << 40
 # Beyond this, sums of costs are no longer sure to be finite.
-_MOST_COST = 1e9
+_MOST_COST = 1e12
 # The most points that a QEMU throttle group takes (qemu-patches).
 _MAX_POINTS = 32
 # The highest cost of a byte in a part of a large request, as a multiple of that in a large one.
@@ -33,7 +33,7 @@ class CostCurve:
     """A piecewise linear cost by request size.
 
     points: (size in bytes, cost in normalized I/O operations), sizes ascending and below 2^40,
-    costs positive, up to 1e9 and never falling; 1 to 32 of them. Cost is linear between points,
+    costs positive, up to 1e12 and never falling; 1 to 32 of them. Cost is linear between points,
     flat below the first and goes on with the last slope beyond the last. Raises CurveError if that
     does not hold.
     """
