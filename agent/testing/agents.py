@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +22,7 @@ IOKEEL = Path(sys.executable).parent / "iokeel"
 QEMU = "qemu-system-x86_64"
 NOBODY = 65534
 _START_S = 30.0
+_FIRST_PORT = 10_000
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,18 @@ def http(
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody serves now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port that nobody serves now, and that no client's end of a connection gets.
+
+    The kernel gives clients' ends the ports of `ip_local_port_range`, so a port of that range may
+    be taken before the one who asked for it here serves it.
+    """
+    clients = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="utf-8")
+    first = int(clients.split()[0])
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            port = secrets.choice(range(_FIRST_PORT, first))
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def start_qemu(folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
@@ -204,8 +215,13 @@ class Agent:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End it by a signal, and return its exit status."""
         assert self.process is not None
-        self.process.send_signal(number)
+        self.send(number)
         return self.process.wait(20)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
 
     def end(self) -> None:
         """End it by SIGKILL, if it still runs."""
