@@ -258,7 +258,7 @@ class Fleet:
     # The agent
 
     @property
-    def _now_ns(self) -> int:
+    def now_ns(self) -> int:
         return _EPOCH_NS + round(self._step * STEP_S * NS_PER_S)
 
     def _look(self, tick: int, record: Record, only: set[int] | None = None) -> None:
@@ -267,7 +267,7 @@ class Fleet:
         unread = [*self.state.drives] if tick < self._started + FIND_AGAIN_S else []
         storages = {} if only is not None else self._storages(tick)
         seen = Observation(self._drives(tick, only), only is not None, storages, unread)
-        self.state, orders = decide(self.state, seen, self._now_ns)
+        self.state, orders = decide(self.state, seen, self.now_ns)
         for order in orders:
             i = self._index[order.drive]
             record.orders.append((tick, i, order.reason.name))
@@ -275,7 +275,7 @@ class Fleet:
             self._pending[self._step + self.delay_steps].append(order)
 
     def _drives(self, tick: int, only: set[int] | None) -> dict[Any, DriveSeen]:
-        now_ns = self._now_ns
+        now_ns = self.now_ns
         rows = zip(
             self._done[0].tolist(),
             self._sent[0].tolist(),
@@ -325,7 +325,7 @@ class Fleet:
             )
             for way in (0, 1)
         ]
-        return ThrottleCounters(self._now_ns, *count)
+        return ThrottleCounters(self.now_ns, *count)
 
     def _storages(self, tick: int) -> dict[str, StorageSeen]:
         seen = {}
@@ -345,7 +345,7 @@ class Fleet:
             fault = self.faults.counters.get((tick, k))
             if fault == "garbage":
                 values = tuple(float(self._chance.integers(0, 2**62)) for _ in values)
-            shown = StorageCounters(self._now_ns, *map(round, values))
+            shown = StorageCounters(self.now_ns, *map(round, values))
             if fault == "frozen":
                 shown = self._disk_shown[k] or shown
             self._disk_shown[k] = shown

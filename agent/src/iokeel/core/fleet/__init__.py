@@ -1,0 +1,1 @@
+"""Who may do how much of a budget that many hosts share?"""

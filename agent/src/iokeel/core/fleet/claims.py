@@ -1,0 +1,130 @@
+"""The claims of hosts on a budget, and the parts of it that they should have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor
+from typing import NamedTuple
+
+from iokeel.core.fleet.ledger import Entry, HostName, Stamp
+from iokeel.core.sharing.divide import Claim, divide
+from iokeel.core.sharing.vm_limit import OUTGROWN_RATIO
+
+# The part of what reservations leave that is divided evenly among hosts as floors.
+EVEN_RATIO = 0.1
+# A floor that is higher than it has to be by no more than this stays.
+FLOOR_BAND_RATIO = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class HostClaim:
+    """A host's claim on a budget: the sums over its drives.
+
+    reservation, wants, most: what is reserved there, what is demanded, and the most that policies
+    allow, in the budget's unit. most is 0 if the host has no drive that draws on the budget.
+    weight: > 0. held: the most that its QEMUs may be held to now. applied: the stamp of the newest
+    entry of its own that is in force there and on its disk; None if there is none.
+    """
+
+    instance: str
+    reservation: int = 0
+    weight: int = 100
+    wants: int = 0
+    most: int = 0
+    held: int = 0
+    applied: Stamp | None = None
+
+
+class Budget(NamedTuple):
+    """A budget as an operator has set it.
+
+    amount: in normalized I/O operations a second. even_ratio: the part of what reservations leave
+    that is divided evenly as floors, 0 to 1.
+    """
+
+    amount: int
+    even_ratio: float = EVEN_RATIO
+
+
+def floors(
+    budget: Budget, entries: Mapping[HostName, Entry], claims: Mapping[HostName, HostClaim]
+) -> dict[HostName, int]:
+    """Return the floor that each host that reports should have: its reservation and an even part.
+
+    entries: all hosts'. claims: those of the hosts that report. A host that doesn't keeps its
+    floor. If reservations don't fit, they are scaled down together. A floor that fits stays if it
+    is about right, so that the others' don't move with each guest that starts.
+    """
+    silent = sum(entry.floor for name, entry in entries.items() if name not in claims)
+    there = [name for name in claims if claims[name].most > 0]
+    rest = max(0, budget.amount - silent)
+    reserved = [Claim(claims[name].reservation, 1.0, claims[name].reservation) for name in there]
+    amounts = divide(rest, reserved).amounts
+    even = budget.even_ratio * (rest - sum(amounts)) / max(1, len(there))
+    wanted = dict.fromkeys(claims, 0)
+    for name, amount in zip(there, amounts, strict=True):
+        wanted[name] = floor(min(amount + even, max(amount, claims[name].most)))
+    kept = dict(wanted)
+    for name in there:
+        now = entries[name].floor if name in entries else 0
+        if wanted[name] < now <= (1 + FLOOR_BAND_RATIO) * wanted[name]:
+            kept[name] = now
+    return kept if sum(kept.values()) <= rest else wanted
+
+
+def targets(
+    capacity: int,
+    claims: Mapping[HostName, HostClaim],
+    least: Mapping[HostName, int],
+    now: Mapping[HostName, int],
+) -> dict[HostName, int]:
+    """Return the amount that each host that reports should have.
+
+    capacity: of the budget, what the hosts that don't report aren't charged. least: floors.
+    now: the amounts that the hosts have, which stay if they still fit.
+    """
+    names = list(claims)
+    needs = needs_above_floors(capacity, [claims[n] for n in names], [least[n] for n in names])
+    rest = max(0.0, capacity - sum(needs))
+    spare = [
+        Claim(0.0, claims[name].weight, max(0.0, claims[name].most - need))
+        for name, need in zip(names, needs, strict=True)
+    ]
+    extra = divide(rest, spare).amounts
+    wanted = {
+        name: max(least[name], floor(need + more))
+        for name, need, more in zip(names, needs, extra, strict=True)
+    }
+    fits = all(
+        least[name] <= now.get(name, 0) <= max(least[name], claims[name].most)
+        and need <= OUTGROWN_RATIO * now.get(name, 0)
+        for name, need in zip(names, needs, strict=True)
+    )
+    held = sum(now.get(name, 0) for name in names)
+    if fits and sum(wanted.values()) - len(names) <= held <= capacity:
+        return {name: now[name] for name in names}
+    return wanted
+
+
+def needs_above_floors(
+    capacity: float, claims: Sequence[HostClaim], least: Sequence[int]
+) -> list[float]:
+    """Divide a capacity by reservations and weights, where no host gets less than its floor.
+
+    A floor isn't lent. So hosts that would get less keep theirs, and the others divide the rest.
+    """
+    needs = [float(low) for low in least]
+    free = [i for i, claim in enumerate(claims) if claim.wants > least[i]]
+    while free:
+        rest = max(0.0, capacity - sum(least) + sum(least[i] for i in free))
+        parts = divide(
+            rest, [Claim(claims[i].reservation, claims[i].weight, claims[i].wants) for i in free]
+        ).amounts
+        above = [i for i, part in zip(free, parts, strict=True) if part >= least[i]]
+        if len(above) == len(free):
+            for i, part in zip(free, parts, strict=True):
+                needs[i] = part
+            break
+        free = above
+    return needs

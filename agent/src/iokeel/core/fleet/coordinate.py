@@ -1,0 +1,219 @@
+"""Divides a budget among hosts: the step that its coordinator takes whenever something changes.
+
+1. *Charges* fall to the amounts of hosts that say that these are in force.
+2. *Amounts and floors* that should be lower are lowered. Their hosts stay charged until 1.
+3. *Raises* are made of what no charge counts, so never of what was lowered in the same step. Floors
+   come first.
+
+A host that doesn't report is lowered to its floor and stays charged, because its QEMUs may hold
+what its agent set before it died.
+
+A coordinator first begins an epoch, and raises nothing before a term has passed since it has read
+that in etcd. By then each agent that runs is at its floor or has read that ledger too, and has told
+if it isn't what it remembers (host.py). So an etcd that lost data can't make it raise too much.
+Steps of an earlier epoch that wait for a term have their turn then: an operator's word.
+
+For the same reason a tenure lapses if its agent doesn't read the ledger for LAPSE_S. That is less
+than a term, so no other coordinator can have raised anything in between, even if etcd doesn't show
+it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import floor
+from typing import NamedTuple
+
+from iokeel.core.counters import NS_PER_S
+from iokeel.core.fleet.claims import Budget, HostClaim, floors, targets
+from iokeel.core.fleet.host import LAPSE_S, WAIT_NS
+from iokeel.core.fleet.ledger import (
+    Entry,
+    HostName,
+    Ledger,
+    Stamp,
+    Word,
+    first_ledger,
+    successor,
+)
+from iokeel.core.sharing.divide import Claim, divide
+
+
+class Tenure(NamedTuple):
+    """A coordinator's time in office, by its own clock.
+
+    epoch: of the ledgers that it writes. asked_ns: when it last read the ledger. since_ns: when it
+    had the first answer of etcd with a ledger of its own; None until then.
+    """
+
+    epoch: str
+    asked_ns: int
+    since_ns: int | None = None
+
+
+def in_office(
+    tenure: Tenure | None, ledger: Ledger | None, fresh: str, asked_ns: int, now_ns: int
+) -> Tenure:
+    """Return the tenure to go on in: a new one if somebody else may have written in between.
+
+    tenure: None if there is none, or if it isn't known what became of its last write. fresh: an
+    epoch that nobody has used. asked_ns, now_ns: before the ledger was asked for, and after that.
+    """
+    if (
+        tenure is None
+        or (ledger is not None and ledger.stamp.epoch != tenure.epoch)
+        or now_ns - tenure.asked_ns > LAPSE_S * NS_PER_S
+    ):
+        return Tenure(fresh, asked_ns)
+    return tenure._replace(asked_ns=asked_ns)
+
+
+def coordinate(
+    ledger: Ledger | None,
+    claims: Mapping[HostName, HostClaim],
+    budget: Budget,
+    tenure: Tenure,
+    now_ns: int,
+) -> tuple[Ledger, Tenure]:
+    """Return the ledger after a step, and the tenure; the same ledger if nothing has changed.
+
+    ledger, claims: as read from etcd, the ledger first accepted by `heard`; None if there is none.
+    tenure: from `in_office`. now_ns: after the answer, by the coordinator's clock that also counts
+    while it is suspended.
+    """
+    if ledger is None:
+        return first_ledger(budget.amount, tenure.epoch), tenure._replace(since_ns=None)
+    if ledger.stamp.epoch != tenure.epoch:
+        after, tenure = successor(ledger, tenure.epoch), tenure._replace(since_ns=None)
+    else:
+        after = successor(ledger, tenure.epoch)
+        tenure = tenure._replace(since_ns=now_ns if tenure.since_ns is None else tenure.since_ns)
+    waited = tenure.since_ns is not None and now_ns - tenure.since_ns >= WAIT_NS
+    present = {
+        name: claim
+        for name, claim in claims.items()
+        if name not in ledger.entries or ledger.entries[name].instance == claim.instance
+    }
+    entries = _charged(ledger, present, budget, after.stamp)
+    if waited:
+        entries = _by_word(entries, tenure.epoch)
+    present = {name: claim for name, claim in present.items() if name in entries}
+    lowest = floors(budget, entries, present)
+    silent = sum(entry.charged for name, entry in entries.items() if name not in present)
+    wanted = targets(
+        max(0, budget.amount - silent),
+        present,
+        lowest,
+        {name: entry.amount for name, entry in entries.items()},
+    )
+    entries = _lowered(entries, lowest, wanted, after.stamp)
+    if waited:
+        entries = _raised(entries, present, budget, lowest, wanted, after.stamp)
+    after = replace(after, amount=budget.amount, entries=entries)
+    is_same = entries == ledger.entries and budget.amount == ledger.amount
+    return (ledger if is_same and after.stamp.epoch == ledger.stamp.epoch else after), tenure
+
+
+def with_word(ledger: Ledger, name: HostName, word: Word, epoch: str) -> Ledger:
+    """Return a ledger with an operator's word on a host, in an epoch of its own.
+
+    The host keeps its floor. The next coordinator acts on the word after a term.
+    """
+    after = successor(ledger, epoch)
+    entry = ledger.entries[name].at_floor(after.stamp, word)
+    return replace(after, entries={**ledger.entries, name: entry})
+
+
+def _charged(
+    ledger: Ledger, claims: Mapping[HostName, HostClaim], budget: Budget, stamp: Stamp
+) -> dict[HostName, Entry]:
+    """Return the entries with the charges that hosts have confirmed, and with the hosts that join.
+
+    A host that joins keeps what it has, as far as nobody else is charged that. One that has no
+    drive there, and nothing in force, leaves.
+    """
+    entries = dict(ledger.entries)
+    free = budget.amount - ledger.charged
+    for name, claim in claims.items():
+        entry = entries.get(name)
+        if entry is None:
+            if claim.most or claim.held:
+                amount = max(0, min(claim.held, free))
+                entries[name] = Entry(claim.instance, 0, amount, claim.held, 0, stamp)
+                free -= claim.held
+            continue
+        entry = replace(entry, word=None)
+        if claim.applied == entry.stamp:
+            charged = max(entry.amount, claim.held)
+            entry = replace(entry, charged=charged, lasting=entry.floor)
+        entries[name] = entry
+        if not claim.most and not entry.charged:
+            del entries[name]
+    return entries
+
+
+def _by_word(entries: Mapping[HostName, Entry], epoch: str) -> dict[HostName, Entry]:
+    """Return the entries without what operators have answered for before this epoch."""
+    left = {}
+    for name, entry in entries.items():
+        if entry.word is None or entry.stamp.epoch == epoch:
+            left[name] = entry
+        elif entry.word is Word.AT_FLOOR:
+            left[name] = replace(entry, charged=max(entry.amount, entry.lasting))
+    return left
+
+
+def _lowered(
+    entries: Mapping[HostName, Entry],
+    lowest: Mapping[HostName, int],
+    wanted: Mapping[HostName, int],
+    stamp: Stamp,
+) -> dict[HostName, Entry]:
+    """Return the entries with floors and amounts lowered; hosts that don't report: to the floor."""
+    after = {}
+    for name, entry in entries.items():
+        low = min(entry.floor, lowest.get(name, entry.floor))
+        amount = max(low, min(entry.amount, wanted.get(name, low)))
+        after[name] = _with(entry, low, amount, stamp)
+    return after
+
+
+def _raised(
+    entries: Mapping[HostName, Entry],
+    claims: Mapping[HostName, HostClaim],
+    budget: Budget,
+    lowest: Mapping[HostName, int],
+    wanted: Mapping[HostName, int],
+    stamp: Stamp,
+) -> dict[HostName, Entry]:
+    """Return the entries with floors and amounts raised by what no charge counts."""
+    free = max(0, budget.amount - sum(entry.charged for entry in entries.values()))
+    names = [name for name in claims if wanted[name] > entries[name].charged]
+    parts = divide(
+        free,
+        [
+            Claim(
+                max(0, lowest[name] - entries[name].charged),
+                claims[name].weight,
+                wanted[name] - entries[name].charged,
+            )
+            for name in names
+        ],
+    ).amounts
+    more = {name: floor(part) for name, part in zip(names, parts, strict=True)}
+    after = dict(entries)
+    for name in claims:
+        entry = entries[name]
+        amount = max(entry.amount, min(wanted[name], entry.charged + more.get(name, 0)))
+        low = max(entry.floor, min(lowest[name], amount))
+        after[name] = _with(entry, low, amount, stamp)
+    return after
+
+
+def _with(entry: Entry, low: int, amount: int, stamp: Stamp) -> Entry:
+    """Return an entry with a floor and an amount, and charged no less than these."""
+    if (low, amount) == (entry.floor, entry.amount):
+        return entry
+    charged, lasting = max(entry.charged, amount), max(entry.lasting, low)
+    return replace(entry, floor=low, amount=amount, charged=charged, lasting=lasting, stamp=stamp)

@@ -1,0 +1,133 @@
+"""A host's side of a budget: what it may hold its QEMUs to, and what it tells.
+
+A host asks by reading the ledger, and a read of etcd shows all that was written before it began. So
+the answer tells the host that what it found was in force *at some moment after it had asked*, and
+the amount that it found there is its own for a term from that moment. The host doesn't know the
+moment, so it counts from the last one before: when it asked. GUARD_S before the end it is at its
+floor again, because QEMUs take limits only so fast.
+
+So a term after an amount was lowered, each host with a running agent that hasn't heard of that is
+at its floor. A host whose agent is dead isn't, and so no charge falls by time alone. But this is
+what an operator relies on who says that an agent runs, and what the fleet relies on after etcd has
+lost its data.
+
+A host that comes back to the fleet after LAPSE_S doesn't use more than it has for a term. What it
+finds may be older than what it doesn't know of, if etcd was restored. By then the agents that know
+better have said so.
+
+All times are in ns, of the host's own clock that also counts while it is suspended.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from iokeel.core.counters import NS_PER_S
+from iokeel.core.fleet.ledger import Entry, HostName, Ledger, Stamp
+
+# How long an amount is a host's own from when it has asked.
+TERM_S = 15
+# How long before the end a host goes down to its floor: a tick, and the time in which QEMUs take
+# new limits.
+GUARD_S = 4
+# How much faster one host's clock may be than another's. Ten times what a clock under NTP is off.
+CLOCK_RATIO = 0.005
+#: How long an agent waits before it relies on all others' having read the ledger, in ns.
+WAIT_NS = round(TERM_S * (1 + CLOCK_RATIO) * NS_PER_S)
+# An agent that hasn't read the ledger for so long begins anew. It is less than a term, so nobody
+# else who began in between can have raised anything.
+LAPSE_S = 10
+
+
+class Me(NamedTuple):
+    """A host: its name in the fleet, and what tells it from another one of that name."""
+
+    name: HostName
+    instance: str
+
+
+class Part(NamedTuple):
+    """What a host knows of a budget.
+
+    ledger: the newest that it has seen. It has to be on its disk before a claim says that it is
+    in force. heard_ns: when it had the first answer with that ledger; end_ns: until when its amount
+    is its own; since_ns: since when it has read the ledger without a long pause. All are None after
+    a start of the agent, until it has read the ledger. kept: what its QEMUs were held to at
+    since_ns. before: what they were held to when it first made a claim; 0 once it has been in a
+    ledger.
+    """
+
+    ledger: Ledger | None = None
+    heard_ns: int | None = None
+    end_ns: int | None = None
+    since_ns: int | None = None
+    kept: int = 0
+    before: int = 0
+
+
+class Answer(Enum):
+    """What an answer was: GOOD, too LATE to matter, or of a ledger that LOST what was seen."""
+
+    GOOD = "good"
+    LATE = "late"
+    LOST = "lost"
+
+
+def heard(
+    part: Part, me: Me, ledger: Ledger | None, asked_ns: int | None, now_ns: int, held: int
+) -> tuple[Part, Answer]:
+    """Return a host's part after an answer, and what that was.
+
+    ledger: the one in etcd; None if there is none. asked_ns: when it was asked; None if it came by
+    a watch, which tells of changes but doesn't prolong anything. held: the most that its QEMUs may
+    be held to.
+    """
+    known = part.ledger
+    if known is not None and (ledger is None or not ledger.descends_from(known.stamp)):
+        older = asked_ns is None or (part.heard_ns is not None and asked_ns < part.heard_ns)
+        return part, Answer.LATE if older else Answer.LOST
+    if ledger is None:
+        return part, Answer.GOOD
+    is_new = known is None or ledger.stamp != known.stamp
+    part = part._replace(
+        ledger=ledger,
+        heard_ns=now_ns if is_new or part.heard_ns is None else part.heard_ns,
+        before=0 if me.name in ledger.entries else part.before,
+    )
+    if asked_ns is None:
+        return part, Answer.GOOD
+    end_ns = asked_ns + TERM_S * NS_PER_S
+    if part.end_ns is None or now_ns > part.end_ns - (TERM_S - LAPSE_S) * NS_PER_S:
+        return part._replace(end_ns=end_ns, since_ns=now_ns, kept=held), Answer.GOOD
+    return part._replace(end_ns=max(part.end_ns, end_ns)), Answer.GOOD
+
+
+def entry_of(part: Part, me: Me) -> Entry | None:
+    """Return a host's own entry in the ledger that it knows, or None if it has none."""
+    entry = part.ledger.entries.get(me.name) if part.ledger is not None else None
+    return entry if entry is not None and entry.instance == me.instance else None
+
+
+def allowance(part: Part, me: Me, now_ns: int) -> int:
+    """Return the most that a host's QEMUs together may be held to now.
+
+    A host without an entry may keep what was in force when it came, so 0 if that was nothing.
+    """
+    entry = entry_of(part, me)
+    if entry is None:
+        return part.before
+    if part.end_ns is None or now_ns >= part.end_ns - GUARD_S * NS_PER_S:
+        return entry.floor
+    if part.since_ns is None or now_ns < part.since_ns + WAIT_NS:
+        return max(entry.floor, min(entry.amount, part.kept))
+    return entry.amount
+
+
+def applied(part: Part, me: Me, held: int) -> Stamp | None:
+    """Return the stamp of a host's entry if its QEMUs are held to no more than its amount.
+
+    held: the most that they may be held to, with all limits that are on their way.
+    """
+    entry = entry_of(part, me)
+    return entry.stamp if entry is not None and held <= entry.amount else None

@@ -1,0 +1,1 @@
+"""The fleet's data in etcd."""

@@ -1,0 +1,126 @@
+"""How etcd is reached: addresses, certificates, user and password."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from iokeel.errors import ConfigError
+from iokeel.words.os_errors import reason
+from iokeel.words.quoting import shown
+
+DEFAULT_PREFIX = "/iokeel/"
+
+
+@dataclass(frozen=True)
+class Access:
+    """How etcd is reached.
+
+    urls: of its members, as http://HOST:PORT or https://. ca, certificate, key: PEM files; ca is
+    None for the system's. user: None without one; its password is the only line of password_file.
+    prefix: begins all keys.
+    """
+
+    urls: tuple[str, ...]
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    user: str | None = None
+    password_file: Path | None = None
+    prefix: str = DEFAULT_PREFIX
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for what can't be."""
+        if not self.urls:
+            raise ConfigError("[fleet] etcd", "is empty", "give the URLs of etcd's members")
+        for url in self.urls:
+            _check_url(url)
+        if len({urlsplit(url).scheme for url in self.urls}) > 1:
+            raise ConfigError("[fleet] etcd", "has http and https", "give one or the other")
+        if not self.is_tls and (self.ca or self.certificate or self.key):
+            raise ConfigError("[fleet] etcd", "has certificates, but no https", "write https://")
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError(
+                "[fleet]", "has a certificate or a key without the other", "give both or neither"
+            )
+        if (self.user is None) != (self.password_file is None):
+            raise ConfigError(
+                "[fleet]", "has a user or a password_file without the other", "give both or neither"
+            )
+        if self.user is not None and not self.is_tls and not self._is_local:
+            raise ConfigError(
+                "[fleet] etcd", "would get the password in the clear", "write https://"
+            )
+        if not self.prefix.startswith("/") or not self.prefix.endswith("/") or self.prefix == "/":
+            raise ConfigError(
+                f"[fleet] prefix {shown(self.prefix)}",
+                "is not one",
+                "write one that begins and ends with a slash, such as /iokeel/",
+            )
+
+    @property
+    def is_tls(self) -> bool:
+        return self.urls[0].startswith("https:")
+
+    @property
+    def _is_local(self) -> bool:
+        hosts = {urlsplit(url).hostname for url in self.urls}
+        return hosts <= {"127.0.0.1", "::1", "localhost"}
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context for TLS; None without. Raises ConfigError."""
+        if not self.is_tls:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise _unusable(self.ca, error, "a CA's certificate") from None
+        if self.certificate is not None and self.key is not None:
+            try:
+                context.load_cert_chain(self.certificate, self.key, password=_no_password)
+            except (OSError, ssl.SSLError) as error:
+                what = "a client's certificate and its key, without a password"
+                raise _unusable(f"{self.certificate}, {self.key}", error, what) from None
+        return context
+
+    def password(self) -> str:
+        """Return the user's password. Raises ConfigError."""
+        assert self.password_file is not None
+        try:
+            text = self.password_file.read_text()
+        except (OSError, ValueError) as error:
+            raise _unusable(self.password_file, error, "the user's password") from None
+        if not text.strip() or "\n" in text.strip():
+            raise ConfigError(
+                str(self.password_file), "is not one line", "write the user's password, and no more"
+            )
+        return text.strip()
+
+
+def _no_password() -> str:
+    return ""  # or OpenSSL would ask on the terminal
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        right = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port is not None
+            and not (parts.username or parts.path.strip("/") or parts.query or parts.fragment)
+        )
+    except ValueError:
+        right = False
+    if not right:
+        raise ConfigError(
+            f"[fleet] etcd {shown(url)}", "is not a member's URL", "write https://HOST:2379"
+        )
+
+
+def _unusable(file: object, error: OSError | ValueError, what: str) -> ConfigError:
+    return ConfigError(
+        str(file), f"can't be read: {reason(error)}", f"see that it is {what} and readable"
+    )

@@ -1,0 +1,285 @@
+"""etcd's members, asked over their JSON gateway, one at a time.
+
+A read is tried on each member, because it does no harm twice. A write is tried on another member
+only if it can't have reached the first. Else it isn't known what became of it, and OutcomeUnknown
+says so: the caller has to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+import aiohttp
+import msgspec
+
+from iokeel.errors import ConnectionLost, FleetRefused, OutcomeUnknown
+from iokeel.fleet.access import Access
+from iokeel.fleet.messages import (
+    AuthReply,
+    Delete,
+    Fault,
+    Is,
+    Json,
+    KeepAliveReply,
+    LeaseReply,
+    Put,
+    TxnReply,
+    key_of,
+    ranges,
+    transaction,
+    value_of,
+)
+from iokeel.words.os_errors import reason
+from iokeel.words.quoting import shown
+
+# How long a member may take for an answer. Two members that hang are passed well within a term.
+TIMEOUT_S = 2.0
+# A longer answer ends the connection: ten thousand hosts' claims take 3 MB.
+MOST_REPLY_BYTES = 64 << 20
+_UNKNOWN, _INVALID, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 2, 3, 4, 7, 14, 16
+_PASSING = frozenset({_UNKNOWN, _DEADLINE, _UNAVAILABLE})
+_ERROR = msgspec.json.Decoder(Fault, strict=False)
+
+T = TypeVar("T")
+
+
+def now_ns() -> int:
+    """Return the clock that counts while the host is suspended, too."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class Found(NamedTuple):
+    """Keys and their values at one moment. asked_ns: before they were asked for (`now_ns`)."""
+
+    values: Mapping[str, bytes]
+    asked_ns: int
+
+
+class _TokenRefused(OutcomeUnknown):
+    """The user's token isn't valid any more; a new one may be."""
+
+
+class Etcd:
+    """etcd's members. Use as an asynchronous context manager.
+
+    clock: `now_ns`, or another one for tests. trips: how many answers there were. failures: how
+    many times a member failed.
+    """
+
+    def __init__(self, access: Access, clock: Callable[[], int] = now_ns) -> None:
+        self.access = access
+        self.trips = 0
+        self.failures = 0
+        self.moved = asyncio.Event()  # replaced whenever another member is asked
+        self._clock = clock
+        self._tls = access.tls()
+        self._urls = [url.rstrip("/") for url in access.urls]
+        random.shuffle(self._urls)  # so that hosts don't all ask one member
+        self._token: str | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(ssl=self._tls if self._tls is not None else True)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @property
+    def member(self) -> str:
+        """The URL of the member that is asked."""
+        return self._urls[0]
+
+    # What may be asked
+
+    async def read(self, keys: Sequence[str], prefixes: Sequence[str] = ()) -> Found:
+        """Return some keys, and all that begin with some prefixes, at one moment.
+
+        It is a moment after the question: the answer has all that was written before it. Raises
+        ConnectionLost or FleetRefused.
+        """
+        body: Json = {"success": ranges(keys, prefixes)}
+        error: ConnectionLost | None = None
+        for _ in range(len(self._urls) + 1):  # the first may only have lost an old connection
+            asked_ns = self._clock()
+            try:
+                reply = await self._ask("/v3/kv/txn", body, TxnReply)
+            except ConnectionLost as lost:
+                error = lost
+                continue
+            found = [kv for r in reply.responses if r.response_range for kv in r.response_range.kvs]
+            return Found({key_of(kv): value_of(kv) for kv in found}, asked_ns)
+        assert error is not None
+        raise error
+
+    async def write(self, demands: Sequence[Is], changes: Sequence[Put | Delete]) -> bool:
+        """Make changes at once if all demands are met, and return whether they were.
+
+        Raises OutcomeUnknown, ConnectionLost if nothing was written, or FleetRefused.
+        """
+        body = transaction(demands, changes)
+        return (await self._ask_once("/v3/kv/txn", body, TxnReply)).succeeded
+
+    async def grant_lease(self, ttl_s: int) -> int:
+        """Return a new lease."""
+        return (await self._ask_once("/v3/lease/grant", {"TTL": str(ttl_s)}, LeaseReply)).id
+
+    async def keep_lease(self, lease: int) -> bool:
+        """Prolong a lease, and return whether it is still there."""
+        reply = await self._ask("/v3/lease/keepalive", {"ID": str(lease)}, KeepAliveReply)
+        return reply.result.ttl > 0
+
+    async def revoke_lease(self, lease: int) -> None:
+        """End a lease, and delete its keys."""
+        await self._ask_once("/v3/lease/revoke", {"ID": str(lease)}, LeaseReply)
+
+    # A question
+
+    async def _ask_once(self, path: str, body: Json, kind: type[T]) -> T:
+        """Ask for something that must not be done twice."""
+        for _ in self._urls[1:]:
+            try:
+                return await self._ask(path, body, kind)
+            except OutcomeUnknown:
+                raise
+            except ConnectionLost:
+                continue
+        return await self._ask(path, body, kind)
+
+    async def _ask(self, path: str, body: Json, kind: type[T]) -> T:
+        """Ask the member. If it fails, the next one will be asked.
+
+        Raises OutcomeUnknown, ConnectionLost if the question hasn't reached it, or FleetRefused.
+        """
+        url = self.member
+        try:
+            try:
+                return await self._post(url, path, body, kind)
+            except _TokenRefused:
+                self.forget_token()
+                return await self._post(url, path, body, kind)
+        except _TokenRefused:
+            raise FleetRefused(
+                url, "refuses the user's token", "see that etcd's members have the same users"
+            ) from None
+        except ConnectionLost:
+            self.give_up(url)
+            raise
+
+    def forget_token(self) -> None:
+        """Log in again before the next question."""
+        self._token = None
+
+    def give_up(self, url: str) -> None:
+        """Ask another member from now on, unless that is so already."""
+        self.failures += 1
+        if url == self.member:
+            self._urls.append(self._urls.pop(0))
+            self.moved.set()
+            self.moved = asyncio.Event()
+
+    async def _post(self, url: str, path: str, body: Json, kind: type[T]) -> T:
+        headers = await self.headers(url)
+        raw = await self._exchange(url, path, body, headers)
+        self.trips += 1
+        try:
+            return msgspec.json.decode(raw, type=kind, strict=False)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise not_etcd(url, raw) from None
+
+    async def headers(self, url: str) -> dict[str, str]:
+        """Return the headers of a question, with the user's token if there is a user."""
+        if self.access.user is None:
+            return {}
+        if self._token is None:
+            body = {"name": self.access.user, "password": self.access.password()}
+            raw = await self._exchange(url, "/v3/auth/authenticate", body, {})
+            try:
+                self._token = msgspec.json.decode(raw, type=AuthReply).token
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raise not_etcd(url, raw) from None
+        return {"Authorization": self._token}
+
+    async def _exchange(self, url: str, path: str, body: Json, headers: Mapping[str, str]) -> bytes:
+        assert self._session is not None
+        data = msgspec.json.encode(body)
+        try:
+            async with self._session.post(url + path, data=data, headers=headers) as response:
+                raw = await response.content.read(MOST_REPLY_BYTES)
+                while not response.content.at_eof() and len(raw) < MOST_REPLY_BYTES:
+                    raw += await response.content.read(MOST_REPLY_BYTES - len(raw))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise lost(url, error) from None
+        if response.status != 200:
+            raise self.refused(url, raw, response.status)
+        return raw
+
+    def stream(self, url: str, path: str, body: Json, headers: Mapping[str, str]) -> _Stream:
+        """Ask for an answer that doesn't end."""
+        assert self._session is not None
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S)
+        return self._session.post(
+            url + path, data=msgspec.json.encode(body), headers=headers, timeout=timeout
+        )
+
+    def refused(self, url: str, raw: bytes, status: int) -> FleetRefused | OutcomeUnknown:
+        """Return the error for an answer that is one."""
+        try:
+            fault = _ERROR.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return not_etcd(url, raw)
+        said = fault.message or fault.error
+        if fault.code == _UNAUTHENTICATED or "invalid auth token" in said:
+            return _TokenRefused(url, "refuses the user's token")
+        if fault.code in _PASSING or (not fault.code and status >= 500):
+            mend = "see whether it has a quorum"
+            if self.access.is_tls and "connection" in said:
+                # With --client-cert-auth, the gateway is a client that shows the server's own.
+                mend += ", and that its server certificate has the usage clientAuth, too"
+            return OutcomeUnknown(url, f"etcd says {shown(said)}", mend)
+        if fault.code == _DENIED:
+            mend = f"let the user read and write {self.access.prefix}"
+        elif fault.code == _INVALID and ("user name" in said or "authentication" in said):
+            mend = "see [fleet] user and password_file"
+        else:
+            mend = "see that it is etcd 3.4 or later"
+        return FleetRefused(url, f"etcd says {shown(said)}", mend)
+
+
+_Stream = aiohttp.client._RequestContextManager  # aiohttp has no other name for it
+
+
+def not_etcd(url: str, raw: bytes) -> FleetRefused:
+    """Return the error for an answer that isn't etcd's."""
+    return FleetRefused(
+        url, f"answers {shown(raw[:40])}, which isn't etcd", "see that it is etcd's client URL"
+    )
+
+
+def lost(url: str, error: Exception) -> ConnectionLost | FleetRefused:
+    """Return the error for a connection that failed."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return FleetRefused(
+            url,
+            f"has a certificate that can't be trusted: {error.certificate_error}",
+            "see that [fleet] ca has signed it, and that it names this address",
+        )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ConnectionLost(url, f"can't be reached: {reason(error.os_error)}")
+    if isinstance(error, TimeoutError):
+        return OutcomeUnknown(url, f"doesn't answer within {TIMEOUT_S:g} s")
+    what = reason(error) if isinstance(error, OSError) else str(error)
+    return OutcomeUnknown(url, f"ended the connection: {what}")

@@ -1,0 +1,82 @@
+"""The names of the fleet's keys in etcd.
+
+PREFIX/format                          what the prefix holds
+PREFIX/hosts/HOST                      a host, under its lease
+PREFIX/budgets/KIND/NAME               a budget as an operator has set it
+PREFIX/ledgers/KIND/NAME               its ledger
+PREFIX/stamps/KIND/NAME                the ledger's stamp, always written with it
+PREFIX/leaders/KIND/NAME               the host that coordinates it, under that host's lease
+PREFIX/claims/KIND/NAME/HOST           a host's claim on it, under the host's lease
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+
+class Kind(Enum):
+    """A kind of budget: a TENANT's limit, or the capacity of a shared STORAGE."""
+
+    TENANT = "tenant"
+    STORAGE = "storage"
+
+
+class BudgetId(NamedTuple):
+    """A budget's kind and name."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.name}"
+
+
+class Keys:
+    """The names of keys that begin with a prefix, which ends with a slash."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.format = f"{prefix}format"
+        self.hosts = f"{prefix}hosts/"
+        self.ledgers = f"{prefix}ledgers/"
+
+    def host(self, name: str) -> str:
+        return self.hosts + _quoted(name)
+
+    def budgets(self, kind: Kind) -> str:
+        """Return the prefix of all budgets of a kind."""
+        return f"{self.prefix}budgets/{kind.value}/"
+
+    def budget(self, budget: BudgetId) -> str:
+        return self.budgets(budget.kind) + _quoted(budget.name)
+
+    def ledger(self, budget: BudgetId) -> str:
+        return self.ledgers + _path(budget)
+
+    def stamp(self, budget: BudgetId) -> str:
+        return f"{self.prefix}stamps/{_path(budget)}"
+
+    def leader(self, budget: BudgetId) -> str:
+        return f"{self.prefix}leaders/{_path(budget)}"
+
+    def claims(self, budget: BudgetId) -> str:
+        """Return the prefix of all claims on a budget."""
+        return f"{self.prefix}claims/{_path(budget)}/"
+
+    def claim(self, budget: BudgetId, host: str) -> str:
+        return self.claims(budget) + _quoted(host)
+
+
+def last_part(key: str) -> str:
+    """Return the host or budget that a key's last part names."""
+    return unquote(key.rpartition("/")[2])
+
+
+def _path(budget: BudgetId) -> str:
+    return f"{budget.kind.value}/{_quoted(budget.name)}"
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")

@@ -1,0 +1,169 @@
+"""What is said to etcd's JSON gateway, and what it answers.
+
+The gateway's JSON is that of etcd's gRPC messages: bytes in base64, and 64-bit numbers as texts.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+#: A request or a part of one, as JSON.
+Json = dict[str, Any]
+
+
+class Put(NamedTuple):
+    """Writes a key. lease: the key goes with that lease; 0 for none."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+class Delete(NamedTuple):
+    """Deletes a key, or all keys that begin with it."""
+
+    key: str
+    is_prefix: bool = False
+
+
+class Is(NamedTuple):
+    """Demands that a key has a value; None: that it isn't there."""
+
+    key: str
+    value: bytes | None
+
+
+class KeyValue(msgspec.Struct):
+    """A key as etcd sends it."""
+
+    key: str
+    value: str = ""
+    lease: int = 0
+
+
+class Header(msgspec.Struct):
+    """What each answer begins with."""
+
+    revision: int = 0
+
+
+class RangeReply(msgspec.Struct):
+    """The answer to a Range."""
+
+    kvs: list[KeyValue] = []
+
+
+class _Response(msgspec.Struct):
+    response_range: RangeReply | None = None
+
+
+class TxnReply(msgspec.Struct):
+    """The answer to a transaction. succeeded: what it demanded was so."""
+
+    header: Header = msgspec.field(default_factory=Header)
+    succeeded: bool = False
+    responses: list[_Response] = []
+
+
+class LeaseReply(msgspec.Struct):
+    """A lease, with its time to live in seconds: 0 or less if there is none."""
+
+    id: int = msgspec.field(name="ID", default=0)
+    ttl: int = msgspec.field(name="TTL", default=0)
+
+
+class KeepAliveReply(msgspec.Struct):
+    """The answer of a stream in which only one was asked for."""
+
+    result: LeaseReply
+
+
+class AuthReply(msgspec.Struct):
+    """A user's token."""
+
+    token: str
+
+
+class Fault(msgspec.Struct):
+    """An error. code: gRPC's."""
+
+    message: str = ""
+    error: str = ""
+    code: int = 0
+
+
+class _Event(msgspec.Struct):
+    kv: KeyValue
+    type: str = "PUT"
+
+
+class WatchResult(msgspec.Struct):
+    """A part of a watch's answer."""
+
+    events: list[_Event] = []
+    created: bool = False
+    canceled: bool = False
+    compact_revision: int = 0
+    cancel_reason: str = ""
+
+
+class WatchReply(msgspec.Struct):
+    """One line of a watch's answer."""
+
+    result: WatchResult | None = None
+    error: Fault | None = None
+
+
+def text(raw: str) -> str:
+    """Return bytes as etcd's JSON has them."""
+    return b64encode(raw.encode()).decode()
+
+
+def key_of(found: KeyValue) -> str:
+    """Return a key's name. Bytes that are no text can't be ours."""
+    return b64decode(found.key).decode(errors="replace")
+
+
+def value_of(found: KeyValue) -> bytes:
+    """Return a key's value."""
+    return b64decode(found.value)
+
+
+def keys_from(prefix: str) -> Json:
+    """Return the range of all keys that begin with a prefix."""
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    return {"key": text(prefix), "range_end": text(end)}
+
+
+def ranges(keys: Sequence[str], prefixes: Sequence[str]) -> list[Json]:
+    """Return a transaction's reads of some keys, and of all keys that begin with some prefixes."""
+    asked = [{"key": text(key)} for key in keys] + [keys_from(prefix) for prefix in prefixes]
+    return [{"request_range": range_} for range_ in asked]
+
+
+def transaction(demands: Sequence[Is], changes: Sequence[Put | Delete]) -> Json:
+    """Return a transaction that makes changes if all demands are met."""
+    return {
+        "compare": [_compare(demand) for demand in demands],
+        "success": [_change(change) for change in changes],
+    }
+
+
+def _compare(demand: Is) -> Json:
+    if demand.value is None:
+        what: Mapping[str, str] = {"target": "CREATE", "create_revision": "0"}
+    else:
+        what = {"target": "VALUE", "value": b64encode(demand.value).decode()}
+    return {"key": text(demand.key), "result": "EQUAL", **what}
+
+
+def _change(change: Put | Delete) -> Json:
+    if isinstance(change, Delete):
+        which = keys_from(change.key) if change.is_prefix else {"key": text(change.key)}
+        return {"request_delete_range": which}
+    value = b64encode(change.value).decode()
+    return {"request_put": {"key": text(change.key), "value": value, "lease": str(change.lease)}}

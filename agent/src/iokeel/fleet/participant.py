@@ -1,0 +1,198 @@
+"""A host's part in one budget: it reads the ledger, makes its claim, and coordinates if it has to.
+
+The caller holds its QEMUs to `allowance`, and takes a step often: at least every READ_S, and when
+its claim or the ledger has changed. A step that fails changes nothing, so the allowance ends by
+itself if steps go on failing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from iokeel.core.counters import NS_PER_S
+from iokeel.core.fleet.claims import HostClaim
+from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_word
+from iokeel.core.fleet.host import TERM_S, Answer, Part, allowance, applied, heard
+from iokeel.core.fleet.ledger import Ledger, Word, recovered
+from iokeel.errors import ConnectionLost, FleetRefused
+from iokeel.fleet.etcd import now_ns
+from iokeel.fleet.keys import BudgetId
+from iokeel.fleet.store import FleetStore, View
+
+# How often a host reads a ledger that doesn't change: a few times in a term.
+READ_S = TERM_S / 5
+# How much a demand has to differ from the last one that was told.
+TELL_RATIO = 0.05
+# How long the host that should coordinate a budget may take before any other may.
+_LEADERLESS_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The sums over a host's drives: see HostClaim."""
+
+    reservation: int = 0
+    weight: int = 100
+    wants: int = 0
+    most: int = 0
+
+
+class Participant:
+    """A host's part in one budget.
+
+    keep: writes a ledger to the disk, so that a later process of the agent has it after any crash.
+    part: as an earlier process left it: with the ledger that was kept, or with `before` if there is
+    none. view: the last one; None until the first step has succeeded.
+    """
+
+    def __init__(
+        self,
+        store: FleetStore,
+        budget: BudgetId,
+        keep: Callable[[Ledger], Awaitable[None]],
+        part: Part,
+    ) -> None:
+        self.budget = budget
+        self.part = part
+        self.view: View | None = None
+        self._store = store
+        self._keep = keep
+        self._tenure: Tenure | None = None
+        self._told: tuple[int, HostClaim] | None = None
+        self._leaderless_ns: int | None = None
+
+    @property
+    def allowance(self) -> int:
+        """The most that this host's QEMUs together may be held to now."""
+        return allowance(self.part, self._store.me, now_ns())
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether this host coordinated the budget at the last step."""
+        return self.view is not None and self.view.leader == self._store.me.name
+
+    async def step(self, demand: Demand, held: int) -> None:
+        """Take in what is in etcd, and do this host's part.
+
+        held: the most that its QEMUs may be held to, with all limits that are on their way. Raises
+        ConnectionLost, NewerSchema or FleetRefused; another step may be taken at any time.
+        """
+        view = await self._store.view(self.budget)
+        if not await self._hear(view.ledger, view.asked_ns, held):
+            await self._recover(view)
+            return
+        self.view = view
+        await self._claim(demand, held)
+        if view.budget is None:
+            return
+        if view.leader == self._store.me.name:
+            await self._coordinate(view, held)
+        else:
+            self._tenure = None
+            await self._campaign(view)
+
+    async def _hear(self, ledger: Ledger | None, asked_ns: int | None, held: int) -> bool:
+        """Go by a ledger once it is on disk. Return False if it isn't what was there."""
+        part, answer = heard(self.part, self._store.me, ledger, asked_ns, now_ns(), held)
+        if part.ledger is not None and part.ledger is not self.part.ledger:
+            if self.part.ledger is None or part.ledger.stamp != self.part.ledger.stamp:
+                await self._keep(part.ledger)
+        self.part = part
+        return answer is not Answer.LOST
+
+    async def _recover(self, view: View) -> None:
+        """Write down what this host knows and etcd doesn't any more, unless nothing is set."""
+        self._tenure = None
+        if view.budget is not None and self.part.ledger is not None:
+            merged = recovered(view.ledger, self.part.ledger, fresh_epoch())
+            await self._store.replace(self.budget, view, merged, as_leader=False)
+
+    async def _claim(self, demand: Demand, held: int) -> None:
+        """Make this host's claim, if there is something new in it."""
+        me, lease = self._store.me, self._store.lease
+        if lease is None:
+            return
+        claim = HostClaim(
+            me.instance,
+            demand.reservation,
+            demand.weight,
+            demand.wants,
+            demand.most,
+            held,
+            applied(self.part, me, held),
+        )
+        if self._told is not None and self._told[0] == lease and is_old(self._told[1], claim):
+            return
+        if await self._store.claim({self.budget: claim}):
+            self._told = lease, claim
+
+    async def _coordinate(self, view: View, held: int) -> None:
+        assert view.budget is not None
+        now = now_ns()
+        tenure = in_office(self._tenure, view.ledger, fresh_epoch(), view.asked_ns, now)
+        ledger, tenure = coordinate(view.ledger, view.claims, view.budget, tenure, now)
+        if ledger is not view.ledger:
+            self._tenure = None  # unless it is known what became of the write
+            if await self._store.replace(self.budget, view, ledger, as_leader=True):
+                await self._hear(ledger, None, held)
+        self._tenure = tenure
+
+    async def _campaign(self, view: View) -> None:
+        """Take the office if nobody has it: first the host whose turn it is, later any."""
+        if view.leader is not None or self._store.lease is None:
+            self._leaderless_ns = None
+            return
+        since_ns = self._leaderless_ns = self._leaderless_ns or now_ns()
+        is_late = now_ns() - since_ns > _LEADERLESS_S * NS_PER_S
+        if is_late or self._store.me.name == first_in_turn(self.budget, view.claims):
+            await self._store.campaign(self.budget)
+
+
+async def say(store: FleetStore, budget: BudgetId, host: str, word: Word) -> bool:
+    """Write an operator's word on a host into a budget's ledger. Return False if it has no part.
+
+    Raises FleetRefused if the host reports, because then nobody has to answer for it.
+    """
+    while True:
+        view = await store.view(budget)
+        if view.ledger is None or (entry := view.ledger.entries.get(host)) is None:
+            return False
+        claim = view.claims.get(host)
+        if claim is not None and claim.instance == entry.instance:
+            raise FleetRefused(
+                f"host {host}", f"reports on {budget}", "stop its agent first, or wait 15 s"
+            )
+        after = with_word(view.ledger, host, word, fresh_epoch())
+        try:
+            if await store.replace(budget, view, after, as_leader=False):
+                return True
+        except ConnectionLost:
+            found = (await store.view(budget)).ledger
+            if found is not None and found.descends_from(after.stamp):
+                return True
+            raise
+
+
+def fresh_epoch() -> str:
+    """Return an epoch that nobody has used."""
+    return secrets.token_urlsafe(8)
+
+
+def first_in_turn(budget: BudgetId, hosts: Collection[str]) -> str | None:
+    """Return the host that should coordinate a budget, so that budgets spread over hosts."""
+
+    def turn(host: str) -> bytes:
+        return blake2b(f"{budget} {host}".encode(), digest_size=8).digest()
+
+    return min(hosts, key=turn, default=None)
+
+
+def is_old(told: HostClaim, now: HostClaim) -> bool:
+    """Return whether a claim says nothing that the last one hasn't said, but for small moves."""
+    return (
+        replace(told, wants=0, held=0) == replace(now, wants=0, held=0)
+        and abs(now.wants - told.wants) <= TELL_RATIO * told.wants
+    )

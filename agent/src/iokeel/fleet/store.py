@@ -1,0 +1,209 @@
+"""The fleet's data in etcd, in the core's words.
+
+No method repeats a write. If it raises OutcomeUnknown, the caller reads what is there, and a
+coordinator gives up its tenure (iokeel.core.fleet.coordinate).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iokeel.core.fleet.claims import Budget, HostClaim
+from iokeel.core.fleet.host import Me
+from iokeel.core.fleet.ledger import Ledger
+from iokeel.errors import FleetRefused
+from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.keys import BudgetId, Keys, Kind, last_part
+from iokeel.fleet.messages import Delete, Is, Put
+from iokeel.fleet.records import (
+    Format,
+    HostRecord,
+    LeaderRecord,
+    budget_of,
+    budget_value,
+    claim_of,
+    claim_value,
+    decoded,
+    encoded,
+    ledger_of,
+    ledger_value,
+    stamp_value,
+)
+from iokeel.words.quoting import shown_path
+
+log = logging.getLogger(__name__)
+
+# How long a host that says nothing still counts as there. Its claims end with it.
+LEASE_S = 15
+
+
+@dataclass(frozen=True)
+class View:
+    """A budget at one moment. asked_ns: before it was asked for, as `iokeel.fleet.etcd.now_ns`.
+
+    budget: None if no operator has set it. leader: its coordinator's name; None if it has none.
+    unreadable: the errors of claims that can't be used, by host; those don't count. raw: the values
+    that `FleetStore.replace` compares, by key.
+    """
+
+    asked_ns: int
+    budget: Budget | None
+    ledger: Ledger | None
+    claims: Mapping[str, HostClaim]
+    leader: str | None
+    unreadable: Mapping[str, FleetRefused]
+    raw: Mapping[str, bytes | None]
+
+
+class FleetStore:
+    """The fleet's data in etcd, as one host reads and writes it.
+
+    lease: the host's; None until it has signed in, and once its lease has ended.
+    """
+
+    def __init__(self, etcd: Etcd, me: Me) -> None:
+        self.etcd = etcd
+        self.keys = Keys(etcd.access.prefix)
+        self.me = me
+        self.lease: int | None = None
+        self._value = encoded(HostRecord(instance=me.instance))
+
+    async def open(self) -> None:
+        """See that the prefix holds a fleet, or nothing yet.
+
+        Raises ConnectionLost, NewerSchema, or FleetRefused if it holds something else.
+        """
+        key, prefix = self.keys.format, self.keys.prefix
+        found = await self.etcd.read([key], [prefix])
+        if key not in found.values:
+            if found.values:
+                raise FleetRefused(
+                    f"etcd {prefix}",
+                    f"holds something else, such as {shown_path(min(found.values))}",
+                    "give [fleet] a prefix of its own",
+                )
+            await self.etcd.write([Is(key, None)], [Put(key, encoded(Format()))])
+            found = await self.etcd.read([key])
+        if decoded(Format, key, found.values[key]) != Format():
+            raise FleetRefused(f"etcd {key}", "isn't a fleet's", "give [fleet] another prefix")
+
+    async def sign_in(self) -> None:
+        """Tell that this host is there, under a new lease.
+
+        Raises ConnectionLost, or FleetRefused if another host of its name is there.
+        """
+        key = self.keys.host(self.me.name)
+        found = (await self.etcd.read([key])).values.get(key)
+        if found is not None and decoded(HostRecord, key, found) != HostRecord(
+            instance=self.me.instance
+        ):
+            raise FleetRefused(
+                f"host {self.me.name}",
+                "is in the fleet already, as another host",
+                "give each host a name of its own, or wait until the other one is gone",
+            )
+        lease = await self.etcd.grant_lease(LEASE_S)
+        if not await self.etcd.write([Is(key, found)], [Put(key, self._value, lease)]):
+            await self.etcd.revoke_lease(lease)
+            raise FleetRefused(
+                f"host {self.me.name}", "was taken by another host at this moment", "try again"
+            )
+        self.lease = lease
+
+    async def stay(self) -> bool:
+        """Prolong the lease, and return whether there still is one; if not, sign in again."""
+        if self.lease is not None and not await self.etcd.keep_lease(self.lease):
+            self.lease = None
+        return self.lease is not None
+
+    async def leave(self) -> None:
+        """End the lease, with all claims and offices. The ledger keeps this host's entry."""
+        if self.lease is not None:
+            lease, self.lease = self.lease, None
+            await self.etcd.revoke_lease(lease)
+
+    async def claim(self, claims: Mapping[BudgetId, HostClaim | None]) -> bool:
+        """Make claims, or take them back (None). Return False if this host has to sign in first."""
+        if self.lease is None:
+            return False
+        changes: list[Put | Delete] = []
+        for budget, claim in claims.items():
+            key = self.keys.claim(budget, self.me.name)
+            changes.append(
+                Delete(key) if claim is None else Put(key, claim_value(claim), self.lease)
+            )
+        return await self._as_host(changes)
+
+    async def campaign(self, budget: BudgetId) -> bool:
+        """Become a budget's coordinator if it has none, and return whether this succeeded."""
+        if self.lease is None:
+            return False
+        key = self.keys.leader(budget)
+        put = Put(key, encoded(LeaderRecord(host=self.me.name)), self.lease)
+        return await self._as_host([put], Is(key, None))
+
+    async def resign(self, budget: BudgetId) -> None:
+        """Give a budget's office up, if this host has it."""
+        key = self.keys.leader(budget)
+        mine = Is(key, encoded(LeaderRecord(host=self.me.name)))
+        await self._as_host([Delete(key)], mine)
+
+    async def _as_host(self, changes: list[Put | Delete], *demands: Is) -> bool:
+        """Make changes if this host is still signed in."""
+        here = Is(self.keys.host(self.me.name), self._value)
+        return await self.etcd.write([here, *demands], changes)
+
+    async def view(self, budget: BudgetId) -> View:
+        """Return a budget at one moment. Raises ConnectionLost, NewerSchema or FleetRefused."""
+        keys, claims = self.keys, self.keys.claims(budget)
+        names = [keys.budget(budget), keys.ledger(budget), keys.leader(budget), keys.stamp(budget)]
+        found = await self.etcd.read(names, [claims])
+        set_to, ledger, leader, _ = (found.values.get(name) for name in names)
+        there, unreadable = {}, {}
+        for key, raw in found.values.items():
+            if key.startswith(claims):
+                try:
+                    there[last_part(key)] = claim_of(key, raw)
+                except FleetRefused as error:
+                    unreadable[last_part(key)] = error
+        return View(
+            found.asked_ns,
+            budget_of(names[0], set_to) if set_to is not None else None,
+            ledger_of(names[1], ledger) if ledger is not None else None,
+            there,
+            decoded(LeaderRecord, names[2], leader).host if leader is not None else None,
+            unreadable,
+            {name: found.values.get(name) for name in names},
+        )
+
+    async def replace(
+        self, budget: BudgetId, found: View, ledger: Ledger, *, as_leader: bool
+    ) -> bool:
+        """Write a ledger in place of the one that was found, and return whether it was still there.
+
+        as_leader: only if this host coordinates the budget, and the budget is as it was found.
+        """
+        keys = self.keys
+        same = [keys.stamp(budget), keys.budget(budget)] if as_leader else [keys.stamp(budget)]
+        demands = [Is(key, found.raw[key]) for key in same]
+        if as_leader:
+            mine = encoded(LeaderRecord(host=self.me.name))
+            demands.append(Is(keys.leader(budget), mine))
+        return await self.etcd.write(
+            demands,
+            [
+                Put(keys.ledger(budget), ledger_value(ledger)),
+                Put(keys.stamp(budget), stamp_value(ledger)),
+            ],
+        )
+
+    async def budgets(self, kind: Kind) -> dict[str, Budget]:
+        """Return all budgets of a kind, by name."""
+        found = await self.etcd.read([], [self.keys.budgets(kind)])
+        return {last_part(key): budget_of(key, raw) for key, raw in found.values.items()}
+
+    async def set_budget(self, budget: BudgetId, figures: Budget) -> None:
+        """Set a budget."""
+        await self.etcd.write([], [Put(self.keys.budget(budget), budget_value(figures))])

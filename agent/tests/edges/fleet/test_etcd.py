@@ -1,0 +1,283 @@
+"""etcd's members over their gateway: faults, TLS, users."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, OutcomeUnknown
+from iokeel.fleet.access import Access
+from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.messages import Delete, Is, Put
+from iokeel.fleet.watch import changes
+from testing import etcd as real
+from testing.agents import free_port
+from tests.edges.fleet.conftest import again
+
+SECRET = "swordfish-and-chips"
+
+
+def member_of(cluster: real.Etcd, etcd: Etcd) -> real.Member:
+    """Return the member that a connection asks."""
+    return next(member for member in cluster.members if member.url == etcd.member)
+
+
+async def test_reads_what_was_written(etcd: Etcd, prefix: str) -> None:
+    key, other = f"{prefix}a/1", f"{prefix}b"
+    assert await etcd.write([Is(key, None)], [Put(key, b"\x00one"), Put(other, "ü".encode())])
+    assert not await etcd.write([Is(key, None)], [Put(key, b"two")])
+    assert not await etcd.write([Is(key, b"two")], [Delete(key)])
+    found = await etcd.read([other, f"{prefix}c"], [f"{prefix}a/"])
+    assert found.values == {key: b"\x00one", other: "ü".encode()}
+    assert await etcd.write([Is(key, b"\x00one")], [Delete(f"{prefix}a/", is_prefix=True)])
+    assert (await etcd.read([key])).values == {}
+
+
+async def test_a_read_tells_when_it_was_asked(one_etcd: real.Etcd, prefix: str) -> None:
+    times = iter([5, 7])
+    async with Etcd(Access(one_etcd.urls, prefix=prefix), clock=lambda: next(times)) as etcd:
+        assert [(await etcd.read(["a"])).asked_ns for _ in range(2)] == [5, 7]
+
+
+async def test_keys_go_with_their_lease(etcd: Etcd, prefix: str) -> None:
+    lease = await etcd.grant_lease(60)
+    await etcd.write([], [Put(f"{prefix}a", b"1", lease)])
+    assert await etcd.keep_lease(lease)
+    await etcd.revoke_lease(lease)
+    assert not await etcd.keep_lease(lease)
+    assert (await etcd.read([f"{prefix}a"])).values == {}
+
+
+@pytest.mark.parametrize("fault", ["kill", "stop"])
+async def test_reads_go_on_when_the_member_that_is_asked_fails(
+    cluster: real.Etcd, fault: str
+) -> None:
+    async with Etcd(Access(cluster.urls)) as etcd:
+        await etcd.write([], [Put("/a", b"1")])
+        member = member_of(cluster, etcd)
+        getattr(member, fault)()
+        found = await again(lambda: etcd.read(["/a"]))
+        assert found.values == {"/a": b"1"}
+        assert etcd.member != member.url
+
+
+async def test_a_write_is_never_made_twice(cluster: real.Etcd) -> None:
+    async with Etcd(Access(cluster.urls)) as etcd:
+        await etcd.write([], [Put("/a", b"1")])
+        member = member_of(cluster, etcd)
+        member.stop()
+        with pytest.raises(OutcomeUnknown, match="doesn't answer within 2 s"):
+            await etcd.write([], [Put("/a", b"2")])
+        found = await again(lambda: etcd.read(["/a"]))
+        assert found.values == {"/a": b"1"}
+        member.resume()
+
+
+async def test_a_write_that_reached_nobody_is_made_at_the_next_member(
+    one_etcd: real.Etcd, prefix: str
+) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    async with Etcd(Access((nobody, *one_etcd.urls))) as etcd:
+        if etcd.member != nobody:
+            etcd.give_up(etcd.member)
+        assert await etcd.write([], [Put(f"{prefix}a", b"1")])
+        assert etcd.member != nobody
+
+
+async def test_a_read_without_a_quorum_fails(cluster: real.Etcd) -> None:
+    async with Etcd(Access(cluster.urls)) as etcd:
+        await etcd.write([], [Put("/a", b"1")])
+        for member in cluster.members[:2]:
+            member.kill()
+        with pytest.raises(ConnectionLost):
+            await etcd.read(["/a"])
+        cluster.start(*cluster.members[:2])
+        found = await again(lambda: etcd.read(["/a"]))
+        assert found.values == {"/a": b"1"}
+
+
+async def test_nobody_there() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    async with Etcd(Access((url,))) as etcd:
+        with pytest.raises(ConnectionLost, match="can't be reached: connection refused"):
+            await etcd.read(["a"])
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def tls_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.Etcd]:
+    folder = tmp_path_factory.mktemp("tls")
+    with real.running(real.Etcd(folder / "e", tls=real.Certificates(folder))) as etcd:
+        yield etcd
+
+
+def tls_access(etcd: real.Etcd) -> Access:
+    assert etcd.tls is not None
+    certificate, key = etcd.tls.of("client")
+    return Access(etcd.urls, etcd.tls.ca, certificate, key)
+
+
+async def test_tls_with_a_client_certificate(tls_etcd: real.Etcd) -> None:
+    async with Etcd(tls_access(tls_etcd)) as etcd:
+        assert await etcd.write([], [Put("/a", b"1")])
+
+
+async def test_a_wrong_ca_is_refused(tls_etcd: real.Etcd, tmp_path: Path) -> None:
+    access = replace(tls_access(tls_etcd), ca=real.Certificates(tmp_path / "other").ca)
+    async with Etcd(access) as etcd:
+        with pytest.raises(FleetRefused, match=r"can't be trusted: .*ca has signed it"):
+            await etcd.read(["/a"])
+
+
+async def test_etcd_refuses_a_client_without_a_certificate(tls_etcd: real.Etcd) -> None:
+    async with Etcd(replace(tls_access(tls_etcd), certificate=None, key=None)) as etcd:
+        with pytest.raises(ConnectionLost, match=r"certificate required|bad certificate|ended"):
+            await etcd.read(["/a"])
+
+
+async def test_a_server_certificate_that_is_not_for_clients_is_said(tmp_path: Path) -> None:
+    certificates = real.Certificates(tmp_path / "tls", server_usage="serverAuth")
+    with real.running(real.Etcd(tmp_path / "e", tls=certificates)) as there:
+        async with Etcd(tls_access(there)) as etcd:
+            with pytest.raises(ConnectionLost, match="has the usage clientAuth, too"):
+                await etcd.read(["/a"])
+
+
+async def test_plain_http_to_a_tls_port(tls_etcd: real.Etcd) -> None:
+    url = tls_etcd.urls[0].replace("https", "http")
+    async with Etcd(Access((url,))) as etcd:
+        with pytest.raises((ConnectionLost, FleetRefused)):
+            await etcd.read(["/a"])
+
+
+# Users
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.Etcd]:
+    """An etcd with the user iokeel, who may use /iokeel/ only."""
+    with real.running(real.Etcd(tmp_path_factory.mktemp("e"))) as etcd:
+        etcd.ctl("user", "add", "root:toor")
+        etcd.ctl("user", "grant-role", "root", "root")
+        etcd.ctl("role", "add", "iokeel")
+        etcd.ctl("role", "grant-permission", "--prefix=true", "iokeel", "readwrite", "/iokeel/")
+        etcd.ctl("user", "add", f"iokeel:{SECRET}")
+        etcd.ctl("user", "grant-role", "iokeel", "iokeel")
+        etcd.ctl("auth", "enable")
+        yield etcd
+
+
+def user_access(etcd: real.Etcd, folder: Path, password: str = SECRET) -> Access:
+    file = folder / "password"
+    file.write_text(password + "\n")
+    return Access(etcd.urls, user="iokeel", password_file=file)
+
+
+async def test_a_user_may_do_all_that_is_needed_below_its_prefix(
+    guarded: real.Etcd, tmp_path: Path
+) -> None:
+    async with Etcd(user_access(guarded, tmp_path)) as etcd:
+        lease = await etcd.grant_lease(60)
+        assert await etcd.write([Is("/iokeel/a", None)], [Put("/iokeel/a", b"1", lease)])
+        assert await etcd.keep_lease(lease)
+        assert (await etcd.read([], ["/iokeel/"])).values == {"/iokeel/a": b"1"}
+        await etcd.revoke_lease(lease)
+
+
+async def test_a_user_may_watch_its_prefix(guarded: real.Etcd, tmp_path: Path) -> None:
+    async with Etcd(user_access(guarded, tmp_path)) as etcd:
+        watch = changes(etcd, "/iokeel/w/")
+        assert await anext(watch) is None
+        await etcd.write([], [Put("/iokeel/w/a", b"1")])
+        assert await anext(watch) == {"/iokeel/w/a": b"1"}
+        await watch.aclose()  # type: ignore[attr-defined]
+
+
+async def test_what_a_user_may_not_do_is_said(guarded: real.Etcd, tmp_path: Path) -> None:
+    async with Etcd(user_access(guarded, tmp_path)) as etcd:
+        with pytest.raises(FleetRefused, match=r"permission denied.*read and write /iokeel/"):
+            await etcd.read(["/other/a"])
+
+
+@pytest.mark.parametrize("user", [True, False])
+async def test_a_wrong_password_is_refused_and_not_shown(
+    guarded: real.Etcd, tmp_path: Path, user: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    wrong = user_access(guarded, tmp_path, f"not-{SECRET}")
+    async with Etcd(wrong if user else Access(guarded.urls)) as etcd:
+        with pytest.raises(FleetRefused, match="user and password_file") as refusal:
+            await etcd.read(["/iokeel/a"])
+    assert SECRET not in f"{refusal.value!r} {caplog.text} {wrong!r}"
+
+
+async def test_logs_in_again_when_etcd_has_forgotten_its_token(
+    guarded: real.Etcd, tmp_path: Path
+) -> None:
+    async with Etcd(user_access(guarded, tmp_path)) as etcd:
+        await etcd.read(["/iokeel/a"])
+        guarded.members[0].kill()
+        guarded.start(guarded.members[0], user="root:toor")
+        await etcd.read(["/iokeel/a"])
+        assert await etcd.write([], [Put("/iokeel/b", b"1")])
+
+
+# What else can be wrong
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"urls": ()}, "is empty"),
+        ({"urls": ("localhost:2379",)}, "is not a member's URL"),
+        ({"urls": ("http://localhost",)}, "is not a member's URL"),
+        ({"urls": ("http://u:p@localhost:1",)}, "is not a member's URL"),
+        ({"urls": ("http://a:1", "https://a:1")}, "has http and https"),
+        ({"ca": Path("/ca")}, "no https"),
+        ({"user": "iokeel"}, "without the other"),
+        (
+            {"urls": ("http://10.0.0.1:1",), "user": "u", "password_file": Path("/p")},
+            "in the clear",
+        ),
+        ({"prefix": "/"}, "begins and ends with a slash"),
+        ({"prefix": "iokeel/"}, "begins and ends with a slash"),
+    ],
+)
+def test_access_that_cannot_be_is_refused(given: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        replace(Access(("http://localhost:2379",)), **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", "two\nlines\n"])
+def test_a_password_file_that_is_not_one_line_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "password"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="is not one line"):
+        Access(("http://localhost:1",), user="u", password_file=file).password()
+
+
+async def test_missing_files_are_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        Etcd(Access(("https://localhost:1",), ca=tmp_path / "ca"))
+
+
+async def test_another_program_on_the_port_is_no_etcd(tmp_path: Path) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=b"<html>hello")
+
+    app = web.Application()
+    app.router.add_post("/v3/kv/txn", answer)
+    async with (
+        TestServer(app) as server,
+        Etcd(Access((f"http://127.0.0.1:{server.port}",))) as etcd,
+    ):
+        with pytest.raises(FleetRefused, match="isn't etcd"):
+            await etcd.read(["a"])

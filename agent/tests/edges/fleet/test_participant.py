@@ -1,0 +1,193 @@
+"""Hosts that share a budget through a real etcd, while members of it and hosts fail.
+
+The hosts' QEMUs are figures here. A dead host's stays as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.host import Me, Part
+from iokeel.core.fleet.ledger import Ledger, Word
+from iokeel.errors import IokeelError
+from iokeel.fleet.access import Access
+from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.participant import Demand, Participant, say
+from iokeel.fleet.store import FleetStore
+from testing import etcd as real
+from testing.waiting import until
+
+ACME = BudgetId(Kind.TENANT, "acme")
+BUDGET = 1000
+# A term passes before a new coordinator raises anything.
+PATIENCE_S = 90.0
+_TICK_S = 0.2
+
+
+@dataclass
+class Host:
+    """A host with an agent. disk: the ledger that it has kept. held: what its QEMUs are held to."""
+
+    name: str
+    urls: tuple[str, ...]
+    demand: Demand
+    held: int = 0
+    disk: Ledger | None = None
+    task: asyncio.Task[None] | None = None
+    participant: Participant | None = None
+
+    async def run(self) -> None:
+        async with Etcd(Access(self.urls)) as etcd:
+            store = FleetStore(etcd, Me(self.name, "i"))
+            self.participant = Participant(store, ACME, self._keep, Part(self.disk))
+            while True:
+                with contextlib.suppress(IokeelError):
+                    await self._step(store)
+                await asyncio.sleep(_TICK_S)
+
+    async def _step(self, store: FleetStore) -> None:
+        assert self.participant is not None
+        if not await store.stay():
+            await store.open()
+            await store.sign_in()
+        await self.participant.step(self.demand, self.held)
+
+    async def enforce(self) -> None:
+        while True:
+            if self.participant is not None:
+                self.held = self.participant.allowance
+            await asyncio.sleep(_TICK_S / 4)
+
+    async def _keep(self, ledger: Ledger) -> None:
+        self.disk = ledger
+
+
+@dataclass
+class Hosts:
+    """Hosts that run, and the most that they were held to together."""
+
+    all: dict[str, Host]
+    worst: int = 0
+    _tasks: dict[str, list[asyncio.Task[None]]] = field(default_factory=dict)
+
+    def start(self, name: str) -> None:
+        host = self.all[name]
+        self._tasks[name] = [asyncio.create_task(host.run()), asyncio.create_task(host.enforce())]
+
+    async def kill(self, name: str) -> None:
+        """End an agent at once. What its QEMUs are held to stays."""
+        for task in self._tasks.pop(name):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self.all[name].participant = None
+
+    async def monitor(self) -> None:
+        while True:
+            self.worst = max(self.worst, self.total)
+            await asyncio.sleep(_TICK_S / 10)
+
+    @property
+    def total(self) -> int:
+        return sum(host.held for host in self.all.values())
+
+    @property
+    def coordinator(self) -> str:
+        return next(
+            name
+            for name, host in self.all.items()
+            if host.participant is not None and host.participant.coordinates
+        )
+
+    async def hold(self, **expected: int) -> None:
+        """Wait until hosts are held to these figures, within 2 %."""
+
+        def close() -> bool:
+            return all(
+                abs(self.all[name].held - figure) <= 0.02 * BUDGET
+                for name, figure in expected.items()
+            )
+
+        try:
+            await until(close, PATIENCE_S)
+        except AssertionError:
+            found = {name: host.held for name, host in self.all.items()}
+            raise AssertionError(f"{found}, not {expected}") from None
+
+
+@contextlib.asynccontextmanager
+async def hosts(cluster: real.Etcd, **demands: Demand) -> AsyncIterator[Hosts]:
+    there = Hosts({name: Host(name, cluster.urls, demand) for name, demand in demands.items()})
+    async with Etcd(Access(cluster.urls)) as etcd:
+        store = FleetStore(etcd, Me("operator", "o"))
+        await store.open()
+        await store.set_budget(ACME, Budget(BUDGET))
+    for name in demands:
+        there.start(name)
+    monitor = asyncio.create_task(there.monitor())
+    try:
+        yield there
+    finally:
+        monitor.cancel()
+        for name in list(there._tasks):
+            await there.kill(name)
+
+
+def greedy(weight: int) -> Demand:
+    return Demand(weight=weight, wants=5000, most=5000)
+
+
+async def test_hosts_share_by_weight_while_etcd_and_hosts_fail(cluster: real.Etcd) -> None:
+    async with hosts(cluster, a=greedy(100), b=greedy(100), c=greedy(200)) as there:
+        await there.hold(a=250, b=250, c=500)
+        cluster.leader().kill()
+        there.all["a"].demand = Demand(wants=100, most=5000)
+        await there.hold(a=100, b=300, c=600)
+        # A dead host stays charged until an operator answers for it.
+        dead = there.coordinator
+        left = {name: host for name, host in there.all.items() if name != dead}
+        await there.kill(dead)
+        held = there.all[dead].held
+        for host in left.values():
+            host.demand = greedy(100)
+        await there.hold(**dict.fromkeys(left, (BUDGET - held) // 2))
+        async with Etcd(Access(cluster.urls)) as etcd:
+            store = FleetStore(etcd, Me("operator", "o"))
+            there.all[dead].held = 0  # it was turned off
+            assert await say(store, ACME, dead, Word.OFF_FOR_GOOD)
+        await there.hold(**dict.fromkeys(left, BUDGET // 2))
+        assert there.worst <= BUDGET
+
+
+async def test_hosts_go_down_to_their_floors_without_a_quorum(cluster: real.Etcd) -> None:
+    async with hosts(cluster, a=greedy(100), b=greedy(300)) as there:
+        await there.hold(a=250, b=750)
+        for member in cluster.members[:2]:
+            member.stop()
+        await there.hold(a=50, b=50)
+        for member in cluster.members[:2]:
+            member.resume()
+        await there.hold(a=250, b=750)
+        assert there.worst <= BUDGET
+
+
+async def test_nobody_gets_more_from_an_etcd_that_was_restored(
+    cluster: real.Etcd, tmp_path: Path
+) -> None:
+    snapshot = tmp_path / "snapshot"
+    async with hosts(cluster, a=greedy(100), b=greedy(300)) as there:
+        await there.hold(a=250, b=750)
+        cluster.ctl("snapshot", "save", str(snapshot), one=True)
+        there.all["b"].demand = Demand(wants=50, most=5000)
+        await there.hold(a=950)
+        await asyncio.to_thread(cluster.restore, snapshot)
+        await asyncio.to_thread(cluster.start)
+        there.all["b"].demand = greedy(300)
+        await there.hold(a=250, b=750)
+        assert there.worst <= BUDGET

@@ -1,0 +1,117 @@
+"""The fleet's data in a real etcd: hosts, claims, offices and ledgers."""
+
+from __future__ import annotations
+
+import pytest
+
+from iokeel.core.fleet.claims import Budget, HostClaim
+from iokeel.core.fleet.ledger import Stamp, first_ledger, successor
+from iokeel.errors import FleetRefused, NewerSchema
+from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.messages import Put
+from tests.edges.fleet.conftest import OpenStore
+
+ACME = BudgetId(Kind.TENANT, "acme")
+DISK = BudgetId(Kind.STORAGE, "rbd:pool/a b")
+CLAIM = HostClaim("i", 10, 100, 200, 300, 250, Stamp("e", 3))
+
+
+async def test_a_prefix_that_holds_something_else_is_refused(
+    etcd: Etcd, prefix: str, store_of: OpenStore
+) -> None:
+    await etcd.write([], [Put(f"{prefix}theirs", b"1")])
+    with pytest.raises(FleetRefused, match=r"holds something else, such as .*theirs.*of its own"):
+        async with store_of("a"):
+            pass
+
+
+async def test_a_second_host_of_a_name_is_refused(store_of: OpenStore) -> None:
+    async with store_of("a", "one") as first, store_of("a", "two") as second:
+        await first.sign_in()
+        with pytest.raises(FleetRefused, match="in the fleet already, as another host"):
+            await second.sign_in()
+        await first.sign_in()  # after a restart, within the lease
+        await first.leave()
+        await second.sign_in()
+
+
+async def test_claims_are_there_as_long_as_their_host(store_of: OpenStore) -> None:
+    async with store_of("a") as a, store_of("b") as b:
+        assert not await a.claim({ACME: CLAIM})
+        await a.sign_in()
+        await b.sign_in()
+        assert await a.claim({ACME: CLAIM, DISK: CLAIM})
+        assert await b.claim({DISK: CLAIM})
+        assert (await a.view(ACME)).claims == {"a": CLAIM}
+        assert (await b.view(DISK)).claims == {"a": CLAIM, "b": CLAIM}
+        assert await b.claim({DISK: None})
+        assert await a.stay()
+        await a.leave()
+        assert not await a.stay()
+        assert (await b.view(DISK)).claims == {}
+
+
+async def test_a_host_whose_lease_has_ended_makes_no_claims(
+    etcd: Etcd, store_of: OpenStore
+) -> None:
+    async with store_of("a") as a:
+        await a.sign_in()
+        assert a.lease is not None
+        await etcd.revoke_lease(a.lease)
+        assert not await a.claim({ACME: CLAIM})
+        assert not await a.stay()
+        await a.sign_in()
+        assert await a.claim({ACME: CLAIM})
+
+
+async def test_one_host_coordinates_a_budget_until_it_leaves(store_of: OpenStore) -> None:
+    async with store_of("a") as a, store_of("b") as b:
+        await a.sign_in()
+        await b.sign_in()
+        assert [await a.campaign(ACME), await b.campaign(ACME)] == [True, False]
+        assert (await b.view(ACME)).leader == "a"
+        await a.resign(ACME)
+        assert await b.campaign(ACME)
+        await b.leave()
+        assert await a.campaign(ACME)
+
+
+async def test_a_ledger_replaces_only_the_one_that_was_found(store_of: OpenStore) -> None:
+    async with store_of("a") as a, store_of("b") as b:
+        for store in (a, b):
+            await store.sign_in()
+        await a.set_budget(ACME, Budget(1000))
+        await a.campaign(ACME)
+        seen, seen_too = await a.view(ACME), await b.view(ACME)
+        assert seen.ledger is None
+        assert seen.budget == Budget(1000)
+        first = first_ledger(1000, "e")
+        assert await a.replace(ACME, seen, first, as_leader=True)
+        assert not await b.replace(ACME, seen_too, first_ledger(9, "f"), as_leader=False)
+        seen = await a.view(ACME)
+        assert seen.ledger == first
+        assert not await b.replace(ACME, seen, successor(first, "f"), as_leader=True)
+        await b.set_budget(ACME, Budget(500))
+        assert not await a.replace(ACME, seen, successor(first, "e"), as_leader=True)
+        assert await a.replace(ACME, await a.view(ACME), successor(first, "e"), as_leader=True)
+        assert await a.budgets(Kind.TENANT) == {"acme": Budget(500)}
+
+
+async def test_values_of_other_programs_and_newer_agents_are_told_apart(
+    etcd: Etcd, store_of: OpenStore
+) -> None:
+    async with store_of("a") as a:
+        ledger = a.keys.ledger(ACME)
+        await etcd.write([], [Put(a.keys.claim(ACME, "b"), b"{}"), Put(ledger, b'{"v":2}')])
+        with pytest.raises(NewerSchema, match=r"newer iokeel, schema 2; upgrade this agent"):
+            await a.view(ACME)
+        await etcd.write([], [Put(ledger, b"mine!")])
+        with pytest.raises(FleetRefused, match="isn't what iokeel has written there"):
+            await a.view(ACME)
+        view = await a.view(DISK)
+        assert (view.ledger, view.claims, dict(view.unreadable)) == (None, {}, {})
+        await etcd.write([], [Put(a.keys.claim(DISK, "b"), b'{"v":2}')])
+        view = await a.view(DISK)
+        assert view.claims == {}
+        assert isinstance(view.unreadable["b"], NewerSchema)

@@ -1,0 +1,150 @@
+"""The floors and amounts that hosts should have, and the steps that lead there."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iokeel.core.counters import NS_PER_S
+from iokeel.core.fleet.claims import Budget, HostClaim, floors, needs_above_floors, targets
+from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_word
+from iokeel.core.fleet.host import LAPSE_S, WAIT_NS, Me, Part, applied
+from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp, Word, first_ledger, successor
+from iokeel.core.sharing.divide import Claim
+from testing.sim.oracle import by_bisection
+
+STAMP = Stamp("e", 1)
+AMOUNTS = st.integers(0, 5000)
+
+
+def claim(
+    reservation: int = 0, weight: int = 100, wants: int = 9999, most: int = 9999
+) -> HostClaim:
+    return HostClaim("i", reservation, weight, wants, most)
+
+
+def entry(floor: int, amount: int, charged: int | None = None) -> Entry:
+    charged = amount if charged is None else charged
+    return Entry("i", floor, amount, charged, floor, STAMP)
+
+
+def ledger_of(budget: int, entries: dict[str, Entry]) -> Ledger:
+    return Ledger(budget, (Span("e", 1, 1),), entries)
+
+
+@given(
+    st.integers(0, 20_000),
+    st.lists(st.tuples(AMOUNTS, st.integers(1, 400), AMOUNTS), min_size=1, max_size=8),
+)
+def test_without_floors_needs_are_what_bisection_finds(
+    capacity: int, claims: list[tuple[int, int, int]]
+) -> None:
+    hosts = [claim(*figures) for figures in claims]
+    needs = needs_above_floors(capacity, hosts, [0] * len(hosts))
+    expected = by_bisection(capacity, [Claim(*figures) for figures in claims])
+    for need, wanted in zip(needs, expected, strict=True):
+        assert abs(need - wanted) < 1e-6 * (1 + capacity)
+
+
+def test_weights_are_exact_over_floors_that_are_lower() -> None:
+    claims = {"a": claim(), "b": claim(), "c": claim(weight=200), "d": claim(weight=200)}
+    least = dict.fromkeys(claims, 50)
+    assert targets(600, claims, least, {}) == {"a": 100, "b": 100, "c": 200, "d": 200}
+
+
+def test_an_idle_host_keeps_its_floor_and_lends_the_rest() -> None:
+    claims = {"a": claim(wants=0, most=1000), "b": claim(), "c": claim()}
+    assert targets(1000, claims, dict.fromkeys(claims, 100), {}) == {"a": 100, "b": 450, "c": 450}
+
+
+def test_nobody_demands_it_so_all_may_have_more() -> None:
+    claims = {"a": claim(wants=100, most=1000), "b": claim(wants=300, most=1000)}
+    assert targets(1000, claims, dict.fromkeys(claims, 0), {}) == {"a": 400, "b": 600}
+
+
+def test_amounts_that_are_about_right_stay() -> None:
+    claims = {"a": claim(wants=505), "b": claim(wants=300)}
+    now = {"a": 500, "b": 500}
+    assert targets(1000, claims, dict.fromkeys(claims, 0), now) == now
+    assert targets(1000, claims | {"a": claim(wants=600)}, dict.fromkeys(claims, 0), now) != now
+
+
+def test_floors_are_reservations_and_an_even_part() -> None:
+    claims = {"a": claim(reservation=300), "b": claim(), "c": claim(most=0)}
+    assert floors(Budget(1000), {}, claims) == {"a": 335, "b": 35, "c": 0}
+
+
+def test_floors_that_do_not_fit_are_scaled_down_together() -> None:
+    claims = {"a": claim(reservation=900), "b": claim(reservation=300)}
+    assert floors(Budget(600), {}, claims) == {"a": 450, "b": 150}
+
+
+def test_floors_leave_those_of_silent_hosts_alone() -> None:
+    claims = {"a": claim(reservation=900), "b": claim(reservation=900)}
+    silent = {"dead": entry(200, 200)}
+    assert floors(Budget(1000), silent, claims) == {"a": 400, "b": 400}
+
+
+def after_a_term(ledger: Ledger, claims: dict[str, HostClaim], budget: int) -> Ledger:
+    tenure = Tenure(ledger.stamp.epoch, 0, since_ns=0)
+    return coordinate(ledger, claims, Budget(budget), tenure, WAIT_NS)[0]
+
+
+def test_nothing_is_raised_before_what_it_takes_is_confirmed() -> None:
+    before = ledger_of(1000, {"a": entry(50, 950), "b": entry(50, 50)})
+    claims = {"a": claim(wants=0, most=1000), "b": claim()}
+    lowered = after_a_term(before, claims, 1000)
+    assert (lowered.entries["a"].amount, lowered.entries["b"].amount) == (50, 50)
+    assert lowered.entries["a"].charged == 950
+    part = Part(lowered)
+    assert applied(part, Me("a", "i"), held=950) is None
+    stamp = applied(part, Me("a", "i"), held=50)
+    confirmed = HostClaim("i", wants=0, most=1000, held=50, applied=stamp)
+    raised = after_a_term(lowered, {**claims, "a": confirmed}, 1000)
+    assert (raised.entries["a"].charged, raised.entries["b"].amount) == (50, 950)
+
+
+def test_a_dead_host_stays_charged_until_an_operator_speaks_and_a_term_passes() -> None:
+    before = ledger_of(1000, {"dead": entry(100, 900), "b": entry(100, 100)})
+    there = {"b": claim()}
+    lowered = after_a_term(before, there, 1000)
+    assert (lowered.entries["dead"].amount, lowered.entries["dead"].charged) == (100, 900)
+    said = with_word(lowered, "dead", Word.AT_FLOOR, "operator")
+    begun, tenure = coordinate(said, there, Budget(1000), Tenure("next", 0), 0)
+    assert begun.stamp.epoch == "next"
+    same, tenure = coordinate(begun, there, Budget(1000), tenure, 5)
+    assert (same, tenure.since_ns) == (begun, 5)
+    early, tenure = coordinate(begun, there, Budget(1000), tenure, 4 + WAIT_NS)
+    assert early.entries["b"].amount == 100
+    after, tenure = coordinate(begun, there, Budget(1000), tenure, 5 + WAIT_NS)
+    assert (after.entries["dead"].charged, after.entries["b"].amount) == (100, 900)
+
+
+def test_a_host_that_joins_keeps_what_it_has_and_one_without_drives_leaves() -> None:
+    empty = first_ledger(1000, "e")
+    held = HostClaim("i", wants=500, most=500, held=400)
+    joined = coordinate(empty, {"a": held}, Budget(1000), Tenure("e", 0), 0)[0]
+    assert joined.entries["a"].amount == joined.entries["a"].charged == 400
+    gone = HostClaim("i", held=0)
+    lowered = after_a_term(joined, {"a": gone}, 1000)
+    assert lowered.entries["a"].amount == 0
+    stamp = lowered.entries["a"].stamp
+    left = after_a_term(lowered, {"a": HostClaim("i", applied=stamp)}, 1000)
+    assert left.entries == {}
+
+
+def test_a_tenure_ends_with_anothers_ledger_and_with_a_pause() -> None:
+    mine = ledger_of(1000, {})
+    tenure = Tenure("e", 0, since_ns=0)
+    soon, late = LAPSE_S * NS_PER_S, LAPSE_S * NS_PER_S + 1
+    assert in_office(tenure, mine, "f", 5, soon) == Tenure("e", 5, since_ns=0)
+    assert in_office(tenure, mine, "f", 5, late) == Tenure("f", 5)
+    assert in_office(tenure, successor(mine, "g"), "f", 5, soon) == Tenure("f", 5)
+    assert in_office(None, mine, "f", 5, soon) == Tenure("f", 5)
+
+
+def test_a_second_host_of_a_name_gets_nothing() -> None:
+    before = ledger_of(1000, {"a": entry(100, 100)})
+    other = HostClaim("another", wants=900, most=900, applied=STAMP)
+    after = after_a_term(before, {"a": other}, 1000)
+    assert after.entries["a"] == before.entries["a"]
