@@ -5,10 +5,11 @@ from __future__ import annotations
 from rich.console import JustifyMethod
 from rich.table import Table
 
+from iokeel.words.quoting import shown_path
 from iokeel.words.units import rate, size
 
 NONE = "-"
-_LEFT = ("VM", "drive", "bound by", "storage", "kind")
+_LEFT = ("VM", "drive", "bound by", "storage", "tenant", "kind")
 
 
 def plain_table(*headings: str, gap: int = 2) -> Table:
@@ -21,6 +22,11 @@ def plain_table(*headings: str, gap: int = 2) -> Table:
         justify: JustifyMethod = "left" if heading in _LEFT else "right"
         table.add_column(heading, justify=justify, no_wrap=True)
     return table
+
+
+def name_cell(name: str) -> str:
+    """Return a name from outside. What a terminal would act upon is written as an escape."""
+    return shown_path(name)
 
 
 def rate_cell(value: float | None) -> str:

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import errno
 import socket as sockets
+from collections.abc import Sequence
 from contextlib import closing
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, RemoteDisconnected
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from urllib.parse import urlencode
 
-from pydantic import TypeAdapter
+import msgspec
 
 from iokeel.errors import ConnectionLost
-from iokeel.report.records import Refusal, StorageReport, VmReport
+from iokeel.report.records import HistoryReport, Refusal, StorageReport, VmReport
 from iokeel.words.os_errors import reason
 
 _TIMEOUT_S = 5.0
-_VMS = TypeAdapter(list[VmReport])
-_STORAGES = TypeAdapter(list[StorageReport])
-_STEPS = TypeAdapter(dict[str, list[str]])
+_VMS = msgspec.json.Decoder(list[VmReport])
+_STORAGES = msgspec.json.Decoder(list[StorageReport])
+_STEPS = msgspec.json.Decoder(dict[str, list[str]])
+_HISTORY = msgspec.json.Decoder(HistoryReport)
+_REFUSAL = msgspec.json.Decoder(Refusal)
 T = TypeVar("T")
+_Query: TypeAlias = Sequence[tuple[str, str]]
 
 
 def vms(socket: Path) -> list[VmReport]:
     """Return the reports of all running VMs. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/vms", {}, _VMS)
+    return _ask(socket, "/v1/vms", [], _VMS)
 
 
 def storages(socket: Path) -> list[StorageReport]:
     """Return the reports of all storages. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/storages", {}, _STORAGES)
+    return _ask(socket, "/v1/storages", [], _STORAGES)
 
 
 def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:
@@ -39,16 +43,32 @@ def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:
 
     Raises IokeelError, ConnectionLost.
     """
-    query = {"domain": domain} | ({"target": target} if target is not None else {})
+    query = [("domain", domain), *([("target", target)] if target is not None else [])]
     return _ask(socket, "/v1/why", query, _STEPS)
 
 
-def _ask(socket: Path, path: str, query: dict[str, str], kind: TypeAdapter[T]) -> T:
+def history(
+    socket: Path,
+    seconds: float,
+    drive: tuple[str, str] | None = None,
+    series: Sequence[str] = (),
+) -> HistoryReport:
+    """Return the last so many seconds of a drive, by domain and target, or of all drives.
+
+    series: only these; () for all. Raises IokeelError, ConnectionLost.
+    """
+    query = [("seconds", f"{seconds:g}"), *(("series", name) for name in series)]
+    if drive is not None:
+        query += zip(("domain", "target"), drive, strict=True)
+    return _ask(socket, "/v1/history", query, _HISTORY)
+
+
+def _ask(socket: Path, path: str, query: _Query, kind: msgspec.json.Decoder[T]) -> T:
     try:
         status, body = _request(socket, path, query)
         if status == HTTPStatus.OK:
-            return kind.validate_json(body)
-        refusal = Refusal.model_validate_json(body)
+            return kind.decode(body)
+        refusal = _REFUSAL.decode(body)
     except TimeoutError:
         raise ConnectionLost(str(socket), "the agent doesn't answer", "see its log") from None
     except (RemoteDisconnected, ConnectionResetError):
@@ -56,7 +76,7 @@ def _ask(socket: Path, path: str, query: dict[str, str], kind: TypeAdapter[T]) -
         raise ConnectionLost(str(socket), what, "see its log") from None
     except OSError as error:
         raise ConnectionLost(str(socket), *_not_connected(error)) from None
-    except (HTTPException, ValueError):
+    except (HTTPException, msgspec.MsgspecError, ValueError, RecursionError):
         what = "the answer is not from an agent of this version"
         mend = "check the socket, or restart the agent after an upgrade"
         raise ConnectionLost(str(socket), what, mend) from None
@@ -75,7 +95,7 @@ def _not_connected(error: OSError) -> tuple[str, str]:
     return reason(error), "give the agent's socket by --socket"
 
 
-def _request(socket: Path, path: str, query: dict[str, str]) -> tuple[int, bytes]:
+def _request(socket: Path, path: str, query: _Query) -> tuple[int, bytes]:
     with closing(_UnixConnection(socket)) as connection:
         connection.request("GET", f"{path}?{urlencode(query)}")
         response = connection.getresponse()

@@ -18,7 +18,7 @@ _SOCKET_VARIABLE = "IOKEEL_SOCKET"
 # A pipe has no width, so nothing has to be left out.
 _WIDE = 1000
 
-out = Console(highlight=False)
+out = Console(highlight=False, markup=False, emoji=False)  # names are shown as they are
 if not out.is_terminal and "COLUMNS" not in os.environ:
     out.width = _WIDE
 
@@ -36,6 +36,18 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def vm_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the running VMs that a name may be completed to."""
     return [vm.domain for vm in _running(context) if vm.domain.startswith(incomplete)]
+
+
+def stats_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the VMs, storages or tenants that `iokeel stats` may be completed with."""
+    drives = [drive for vm in _running(context) for drive in vm.drives]
+    if context.params.get("storage"):
+        names = {drive.storage for drive in drives}
+    elif context.params.get("tenant"):
+        names = {drive.tenant for drive in drives}
+    else:
+        return vm_names(context, incomplete)
+    return sorted(name for name in names if name is not None and name.startswith(incomplete))
 
 
 def drive_names(context: typer.Context, incomplete: str) -> list[str]:

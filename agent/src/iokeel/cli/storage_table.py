@@ -5,48 +5,62 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.table import Table
+from rich.text import Text
 
-from iokeel.cli.cells import NONE, cut, ms_cell, plain_table, rate_cell
+from iokeel.cli.cells import NONE, cut, ms_cell, name_cell, plain_table, rate_cell
+from iokeel.cli.columns import Column, cells
 from iokeel.report.records import StorageReport
 from iokeel.words.units import iops, percent
 
-COLUMNS = (
-    "storage",
-    "drives",
-    "norm. iops",
-    "usable",
-    "capacity",
-    "reserved",
-    "ms / target",
-    "queue",
-    "room",
-)
 _LONGEST_NAME = 40
+STORAGE_COLUMNS: tuple[Column[StorageReport], ...] = (
+    Column("storage", "storage", lambda s: s.storage, lambda s: _name(s)),
+    Column("drives", "drives", lambda s: s.drives, lambda s: str(s.drives)),
+    Column(
+        "rate", "norm. iops", lambda s: s.normalized_iops, lambda s: rate_cell(s.normalized_iops)
+    ),
+    Column("usable", "usable", lambda s: s.usable_iops, lambda s: rate_cell(s.usable_iops)),
+    Column("capacity", "capacity", lambda s: s.capacity_iops, lambda s: _capacity(s)),
+    Column("reserved", "reserved", lambda s: s.reserved_iops, lambda s: rate_cell(s.reserved_iops)),
+    Column("latency", "ms / target", lambda s: s.latency_s, lambda s: _latency(s)),
+    Column(
+        "queue", "queue", lambda s: s.queue, lambda s: NONE if s.queue is None else f"{s.queue:.1f}"
+    ),
+    Column(
+        "room",
+        "room",
+        lambda s: s.room_ratio,
+        lambda s: NONE if s.room_ratio is None else percent(s.room_ratio),
+    ),
+)
+COLUMNS = tuple(column.heading for column in STORAGE_COLUMNS)
 
 
 def storage_table(reports: Sequence[StorageReport]) -> Table:
     """Return a row for each storage."""
     table = plain_table(*COLUMNS)
     for report in reports:
-        target = f" / {ms_cell(report.latency_target_s)}" if report.latency_target_s else ""
-        table.add_row(
-            cut(report.storage, _LONGEST_NAME),
-            str(report.drives),
-            rate_cell(report.normalized_iops),
-            rate_cell(report.usable_iops),
-            rate_cell(report.capacity_iops) if report.capacity_iops else "unknown",
-            rate_cell(report.reserved_iops),
-            ms_cell(report.latency_s) + target,
-            NONE if report.queue is None else f"{report.queue:.1f}",
-            NONE if report.room_ratio is None else percent(report.room_ratio),
-        )
+        table.add_row(*(Text(cell) for cell in cells(report, STORAGE_COLUMNS)))
     return table
+
+
+def _name(report: StorageReport) -> str:
+    return cut(name_cell(report.storage), _LONGEST_NAME)
+
+
+def _capacity(report: StorageReport) -> str:
+    return rate_cell(report.capacity_iops) if report.capacity_iops else "unknown"
+
+
+def _latency(report: StorageReport) -> str:
+    target = f" / {ms_cell(report.latency_target_s)}" if report.latency_target_s else ""
+    return ms_cell(report.latency_s) + target
 
 
 def storage_complaints(reports: Sequence[StorageReport]) -> Iterator[str]:
     """Yield the promises that storages can't keep, a line each."""
     for report in reports:
-        name = report.storage
+        name = name_cell(report.storage)
         if report.oversold and report.capacity_iops:
             yield (
                 f"{name}: {iops(report.reserved_iops)} are reserved, but its capacity is"
@@ -63,7 +77,7 @@ def storage_complaints(reports: Sequence[StorageReport]) -> Iterator[str]:
                 " asked for now"
             )
         if report.exhausted:
-            drives = ", ".join(report.suffering)
+            drives = ", ".join(name_cell(drive) for drive in report.suffering)
             yield (
                 f"{name}: {drives} above the latency target, and nothing more can be taken from"
                 " other drives"

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import pty
 import socket
-import struct
 import subprocess
-import termios
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +24,7 @@ KEYS = [
     *("min_bps", "max_bps", "burst_bps"),
 ]
 GOOD = '<policy xmlns="urn:iokeel:policy:1" class="gold"><drive target="vda" limit="500"/></policy>'
+TEN_MINUTES = "the agent keeps ten minutes; give a time from 1s to 10m"
 NONE_THERE = "is not there; start `iokeel agent`, or give its socket by --socket"
 
 
@@ -193,7 +189,13 @@ def test_a_word_that_is_neither_file_nor_vm_is_not_so(tmp_path: Path) -> None:
 # Questions to the agent
 
 
-ASKING = [["stats"], ["stats", "db1", "--json"], ["why", "db1"], ["top"]]
+ASKING = [
+    ["stats"],
+    ["stats", "db1", "--json"],
+    ["why", "db1"],
+    ["top"],
+    ["history", "db1", "vda"],
+]
 
 
 @pytest.mark.parametrize("words", ASKING)
@@ -301,9 +303,85 @@ def test_stats_show_storages(agent: Agent) -> None:
     (storage,) = json.loads(iokeel("stats", "--storage", "--json", "--socket", agent.socket).out)
     done = iokeel("stats", "--storage", "--socket", agent.socket)
     assert done.out.splitlines()[1].split()[:2] == [storage["storage"], str(storage["drives"])]
-    assert refused(2, "stats", "db1", "--storage", "--socket", agent.socket) == (
-        "stats 'db1': a VM and --storage; give one of them"
+    assert refused(2, "stats", "--tenant", "--storage", "--socket", agent.socket) == (
+        "stats: --storage and --tenant; give one of them"
     )
+
+
+def test_stats_show_the_drives_of_a_storage_or_tenant(agent: Agent) -> None:
+    eventually(lambda: bool(agent.ask("/v1/storages")), what="a storage is found")
+    (storage,) = agent.ask("/v1/storages")
+    name = storage["storage"]
+    for words in (["--storage", name], [name, "--storage"], ["--tenant", "acme"]):
+        done = iokeel("stats", *words, "--json", "--socket", agent.socket)
+        assert [d["target"] for d in json.loads(done.out)] == ["vda", "vdb"]
+    said = refused(1, "stats", "--storage", "sdx", "--socket", agent.socket)
+    assert said.startswith("'sdx': no drive on such a storage; ")
+    said = refused(1, "stats", "--tenant", "acm", "--socket", agent.socket)
+    assert said == "'acm': no drive of such a tenant; did you mean 'acme'?"
+
+
+def test_stats_sum_tenants(agent: Agent) -> None:
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
+    done = iokeel("stats", "--tenant", "--socket", agent.socket)
+    assert done.out.splitlines()[1].split()[:3] == ["acme", "1", "2"]
+    (sums,) = json.loads(iokeel("stats", "--tenant", "--json", "--socket", agent.socket).out)
+    assert (sums["tenant"], sums["drives"], sums["allowed_iops"]) == ("acme", 2, None)
+
+
+def test_stats_are_sorted_and_cut(agent: Agent) -> None:
+    eventually(lambda: bool(drives(agent, "--sort", "allowed")), what="the VM is found")
+    eventually(lambda: drives(agent, "--sort", "allowed") == ["vda", "vdb"], what="a limit is set")
+    assert drives(agent, "--sort", "drive", "--top", "1") == ["vda"]
+    assert len(drives(agent, "--top", "1")) == 1
+    said = refused(2, "stats", "--sort", "latncy", "--socket", agent.socket)
+    assert said == "--sort: 'latncy' is no column; did you mean 'latency'?"
+    said = refused(2, "stats", "--storage", "--sort", "credit", "--socket", agent.socket)
+    assert said.startswith("--sort: 'credit' is no column; ")
+
+
+def drives(agent: Agent, *words: str) -> list[str]:
+    done = iokeel("stats", *words, "--json", "--socket", agent.socket)
+    return [drive["target"] for drive in json.loads(done.out)]
+
+
+# The history
+
+
+def test_the_history_of_a_drive(agent: Agent, tmp_path: Path) -> None:
+    eventually(lambda: len(agent.ask("/v1/history")["ages_s"]) > 1, what="samples are there")
+    words = ["history", "db1", "vda", "--socket", str(agent.socket)]
+    heading, *rows = iokeel(*words).out.splitlines()
+    assert heading.split() == [*("ago", "norm.", "iops", "allowed", "used", "ms", "ms", "wait"),
+                               "credit"]  # fmt: skip
+    assert rows[-1].split()[3] == "400"
+    found = json.loads(iokeel(*words, "--last", "5m", "--json").out)
+    assert (found["domain"], found["target"]) == ("db1", "vda")
+    assert len(found["ages_s"]) == len(found["series"]["credit_s"])
+    assert all(age_s <= 300 for age_s in found["ages_s"])
+    plot = tmp_path / "vda.png"
+    assert iokeel(*words, "--plot", plot) == Done(0, "", "")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ("db2 vda", 1, "db2: no such running VM; see `iokeel stats`"),
+        ("db1 vdx", 1, "db1: has no drive vdx; it has vda, vdb"),
+        ("db1 vda --last 11m", 2, f"--last 11m: {TEN_MINUTES}"),
+        ("db1 vda --last 0", 2, f"--last 0: {TEN_MINUTES}"),
+        (
+            "db1 vda --last x",
+            2,
+            "--last 'x': not a time; give seconds, or write it like 90s or 10m",
+        ),
+        ("db1 vda --plot a.txt", 2, "--plot: a.txt is not a picture; end it in .png, .svg or .pdf"),
+    ],
+)
+def test_what_the_history_has_not_is_said(agent: Agent, words: str, status: int, said: str) -> None:
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
+    assert refused(status, "history", *words.split(), "--socket", agent.socket) == said
 
 
 # As a command
@@ -360,6 +438,8 @@ def bash_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("iokeel curve ", ["table"]),
         ("iokeel curve table --bu", ["--burst"]),
         ("iokeel stats ", ["db1"]),
+        ("iokeel stats --tenant ", ["acme"]),
+        ("iokeel history db1 v", ["vda", "vdb"]),
         ("iokeel why db1 v", ["vda", "vdb"]),
     ],
 )
@@ -398,34 +478,3 @@ def test_a_reader_that_leaves_is_no_error(words: list[str]) -> None:
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
-
-
-@pytest.fixture
-def terminal() -> Iterator[tuple[int, int]]:
-    """Both ends of a terminal of 80 columns and 24 lines."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    yield ours, theirs
-    os.close(ours)
-
-
-def test_top_is_live_and_leaves_the_terminal_as_it_was(
-    agent: Agent, terminal: tuple[int, int]
-) -> None:
-    ours, theirs = terminal
-    process = subprocess.Popen(
-        [IOKEEL, "top", "--socket", agent.socket],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=os.environ | {"TERM": "xterm"},
-    )
-    os.close(theirs)
-    seen = b""
-    while seen.count(b"norm. iops") < 2:
-        seen += os.read(ours, 65536)
-    process.terminate()
-    while b"\x1b[?1049l" not in seen:
-        seen += os.read(ours, 65536)
-    assert process.wait(20) == 0
-    assert b"Traceback" not in seen

@@ -24,7 +24,7 @@ print(*sys.modules)
 """
 SLOW = re.compile(
     r"iokeel\.(core|calibrate|hypervisors|host|policy_xml|daemon)\b"
-    r"|iokeel\.report\.(?!records$)|lxml|libvirt|prometheus_client|numpy|matplotlib"
+    r"|iokeel\.report\.(?!records$)|lxml|libvirt|prometheus_client|numpy|matplotlib|textual"
 )
 
 
@@ -39,7 +39,9 @@ def imported(words: list[str], socket: Path) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("words", [["stats"], ["stats", "--storage"], ["top"], ["why", "db1"]])
+@pytest.mark.parametrize(
+    "words", [["stats"], ["stats", "--storage"], ["top"], ["why", "db1"], ["history", "db1", "vda"]]
+)
 def test_what_asks_the_agent_imports_nothing_of_the_law(words: list[str], tmp_path: Path) -> None:
     modules = imported(words, tmp_path / "none.sock")
     assert "iokeel.report.records" in modules

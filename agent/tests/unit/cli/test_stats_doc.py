@@ -1,4 +1,4 @@
-"""docs/stats.md explains every word of `iokeel stats` and `iokeel why`."""
+"""docs/stats.md explains every word of `iokeel stats`, `top`, `history` and `why`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.cli import drive_table, storage_table
+from iokeel.cli import drive_table, storage_table, tenant_table
+from iokeel.cli.commands import history
+from iokeel.cli.top.picture import STATES
+from iokeel.cli.top.views import VIEWS
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import AVERAGES
 from iokeel.core.orders import Reason
@@ -53,9 +56,17 @@ def rows() -> set[str]:
     return {text for cell in texts for text in (re.findall("`([^`]+)`", cell) or [cell])}
 
 
-@pytest.mark.parametrize("column", [*drive_table.COLUMNS, *storage_table.COLUMNS])
+TABLES = (drive_table.COLUMNS, storage_table.COLUMNS, tenant_table.COLUMNS, history.COLUMNS)
+
+
+@pytest.mark.parametrize("column", [column for table in TABLES for column in table])
 def test_every_column_is_explained(column: str) -> None:
     assert column in rows()
+
+
+@pytest.mark.parametrize("word", [*STATES, *(word for view in VIEWS for word in view.order)])
+def test_every_word_of_top_is_explained(word: str) -> None:
+    assert word in rows()
 
 
 @pytest.mark.parametrize("word", [*AVERAGES, "error", "-"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
+from typing import Annotated
 
 import typer
 
@@ -14,12 +16,35 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command()
-def agent(config: ConfigOption = None) -> None:
-    """Run the agent until SIGTERM. Then every drive is left at its policy's static limit."""
-    settings = load(config)
-    from iokeel.daemon import run_agent  # after load, so that a wrong configuration is told at once
+def agent(
+    config: ConfigOption = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the configuration, and start nothing.")
+    ] = False,
+    release: Annotated[
+        bool,
+        typer.Option(
+            "--release",
+            help="Give drives and cgroups back what they had before the agent, which must be"
+            " stopped, and end.",
+        ),
+    ] = False,
+) -> None:
+    """Run the agent until SIGTERM. Then every drive is left at its policy's static limit.
 
-    logging.basicConfig(
-        level=settings.agent.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
-    )
-    asyncio.run(run_agent(settings))
+    SIGHUP makes it read the configuration again. A bad one changes nothing.
+    """
+    settings = load(config)
+    if check:
+        return
+    # After load, so that a wrong configuration is told at once.
+    from iokeel.release import release_all
+    from iokeel.service import run_agent
+
+    level = "WARNING" if release else settings.agent.log_level.upper()
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    if release:
+        drives = asyncio.run(release_all(settings))
+        print(f"{drives} drives have their former limits again")
+    else:
+        asyncio.run(run_agent(settings, partial(load, config)))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from iokeel.cli import client
@@ -94,7 +95,7 @@ def _check_running(vm: str, socket: Path, as_json: bool) -> None:
     warnings = [*storage_complaints(storages)]
     wrong = report.policy_error
     if as_json:
-        fields = None if wrong is None else wrong.model_dump()
+        fields = None if wrong is None else msgspec.to_builtins(wrong)
         print(json.dumps({"domain": vm, "error": fields, "warnings": warnings}))
     if wrong is not None:
         raise wrong.error()

@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
 
+import msgspec
 import typer
+from rich.console import RenderableType
 
 from iokeel.cli import client
-from iokeel.cli.drive_table import DriveStatsTable, drive_complaints
-from iokeel.cli.options import JsonOption, SocketOption, out, vm_names
-from iokeel.cli.storage_table import storage_complaints, storage_table
+from iokeel.cli.columns import Column, column_named, in_order
+from iokeel.cli.drive_columns import SORTS
+from iokeel.cli.drive_table import DriveStatsTable, DriveTable, drive_complaints
+from iokeel.cli.options import JsonOption, SocketOption, out, stats_names
+from iokeel.cli.storage_table import STORAGE_COLUMNS, storage_complaints, storage_table
+from iokeel.cli.tenant_table import TENANT_COLUMNS, tenant_table, tenants
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError, IokeelError
-from iokeel.report.records import StorageReport, VmReport
+from iokeel.report.records import DriveReport, VmReport
 from iokeel.words.quoting import did_you_mean, shown
 
 app = typer.Typer(add_completion=False)
+T = TypeVar("T")
 
 
 @app.command()
 def stats(
-    vm: Annotated[str | None, typer.Argument(help="Only this VM.", autocompletion=vm_names)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[VM]",
+            help="Only this VM; with --storage or --tenant, the drives of this one.",
+            autocompletion=stats_names,
+        ),
+    ] = None,
     storage: Annotated[
-        bool, typer.Option("--storage", help="Show the storages that drives share instead.")
+        bool, typer.Option("--storage", help="Show the storages, or the drives on one.")
     ] = False,
+    tenant: Annotated[
+        bool, typer.Option("--tenant", help="Show the tenants' sums, or one's drives.")
+    ] = False,
+    sort: Annotated[
+        str | None, typer.Option("--sort", metavar="COLUMN", help="Sort, the largest first.")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option("--top", metavar="N", min=1, help="Only the N largest.")
+    ] = None,
     as_json: JsonOption = False,
     socket: SocketOption = DEFAULT_SOCKET,
 ) -> None:
@@ -38,16 +61,38 @@ def stats(
     With --storage, show what each storage can serve, and what its drives do.
     reserved: the sum of their reservations. ms / target: the device's latency
     and its target. room: the part that drives without a latency target may
-    use.
+    use. --storage NAME and --tenant NAME show the drives of that one.
+
+    --sort takes rate, used, latency or any other column, --top the first by
+    rate or by --sort. Drives then stand alone, without their VMs' sums.
 
     docs/stats.md in the sources explains every word.
     """
-    if not storage:
-        _show_drives(_chosen(client.vms(socket), vm), as_json)
-    elif vm is None:
-        _show_storages(client.storages(socket), as_json)
+    if storage and tenant:
+        raise ConfigError("stats", "--storage and --tenant", "give one of them")
+    if storage and name is None:
+        _show_storages(socket, sort, top, as_json)
+        return
+    reports = client.vms(socket)
+    drives = [drive for report in reports for drive in report.drives]
+    if tenant and name is None:
+        _show_tenants(drives, sort, top, as_json)
+    elif storage or tenant:
+        assert name is not None
+        kind = "storage" if storage else "tenant"
+        chosen = [drive for drive in drives if name == getattr(drive, kind)]
+        if not chosen:
+            known = {getattr(drive, kind) for drive in drives} - {None}
+            what = f"no drive of such a {kind}" if tenant else "no drive on such a storage"
+            raise IokeelError(shown(name), what, did_you_mean(name, known))
+        _show_drives(reports, _first(chosen, SORTS, sort, top), as_json)
     else:
-        raise ConfigError(f"stats {shown(vm)}", "a VM and --storage", "give one of them")
+        reports = _chosen(reports, name)
+        if sort is None and top is None:
+            _show_vms(reports, as_json)
+            return
+        drives = [drive for report in reports for drive in report.drives]
+        _show_drives(reports, _first(drives, SORTS, sort, top), as_json)
 
 
 def _chosen(reports: list[VmReport], vm: str | None) -> list[VmReport]:
@@ -61,23 +106,47 @@ def _chosen(reports: list[VmReport], vm: str | None) -> list[VmReport]:
     raise IokeelError(shown(vm), "no such running VM", did_you_mean(vm, names))
 
 
-def _show_drives(reports: Sequence[VmReport], as_json: bool) -> None:
+def _first(
+    rows: Iterable[T], columns: Sequence[Column[T]], sort: str | None, top: int | None
+) -> list[T]:
+    """Return rows sorted by a column, and no more than are wanted; the first ones by rate."""
+    if sort is None and top is not None:
+        sort = "rate"
+    return [*rows] if sort is None else in_order(rows, column_named(sort, columns))[:top]
+
+
+def _show_vms(reports: Sequence[VmReport], as_json: bool) -> None:
+    _show(reports, DriveStatsTable(reports), drive_complaints(reports), as_json)
+
+
+def _show_drives(reports: Sequence[VmReport], drives: Sequence[DriveReport], as_json: bool) -> None:
+    _show(drives, DriveTable(drives), drive_complaints(reports, drives), as_json)
+
+
+def _show_storages(socket: Path, sort: str | None, top: int | None, as_json: bool) -> None:
+    reports = _first(client.storages(socket), STORAGE_COLUMNS, sort, top)
+    table = storage_table(reports) if reports else "no storage is known"
+    _show(reports, table, storage_complaints(reports), as_json)
+
+
+def _show_tenants(
+    drives: Iterable[DriveReport], sort: str | None, top: int | None, as_json: bool
+) -> None:
+    sums = _first(tenants(drives), TENANT_COLUMNS, sort, top)
+    table = tenant_table(sums) if sums else "no drives"
+    _show(sums, table, (), as_json)
+
+
+def _show(
+    values: Sequence[object],
+    table: RenderableType,
+    complaints: Iterable[str],
+    as_json: bool,
+) -> None:
+    """Print records as JSON, or else a table and what is wrong."""
     if as_json:
-        _print_json(reports)
+        print(json.dumps(msgspec.to_builtins(values), indent=2))
         return
-    out.print(DriveStatsTable(reports))
-    for line in drive_complaints(reports):
+    out.print(table)
+    for line in complaints:
         print(line)
-
-
-def _show_storages(reports: Sequence[StorageReport], as_json: bool) -> None:
-    if as_json:
-        _print_json(reports)
-        return
-    out.print(storage_table(reports) if reports else "no storage is known")
-    for line in storage_complaints(reports):
-        print(line)
-
-
-def _print_json(reports: Sequence[VmReport | StorageReport]) -> None:
-    print(json.dumps([report.model_dump() for report in reports], indent=2))

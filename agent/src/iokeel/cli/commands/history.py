@@ -1,0 +1,90 @@
+"""The command `iokeel history`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from iokeel.cli import client
+from iokeel.cli.cells import NONE, ms_cell, plain_table, rate_cell
+from iokeel.cli.options import JsonOption, SocketOption, drive_names, out, vm_names
+from iokeel.config.paths import DEFAULT_SOCKET
+from iokeel.errors import ConfigError
+from iokeel.report.records import HistoryReport
+from iokeel.words.units import duration, parse_duration, percent
+
+COLUMNS = ("ago", "norm. iops", "allowed", "used", "ms", "ms wait", "credit")
+_MOST_S = 600
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def history(
+    vm: Annotated[str, typer.Argument(help="The VM.", autocompletion=vm_names)],
+    drive: Annotated[str, typer.Argument(help="The drive.", autocompletion=drive_names)],
+    last: Annotated[
+        str, typer.Option("--last", metavar="TIME", help="So far back: 90s, 5m; at most 10m.")
+    ] = "10m",
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.", readable=False),
+    ] = None,
+    as_json: JsonOption = False,
+    socket: SocketOption = DEFAULT_SOCKET,
+) -> None:
+    """Show what a drive did in the last ten minutes, every two seconds.
+
+    The agent keeps it in memory: it begins anew when the agent starts.
+    """
+    seconds = _seconds(last)
+    if plot is not None:
+        from iokeel.calibrate.plot import check_plot_file
+
+        check_plot_file(plot)
+    found = client.history(socket, seconds, (vm, drive))
+    if plot is not None:
+        from iokeel.cli.history_plot import draw_history
+
+        draw_history(found, plot)
+    elif as_json:
+        (one,) = found.drives
+        print(json.dumps({"ages_s": found.ages_s, **msgspec.to_builtins(one)}, indent=2))
+    else:
+        out.print(_table(found) if found.ages_s else "no sample yet: the agent has just started")
+
+
+def _seconds(last: str) -> float:
+    try:
+        seconds = parse_duration(last)
+    except ConfigError as error:
+        raise ConfigError(f"--last {error.where}", error.what, error.mend) from None
+    if not 0 < seconds <= _MOST_S:
+        what = "the agent keeps ten minutes"
+        raise ConfigError(f"--last {last}", what, "give a time from 1s to 10m")
+    return seconds
+
+
+def _table(found: HistoryReport) -> Table:
+    """Return a row for each moment, the last one at the end."""
+    table = plain_table(*COLUMNS)
+    (one,) = found.drives
+    names = ("normalized_iops", "allowed_iops", "latency_s", "wait_s", "credit_s")
+    columns = [one.series[name] for name in names]
+    for age_s, rate, allowed, latency_s, wait_s, credit_s in zip(
+        found.ages_s, *columns, strict=True
+    ):
+        table.add_row(
+            duration(age_s),
+            rate_cell(rate),
+            rate_cell(allowed),
+            percent(rate / allowed) if rate is not None and allowed else NONE,
+            ms_cell(latency_s),
+            ms_cell(wait_s),
+            f"{credit_s:.0f} s" if credit_s else NONE,
+        )
+    return table

@@ -1,0 +1,52 @@
+"""Records as the agent sends them, for tests of what shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from iokeel.report.records import DriveReport, VmReport
+
+_UNKNOWN: dict[str, Any] = dict.fromkeys(DriveReport.__struct_fields__)
+
+
+def drive(target: str = "vda", *, domain: str = "db1", rate: float | None = 0.0,
+          allowed: float | None = 1000.0, tenant: str | None = "acme", storage: str = "sda",
+          **more: Any) -> DriveReport:  # fmt: skip
+    """Return a drive that is held to 1,000 iops."""
+    known: dict[str, Any] = {
+        "domain": domain,
+        "target": target,
+        "tenant": tenant,
+        "storage": storage,
+        "normalized_iops": rate,
+        "allowed_iops": allowed,
+        "limit_iops": None if allowed is None else int(allowed),
+        "reservation_iops": 0,
+        "credit_s": 0.0,
+        "burst_open": False,
+        "binding": [],
+        "throttled_s": 0.0,
+        "retunes": 0,
+        "overwritten": 0,
+        "errors": 0,
+        "verdict": "it is idle",
+        "limits_in_force": {},
+    }
+    return DriveReport(**_UNKNOWN | known | more)
+
+
+def vm(*drives: DriveReport, **more: Any) -> VmReport:
+    """Return the VM of some drives."""
+    known: dict[str, Any] = {
+        "domain": drives[0].domain,
+        "tenant": drives[0].tenant,
+        "limit_iops": None,
+        "allowed_iops": None,
+        "reservation_iops": 0,
+        "credit_s": 0.0,
+        "burst_open": False,
+        "policy_error": None,
+        "cgroup": {},
+        "drives": [*drives],
+    }
+    return VmReport(**known | more)
