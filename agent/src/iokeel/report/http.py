@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
-from pydantic import BaseModel
 
 from iokeel.config.settings import Address, AgentConfig
 from iokeel.core.counters import DriveId
@@ -22,12 +23,13 @@ from iokeel.core.policy import DrivePolicy
 from iokeel.errors import ConfigError, IokeelError, PolicyError
 from iokeel.policy_xml.policy import parse_policy
 from iokeel.report.explain import explain
+from iokeel.report.history import SPAN_S, History
 from iokeel.report.prometheus import CONTENT_TYPE, Metrics
-from iokeel.report.records import ErrorReport, Refusal
-from iokeel.report.snapshot import TakeSnapshot
+from iokeel.report.records import SERIES, ErrorReport, HistoryReport, Refusal
+from iokeel.report.snapshot import Snapshot, TakeSnapshot
 from iokeel.report.to_records import storage_reports, vm_reports
 from iokeel.words.os_errors import reason
-from iokeel.words.quoting import shown, shown_path
+from iokeel.words.quoting import did_you_mean, shown, shown_path
 
 log = logging.getLogger(__name__)
 _SOCKET_MODE = 0o660
@@ -35,20 +37,23 @@ _SOCKET_MODE = 0o660
 _SHUTDOWN_S = 2.0
 # The longest message of a hook: twice the longest XML (policy_xml/xml.py), for JSON's escapes.
 _MOST_BYTES = 4 << 20
+# The histories of so many drives are made between two turns of the event loop: a few ms.
+_DRIVES_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
     """What the API needs of the agent.
 
-    classes: the policy classes by name. announce: called with the name of a VM that a hook says
-    comes, goes or changes.
+    classes: returns the policy classes by name. announce: called with the name of a VM that a hook
+    says comes, goes or changes.
     """
 
-    classes: Mapping[str, DrivePolicy]
+    classes: Callable[[], Mapping[str, DrivePolicy]]
     take_snapshot: TakeSnapshot
     announce: Callable[[str], None]
     metrics: Metrics
+    history: History
 
 
 _API = web.AppKey("api", Api)
@@ -76,6 +81,7 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
         web.get("/v1/vms", _vms),
         web.get("/v1/storages", _storages),
         web.get("/v1/why", _why),
+        web.get("/v1/history", _history),
         web.post("/v1/hook", _hook),
     ]
     async with contextlib.AsyncExitStack() as stack:
@@ -151,26 +157,69 @@ def _clear(path: Path) -> None:
 
 
 async def _vms(request: web.Request) -> web.Response:
-    return _list(vm_reports(request.app[_API].take_snapshot()))
+    return _json(vm_reports(request.app[_API].take_snapshot()))
 
 
 async def _storages(request: web.Request) -> web.Response:
-    return _list(storage_reports(request.app[_API].take_snapshot(domains=())))
+    return _json(storage_reports(request.app[_API].take_snapshot(domains=())))
 
 
 async def _why(request: web.Request) -> web.Response:
     domain, target = request.query.get("domain", ""), request.query.get("target")
     snapshot = request.app[_API].take_snapshot(domains=(domain,))
+    if (error := _absent(snapshot, domain, target)) is not None:
+        return _refused(HTTPStatus.NOT_FOUND, error)
+    targets = snapshot.vms[domain].drives if target is None else (target,)
+    return web.json_response({t: explain(snapshot, DriveId(domain, t)) for t in targets})
+
+
+async def _history(request: web.Request) -> web.Response:
+    """Answer with the series of all drives, of a VM's, or of one, in the last `seconds`."""
+    api, query = request.app[_API], request.query
+    domain, target = query.get("domain"), query.get("target")
+    only = None
+    if domain is not None:
+        snapshot = api.take_snapshot(domains=(domain,))
+        if (error := _absent(snapshot, domain, target)) is not None:
+            return _refused(HTTPStatus.NOT_FOUND, error)
+        targets = snapshot.vms[domain].drives if target is None else (target,)
+        only = [DriveId(domain, one) for one in targets]
+    try:
+        seconds, series = _seconds(query.get("seconds")), query.getall("series", SERIES)
+        for name in series:
+            if name not in SERIES:
+                raise IokeelError(
+                    "series", f"{shown(name)} is not known", did_you_mean(name, SERIES)
+                )
+    except IokeelError as wrong:
+        return _refused(HTTPStatus.BAD_REQUEST, wrong)
+    span = api.history.span(time.monotonic_ns(), seconds)
+    drives = []
+    for number, drive in enumerate(span.drives if only is None else only):
+        drives.append(span.report(drive, series))
+        if number % _DRIVES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return _json(HistoryReport(ages_s=span.ages_s, drives=drives))
+
+
+def _seconds(text: str | None) -> float:
+    """Return a span of the history; the whole if none is given. Raises IokeelError."""
+    with contextlib.suppress(ValueError):
+        seconds = SPAN_S if text is None else float(text)
+        if 0 < seconds <= SPAN_S:
+            return seconds
+    raise IokeelError("seconds", f"{shown(text)} is no such span", f"give 1 to {SPAN_S}")
+
+
+def _absent(snapshot: Snapshot, domain: str, target: str | None) -> IokeelError | None:
+    """Return the error if a snapshot doesn't have a VM, or its drive."""
     vm = snapshot.vms.get(domain)
     if vm is None:
-        error = IokeelError(domain, "no such running VM", "see `iokeel stats`")
-        return _refused(HTTPStatus.NOT_FOUND, error)
+        return IokeelError(domain, "no such running VM", "see `iokeel stats`")
     if target is not None and target not in vm.drives:
         drives = ", ".join(vm.drives) or "none"
-        error = IokeelError(domain, f"has no drive {target}", f"it has {drives}")
-        return _refused(HTTPStatus.NOT_FOUND, error)
-    targets = vm.drives if target is None else (target,)
-    return web.json_response({t: explain(snapshot, DriveId(domain, t)) for t in targets})
+        return IokeelError(domain, f"has no drive {target}", f"it has {drives}")
+    return None
 
 
 async def _hook(request: web.Request) -> web.Response:
@@ -184,7 +233,7 @@ async def _hook(request: web.Request) -> web.Response:
     log.debug("hook: %s of domain %s", shown(message.operation), shown(message.domain))
     if message.xml is not None:
         try:
-            parse_policy(message.xml, api.classes, f"domain {shown_path(message.domain)}")
+            parse_policy(message.xml, api.classes(), f"domain {shown_path(message.domain)}")
         except PolicyError as policy_error:
             api.metrics.errors["policy"] += 1
             log.warning("hook: %s", policy_error)
@@ -199,10 +248,12 @@ async def _metrics(request: web.Request) -> web.Response:
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 
-def _list(reports: Iterable[BaseModel]) -> web.Response:
-    return web.json_response(text="[" + ",".join(r.model_dump_json() for r in reports) + "]")
+def _json(
+    answer: msgspec.Struct | Sequence[msgspec.Struct], status: HTTPStatus = HTTPStatus.OK
+) -> web.Response:
+    body = msgspec.json.encode(answer)
+    return web.Response(body=body, content_type="application/json", charset="utf-8", status=status)
 
 
 def _refused(status: HTTPStatus, error: IokeelError) -> web.Response:
-    refusal = Refusal(error=ErrorReport.of(error))
-    return web.json_response(text=refusal.model_dump_json(), status=status)
+    return _json(Refusal(error=ErrorReport.of(error)), status)

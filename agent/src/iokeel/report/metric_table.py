@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from iokeel.errors import PolicyError
 from iokeel.host.disk_counters import read_pressure
 from iokeel.report.metric_types import (
     DIRECTION_LABELS,
+    DRIVE_LABELS,
     Description,
     Kind,
     Metric,
@@ -26,6 +30,18 @@ def _pressure(_: Snapshot) -> list[Sample]:
     if pressure is None:
         return []
     return [(("some",), pressure.some_ratio), (("full",), pressure.full_ratio)]
+
+
+def _errors(snapshot: Snapshot) -> Iterator[Sample]:
+    # Kinds that haven't occurred are 0, because increase() overlooks a counter that begins at 1.
+    counts = dict.fromkeys(ERROR_KINDS, 0) | dict(snapshot.errors)
+    return (((kind,), count) for kind, count in sorted(counts.items()))
+
+
+def _info(snapshot: Snapshot) -> Iterator[Sample]:
+    for vm in snapshot.vms.values():
+        for drive in vm.drives.values():
+            yield (*drive.id, drive.storage or "", vm.tenant or "", drive.mode or ""), 1
 
 
 TICK_SECONDS = Description(
@@ -78,7 +94,7 @@ METRICS = (
             "Errors of the agent, by kind.",
             ("kind",),
         ),
-        lambda s: (((kind,), count) for kind, count in sorted(s.errors.items())),
+        _errors,
     ),
     Metric(
         Description(
@@ -94,7 +110,7 @@ METRICS = (
         "policy_valid",
         "0 or 1",
         "1 if the VM's policy is valid. While it is 0, the last valid policy stays in force.",
-        lambda vm: float(vm.policy_error is None),
+        lambda vm: float(not isinstance(vm.policy_error, PolicyError)),
     ),
     of_domain(
         "limit_iops",
@@ -151,6 +167,12 @@ METRICS = (
         lambda s: s.room_ratio,
     ),
     of_storage(
+        "latency_exhausted",
+        "0 or 1",
+        "1 if a drive is above its latency target, and nothing more can be taken from the others.",
+        lambda s: float(s.exhausted),
+    ),
+    of_storage(
         "latency_seconds",
         "seconds",
         "Mean latency of the storage's requests in the last interval.",
@@ -167,6 +189,16 @@ METRICS = (
         "requests",
         "Mean number of requests in flight on the storage.",
         lambda s: s.queue,
+    ),
+    Metric(
+        Description(
+            "iokeel_drive_info",
+            Kind.GAUGE,
+            "always 1",
+            "1 for each drive: its storage, its tenant and how it is held, to join others with.",
+            (*DRIVE_LABELS, "storage", "tenant", "mode"),
+        ),
+        _info,
     ),
     of_drive(
         "normalized_iops",

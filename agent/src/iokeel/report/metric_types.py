@@ -48,8 +48,8 @@ class Metric:
     samples: Callable[[Snapshot], Iterable[Sample]]
 
 
-_DRIVE_LABELS = ("domain", "target_device")
-DIRECTION_LABELS = (*_DRIVE_LABELS, "direction")
+DRIVE_LABELS = ("domain", "target_device")
+DIRECTION_LABELS = (*DRIVE_LABELS, "direction")
 
 
 def of_agent(
@@ -91,7 +91,7 @@ def of_drive(
     def samples(snapshot: Snapshot) -> Iterator[Sample]:
         return ((drive.id, value(drive)) for drive in _drives(snapshot))
 
-    return Metric(Description(f"iokeel_drive_{name}", kind, unit, text, _DRIVE_LABELS), samples)
+    return Metric(Description(f"iokeel_drive_{name}", kind, unit, text, DRIVE_LABELS), samples)
 
 
 def of_direction(

@@ -22,6 +22,8 @@ for, so a scrape may be as rare as you like. A metric that isn't known has no sa
 "Normalized I/O operations" are counted in 4 KiB reads: a larger request, or a write, counts as
 several by the [cost curve](control-law.md). "Only if QEMU counts" marks what stock QEMU doesn't
 tell: it takes the [patches](../qemu-patches/README.md).
+
+[playbooks/monitoring](../playbooks/monitoring/README.md) has alerts and a dashboard for them.
 """
 _LABELS = """\
 ## Labels
@@ -32,7 +34,11 @@ _LABELS = """\
 | `target_device` | the drive's name in it: the disk's target (`vda`), or its QMP device |
 | `direction` | `read` or `write` |
 | `storage` | the name of what drives share, as `iokeel stats --storage` shows it |
+| `tenant` | the tenant that the VM's policy names |
+| `mode` | `exact` if QEMU charges by the cost curve, `retune` if the agent adjusts the limits |
 | `kind` | of an error: see below. Of pressure: `some` or `full` of the tasks waited |
+
+`storage`, `tenant` and `mode` of `iokeel_drive_info` are empty if there is none.
 """
 
 

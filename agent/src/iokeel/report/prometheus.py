@@ -1,4 +1,4 @@
-"""The agent's metrics in Prometheus' text format, made when somebody asks for them."""
+"""The metrics of a snapshot and of the agent itself, made when somebody asks for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,28 +15,26 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
-from prometheus_client.registry import Collector
 
+from iokeel.report.exposition import LabelTexts, histogram_text, text_of
 from iokeel.report.metric_table import (
     METRICS,
     REQUEST_SIZE_BYTES,
     TICK_CPU_SECONDS,
     TICK_SECONDS,
 )
-from iokeel.report.metric_types import Description, Kind, Metric, throttles
+from iokeel.report.metric_types import Description, throttles
 from iokeel.report.snapshot import Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they are not in the format that is served, and look like gauges there
-_TICK_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+# Finer where a tick comes near its second.
+_TICK_BUCKETS_S = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
+    *(0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 2.0, 5.0),
+)
 # Sizes are counted by powers of two, the upper bound not included.
 _SIZE_BUCKETS = tuple(2**power for power in range(10, 22))
-Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 class Metrics:
@@ -62,8 +59,8 @@ class Metrics:
         """
         parts = [generate_latest(self._registry)]
         started = time.monotonic()
-        for family in _families(snapshot):
-            parts.append(generate_latest(_Only(family)))
+        for text in _texts(snapshot):
+            parts.append(text.encode())
             await asyncio.sleep(time.monotonic() - started)
             started = time.monotonic()
         return b"".join(parts)
@@ -82,44 +79,20 @@ def process_registry() -> CollectorRegistry:
     return registry
 
 
-class _Only(Collector):
-    """A registry of one metric."""
-
-    def __init__(self, family: Family) -> None:
-        self._family = family
-
-    def collect(self) -> tuple[Family]:
-        return (self._family,)
-
-
-def _families(snapshot: Snapshot) -> Iterator[Family]:
+def _texts(snapshot: Snapshot) -> Iterator[str]:
+    described = REQUEST_SIZE_BYTES, *(metric.description for metric in METRICS)
+    labels = {names: LabelTexts(names) for names in {each.labels for each in described}}
     for metric in METRICS:
-        yield _family(metric, snapshot)
-    yield _request_sizes(snapshot)
+        texts = labels[metric.description.labels]
+        yield text_of(metric.description, metric.samples(snapshot), texts)
+    sizes = ((of, _buckets(t.sizes), t.bytes) for of, t in throttles(snapshot))
+    yield histogram_text(REQUEST_SIZE_BYTES, sizes, labels[REQUEST_SIZE_BYTES.labels])
 
 
-def _family(metric: Metric, snapshot: Snapshot) -> Family:
-    described = metric.description
-    kind = CounterMetricFamily if described.kind is Kind.COUNTER else GaugeMetricFamily
-    family = kind(described.name, described.help, labels=described.labels)
-    for labels, value in metric.samples(snapshot):
-        if value is not None:
-            family.add_metric(labels, value)
-    return family
-
-
-def _request_sizes(snapshot: Snapshot) -> Family:
-    described = REQUEST_SIZE_BYTES
-    family = HistogramMetricFamily(described.name, described.help, labels=described.labels)
-    for labels, throttle in throttles(snapshot):
-        family.add_metric(labels, _buckets(throttle.sizes), throttle.bytes)
-    return family
-
-
-def _buckets(sizes: Mapping[int, int]) -> list[tuple[str, float]]:
+def _buckets(sizes: Mapping[int, int]) -> dict[str, int]:
     """Return cumulative counts of requests by the largest size that they count."""
-    counts = [
-        (str(bound - 1), float(sum(n for least, n in sizes.items() if least < bound)))
+    counts = {
+        str(bound - 1): sum(n for least, n in sizes.items() if least < bound)
         for bound in _SIZE_BUCKETS
-    ]
-    return [*counts, ("+Inf", float(sum(sizes.values())))]
+    }
+    return counts | {"+Inf": sum(sizes.values())}

@@ -1,4 +1,4 @@
-"""The API's records: a VM, a drive, a storage, an error.
+"""The API's records: a VM, a drive, a storage, a drive's history, an error.
 
 The command reads these records too. So this file imports neither the control law nor the snapshot
 that to_records.py fills them from.
@@ -6,12 +6,12 @@ that to_records.py fills them from.
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from msgspec import Struct
 
 from iokeel.errors import IokeelError
 
 
-class ErrorReport(BaseModel):
+class ErrorReport(Struct, kw_only=True):
     """An error: the thing at fault, the fault, and the mend."""
 
     where: str
@@ -28,13 +28,13 @@ class ErrorReport(BaseModel):
         return IokeelError(self.where, self.what, self.mend)
 
 
-class Refusal(BaseModel):
+class Refusal(Struct, kw_only=True):
     """The body of every answer of the API that is not a success."""
 
     error: ErrorReport
 
 
-class ThrottleReport(BaseModel):
+class ThrottleReport(Struct, kw_only=True):
     """The statistics of a drive's throttle group in one direction, since it was created.
 
     cost: charged, in operations of the iops limits. waited: requests that had to wait, and wait_s
@@ -51,7 +51,7 @@ class ThrottleReport(BaseModel):
     recent_sizes: dict[int, int]
 
 
-class DriveReport(BaseModel):
+class DriveReport(Struct, kw_only=True):
     """A drive. Rates are of the last interval; None: not known.
 
     mode: "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits;
@@ -100,7 +100,7 @@ class DriveReport(BaseModel):
     limits_in_force: dict[str, int]
 
 
-class StorageReport(BaseModel):
+class StorageReport(Struct, kw_only=True):
     """A storage. Rates are normalized I/O operations a second; None: not known.
 
     usable_iops: the rate that its drives may share now. reserved_iops: the sum of its drives'
@@ -129,7 +129,7 @@ class StorageReport(BaseModel):
     exhausted: bool
 
 
-class VmReport(BaseModel):
+class VmReport(Struct, kw_only=True):
     """A VM: its drives, and the error in its policy, if any.
 
     limit_iops, reservation_iops: of all drives together. allowed_iops: that limit, or the burst
@@ -147,3 +147,25 @@ class VmReport(BaseModel):
     policy_error: ErrorReport | None
     cgroup: dict[str, str]
     drives: list[DriveReport]
+
+
+SERIES = ("normalized_iops", "allowed_iops", "latency_s", "wait_s", "credit_s")
+
+
+class DriveHistory(Struct, kw_only=True):
+    """A drive's figures by name (SERIES), each oldest first. None: not known.
+
+    normalized_iops, allowed_iops, credit_s: as in DriveReport. latency_s, wait_s: means per request
+    over reads and writes; wait_s is the throttle's, None unless QEMU counts.
+    """
+
+    domain: str
+    target: str
+    series: dict[str, list[float | None]]
+
+
+class HistoryReport(Struct, kw_only=True):
+    """Drives' figures at the same moments, which were ages_s ago."""
+
+    ages_s: list[float]
+    drives: list[DriveHistory]

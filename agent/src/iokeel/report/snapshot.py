@@ -1,8 +1,8 @@
 """A snapshot of the agent, for all reports.
 
 The daemon makes one when a report is asked for, so a tick pays nothing for it. Only this file reads
-the control law's memory; reports read the fields below. Drives are NamedTuples, because a scrape
-makes thousands of them and a dataclass costs more.
+the control law's memory; reports read the fields below. Drives and VMs are NamedTuples, because a
+scrape makes thousands of them and a dataclass costs more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, nan
 from typing import NamedTuple, Protocol
 
 from iokeel.core.counters import NS_PER_S, DriveId, Flow, ThrottleCount
@@ -110,8 +110,7 @@ class DriveSnapshot(NamedTuple):
     error: IokeelError | None
 
 
-@dataclass(frozen=True, slots=True)
-class VmSnapshot:
+class VmSnapshot(NamedTuple):
     """A running VM: its drives by target, and the error in its policy, if any.
 
     policy: the promise in force to all its drives together; None if there is none. allowed_iops:
@@ -227,6 +226,21 @@ def snapshot_of(
     return Snapshot(vms, _storages(known.state), known.errors, known.reconnects)
 
 
+def series_values(state: State) -> list[float]:
+    """Return the values that the history keeps of each drive, one drive after another.
+
+    They are those of records.SERIES; NaN: not known, or nothing limits it. Every tick pays for it.
+    """
+    values: list[float] = []
+    for drive in state.drives.values():
+        did, rate, allowed = drive.measured.rates, drive.measured.rate, drive.allowed
+        latency_s = did.mean_latency_s if did is not None else None
+        wait_s = did.mean_wait_s if did is not None else None
+        for value in (rate, allowed, latency_s, wait_s, drive.credit.seconds):
+            values.append(nan if value is None else value)
+    return values
+
+
 def _vm(vm: VmInfo, known: Known, now_ns: int) -> VmSnapshot:
     drives = {
         target: _drive(DriveId(vm.name, target), known, now_ns) for target in sorted(vm.drives)
@@ -284,23 +298,22 @@ def _drive(drive: DriveId, known: Known, now_ns: int) -> DriveSnapshot:
 
 def _direction(measured: Measured, write: bool) -> DirectionSnapshot:
     did, counted = measured.rates, measured.counters
-    flow = latency_s = device_latency_s = requests = count = None
+    flow = raw_iops = bps = mean_bytes = latency_s = device_latency_s = None
     if did is not None:
-        flow = did.write if write else did.read
-        latency_s = did.write_latency_s if write else did.read_latency_s
+        flow, latency_s = did.read, did.read_latency_s
+        if write:
+            flow, latency_s = did.write, did.write_latency_s
+        raw_iops, bps, _ = flow
+        mean_bytes = bps / raw_iops if raw_iops > 0 else None
         device_latency_s = did.device_latency_s(write)
+    requests = count = None
     if counted is not None:
-        requests = counted.write_requests if write else counted.read_requests
-        count = counted.write_bytes if write else counted.read_bytes
+        requests, count = counted.read_requests, counted.read_bytes
+        if write:
+            requests, count = counted.write_requests, counted.write_bytes
+    throttle = _throttle(measured, flow, write)
     return DirectionSnapshot(
-        raw_iops=flow.raw_iops if flow else None,
-        bps=flow.bps if flow else None,
-        mean_bytes=flow.mean_size_bytes if flow else None,
-        latency_s=latency_s,
-        device_latency_s=device_latency_s,
-        requests=requests,
-        bytes=count,
-        throttle=_throttle(measured, flow, write),
+        raw_iops, bps, mean_bytes, latency_s, device_latency_s, requests, count, throttle
     )
 
 

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from iokeel.report.http import HOOK_MESSAGE
 from iokeel.report.metric_table import DESCRIPTIONS
+from iokeel.report.records import SERIES
 from testing.agents import NOBODY, Agent, Done, http, iokeel, start_qemu
 from testing.waiting import eventually
 from tests.edges.conftest import VM
@@ -93,6 +94,44 @@ def test_why_of_what_is_not_there_is_not_found(
     status, _, body = http(agent.socket, "GET", f"/v1/why?{query}")
     error = {"where": where, "what": what, "mend": mend}
     assert (status, json.loads(body)) == (404, {"error": error})
+
+
+def test_the_history_is_of_all_drives_or_one(agent: Agent) -> None:
+    eventually(lambda: bool(agent.ask("/v1/history")["drives"]), what="a sample is there")
+    found = agent.ask("/v1/history?seconds=600")
+    assert [(d["domain"], d["target"]) for d in found["drives"]] == [("db1", "vda"), ("db1", "vdb")]
+    assert found["ages_s"] == sorted(found["ages_s"], reverse=True)
+    for one in found["drives"]:
+        assert list(one["series"]) == list(SERIES)
+        assert {len(column) for column in one["series"].values()} == {len(found["ages_s"])}
+    one = agent.ask("/v1/history?domain=db1&target=vda&series=allowed_iops&series=credit_s")
+    (vda,) = one["drives"]
+    assert (vda["target"], list(vda["series"])) == ("vda", ["allowed_iops", "credit_s"])
+    assert set(vda["series"]["allowed_iops"]) <= {None, 400.0}
+
+
+def test_the_history_grows(agent: Agent) -> None:
+    before = len(agent.ask("/v1/history")["ages_s"])
+    eventually(lambda: len(agent.ask("/v1/history")["ages_s"]) > before, what="a sample is added")
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ("domain=db2", 404, "db2: no such running VM; see `iokeel stats`"),
+        ("domain=db1&target=vdx", 404, "db1: has no drive vdx; it has vda, vdb"),
+        ("seconds=0", 400, "seconds: '0' is no such span; give 1 to 600"),
+        ("seconds=nan", 400, "seconds: 'nan' is no such span; give 1 to 600"),
+        ("seconds=601", 400, "seconds: '601' is no such span; give 1 to 600"),
+        ("seconds=x%0a", 400, "seconds: 'x\\n' is no such span; give 1 to 600"),
+        ("series=latency", 400, "series: 'latency' is not known; did you mean 'latency_s'?"),
+    ],
+)
+def test_what_the_history_has_not_is_said(agent: Agent, query: str, status: int, said: str) -> None:
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
+    answer, _, body = http(agent.socket, "GET", f"/v1/history?{query}")
+    error = json.loads(body)["error"]
+    assert (answer, f"{error['where']}: {error['what']}; {error['mend']}") == (status, said)
 
 
 @pytest.mark.parametrize("method", ["DELETE", "POST"])

@@ -6,6 +6,7 @@ import ast
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import iokeel.cli
@@ -18,8 +19,9 @@ from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import State
 from iokeel.errors import IokeelError, LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
-from iokeel.report.metric_table import METRICS
-from iokeel.report.snapshot import Known, snapshot_of
+from iokeel.report.metric_table import ERROR_KINDS, METRICS
+from iokeel.report.metric_types import Sample
+from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 from iokeel.report.to_records import storage_reports, vm_reports
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("web1", "vdb")
@@ -60,6 +62,12 @@ def known(seconds: int = 3) -> Known:
     )
 
 
+def samples(found: Snapshot, name: str) -> list[Sample]:
+    """Return the samples of one metric."""
+    (metric,) = [metric for metric in METRICS if metric.description.name == name]
+    return [*metric.samples(found)]
+
+
 def test_all_of_an_agent_is_in_a_snapshot() -> None:
     found = snapshot_of(known())
     assert list(found.vms) == ["db1", "web1"]
@@ -89,10 +97,45 @@ def test_a_vms_own_limit_is_in_its_snapshot_its_record_and_its_metrics() -> None
     (report,) = vm_reports(found)
     assert (report.limit_iops, report.reservation_iops, report.allowed_iops) == (3000, 50, 6000)
     assert (report.credit_s, report.burst_open) == (7, True)
-    samples = {m.description.name: [*m.samples(found)] for m in METRICS}
-    assert samples["iokeel_domain_limit_iops"] == [(("db1",), 3000)]
-    assert samples["iokeel_domain_allowed_iops"] == [(("db1",), 6000)]
-    assert samples["iokeel_domain_credit_seconds"] == [(("db1",), 7)]
+    assert samples(found, "iokeel_domain_limit_iops") == [(("db1",), 3000)]
+    assert samples(found, "iokeel_domain_allowed_iops") == [(("db1",), 6000)]
+    assert samples(found, "iokeel_domain_credit_seconds") == [(("db1",), 7)]
+
+
+def test_metrics_tell_a_drives_storage_tenant_and_mode() -> None:
+    found = snapshot_of(known())
+    assert samples(found, "iokeel_drive_info") == [
+        (("db1", "vda", "sda", "acme", "retune"), 1),
+        (("web1", "vdb", "sda", "", "retune"), 1),
+    ]
+
+
+def test_every_kind_of_error_has_a_count_before_it_occurs() -> None:
+    counts = {kind: n for (kind,), n in samples(snapshot_of(known()), "iokeel_agent_errors_total")}
+    assert counts == dict.fromkeys(ERROR_KINDS, 0) | {"set": 2}
+
+
+def test_only_a_fault_of_the_policy_makes_it_invalid() -> None:
+    before = known()
+    vms = {name: replace(vm, policy_error=REJECTED) for name, vm in before.vms.items()}
+    assert samples(snapshot_of(before), "iokeel_domain_policy_valid") == [
+        (("db1",), 1),
+        (("web1",), 0),
+    ]
+    assert samples(snapshot_of(replace(before, vms=vms)), "iokeel_domain_policy_valid") == [
+        (("db1",), 1),
+        (("web1",), 1),
+    ]
+
+
+def test_metrics_tell_that_a_latency_target_is_exhausted() -> None:
+    before = known()
+    sda = before.state.storages["sda"]
+    exhausted = replace(sda, division=replace(sda.division, exhausted=True))
+    after = replace(before, state=replace(before.state, storages={"sda": exhausted}))
+    name = "iokeel_storage_latency_exhausted"
+    assert samples(snapshot_of(before), name) == [(("sda",), 0)]
+    assert samples(snapshot_of(after), name) == [(("sda",), 1)]
 
 
 def test_limits_have_an_age() -> None:
@@ -124,7 +167,7 @@ def test_records_say_what_the_snapshot_says() -> None:
     assert (drive.limit_iops, drive.normalized_iops, drive.raw_read_iops) == (1000, 500, 500)
     assert drive.error is not None
     assert web1.policy_error is not None
-    assert drive.error.model_dump() == {
+    assert msgspec.to_builtins(drive.error) == {
         "where": "db1/vda",
         "what": "refused",
         "mend": "see the log",

@@ -1,0 +1,95 @@
+"""The drives' last ten minutes, in memory.
+
+A sample is one array with the values of all drives. That makes 6 KB a drive: 6 MB with 1,000
+drives, 30 MB with 5,000. Samples of the same drives share one tuple of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from iokeel.core.counters import NS_PER_S, DriveId
+from iokeel.report.records import SERIES, DriveHistory
+
+SPAN_S = 600
+# Two seconds, less what a tick may come early.
+_APART_NS = NS_PER_S * 7 // 4
+_MOST_SAMPLES = SPAN_S * NS_PER_S // _APART_NS + 1
+# Values are told to the millionth, a microsecond of latency: an array's floats have seven digits in
+# all. round() takes three times as long.
+_PARTS = 1e6
+
+
+class _Sample(NamedTuple):
+    """The values of all drives, one drive after another, at a time of the monotonic clock."""
+
+    at_ns: int
+    drives: tuple[DriveId, ...]
+    values: array[float]
+
+
+class History:
+    """The samples, oldest first."""
+
+    def __init__(self) -> None:
+        self._samples: deque[_Sample] = deque(maxlen=_MOST_SAMPLES)
+
+    def is_due(self, now_ns: int) -> bool:
+        """Return whether the last sample is old enough for another."""
+        return not self._samples or now_ns >= self._samples[-1].at_ns + _APART_NS
+
+    def add(self, at_ns: int, drives: Iterable[DriveId], values: Iterable[float]) -> None:
+        """Keep the drives' values of one moment, and forget those from before SPAN_S.
+
+        at_ns: the monotonic clock. values: those of SERIES for each drive in turn; NaN: not known.
+        """
+        samples, names = self._samples, tuple(drives)
+        if samples and samples[-1].drives == names:
+            names = samples[-1].drives
+        samples.append(_Sample(at_ns, names, array("f", values)))
+        while samples[0].at_ns < at_ns - SPAN_S * NS_PER_S:
+            samples.popleft()
+
+    def span(self, now_ns: int, seconds: float) -> Span:
+        """Return the last so many seconds."""
+        return Span([s for s in self._samples if s.at_ns >= now_ns - seconds * NS_PER_S], now_ns)
+
+
+class Span:
+    """A part of the history, which stays as it is while it is read.
+
+    ages_s: the samples' ages when it was taken. drives: all that are in a sample.
+    """
+
+    def __init__(self, samples: Sequence[_Sample], now_ns: int) -> None:
+        self.ages_s = [round((now_ns - sample.at_ns) / NS_PER_S, 3) for sample in samples]
+        # Samples of the same drives together: each drive's place in them, and their values.
+        self._runs: list[tuple[dict[DriveId, int], list[array[float]]]] = []
+        for _, group in groupby(samples, key=lambda sample: id(sample.drives)):
+            run = list(group)
+            places = {drive: place for place, drive in enumerate(run[0].drives)}
+            self._runs.append((places, [sample.values for sample in run]))
+        self.drives = sorted({drive for places, _ in self._runs for drive in places})
+
+    def report(self, drive: DriveId, series: Iterable[str]) -> DriveHistory:
+        """Return some of a drive's series; None if it wasn't there."""
+        found = {name: self._column(drive, SERIES.index(name)) for name in series}
+        return DriveHistory(domain=drive.domain, target=drive.target, series=found)
+
+    def _column(self, drive: DriveId, number: int) -> list[float | None]:
+        column: list[float | None] = []
+        for places, samples in self._runs:
+            place = places.get(drive)
+            if place is None:
+                column += [None] * len(samples)
+                continue
+            at = place * len(SERIES) + number
+            column += [
+                int(v * _PARTS + 0.5) / _PARTS if v - v == 0.0 else None  # inf - inf is no number
+                for v in [sample[at] for sample in samples]
+            ]
+        return column
