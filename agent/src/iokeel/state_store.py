@@ -1,4 +1,4 @@
-"""Keeps the agent's orders over its restarts, so that it knows its own limits again."""
+"""Keeps the agent's orders and VMs' policies over its restarts, so that it knows them again."""
 
 from __future__ import annotations
 
@@ -9,25 +9,17 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
-
-import msgspec
 
 from iokeel.config.last_good import TableId, tables_to_save, with_last_good
 from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
-from iokeel.core.curve import CostCurve
-from iokeel.core.drive.mix import Mix
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import MOST_BURST_SECONDS, DrivePolicy, checked
-from iokeel.core.state import Credit, DriveState, Pricing, Sent, VmPart
-from iokeel.errors import ConfigError, CurveError, IokeelError, PolicyError
+from iokeel.core.policy import DomainPolicy
+from iokeel.core.state import DriveState
+from iokeel.errors import ConfigError, IokeelError
+from iokeel.state_rows import NOT_OURS, Kept, kept_of, policy_of, policy_text, state_of, text_of
 from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
-
-_CURVES = {"cost_read", "cost_write"}
-_LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
 
 
 def _select(table: str, *columns: str) -> str:
@@ -40,20 +32,25 @@ def _select(table: str, *columns: str) -> str:
 
 
 _DRIVES = _select("drives", "domain", "target", "state")
-_CGROUPS = _select("cgroups", "path", "state")
+_CGROUPS = _select("cgroups", "path", "state", "''")
+_POLICIES = _select("policies", "domain", "text", "''")
 _TABLES = _select("tables", "kind", "name", "text")
-# Raised by text that the agent didn't write.
-_NOT_OURS = (msgspec.DecodeError, ValueError, TypeError, CurveError, PolicyError)
 
 
 class StateStore:
-    """The agent's state folder: `state.db`, and `lock` that one agent holds."""
+    """The agent's state folder: `state.db`, and `lock` that one agent holds.
+
+    policies: the last good policy of each VM that may have a bad one next, by name. `load` fills
+    it, and each `save` writes its changes.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / "state.db"
+        self.policies: dict[str, DomainPolicy] = {}
         self._database: sqlite3.Connection | None = None
-        self._saved: dict[DriveId, _Kept | None] = {}  # None: as it was found
+        self._saved: dict[DriveId, Kept | None] = {}  # None: as it was found
+        self._saved_policies: dict[str, DomainPolicy | None] = {}
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -87,25 +84,45 @@ class StateStore:
             drive = DriveId(domain, target)
             self._saved[drive] = None
             try:
-                known[drive] = _state(text)
-            except _NOT_OURS as error:
+                known[drive] = state_of(text)
+            except NOT_OURS as error:
                 self._cant_use(f"{drive}: {type(error).__name__}: {error}")
+        self.policies.clear()
+        for domain, text, _ in self._read(_POLICIES):
+            self._saved_policies[domain] = None
+            try:
+                self.policies[domain] = self._saved_policies[domain] = policy_of(text)
+            except NOT_OURS as error:
+                self._cant_use(f"{domain}: {type(error).__name__}: {error}")
         return known
 
     def _read(self, query: str) -> list[tuple[str, str, str]]:
         """Return the rows of a query; none, and a line in the log, if they can't be read."""
         try:
-            with self._using() as database:
-                return database.execute(query).fetchall()
+            try:
+                with self._using() as database:
+                    return database.execute(query).fetchall()
+            except sqlite3.OperationalError:
+                return self._read_on_a_full_disk(query)
         except sqlite3.Error as error:
             self._cant_use(str(error))
             if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
                 self._set_aside()
             return []
 
+    def _read_on_a_full_disk(self, query: str) -> list[tuple[str, str, str]]:
+        """Return the rows of a query without a write. Raises sqlite3.Error.
+
+        Only a connection that has the file to itself needs no file for shared memory.
+        """
+        with contextlib.closing(sqlite3.connect(self._file)) as database:
+            database.text_factory = _text_of
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            return database.execute(query).fetchall()
+
     def _cant_use(self, why: str) -> None:
         log.warning(
-            "%s: can't be used (%s); limits now in force count as set by hand",
+            "%s: can't be used (%s); what is in force now counts as set by hand",
             self._file,
             shown_path(why),
         )
@@ -119,30 +136,46 @@ class StateStore:
                 self._file.with_name(f"{self._file.name}-{part}").unlink(missing_ok=True)
 
     def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
-        """Write the changes of some drives in one step. whole: they are all the drives there are.
+        """Write the changes of some drives, and of policies, in one step.
+
+        whole: they are all the drives there are.
 
         Raises IokeelError; the states saved before are then still there.
         """
-        new = {
-            drive: _kept(known) for drive, known in drives.items() if known.sent.limits is not None
-        }
+        sent = {d: known for d, known in drives.items() if known.sent.limits is not None}
+        new = {drive: kept_of(known) for drive, known in sent.items()}
         changed = {drive: kept for drive, kept in new.items() if self._saved.get(drive) != kept}
         gone = self._saved.keys() - new.keys() if whole else set()
-        if not changed and not gone:
+        policies = dict(self.policies)
+        new_policies = {
+            domain: policy
+            for domain, policy in policies.items()
+            if self._saved_policies.get(domain) is not policy
+        }
+        gone_policies = self._saved_policies.keys() - policies.keys()
+        if not (changed or gone or new_policies or gone_policies):
             return
         try:
             with self._using() as database:
                 database.executemany(
                     "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
-                    [(*drive, _text(kept)) for drive, kept in changed.items()],
+                    [(*drive, text_of(kept)) for drive, kept in changed.items()],
                 )
                 database.executemany("DELETE FROM drives WHERE domain = ? AND target = ?", [*gone])
+                database.executemany(
+                    "INSERT OR REPLACE INTO policies VALUES (?, ?)",
+                    [(domain, policy_text(policy)) for domain, policy in new_policies.items()],
+                )
+                database.executemany(
+                    "DELETE FROM policies WHERE domain = ?", [(domain,) for domain in gone_policies]
+                )
         except sqlite3.Error as error:
             raise IokeelError(
                 str(self._file),
                 f"can't be written: {error}",
                 "free some space; until then a restart forgets credit and what was set",
             ) from None
+        self._saved_policies = {**policies}
         self._saved |= changed
         for drive in gone:
             del self._saved[drive]
@@ -179,12 +212,7 @@ class StateStore:
 
     def load_cgroups(self) -> dict[str, str]:
         """Return the saved texts of cgroups, by path; none if they can't be read."""
-        try:
-            with self._using() as database:
-                return dict(database.execute(_CGROUPS).fetchall())
-        except sqlite3.Error as error:
-            log.warning("%s: can't be read (%s); cgroups stay as they are", self._file, error)
-            return {}
+        return {path: text for path, text, _ in self._read(_CGROUPS)}
 
     def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
         """Write changed texts of cgroups, by path, in one step; None forgets one.
@@ -237,6 +265,9 @@ class StateStore:
                     "CREATE TABLE IF NOT EXISTS cgroups (path TEXT PRIMARY KEY, state TEXT)"
                 )
                 database.execute(
+                    "CREATE TABLE IF NOT EXISTS policies (domain TEXT PRIMARY KEY, text TEXT)"
+                )
+                database.execute(
                     "CREATE TABLE IF NOT EXISTS tables"
                     " (kind TEXT, name TEXT, text TEXT, PRIMARY KEY (kind, name))"
                 )
@@ -250,124 +281,3 @@ class StateStore:
 def _text_of(raw: bytes) -> str:
     """Return a text of the database. If it isn't UTF-8, only its own row is damaged."""
     return raw.decode(errors="replace")
-
-
-class _Kept(NamedTuple):
-    """The part of a drive's state that is saved."""
-
-    policy: DrivePolicy | None
-    tenant: str | None
-    storage: str | None
-    sent: ThrottleLimits | None
-    replaced: ThrottleLimits | None
-    found: ThrottleLimits | None
-    credit_seconds: int
-    credit_open: bool
-    granted_seconds: float
-    priced_for: Mix | None
-    vm: VmPart | None
-
-
-def _kept(known: DriveState) -> _Kept:
-    return _Kept(
-        known.policy,
-        known.tenant,
-        known.storage,
-        known.sent.limits,
-        known.sent.replaced,
-        known.sent.found,
-        round(known.credit.seconds),
-        known.credit.open,
-        known.sent.credit_s,
-        known.pricing.mix,
-        None if known.vm is None else known.vm._replace(credit=_whole(known.vm.credit)),
-    )
-
-
-def _whole(credit: Credit) -> Credit:
-    """Return a credit in whole seconds, because each change is written."""
-    return credit._replace(seconds=float(round(credit.seconds)))
-
-
-#: A curve's points, or a number.
-_Value = int | list[tuple[int, float]]
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_BURST_SECONDS)]
-
-
-class _Row(msgspec.Struct):
-    """The same as JSON: limits by field, without those that are None."""
-
-    sent: dict[str, _Value]
-    replaced: dict[str, _Value] | None
-    found: dict[str, _Value] | None
-    credit_seconds: _Seconds
-    credit_open: bool
-    granted_seconds: _Seconds
-    priced_for: Mix | None
-    policy: DrivePolicy | None = None  # a row of an older version has none
-    tenant: str | None = None
-    storage: str | None = None
-    vm: VmPart | None = None
-
-
-_ROWS = msgspec.json.Decoder(_Row)
-
-
-def _text(kept: _Kept) -> str:
-    row = _Row(
-        _values(kept.sent) or {},
-        _values(kept.replaced),
-        _values(kept.found),
-        kept.credit_seconds,
-        kept.credit_open,
-        kept.granted_seconds,
-        kept.priced_for,
-        kept.policy,
-        kept.tenant,
-        kept.storage,
-        kept.vm,
-    )
-    return msgspec.json.encode(row).decode()
-
-
-def _state(text: str) -> DriveState:
-    row = _ROWS.decode(text)
-    if row.policy is not None:
-        checked(row.policy, "the saved policy")
-    if row.vm is not None:
-        checked(row.vm.policy, "the saved policy of the VM")
-    return DriveState(
-        policy=row.policy,
-        storage=row.storage,
-        tenant=row.tenant,
-        credit=Credit(row.credit_seconds, row.credit_open),
-        pricing=Pricing(mix=row.priced_for),
-        sent=Sent(
-            limits=_limits(row.sent),
-            replaced=_limits(row.replaced),
-            found=_limits(row.found),
-            credit_s=row.granted_seconds,
-        ),
-        vm=row.vm,
-    )
-
-
-def _values(limits: ThrottleLimits | None) -> dict[str, _Value] | None:
-    if limits is None:
-        return None
-    return {
-        name: list(value.points) if isinstance(value, CostCurve) else value
-        for name, value in zip(limits._fields, limits, strict=True)
-        if value is not None
-    }
-
-
-def _limits(values: Mapping[str, _Value] | None) -> ThrottleLimits | None:
-    if values is None:
-        return None
-    numbers = {name: n for name, n in values.items() if isinstance(n, int)}
-    curves = {name: CostCurve(tuple(n)) for name, n in values.items() if isinstance(n, list)}
-    if any(n < _LEAST.get(name, 1) for name, n in numbers.items()) or curves.keys() - _CURVES:
-        raise ValueError(f"limits {values}")
-    limits = UNLIMITED.with_fields(numbers)
-    return limits._replace(cost_read=curves.get("cost_read"), cost_write=curves.get("cost_write"))

@@ -15,7 +15,7 @@ from iokeel.core.counters import DriveId, Flow
 from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import FIELDS, ThrottleLimits
-from iokeel.core.policy import DrivePolicy, VmPolicy
+from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.core.state import Credit, DriveState, Pricing, Sent, VmPart
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.state_store import StateStore
@@ -124,6 +124,39 @@ def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
         assert back.pricing == state.pricing
         if back.pricing.mix is not None:
             assert isinstance(back.pricing.mix.read, Flow)
+
+
+@given(policies, st.none() | policies)
+@settings(max_examples=20)
+def test_a_domains_policy_is_loaded_until_it_goes(
+    drive: DrivePolicy, default: DrivePolicy | None
+) -> None:
+    policy = DomainPolicy({"vda": drive}, default, "acme", VmPolicy(limit=9))
+    with TemporaryDirectory() as name:
+        store = StateStore(Path(name))
+        store.policies |= {"db1": policy, "db2": policy}
+        store.save({})
+        del store.policies["db2"]
+        store.save({})
+        again = StateStore(Path(name))
+        again.load()
+    assert again.policies == {"db1": policy}
+
+
+def test_a_bad_policy_costs_no_other_domain_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = StateStore(tmp_path)
+    store.policies |= dict.fromkeys(("db1", "db2"), DomainPolicy({}, DrivePolicy(limit=9)))
+    store.save({})
+    with sqlite3.connect(tmp_path / FILE) as database:
+        bad = '{"drives": {"vda": {"limit": 0}}}'
+        database.execute("UPDATE policies SET text = ? WHERE domain = 'db1'", [bad])
+    database.close()
+    again = StateStore(tmp_path)
+    again.load()
+    assert again.policies.keys() == {"db2"}
+    assert "db1: PolicyError: the saved policy: limit is 0" in caplog.text
 
 
 def test_what_was_loaded_can_be_used_as_what_was_saved(tmp_path: Path) -> None:

@@ -45,13 +45,15 @@ class DiskStats:
 
     def read(self, devices: Mapping[StorageId, Place]) -> dict[StorageId, StorageCounters]:
         """Return the counters of the storages whose devices count."""
+        wanted = {place.number for place in devices.values()}
+        if not wanted:
+            return {}
         try:
             text = self._file.read_text(errors="surrogateescape")
         except OSError as error:
             self._tell(str(self._file), f"can't be read ({error.strerror})")
             return {}
         at_ns = time.monotonic_ns()
-        wanted = {place.number for place in devices.values()}
         lines: dict[str, str] = {}
         found: dict[str | None, StorageCounters] = {}
         for line in text.splitlines():

@@ -13,7 +13,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import translate
 
 from iokeel.config.settings import StorageConfig
@@ -43,7 +43,6 @@ class DriveStorages:
     ) -> None:
         #: The block device below each storage that has one.
         self.devices: dict[StorageId, Place] = {}
-        self._configured = configured
         self._finder = finder
         self._vms: dict[str, VmInfo] = {}
         self._paths: dict[DriveId, str] = {}  # or URLs; "" if unknown
@@ -52,11 +51,7 @@ class DriveStorages:
         self._stuck: dict[str, int] = {}
         self._looking: set[asyncio.Task[None]] = set()
         self._recheck_at = 0.0
-        self._patterns = {
-            name: re.compile("|".join(map(translate, config.drives)))
-            for name, config in configured.items()
-            if config.drives
-        }
+        self._take_over(configured)
 
     def of(self, drive: DriveId) -> StorageId | None:
         """Return the storage of a drive; None if unknown."""
@@ -69,6 +64,22 @@ class DriveStorages:
         """
         places = self._places.get(self._paths.get(drive, ""))
         return tuple(place.number for place in places if place.number) if places else None
+
+    async def configure(
+        self, configured: Mapping[StorageId, StorageConfig], timeout_s: float
+    ) -> None:
+        """Go on with other configured storages, and find them as `follow` finds drives'."""
+        self._take_over(configured)
+        await self._find(set(self._configured_paths()), timeout_s)
+        self._decide()
+
+    def _take_over(self, configured: Mapping[StorageId, StorageConfig]) -> None:
+        self._configured = configured
+        self._patterns = {
+            name: re.compile("|".join(map(translate, config.drives)))
+            for name, config in configured.items()
+            if config.drives
+        }
 
     async def follow(self, vms: Mapping[str, VmInfo], timeout_s: float) -> None:
         """Find the storages of the drives that are new or have changed.
@@ -83,13 +94,7 @@ class DriveStorages:
             self._recheck_at = time.monotonic() + RECHECK_S
             wanted |= {path for path in self._paths.values() if path and not self._places.get(path)}
             wanted |= set(self._configured_paths())
-        if wanted:
-            task = asyncio.create_task(self._look(wanted))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
-            done, _ = await asyncio.wait({task}, timeout=timeout_s)
-            for task in done:
-                task.result()
+        await self._find(wanted, timeout_s)
 
     def _take(
         self, vms: Mapping[str, VmInfo], changed: Iterable[str], gone: Iterable[str]
@@ -117,6 +122,16 @@ class DriveStorages:
             yield from (str(path) for path in (config.device, config.path) if path is not None)
 
     # Looking
+
+    async def _find(self, paths: Collection[str], timeout_s: float) -> None:
+        """Look at paths. After the timeout it returns and the search goes on."""
+        if paths:
+            task = asyncio.create_task(self._look(paths))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+            done, _ = await asyncio.wait({task}, timeout=timeout_s)
+            for task in done:
+                task.result()
 
     async def _look(self, paths: Iterable[str]) -> None:
         finder = await asyncio.to_thread(self._finder)

@@ -1,0 +1,57 @@
+"""Gives drives and cgroups back what they had before the agent, once it has gone for good."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from iokeel.config.settings import Config
+from iokeel.core.counters import DriveId
+from iokeel.daemon import Agent
+from iokeel.errors import IokeelError
+from iokeel.host.cgroup.groups import Cgroups
+from iokeel.report.prometheus import Metrics
+from iokeel.service import sources_of
+from iokeel.state_store import StateStore
+
+_MOST_S = 20.0
+_LOOK_S = 0.2
+
+
+async def release_all(config: Config) -> int:
+    """Give every drive and cgroup of the agent's back what it had before.
+
+    Return the number of drives that had limits of the agent's. Limits that somebody else has set
+    since stay. Raises IokeelError if an agent runs, or if some are left: a second try then goes on
+    with those.
+    """
+    store = StateStore(config.agent.state_dir)
+    with store.lock():
+        Cgroups(store).restore()
+        agent = Agent(config, sources_of(config, store), store, Metrics(), releasing=True)
+        agent.remember()
+        before = len(_held(agent))
+        followers = [asyncio.create_task(source.run()) for source in agent.sources]
+        try:
+            await _release_drives(agent)
+        finally:
+            for task in followers:
+                task.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+            await agent.save(agent.state.drives, whole=True)
+        if left := [*_held(agent), *store.load_cgroups()]:
+            mend = "see that libvirtd and each QEMU answer, and try again"
+            raise IokeelError(", ".join(sorted(map(str, left))), "not given back", mend)
+    return before
+
+
+async def _release_drives(agent: Agent) -> None:
+    deadline = time.monotonic() + _MOST_S
+    while _held(agent) and time.monotonic() < deadline:
+        await agent.look(None)
+        await asyncio.sleep(_LOOK_S)
+
+
+def _held(agent: Agent) -> list[DriveId]:
+    """Return the drives that still have limits of the agent's."""
+    return [drive for drive, known in agent.state.drives.items() if known.sent.limits is not None]

@@ -1,0 +1,106 @@
+"""The agent as a process: its start, its signals, and what it tells the service manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+from collections.abc import Callable
+
+from iokeel.config.reload import for_running
+from iokeel.config.settings import Config
+from iokeel.daemon import Agent
+from iokeel.errors import ConfigError
+from iokeel.host.cgroup.groups import Cgroups
+from iokeel.host.service_manager import ServiceManager
+from iokeel.hypervisors.qmp.source import QmpSource
+from iokeel.hypervisors.source import Source
+from iokeel.report.prometheus import Metrics
+from iokeel.state_store import StateStore
+
+log = logging.getLogger(__name__)
+
+# A tick makes many objects and drops as many old ones at its end, but hardly any cycle. A garbage
+# collection in between would go through all of them in vain: 0.1 s with 5,000 drives. So one only
+# begins once this many objects have been made and not dropped, and so many more for each drive.
+_OBJECTS, _OBJECTS_A_DRIVE = 100_000, 100
+
+
+def sources_of(config: Config, store: StateStore) -> list[Source]:
+    """Return the sources of VMs, not running yet. QMP's may have VMs after a reload."""
+    sources: list[Source] = []
+    if config.libvirt.enabled:
+        from iokeel.hypervisors.libvirt.source import LibvirtSource
+
+        sources.append(LibvirtSource(config.libvirt.uri, config.classes, store.policies))
+    sources.append(QmpSource(config.vms))
+    return sources
+
+
+async def run_agent(config: Config, read: Callable[[], Config]) -> None:
+    """Run an agent until SIGTERM or SIGINT, which stop it cleanly. SIGHUP reads the configuration.
+
+    read: returns the configuration as it is then, or raises ConfigError.
+    Raises IokeelError if it can't start: another agent runs, or its folders can't be used.
+    """
+    loop = asyncio.get_running_loop()
+    store = StateStore(config.agent.state_dir)
+    with store.lock():
+        config = store.keep_tables(config)
+        agent = Agent(config, sources_of(config, store), store, Metrics(), cgroups=Cgroups(store))
+        service = Service(agent, read)
+        task = asyncio.create_task(agent.run())
+
+        def stop() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)  # more of them don't cut it short
+            service.manager.stopping()
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(signal.SIGHUP, lambda: agent.spawn(service.reload()))
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+class Service:
+    """An agent, its configuration's source, and its service manager."""
+
+    def __init__(self, agent: Agent, read: Callable[[], Config]) -> None:
+        self.agent = agent
+        self.manager = ServiceManager()
+        self._read = read
+        self._refused = ""
+        agent.on_tick = self._after_tick
+        _collect_seldom(0)
+
+    async def reload(self) -> None:
+        """Read the configuration again. A bad one changes nothing, and is told."""
+        with self.manager.reloading():
+            try:
+                config, waiting = for_running(self.agent.config, self._read())
+            except ConfigError as error:
+                self.agent.metrics.errors["config"] += 1
+                self._refused = f"; the configuration stays as it was: {error}"
+                log.error("the configuration stays as it was: %s", error)
+                return
+            await self.agent.reconfigure(config)
+        self._refused = ""
+        logging.getLogger().setLevel(config.agent.log_level.upper())
+        log.info("the configuration was read again")
+        if waiting:
+            log.warning("%s: takes a restart of the agent", ", ".join(waiting))
+
+    def _after_tick(self) -> None:
+        vms, drives = self.agent.vms(), self.agent.state.drives
+        _collect_seldom(len(drives))
+        held = sum(drive.sent.limits is not None for drive in drives.values())
+        self.manager.alive(f"VMs: {len(vms)}, drives with limits: {held}{self._refused}")
+
+
+def _collect_seldom(drives: int) -> None:
+    gc.set_threshold(_OBJECTS + _OBJECTS_A_DRIVE * drives, 20, 50)

@@ -1,0 +1,162 @@
+"""A drive's state, and a domain's policy, as texts of the state file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from iokeel.core.curve import CostCurve
+from iokeel.core.drive.mix import Mix
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import MOST_BURST_SECONDS, DomainPolicy, DrivePolicy, checked
+from iokeel.core.state import Credit, DriveState, Pricing, Sent, VmPart
+from iokeel.errors import CurveError, PolicyError
+
+#: Raised by a text that the agent didn't write.
+NOT_OURS = (msgspec.DecodeError, ValueError, TypeError, CurveError, PolicyError)
+
+_CURVES = {"cost_read", "cost_write"}
+_LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
+
+
+class Kept(NamedTuple):
+    """The part of a drive's state that is saved."""
+
+    policy: DrivePolicy | None
+    tenant: str | None
+    storage: str | None
+    sent: ThrottleLimits | None
+    replaced: ThrottleLimits | None
+    found: ThrottleLimits | None
+    credit_seconds: int
+    credit_open: bool
+    granted_seconds: float
+    priced_for: Mix | None
+    vm: VmPart | None
+
+
+def kept_of(known: DriveState) -> Kept:
+    """Return the part of a drive's state that is saved."""
+    return Kept(
+        known.policy,
+        known.tenant,
+        known.storage,
+        known.sent.limits,
+        known.sent.replaced,
+        known.sent.found,
+        round(known.credit.seconds),
+        known.credit.open,
+        known.sent.credit_s,
+        known.pricing.mix,
+        None if known.vm is None else known.vm._replace(credit=_whole(known.vm.credit)),
+    )
+
+
+def _whole(credit: Credit) -> Credit:
+    """Return a credit in whole seconds, because each change is written."""
+    return credit._replace(seconds=float(round(credit.seconds)))
+
+
+#: A curve's points, or a number.
+_Value = int | list[tuple[int, float]]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_BURST_SECONDS)]
+
+
+class _Row(msgspec.Struct):
+    """The same as JSON: limits by field, without those that are None."""
+
+    sent: dict[str, _Value]
+    replaced: dict[str, _Value] | None
+    found: dict[str, _Value] | None
+    credit_seconds: _Seconds
+    credit_open: bool
+    granted_seconds: _Seconds
+    priced_for: Mix | None
+    policy: DrivePolicy | None = None  # a row of an older version has none
+    tenant: str | None = None
+    storage: str | None = None
+    vm: VmPart | None = None
+
+
+_ROWS = msgspec.json.Decoder(_Row)
+
+
+def text_of(kept: Kept) -> str:
+    """Return a drive's state as a text."""
+    row = _Row(
+        _values(kept.sent) or {},
+        _values(kept.replaced),
+        _values(kept.found),
+        kept.credit_seconds,
+        kept.credit_open,
+        kept.granted_seconds,
+        kept.priced_for,
+        kept.policy,
+        kept.tenant,
+        kept.storage,
+        kept.vm,
+    )
+    return msgspec.json.encode(row).decode()
+
+
+def state_of(text: str) -> DriveState:
+    """Return a drive's state. Raises NOT_OURS."""
+    row = _ROWS.decode(text)
+    if row.policy is not None:
+        checked(row.policy, "the saved policy")
+    if row.vm is not None:
+        checked(row.vm.policy, "the saved policy of the VM")
+    return DriveState(
+        policy=row.policy,
+        storage=row.storage,
+        tenant=row.tenant,
+        credit=Credit(row.credit_seconds, row.credit_open),
+        pricing=Pricing(mix=row.priced_for),
+        sent=Sent(
+            limits=_limits(row.sent),
+            replaced=_limits(row.replaced),
+            found=_limits(row.found),
+            credit_s=row.granted_seconds,
+        ),
+        vm=row.vm,
+    )
+
+
+_POLICIES = msgspec.json.Decoder(DomainPolicy)
+
+
+def policy_text(policy: DomainPolicy) -> str:
+    """Return a domain's policy as a text."""
+    return msgspec.json.encode(policy).decode()
+
+
+def policy_of(text: str) -> DomainPolicy:
+    """Return a domain's policy. Raises NOT_OURS."""
+    policy = _POLICIES.decode(text)
+    for each in (*policy.drives.values(), policy.default, policy.vm):
+        if each is not None:
+            checked(each, "the saved policy")
+    return policy
+
+
+def _values(limits: ThrottleLimits | None) -> dict[str, _Value] | None:
+    if limits is None:
+        return None
+    return {
+        name: list(value.points) if isinstance(value, CostCurve) else value
+        for name, value in zip(limits._fields, limits, strict=True)
+        if value is not None
+    }
+
+
+def _limits(values: Mapping[str, _Value] | None) -> ThrottleLimits | None:
+    if values is None:
+        return None
+    numbers = {name: n for name, n in values.items() if isinstance(n, int)}
+    curves = {name: CostCurve(tuple(n)) for name, n in values.items() if isinstance(n, list)}
+    if any(n < _LEAST.get(name, 1) for name, n in numbers.items()) or curves.keys() - _CURVES:
+        raise ValueError(f"limits {values}")
+    limits = UNLIMITED.with_fields(numbers)
+    return limits._replace(cost_read=curves.get("cost_read"), cost_write=curves.get("cost_write"))

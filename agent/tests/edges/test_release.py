@@ -1,0 +1,122 @@
+"""`iokeel agent --release` and `--check`, as an operator types them before and after an agent."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testing.agents import Agent, iokeel, start_qemu
+from testing.qmp_client import QmpClient
+from testing.waiting import eventually
+
+BEFORE = 123
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def qemu(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A QEMU with two drives, of which an operator has limited one, and its monitor."""
+    process, path = start_qemu(folder)
+    try:
+        set_iops(path, BEFORE)
+        yield process, path
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def socket(qemu: tuple[subprocess.Popen[bytes], Path]) -> Path:
+    return qemu[1]
+
+
+def agent_of(folder: Path, socket: Path) -> Agent:
+    drives = "".join(f"[vm.drives.{target}]\nlimit = 800\n" for target in ("vda", "vdb"))
+    return Agent(folder, f'[[vm]]\nname = "db1"\nsocket = "{socket}"\n{drives}')
+
+
+def iops(socket: Path) -> dict[str, int]:
+    """Return the limits that QEMU itself has, while no agent runs."""
+    with QmpClient(socket) as qemu:
+        found = {b["qdev"].split("/")[-2]: b["inserted"] for b in qemu.ask("query-block")}
+    return {target: drive["iops"] for target, drive in found.items()}
+
+
+def set_iops(socket: Path, iops: int) -> None:
+    """Limit vda by hand."""
+    none = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
+    with QmpClient(socket) as qemu:
+        qemu.ask("block_set_io_throttle", device="d-vda", iops=iops, **none)
+
+
+def limit(agent: Agent) -> None:
+    """Have an agent limit both drives."""
+    eventually(lambda: agent.says("db1/vda: limits set") and agent.says("db1/vdb: limits set"))
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_released_drives_have_their_former_limits(
+    folder: Path, socket: Path, end: signal.Signals
+) -> None:
+    with agent_of(folder, socket) as agent:
+        limit(agent)
+        refused = iokeel("agent", "--release", "--config", agent.config)
+        assert refused.status == 2
+        assert "another agent runs with this state_dir; stop it first" in refused.complaint
+        agent.stop(end)
+    assert BEFORE not in iops(socket).values()
+    done = iokeel("agent", "--release", "--config", agent.config)
+    assert (done.status, done.err) == (0, "")
+    assert done.out == "2 drives have their former limits again\n"
+    assert iops(socket) == {"vda": BEFORE, "vdb": 0}
+    again = iokeel("agent", "--release", "--config", agent.config)
+    assert again.out == "0 drives have their former limits again\n"
+
+
+def test_limits_that_were_set_by_hand_since_stay(folder: Path, socket: Path) -> None:
+    with agent_of(folder, socket) as agent:
+        limit(agent)
+        agent.stop()
+    set_iops(socket, 77)
+    assert iokeel("agent", "--release", "--config", agent.config).status == 0
+    assert iops(socket) == {"vda": 77, "vdb": 0}
+
+
+def test_a_qemu_that_hangs_is_named_and_released_later(
+    folder: Path, qemu: tuple[subprocess.Popen[bytes], Path]
+) -> None:
+    process, socket = qemu
+    with agent_of(folder, socket) as agent:
+        limit(agent)
+        agent.stop()
+    process.send_signal(signal.SIGSTOP)
+    done = iokeel("agent", "--release", "--config", agent.config)
+    assert done.status == 1
+    assert "db1/vda, db1/vdb: not given back" in done.err.splitlines()[-1]
+    process.send_signal(signal.SIGCONT)
+    assert iokeel("agent", "--release", "--config", agent.config).status == 0
+    assert iops(socket) == {"vda": BEFORE, "vdb": 0}
+
+
+def test_a_good_configuration_is_checked_without_a_word(folder: Path) -> None:
+    agent = Agent(folder, "[classes.mine]\nlimit = 5\n")
+    done = iokeel("agent", "--check", "--config", agent.config)
+    assert (done.status, done.out, done.err) == (0, "", "")
+    assert not agent.state.exists()
+
+
+def test_a_bad_configuration_is_told_by_a_check(folder: Path) -> None:
+    agent = Agent(folder, "[clases.mine]\nlimit = 5\n")
+    done = iokeel("agent", "--check", "--config", agent.config)
+    assert done.status == 2
+    assert "did you mean 'classes'" in done.complaint

@@ -1,0 +1,308 @@
+"""The agent as a service: SIGHUP, and what it tells the service manager."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iokeel.host.service_manager import ServiceManager
+from testing.agents import Agent, http, start_qemu
+from testing.waiting import eventually
+from tests.edges.conftest import VM
+
+READ_AGAIN = "the configuration was read again"
+STAYS = "the configuration stays as it was: "
+GOLD = '<policy xmlns="urn:iokeel:policy:1" class="platinum"/>'
+
+
+class Service(Agent):
+    """An agent that a service manager has started: this one, which writes down what it is told."""
+
+    def __init__(self, folder: Path, tables: str) -> None:
+        super().__init__(folder, tables)
+        self.tables = tables
+        self.told: list[list[str]] = []
+        self.status = ""
+        self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.manager.bind(str(folder / "notify"))
+        self.manager.setblocking(False)
+
+    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+        environment = {**os.environ, "NOTIFY_SOCKET": str(self.folder / "notify")}
+        return subprocess.Popen(command, env=environment, **options)
+
+    def receive(self) -> None:
+        """Take the manager's messages."""
+        while True:
+            try:
+                lines = self.manager.recv(65536).decode().splitlines()
+            except BlockingIOError:
+                return
+            self.told.append(lines)
+            for line in lines:
+                name, _, value = line.partition("=")
+                self.status = value if name == "STATUS" else self.status
+
+    def has_status(self, text: str) -> None:
+        """Wait until this is the last STATUS."""
+
+        def is_so() -> bool:
+            self.receive()
+            return self.status == text
+
+        eventually(is_so, what=f"STATUS={text} is told")
+
+    def says_to_manager(self, line: str) -> bool:
+        """Return whether the last messages have a line, and forget those up to it."""
+        self.receive()
+        for number, lines in enumerate(self.told):
+            if any(re.fullmatch(line, each) for each in lines):
+                del self.told[: number + 1]
+                return True
+        return False
+
+    def hears(self, line: str) -> None:
+        """Wait until the manager is told a line, a regular expression."""
+        eventually(lambda: self.says_to_manager(line), what=f"{line} is told")
+
+    def reload(self, old: str, new: str) -> None:
+        """Change the configuration, send SIGHUP, and wait until that is done."""
+        text = self.config.read_text()
+        assert old in text
+        self.config.write_text(text.replace(old, new))
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Send SIGHUP, and wait until the agent is ready again."""
+        self.send(signal.SIGHUP)
+        self.hears("RELOADING=1")
+        self.hears("READY=1")
+
+    def limit(self) -> int | None:
+        """Return the limit of db1/vda that the agent goes by."""
+        limit: int | None = self.drive("db1")["limit_iops"]
+        return limit
+
+    def iops(self) -> int:
+        """Return the bound on requests that is in force on db1/vda."""
+        iops: int = self.drive("db1")["limits_in_force"]["iops_total"]
+        return iops
+
+
+@pytest.fixture
+def service(vm: str, short_folder: Path, tmp_path: Path) -> Iterator[Service]:
+    """A service with one VM that has limits."""
+    folder = short_folder / tmp_path.name
+    folder.mkdir()
+    with Service(folder, vm) as running:
+        eventually(lambda: running.ask("/v1/vms"), what="the VM is found")
+        eventually(lambda: running.drive("db1")["limits_in_force"], what="limits are set")
+        yield running
+    running.manager.close()
+
+
+def test_ready_is_told_once_after_a_tick(service: Service) -> None:
+    service.hears("READY=1")
+    service.has_status("VMs: 1, drives with limits: 1")
+    for _ in range(2):
+        service.hears("WATCHDOG=1")
+    assert service.metrics()["iokeel_agent_tick_seconds_count"] >= 2
+    assert service.says_to_manager("READY=1") is False
+
+
+def test_stopping_is_told(service: Service) -> None:
+    assert service.stop() == 0
+    service.hears("STOPPING=1")
+
+
+def test_a_manager_that_is_gone_ends_nothing(service: Service) -> None:
+    (service.folder / "notify").unlink()
+    ticks = service.metrics()["iokeel_agent_tick_seconds_count"]
+    eventually(
+        lambda: service.metrics()["iokeel_agent_tick_seconds_count"] >= ticks + 2,
+        what="it ticks on",
+    )
+    (service.folder / "notify").mkdir()
+    ticks = service.metrics()["iokeel_agent_tick_seconds_count"]
+    eventually(
+        lambda: service.metrics()["iokeel_agent_tick_seconds_count"] >= ticks + 2,
+        what="it ticks on",
+    )
+    assert "Traceback" not in service.log()
+
+
+def test_a_manager_that_reads_nothing_holds_nothing_up(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "s"))
+        manager.setblocking(False)
+        service = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "s")})
+        for number in range(2000):  # more than its queue holds
+            service.alive(str(number))
+        told = []
+        while True:
+            try:
+                told.append(manager.recv(4096))
+            except BlockingIOError:
+                break
+        assert told[0] == b"WATCHDOG=1\nREADY=1\nSTATUS=0"
+        assert 1 < len(told) < 2000
+        service.alive("1999")
+        assert manager.recv(4096) == b"WATCHDOG=1\nSTATUS=1999"
+
+
+def test_ready_is_told_again_if_nobody_heard_it(tmp_path: Path) -> None:
+    service = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "s")})
+    service.alive("one\ntwo")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "s"))
+        service.alive("one\nFDSTORE=1")
+        assert manager.recv(4096) == b"WATCHDOG=1\nREADY=1\nSTATUS=one FDSTORE=1"
+        with service.reloading():
+            assert re.fullmatch(rb"RELOADING=1\nMONOTONIC_USEC=\d+", manager.recv(4096))
+            service.alive("one\nFDSTORE=1")
+            assert manager.recv(4096) == b"WATCHDOG=1"
+        service.alive("one\nFDSTORE=1")
+        assert manager.recv(4096) == b"WATCHDOG=1\nREADY=1"
+
+
+@pytest.mark.parametrize("address", ["", "@", "/", "a\0b", "x" * 4096])
+def test_an_address_that_is_none_is_let_be(address: str) -> None:
+    service = ServiceManager({"NOTIFY_SOCKET": address})
+    service.alive("works")
+    service.stopping()
+
+
+# Reloads
+
+
+def test_good_configuration_is_taken_over_by_the_same_agent(service: Service) -> None:
+    before = service.iops()
+    service.reload("limit = 400", "limit = 900")
+    assert service.says(READ_AGAIN)
+    eventually(lambda: service.limit() == 900, what="the new limit is the policy's")
+    eventually(lambda: service.iops() > before, what="the new limit is in force")
+    assert service.metrics()["iokeel_agent_reconnects_total"] == 0
+
+
+def test_bad_configuration_changes_nothing_and_is_told(service: Service) -> None:
+    before = service.drive("db1")["limits_in_force"]
+    service.reload("limit = 400", "limit = 900\nlimt = 1")
+    wrong = f"{service.config}, [[vm]] 1, [vm.drives.vda] limt: not known; did you mean 'limit'?"
+    service.has_status(f"VMs: 1, drives with limits: 1; {STAYS}{wrong}")
+    assert service.log().count(STAYS + wrong) == 1
+    assert service.limit() == 400
+    assert service.drive("db1")["limits_in_force"] == before
+    assert service.metrics()['iokeel_agent_errors_total{kind="config"}'] == 1
+    service.reload("limt = 1", "")
+    service.has_status("VMs: 1, drives with limits: 1")
+    eventually(lambda: service.limit() == 900, what="the corrected limit")
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b"[agent"])
+def test_a_file_that_cannot_be_read_changes_nothing(
+    service: Service, content: bytes | None
+) -> None:
+    if content is None:
+        service.config.unlink()
+    else:
+        service.config.write_bytes(content)
+    service.hang_up()
+    assert service.says(STAYS + str(service.config))
+    assert service.limit() == 400
+
+
+def test_settings_of_the_start_are_kept_and_told(service: Service) -> None:
+    other = service.folder / "other.sock"
+    service.reload("[agent]\n", "[agent]\ntick_seconds = 2.0\n")
+    assert service.says("[agent] tick_seconds: takes a restart of the agent")
+    service.reload(str(service.socket), str(other))
+    assert service.says("[agent] socket, [agent] tick_seconds: takes a restart of the agent")
+    assert service.answers()
+    assert not other.exists()
+
+
+def test_virtual_machines_come_and_go(service: Service, short_folder: Path) -> None:
+    folder = service.folder / "second"
+    folder.mkdir()
+    qemu, path = start_qemu(folder)
+    try:
+        second = VM.format(path).replace("db1", "db2")
+        service.reload("[[vm]]", f"{second}\n[[vm]]")
+        eventually(
+            lambda: service.drive("db2")["limits_in_force"]["iops_total"], what="it has limits"
+        )
+        service.reload(second, "")
+        assert [vm["domain"] for vm in service.ask("/v1/vms")] == ["db1"]
+        assert service.limit() == 400
+        assert service.metrics()["iokeel_agent_reconnects_total"] == 0
+    finally:
+        qemu.kill()
+        qemu.communicate()
+
+
+def test_virtual_machine_at_another_socket_is_another(service: Service) -> None:
+    folder = service.folder / "second"
+    folder.mkdir()
+    qemu, path = start_qemu(folder)
+    try:
+        (old,) = re.findall('socket = "(.*qmp.*)"', service.config.read_text())
+        service.reload(old, str(path))
+        eventually(
+            lambda: service.drive("db1")["limits_in_force"]["iops_total"], what="it has limits"
+        )
+        assert service.says("VM db1: connected, 2 drives")
+        assert service.log().count("VM db1: connected, 2 drives") == 2
+    finally:
+        qemu.kill()
+        qemu.communicate()
+
+
+def test_tenants_and_storages_are_taken_over_and_stay_when_they_go(service: Service) -> None:
+    tenant = "[tenants.acme]\nlimit = 300\n"
+    service.reload("[[vm]]", f"{tenant}[[vm]]")
+    eventually(lambda: service.drive("db1")["allowed_iops"] == 300, what="the tenant's limit")
+    service.reload(tenant, "")
+    eventually(lambda: service.says("[tenants.acme]: has gone"), what="it is told")
+    ticks = service.metrics()["iokeel_agent_tick_seconds_count"]
+    eventually(
+        lambda: service.metrics()["iokeel_agent_tick_seconds_count"] >= ticks + 2,
+        what="it ticks on",
+    )
+    assert service.drive("db1")["allowed_iops"] == 300
+    service.reload("[[vm]]", "[tenants.acme]\n[[vm]]")
+    eventually(lambda: service.drive("db1")["allowed_iops"] == 400, what="an empty table lifts it")
+    service.reload("[[vm]]", '[storage.fast]\ndrives = ["db1/*"]\ncapacity = 5000\n[[vm]]')
+    eventually(lambda: service.drive("db1")["storage"] == "fast", what="it is on the storage")
+    (fast,) = [each for each in service.ask("/v1/storages") if each["storage"] == "fast"]
+    assert fast["capacity_iops"] == 5000
+
+
+def test_curve_is_taken_over(service: Service) -> None:
+    before = service.drive("db1")["limits_in_force"]
+    service.reload("[[vm]]", '[curve]\nread = [["4k", 4.0], ["64k", 40.0]]\n[[vm]]')
+    eventually(
+        lambda: service.drive("db1")["limits_in_force"] != before, what="limits by the new curve"
+    )
+
+
+def test_classes_are_taken_over(service: Service) -> None:
+    xml = f"<domain><name>db9</name><metadata>{GOLD}</metadata></domain>".replace('"', "'")
+    message = f'{{"domain": "db9", "operation": "prepare", "xml": "{xml}"}}'.encode()
+    assert '"ok": false' in http(service.socket, "POST", "/v1/hook", message)[2]
+    service.reload("[[vm]]", "[classes.platinum]\nlimit = 5\n[[vm]]")
+    assert '"ok": true' in http(service.socket, "POST", "/v1/hook", message)[2]
+
+
+def test_log_level_is_taken_over(service: Service) -> None:
+    service.reload("[agent]\n", '[agent]\nlog_level = "error"\n')
+    assert not service.says(READ_AGAIN)
+    service.reload('log_level = "error"', 'log_level = "info"')
+    assert service.says(READ_AGAIN)
