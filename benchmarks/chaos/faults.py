@@ -50,31 +50,25 @@ def carry_out(chaos: ChaosHost, faults: Sequence[Fault], say: Callable[[str], No
         done.result()
 
 
-# The agent
+# The agent and libvirtd
 
 
-@contextmanager
-def _agent_killed(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-    with chaos.journal.during(chaos.journal.out, RECONNECT_S):
-        chaos.agent.stop(signal.SIGKILL)
-        yield
-        chaos.agent.start()
+def _out(
+    begin: Callable[[ChaosHost], object], end: Callable[[ChaosHost], object], settles_s: float
+) -> Make:
+    """Return a fault in which the agent or libvirtd is out of service.
 
+    settles_s: how long the agent takes to find its guests again.
+    """
 
-@contextmanager
-def _agent_ended(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-    with chaos.journal.during(chaos.journal.out, RECONNECT_S):
-        chaos.agent.stop()
-        yield
-        chaos.agent.start()
+    @contextmanager
+    def make(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
+        with chaos.journal.during(chaos.journal.out, settles_s):
+            begin(chaos)
+            yield
+            end(chaos)
 
-
-@contextmanager
-def _agent_hangs(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-    with chaos.journal.during(chaos.journal.out):
-        chaos.agent.signal(signal.SIGSTOP)
-        yield
-        chaos.agent.signal(signal.SIGCONT)
+    return make
 
 
 @contextmanager
@@ -124,25 +118,6 @@ def _clock_steps(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
     chaos.agent.step_clock(0)
 
 
-# libvirtd
-
-
-@contextmanager
-def _libvirtd_killed(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-    with chaos.journal.during(chaos.journal.out, RECONNECT_S):
-        chaos.host.kill_libvirtd()
-        yield
-        chaos.host.start_libvirtd()
-
-
-@contextmanager
-def _libvirtd_hangs(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-    with chaos.journal.during(chaos.journal.out, RECONNECT_S):
-        chaos.host.signal_libvirtd(signal.SIGSTOP)
-        yield
-        chaos.host.signal_libvirtd(signal.SIGCONT)
-
-
 @contextmanager
 def _limits_by_hand(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
     iops = _pick((0, 50, 5000), draw)
@@ -174,16 +149,9 @@ def _guest_suspended(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[No
 
 @contextmanager
 def _guest_saved(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-    saved = guest.folder / f"{guest.name}.saved"
     guest.read_clock()
-    # libvirt restores the limits that it knows, but no curve.
-    lifted = chaos.journal.unsettled[guest.name, "vda"] if chaos.exact else []
-    with _away(chaos, guest), chaos.journal.during(lifted):
-        chaos.host.virsh("save", guest.name, saved)
-        guest.vm.agent.close()  # that QEMU is gone
+    with _away(chaos, guest), guest.vm.saved():
         yield
-        chaos.host.virsh("restore", saved)
-    saved.unlink(missing_ok=True)
     guest.read_clock()
 
 
@@ -234,15 +202,33 @@ def _pick(of: Sequence[int], draw: float) -> int:
 
 
 KINDS: dict[str, Make] = {
-    "agent killed": _agent_killed,
-    "agent ended": _agent_ended,
-    "agent hangs": _agent_hangs,
+    "agent killed": _out(
+        lambda chaos: chaos.agent.stop(signal.SIGKILL),
+        lambda chaos: chaos.agent.start(),
+        RECONNECT_S,
+    ),
+    "agent ended": _out(
+        lambda chaos: chaos.agent.stop(), lambda chaos: chaos.agent.start(), RECONNECT_S
+    ),
+    "agent hangs": _out(
+        lambda chaos: chaos.agent.signal(signal.SIGSTOP),
+        lambda chaos: chaos.agent.signal(signal.SIGCONT),
+        0.0,
+    ),
     "class gone": _class_gone,
     "state read-only": _state_read_only,
     "state full": _state_full,
     "clock steps": _clock_steps,
-    "libvirtd killed": _libvirtd_killed,
-    "libvirtd hangs": _libvirtd_hangs,
+    "libvirtd killed": _out(
+        lambda chaos: chaos.host.kill_libvirtd(),
+        lambda chaos: chaos.host.start_libvirtd(),
+        RECONNECT_S,
+    ),
+    "libvirtd hangs": _out(
+        lambda chaos: chaos.host.signal_libvirtd(signal.SIGSTOP),
+        lambda chaos: chaos.host.signal_libvirtd(signal.SIGCONT),
+        RECONNECT_S,
+    ),
     "limits by hand": _limits_by_hand,
     "disk plugged": _disk_plugged,
     "guest suspended": _guest_suspended,

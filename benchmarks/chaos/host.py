@@ -209,9 +209,11 @@ def chaos_host(*, exact: bool, broken: bool, seed: int, guests: int = 2) -> Iter
                 chaos.set_limit(guest, guest.limit)
                 chaos.journal.limits[guest.name, "vdb"].append((time.time(), PLUGGED_LIMIT))
             for guest in booted:
-                eventually(lambda name=guest.name: chaos.agent.drive(name)["limits_in_force"])  # type: ignore[misc]
-            for number, guest in enumerate(booted):
                 stack.enter_context(guest.monitor)
+                # By QEMU's word: the agent reports limits as soon as it has decided on them.
+                eventually(guest.monitor.sees_limits)
+                guest.monitor.looks.clear()
+            for number, guest in enumerate(booted):
                 guest.start_load(Random(f"{seed} {number}"))
             yield chaos
 

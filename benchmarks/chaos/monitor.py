@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from benchmarks.demo.limits_in_force import Limits, group_limits
 from testing.qmp_client import QmpClient, QmpError
+from testing.sampler import Sampler
 
 _INTERVAL_S = 0.1
 _CONNECT_S = 0.5
@@ -29,26 +28,18 @@ class Look(NamedTuple):
     limits: Mapping[str, Limits]
 
 
-class Monitor:
-    """Looks at a guest's QEMU from a thread of its own. A context manager.
-
-    looks: what it saw so far.
-    """
+class Monitor(Sampler):
+    """Looks at a guest's QEMU. looks: what it saw so far."""
 
     def __init__(self, socket: Path) -> None:
+        super().__init__()
         self.looks: list[Look] = []
         self._socket = socket
-        self._stop = threading.Event()
-        self._threads = ThreadPoolExecutor(1)
 
-    def __enter__(self) -> Self:
-        self._running = self._threads.submit(self._run)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop looking, and raise what went wrong with it."""
-        self._stop.set()
-        self._running.result()
+    def sees_limits(self) -> bool:
+        """Return whether each drive had limits when it looked last."""
+        limits = self.looks[-1].limits.values() if self.looks else ()
+        return bool(limits) and all(map(any, limits))
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -10,7 +10,7 @@
 - **Guests**: each runs, unless it was stopped.
 
 What a hand changed is excused until the agent has had its time, and so is a disk that was just
-plugged in, and a curve that a guest was restored without. Such samples are counted apart.
+plugged in. Such samples are counted apart.
 """
 
 from __future__ import annotations

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import libvirt
 import libvirt_qemu
@@ -23,6 +21,7 @@ import numpy as np
 
 from benchmarks.demo.fio_log import Completions, Floats
 from iokeel.core.curve import DEFAULT_MODEL
+from testing.sampler import Sampler
 
 _INTERVAL_S = 0.2
 UNANSWERED_S = 0.5
@@ -138,8 +137,8 @@ def _cost(curve: Curve, size: Floats) -> Floats:
     return np.asarray(np.interp(size, sizes, costs))
 
 
-class Watch:
-    """Looks at guests' drive vda several times a second, from a thread of its own.
+class Watch(Sampler):
+    """Looks at guests' drive vda several times a second.
 
     samples: the limits in force, by guest. begun_s: when each guest's load began, in seconds of
     the epoch.
@@ -147,23 +146,17 @@ class Watch:
 
     def __init__(self, uri: str, names: Sequence[str], *, exact: bool) -> None:
         """uri: libvirt's. exact: QEMU has the patches, so it may have cost curves as well."""
+        super().__init__()
         self.samples: dict[str, list[Sample]] = {name: [] for name in names}
         self.begun_s: dict[str, float] = {}
         self._read = _read_exact if exact else _read
         self._connection = libvirt.open(uri)
         self._domains = {name: self._connection.lookupByName(name) for name in names}
         self._requests = {name: _requests(domain) for name, domain in self._domains.items()}
-        self._stop = threading.Event()
-        self._threads = ThreadPoolExecutor(1)
 
-    def __enter__(self) -> Self:
-        self._running = self._threads.submit(self._run)
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *reason: object) -> None:
         """Stop looking. Raises libvirtError if it failed meanwhile."""
-        self._stop.set()
-        self._running.result()
+        super().__exit__(*reason)
         self._connection.close()
 
     def _run(self) -> None:

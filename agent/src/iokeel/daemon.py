@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
-import signal
 import time
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from iokeel.config.reload import carried_over
 from iokeel.config.settings import Config
 from iokeel.core.backstop import vm_orders
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
@@ -22,16 +21,17 @@ from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
 from iokeel.core.state import NEW, DriveState, State
-from iokeel.errors import DriveGone, IokeelError, LimitsRejected
+from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
 from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.notices import Notices
 from iokeel.outcomes import Outcomes
+from iokeel.report.history import History
 from iokeel.report.http import Api, serve
 from iokeel.report.prometheus import Metrics
-from iokeel.report.snapshot import Known, Snapshot, snapshot_of
+from iokeel.report.snapshot import Known, Snapshot, series_values, snapshot_of
 from iokeel.state_store import StateStore
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,10 @@ _BOUND_AGAIN_S = 10
 
 @dataclass
 class Agent:
-    """The running agent: its sources, the law's state, and its errors."""
+    """The running agent: its sources, the law's state, and its errors.
+
+    on_tick: called after each tick.
+    """
 
     config: Config
     sources: list[Source]
@@ -54,7 +57,10 @@ class Agent:
     state: State = field(default_factory=State)
     storages: DriveStorages = field(init=False)
     cgroups: Cgroups | None = None
+    releasing: bool = False  # as if no VM had a policy
+    on_tick: Callable[[], None] = lambda: None
     outcomes: Outcomes = field(init=False)
+    history: History = field(default_factory=History)
     _changed: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
@@ -107,7 +113,13 @@ class Agent:
         for source in self.sources:
             source.on_change = self._on_change
         async with contextlib.AsyncExitStack() as stack:
-            api = Api(self.config.classes, self.snapshot, self.announce, self.metrics)
+            api = Api(
+                lambda: self.config.classes,
+                self.snapshot,
+                self.announce,
+                self.metrics,
+                self.history,
+            )
             await stack.enter_async_context(serve(api, self.config.agent))
             followers = [asyncio.create_task(source.run()) for source in self.sources]
             watcher = asyncio.create_task(self._look_at_changes())
@@ -119,6 +131,21 @@ class Agent:
                 for task in followers:
                     task.cancel()
                 await asyncio.gather(watcher, *followers, return_exceptions=True)
+
+    async def reconfigure(self, config: Config) -> None:
+        """Go on with another configuration, with the next tick.
+
+        What only a start reads has to be the same in both (config/reload.py).
+        """
+        async with self._looking:
+            old = self.config
+            self.config = await asyncio.to_thread(self.store.keep_tables, config)
+            self.state = carried_over(self.state, old, self.config)
+            self._notices.gone = dict(self.config.gone)
+            self._moved = True
+            for source in self.sources:
+                source.configure(self.config)
+            await self.storages.configure(self.config.storages, self._sample_timeout_s)
 
     def remember(self) -> None:
         """Begin with the state that an earlier agent has saved."""
@@ -144,7 +171,7 @@ class Agent:
             self.metrics.errors["config"] += self._notices.tell_gone(self.state)
             self._moved = self._moved or bool(orders)
             if domains is None:
-                self._bound_cgroups(now_ns, partial=self._is_unsure())
+                self._bound_cgroups(now_ns, partial=self._unread_vms() != set())
             changed = [
                 drive
                 for drive in drives
@@ -153,17 +180,13 @@ class Agent:
             # Saved before orders are carried out, because a restart after a crash needs them.
             if changed or orders:
                 names = {*changed, *(order.drive for order in orders)}
-                await self._save({drive: self.state.drives[drive] for drive in names})
+                await self.save({drive: self.state.drives[drive] for drive in names})
             for order in orders:
                 self._send(order)
         if self.state.suspects:
-            self._spawn(self._look_again({drive.domain for drive in self.state.suspects}))
+            self.spawn(self._look_again({drive.domain for drive in self.state.suspects}))
 
     # The cgroups beneath
-
-    def _is_unsure(self) -> bool:
-        """Return True if there may be VMs that aren't read."""
-        return any(names is None or names for names in (s.unread() for s in self.sources))
 
     def _bound_cgroups(self, now_ns: int, *, partial: bool) -> None:
         """Bring VMs' cgroups up to date, if that is due."""
@@ -172,12 +195,15 @@ class Agent:
         if self.cgroups is not None and due and not self._bounding:
             self._bounding = True
             self._bound_at_ns, self._moved = now_ns, False
-            self._spawn(self._bound_groups(partial=partial))
+            self.spawn(self._bound_groups(partial=partial))
 
     async def _bound_groups(self, *, partial: bool) -> None:
         """Keep VMs' cgroups at their drives' shares, beside the ticks."""
         assert self.cgroups is not None
         try:
+            if not self.config.cgroup.enabled:  # they may be an earlier agent's, or configuration's
+                await asyncio.to_thread(self.cgroups.restore)
+                return
             devices = {
                 drive: on
                 for drive in self.state.drives
@@ -201,10 +227,13 @@ class Agent:
                     task.result()  # a helper never ends by itself: raise what ended it
             started, cpu = time.monotonic(), time.process_time()
             await self.look(None)
+            if self.history.is_due(now_ns := time.monotonic_ns()):
+                self.history.add(now_ns, self.state.drives, series_values(self.state))
             ended = time.monotonic()
             self.metrics.tick(ended - started, time.process_time() - cpu)
+            self.on_tick()
             if ended - saved >= _SAVE_INTERVAL_S:
-                await self._save(self.state.drives, whole=True)
+                await self.save(self.state.drives, whole=True)
                 saved = ended
             due = max(due + tick_s, ended)
             await asyncio.sleep(due - ended)
@@ -253,13 +282,20 @@ class Agent:
 
     def _unread(self, seen: Collection[DriveId]) -> list[DriveId]:
         """Return the drives that aren't seen, but whose VMs may run."""
-        vms, unread = self.vms(), [source.unread() for source in self.sources]
+        missing = self.state.drives.keys() - seen
+        if not missing:
+            return []
+        vms, unread = self.vms(), self._unread_vms()
         return [
             drive
-            for drive in self.state.drives.keys() - seen
-            if drive.domain not in vms
-            and any(names is None or drive.domain in names for names in unread)
+            for drive in missing
+            if drive.domain not in vms and (unread is None or drive.domain in unread)
         ]
+
+    def _unread_vms(self) -> Collection[str] | None:
+        """Return the names of VMs that can't be read but may run; None if any may."""
+        found = [source.unread() for source in self.sources]
+        return None if None in found else {name for names in found for name in names or ()}
 
     def _seen(
         self, domains: Collection[str] | None, counters: Mapping[DriveId, Counters]
@@ -267,20 +303,22 @@ class Agent:
         for name, vm in self.vms().items():
             if domains is not None and name not in domains:
                 continue
+            policy = None if self.releasing else vm.policy
+            tenant, promise = (policy.tenant, policy.vm) if policy else (None, None)
             for target, info in vm.drives.items():
                 drive = DriveId(name, target)
                 in_force, failed, abilities = self.outcomes.seen(drive, info)
                 yield (
                     drive,
                     DriveSeen(
-                        vm.policy.for_drive(target) if vm.policy else None,
+                        policy.for_drive(target) if policy else None,
                         counters.get(drive),
                         in_force,
                         failed,
                         abilities,
                         self.storages.of(drive),
-                        vm.policy.tenant if vm.policy else None,
-                        vm.policy.vm if vm.policy else None,
+                        tenant,
+                        promise,
                     ),
                 )
 
@@ -288,7 +326,7 @@ class Agent:
 
     def _send(self, order: SetLimits) -> None:
         self.outcomes.begun(order.drive)
-        self._spawn(self._carry_out(order))
+        self.spawn(self._carry_out(order))
 
     async def _carry_out(self, order: SetLimits) -> bool:
         """Carry out an order, and return whether that succeeded."""
@@ -313,6 +351,9 @@ class Agent:
             if order.drive.domain in source.vms():
                 await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S)
                 return
+        unread = self._unread_vms()
+        if unread is None or order.drive.domain in unread:
+            raise ConnectionLost(str(order.drive), "its guest can't be reached; its limits stay")
         raise DriveGone(str(order.drive), "its guest is no longer there")
 
     async def stop(self) -> None:
@@ -326,12 +367,14 @@ class Agent:
                 for order, succeeded in zip(orders, done, strict=True)
                 if succeeded
             }
-            await self._save({**self.state.drives, **left}, whole=True)
+            await self.save({**self.state.drives, **left}, whole=True)
             if self.cgroups is not None:
                 await asyncio.to_thread(self.cgroups.restore)
         log.info("stopped: %d drives are at their policies' static limits", len(left))
+        if lost := len(orders) - len(left):
+            log.warning("%d drives couldn't be set, and keep the limits that they have", lost)
 
-    async def _save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
+    async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         try:
             await asyncio.to_thread(self.store.save, drives, whole=whole)
         except IokeelError as error:
@@ -339,7 +382,8 @@ class Agent:
                 log.error("%s", error)
             self.metrics.errors["store"] += 1
 
-    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do work beside the ticks. An error of it is logged, and ends nothing."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -349,42 +393,3 @@ class Agent:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.metrics.errors["internal"] += 1
             log.error("internal error, please report it", exc_info=error)
-
-
-async def run_agent(config: Config) -> None:
-    """Run an agent until SIGTERM or SIGINT, which stop it cleanly.
-
-    Raises IokeelError if it can't start: another agent runs, or its folders can't be used.
-    """
-    gc.set_threshold(100_000, 20, 50)  # a tick makes many objects, and hardly any cycle
-    loop = asyncio.get_running_loop()
-    store = StateStore(config.agent.state_dir)
-    with store.lock():
-        config = store.keep_tables(config)
-        sources: list[Source] = []
-        if config.libvirt.enabled:
-            from iokeel.hypervisors.libvirt.source import LibvirtSource
-
-            sources.append(LibvirtSource(config.libvirt.uri, config.classes))
-        if config.vms:
-            from iokeel.hypervisors.qmp.source import QmpSource
-
-            sources.append(QmpSource(config.vms))
-        agent = Agent(config, sources, store, Metrics())
-        groups = Cgroups(store)
-        if config.cgroup.enabled:
-            agent.cgroups = groups
-        else:
-            groups.restore()  # from an agent that was killed
-        task = asyncio.create_task(agent.run())
-
-        def stop() -> None:
-            for number in (signal.SIGTERM, signal.SIGINT):  # more of them don't cut it short
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_IGN)
-            task.cancel()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

@@ -63,6 +63,18 @@ class ConnectionLost(IokeelError):
     """libvirtd, a QMP socket or the agent's socket doesn't answer: try again later."""
 
 
+class OutcomeUnknown(ConnectionLost):
+    """The connection was lost after something was asked, which may have been done or not."""
+
+
+class FleetRefused(IokeelError):
+    """etcd answers, but can't be used: credentials, rights, or what is stored there."""
+
+
+class NewerSchema(FleetRefused):
+    """A newer iokeel has written what is stored there; the host keeps to its floor."""
+
+
 class DriveGone(IokeelError):
     """A guest or a drive vanished between two calls, which is normal: skip it."""
 

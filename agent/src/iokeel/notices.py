@@ -17,11 +17,12 @@ log = logging.getLogger(__name__)
 class Notices:
     """Logs each change once, when it begins.
 
-    gone: tables that have gone from the configuration, with their errors (Config.gone).
+    gone: tables that have gone from the configuration, with their errors (Config.gone), and that
+    nobody was told of yet.
     """
 
     def __init__(self, gone: Mapping[tuple[str, str], IokeelError]) -> None:
-        self._gone = dict(gone)
+        self.gone = dict(gone)
         self._oversold: set[StorageId] = set()
         self._set_aside: set[DriveId | None] = set()
 
@@ -32,13 +33,13 @@ class Notices:
 
     def tell_gone(self, state: State) -> int:
         """Log the gone tables that drives name, once; return how many are new."""
-        if not self._gone:
+        if not self.gone:
             return 0
         named = {("tenants", drive.tenant) for drive in state.drives.values()}
         named |= {("storage", drive.storage) for drive in state.drives.values()}
-        new = [table for table in self._gone if table in named]
+        new = [table for table in self.gone if table in named]
         for table in new:
-            log.error("%s", self._gone.pop(table))
+            log.error("%s", self.gone.pop(table))
         return len(new)
 
     def _tell_oversold(self, state: State) -> None:

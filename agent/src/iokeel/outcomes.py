@@ -43,14 +43,15 @@ class Outcomes:
         After a failure the limits aren't known until it is time to try again. A QEMU that has
         refused a curve counts as stock QEMU: the law then makes limits that need none.
         """
-        now = time.monotonic()
-        abilities = STOCK if self._curve_again_at.get(drive, 0.0) > now else info.abilities
+        abilities, in_force = info.abilities, info.in_force
+        if drive in self._curve_again_at and self._curve_again_at[drive] > time.monotonic():
+            abilities = STOCK
         if drive in self._pending:
             return None, False, abilities
-        again_at = self._again_at.get(drive)
-        if again_at is None:
-            return info.in_force, False, abilities
-        return (info.in_force, True, abilities) if again_at <= now else (None, False, abilities)
+        if drive not in self._again_at:
+            return in_force, False, abilities
+        again = self._again_at[drive] <= time.monotonic()
+        return (in_force, True, abilities) if again else (None, False, abilities)
 
     def begun(self, drive: DriveId) -> None:
         """Note that an order is on its way."""

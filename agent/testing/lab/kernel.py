@@ -18,7 +18,7 @@ def with_io_latency() -> Path:
 
     All that a lab guest needs is built in. As root, what it is built with is installed.
     """
-    _run(Path(__file__).parents[2] / "packages", *PACKAGES)
+    _run(Path(__file__).parents[2] / "prerequisites", *PACKAGES)
     (source,) = apt.candidates(SOURCE)
 
     def build(folder: Path) -> None:

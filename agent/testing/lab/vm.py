@@ -1,6 +1,7 @@
 """A guest: a domain of a lab host, and the programs that run in it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -63,21 +64,35 @@ class Vm(Programs):
     def destroy(self) -> None:
         """Stop the guest at once, if it runs. Its definition stays."""
         self.agent.close()
-        if self.running():
+        if self.state() != "shut off":
             self.host.virsh("destroy", self.name)
 
     def shutdown(self, timeout: float = 30) -> None:
         """Ask the guest to power off, and wait until it is off. Raises TimeoutError."""
         self.host.virsh("shutdown", self.name, "--mode", "acpi")
         try:
-            eventually(lambda: not self.running(), timeout)
+            eventually(lambda: self.state() == "shut off", timeout)
         except AssertionError as error:
-            raise TimeoutError(f"{self.name} is still running after {timeout} s") from error
+            raise TimeoutError(f"{self.name} is {self.state()} after {timeout} s") from error
         self.agent.close()
+
+    @contextmanager
+    def saved(self) -> Iterator[None]:
+        """Save the running guest to a file, and restore it with a new QEMU."""
+        image = self.host.dir / f"{self.name}.saved"
+        self.host.virsh("save", self.name, image)
+        self.agent.close()  # that QEMU is gone
+        yield
+        self.host.virsh("restore", image)
+        image.unlink(missing_ok=True)
 
     def running(self) -> bool:
         """Return whether libvirt says that the guest runs."""
-        return self.host.virsh("domstate", self.name).strip() == "running"
+        return self.state() == "running"
+
+    def state(self) -> str:
+        """Return the domain's state in virsh's words; on the way down it is "in shutdown"."""
+        return self.host.virsh("domstate", self.name).strip()
 
     def attach(self, drive: DiskSpec) -> None:
         """Plug a disk into the running guest, and wait until it sees it."""

@@ -7,24 +7,25 @@ from typing import Any
 
 from iokeel.core.curve import DEFAULT_CURVE
 from testing.lab.host import Host
+from testing.machines.host import Host as Machine
 
 #: The published curve in QAPI's words.
 POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 
 
-def monitor(host: Host, command: str, **arguments: Any) -> Any:
+def monitor(host: Host | Machine, command: str, **arguments: Any) -> Any:
     """Send a QMP command to the QEMU of db1, bypassing libvirt."""
     request = json.dumps({"execute": command, "arguments": arguments})
     return json.loads(host.virsh("qemu-monitor-command", "db1", request))["return"]
 
 
-def groups(host: Host) -> list[dict[str, Any]]:
+def groups(host: Host | Machine) -> list[dict[str, Any]]:
     """Return the throttle groups of db1."""
     found: list[dict[str, Any]] = monitor(host, "query-throttle-groups")
     return found
 
 
-def exact(host: Host, limit: int, count: int = 1) -> bool:
+def exact(host: Host | Machine, limit: int, count: int = 1) -> bool:
     """Return True if `count` drives have this limit and the curve, and no other has limits."""
     limits = [group["limits"] for group in groups(host)]
     return len(limits) == count and all(
@@ -32,5 +33,6 @@ def exact(host: Host, limit: int, count: int = 1) -> bool:
         and each.get("cost-read") == each.get("cost-write") == POINTS
         and not each["bps-total"]
         and each.get("idle-credit-ms") == 10
+        and not each.get("split-size")
         for each in limits
     )

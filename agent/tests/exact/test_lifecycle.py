@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.drive.envelope import limits_for
 from testing.agents import HostAgent
 from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import Host
@@ -51,13 +54,28 @@ def test_a_guest_saved_while_requests_wait_has_its_curve_when_restored(
     host = agent.host
     eventually(lambda: exact(host, LIMIT))
     running = load(guest, "vda", 5)
-    image = host.dir / "saved"
-    host.virsh("save", "db1", image)
-    guest.agent.close()  # that QEMU is gone
-    host.virsh("restore", image)
+    with guest.saved():
+        pass
     eventually(lambda: exact(host, LIMIT))
     assert guest.wait(running, 60).status == 0, "no request was lost"
     assert eventually(lambda: agent.drive("db1"))["mode"] == "exact"
+
+
+def test_a_guest_restored_while_no_agent_runs_is_held_without_a_curve(
+    guest: Vm, agent: HostAgent
+) -> None:
+    host = agent.host
+    eventually(lambda: exact(host, LIMIT))
+    agent.stop(signal.SIGKILL)
+    with guest.saved():
+        pass
+    held = limits_for(DEFAULT_MODEL, LIMIT, overshoot_ratio=0.0)
+    (group,) = groups(host)
+    shown = group["limits"]
+    assert (shown["iops-total"], shown["iops-size"]) == (held.iops_total, held.iops_size)
+    assert not shown.get("cost-read")
+    agent.start()
+    eventually(lambda: exact(host, LIMIT))
 
 
 def test_a_snapshot_and_a_commit_while_requests_wait_leave_the_curve(

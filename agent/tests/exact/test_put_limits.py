@@ -18,7 +18,9 @@ from iokeel.core.drive.exact import exact_limits
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.domain import put_limits
+from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
 from iokeel.policy_xml.domain import Disk
+from iokeel.policy_xml.iotune import from_libvirt
 from testing.lab.qemu import binaries
 from testing.monitored import Monitored
 from testing.qmp_client import QmpError
@@ -36,6 +38,7 @@ class Handle:
     def __init__(self, qemu: Monitored) -> None:
         self.qemu = qemu
         self.seen: list[tuple[int, int, bool]] = []  # iops-total, iops-size, a curve
+        self.told: list[ThrottleLimits] = []  # by libvirt's own calls
 
     def send(self, command: str, **arguments: Any) -> None:
         self.qemu.ask(command, **arguments)
@@ -43,11 +46,13 @@ class Handle:
         self.seen += [(x["iops-total"], x["iops-size"], "cost-read" in x) for x in limits]
 
     def setThrottleGroup(self, group: str, values: dict[str, int], _flags: int) -> None:
+        self.told.append(from_libvirt(values))
         limits = {"iops-total": values["total_iops_sec"], "iops-size": values["size_iops_sec"]}
         path = f"/objects/throttle-{group}"
         self.send("qom-set", path=path, property="limits", value=limits)
 
     def setBlockIoTune(self, target: str, values: dict[str, int], _flags: int) -> None:
+        self.told.append(from_libvirt(values))
         rest = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
         if values["size_iops_sec"]:  # otherwise libvirt leaves it out
             rest["iops_size"] = values["size_iops_sec"]
@@ -86,10 +91,16 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
         qemu.end()
 
 
-def put(handle: Handle, group: str | None, limits: ThrottleLimits) -> None:
+def put(
+    handle: Handle, group: str | None, limits: ThrottleLimits, before: Fallback | None = None
+) -> Fallback | None:
+    """Put limits in force as the source does. before: the fallback as last returned from here."""
     target = "vda" if group is None else "vdb"
     disk = Disk(target, alias=target)
-    put_limits(handle, DriveId("db1", target), disk, group, limits, SERIES, None)
+    fallback = fallback_for(limits, before) if limits.cost_read is not None else None
+    new = None if fallback is None or fallback is before else fallback.limits
+    put_limits(handle, DriveId("db1", target), disk, group, limits, SERIES, None, new)
+    return fallback
 
 
 @pytest.mark.parametrize("group", [None, "limit0"])
@@ -97,8 +108,8 @@ def put(handle: Handle, group: str | None, limits: ThrottleLimits) -> None:
 def test_a_curve_comes_and_goes_with_the_limits_that_need_it(
     handle: Handle, group: str | None, back: ThrottleLimits
 ) -> None:
-    put(handle, group, EXACT)
-    put(handle, group, EXACT._replace(iops_total=500))
+    fallback = put(handle, group, EXACT)
+    put(handle, group, EXACT._replace(iops_total=500), fallback)
     put(handle, group, STOCK)
     put(handle, group, EXACT)
     needs_curve = {1000, 500}
@@ -112,9 +123,28 @@ def test_a_curve_comes_and_goes_with_the_limits_that_need_it(
 
 
 @pytest.mark.parametrize("group", [None, "limit0"])
-def test_a_curve_that_qemu_refuses_changes_nothing(handle: Handle, group: str | None) -> None:
+def test_libvirt_is_told_limits_that_hold_without_a_curve(
+    handle: Handle, group: str | None
+) -> None:
+    fallback = None
+    for rate, tells in ((1000, 1), (2000, 1), (2001, 2), (1500, 3), (3000, 3), (1499, 4)):
+        fallback = put(handle, group, EXACT._replace(iops_total=rate), fallback)
+        assert len(handle.told) == tells
+        assert handle.seen[-1] == (rate, 0, True)
+        libvirts = handle.told[-1]
+        assert libvirts.iops_total is not None
+        for size in (512, 4096, 8192, 65536, 1 << 20, 1 << 24):
+            units = max(1.0, size / (libvirts.iops_size or size))
+            assert libvirts.iops_total / units * DEFAULT_MODEL.read.cost(size) <= 1.001 * rate
+
+
+@pytest.mark.parametrize("group", [None, "limit0"])
+def test_a_curve_that_qemu_refuses_leaves_limits_that_need_none(
+    handle: Handle, group: str | None
+) -> None:
     put(handle, group, STOCK)
-    before = list(handle.seen)
     with pytest.raises(LimitsRejected, match="took no cost curve"):
         put(handle, group, EXACT._replace(iops_size=4096))
-    assert handle.seen == before
+    held = limits_for(DEFAULT_MODEL, 1000, overshoot_ratio=0.0)
+    assert handle.seen[-1] == (held.iops_total, held.iops_size, False)
+    assert all(size and not curve for iops, size, curve in handle.seen if iops)

@@ -65,6 +65,10 @@ def has_stock_limits(host: Host) -> bool:
     return bool(found.get("size_iops_sec")) and 0 < found.get("total_iops_sec", 0) <= LIMIT
 
 
+def in_force(host: Host, mode: str) -> bool:
+    return exact(host, LIMIT) if mode == "exact" else has_stock_limits(host)
+
+
 def rates(guest: Vm, seconds: int = 5) -> list[int]:
     """Return the normalized rate in each second of reads of 64 KiB, which cost 10."""
     fio = "fio --name=a --filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8 --rw=randread"
@@ -86,16 +90,13 @@ def test_a_guest_is_limited_as_the_qemu_that_runs_is_able_to(
     emulator.install(other)
     before = emulator.starts()
 
-    def in_force() -> bool:
-        return exact(host, LIMIT) if mode == "exact" else has_stock_limits(host)
-
     with HostAgent(host) as agent:
         eventually(lambda: agent.drive("db1")["mode"] == mode)
-        eventually(in_force)
+        eventually(lambda: in_force(host, mode))
         assert max(rates(guest)[1:]) <= 1.25 * LIMIT
         assert agent.drive("db1")["error"] is None
         assert agent.stop() == 0
-    assert in_force()
+    assert in_force(host, mode)
     assert max(rates(guest)[1:]) <= 1.25 * LIMIT
     assert emulator.starts() == before, "a domain's emulator is a program of its owner's"
 
@@ -117,10 +118,8 @@ def test_a_guest_that_moves_to_another_qemu_is_limited_as_that_is_able_to(
         )
         eventually(lambda: agent.drive("db1")["raw_read_iops"])
         emulator.install(other)
-        image = host.dir / "saved"
-        host.virsh("save", "db1", image)
-        guest.agent.close()  # that QEMU is gone
-        host.virsh("restore", image)
+        with guest.saved():
+            pass
         eventually(lambda: exact(host, LIMIT))
         assert guest.wait(running, 90).status == 0, "no request was lost"
         assert agent.drive("db1")["mode"] == mode

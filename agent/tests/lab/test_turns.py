@@ -2,11 +2,12 @@
 
 import fcntl
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from testing.turns import turn
+from testing.turns import Turn
 from testing.waiting import eventually
 
 
@@ -20,9 +21,10 @@ class Someone(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with turn(self.folder / "queue", self.folder / "machine", alone=self.alone):
-            self.here.set()
-            self.told.wait(60)
+        with Turn(self.folder / "queue", self.folder / "machine") as turn:
+            with turn.alone() if self.alone else nullcontext():
+                self.here.set()
+                self.told.wait(60)
 
     def go(self) -> None:
         self.told.set()
@@ -70,7 +72,8 @@ def test_one_who_is_alone_waits_and_is_not_overtaken(folder: Path) -> None:
 
 
 def test_a_failure_ends_a_turn(folder: Path) -> None:
-    with pytest.raises(ValueError, match="x"), turn(folder, folder / "machine", alone=True):
+    turn = Turn(folder / "queue", folder / "machine")
+    with pytest.raises(ValueError, match="x"), turn, turn.alone():
         raise ValueError("x")
     after = Someone(folder, alone=True)
     assert after.here.wait(60)

@@ -146,6 +146,14 @@ def test_a_class_covers_a_disk_that_is_plugged_in(guest: Vm, agent: HostAgent) -
     guest.attach(DiskSpec("vdb", make_disk(host.dir / "second.raw", 8)))
     eventually(lambda: limited(host, 1000, target="vdb"), 5)
     guest.detach("vdb")
+    set_metadata(host, "db1", '<policy class="nowhere"><drive target="vda" limit="2000"/></policy>')
+    key = 'iokeel_domain_policy_valid{domain="db1"}'
+    eventually(lambda: agent.metrics()[key] == 0)
+    agent.stop(signal.SIGKILL)
+    agent.start()
+    guest.attach(DiskSpec("vdb", host.dir / "second.raw"))
+    eventually(lambda: limited(host, 1000, target="vdb"))
+    guest.detach("vdb")
     eventually(lambda: [d["target"] for d in agent.stats("db1")[0]["drives"]] == ["vda"])
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
 

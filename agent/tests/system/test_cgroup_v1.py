@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -210,22 +212,31 @@ def test_an_agent_bounds_a_qemu_without_libvirt_and_puts_back_what_was_there(
         agents.append(Agent(short_folder, vm))
         return agents[-1].start()
 
+    def is_bound(riops: int) -> bool:
+        return bound.read_text() == f"{number} {riops}\n"
+
     try:
         (group / "cgroup.procs").write_text(str(qemu.pid))
         bound.write_text(f"{number} 90000")
         first = agent(enabled=True)
         # 4K costs 1, so that is the most reads of (400 + 200) * 1.25.
-        eventually(lambda: bound.read_text() == f"{number} 750\n", what=f"the bound\n{first.log()}")
+        eventually(partial(is_bound, 750), what=f"the bound\n{first.log()}")
         held = first.ask("/v1/vms")[0]["cgroup"]
         assert held[f"blkio.throttle.read_iops_device {number}"] == "750"
         first.stop(signal.SIGKILL)
-        assert bound.read_text() == f"{number} 750\n"
+        assert is_bound(750)
         agent(enabled=False).stop()
-        assert bound.read_text() == f"{number} 90000\n"
+        assert is_bound(90000)
         second = agent(enabled=True)
-        eventually(lambda: bound.read_text() == f"{number} 750\n", what="the bound again")
+        eventually(partial(is_bound, 750), what="the bound again")
+        for enabled, riops in (("false", 90000), ("true", 750)):
+            text = second.config.read_text()
+            table = rf"\1 {enabled}"
+            second.config.write_text(re.sub(r"(\[cgroup\]\nenabled =) \w+", table, text))
+            second.send(signal.SIGHUP)
+            eventually(partial(is_bound, riops), what=f"a bound of {riops}")
         assert second.stop() == 0
-        assert bound.read_text() == f"{number} 90000\n"
+        assert is_bound(90000)
     finally:
         for each in agents:
             each.end()

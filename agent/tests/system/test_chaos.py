@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.chaos.run import Options, run
 
-pytestmark = pytest.mark.timeout(600)
+# Alone, because it gives the agent a time to mend what a hand has changed.
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 
 def test_limits_hold_and_guests_run_whatever_fails_on_a_host() -> None:

@@ -19,7 +19,7 @@ from iokeel.cli.main import app
 PROJECT = Path(__file__).parents[3]
 SOURCE = PROJECT / "agent/src/iokeel"
 DOCS = PROJECT / "docs"
-FOLDERS = ("docs", "agent", "benchmarks", "libvirt-hooks", "qemu-patches")
+FOLDERS = ("docs", "agent", "benchmarks", "libvirt-hooks", "playbooks", "qemu-patches")
 
 _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`([^`]+)`")

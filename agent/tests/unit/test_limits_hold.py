@@ -22,41 +22,31 @@ from iokeel.config.load import parse
 from iokeel.daemon import Agent
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.libvirt.source import LibvirtSource
+from iokeel.outcomes import Outcomes
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
+from testing.iotune import TOLERANCE, highest_rate
 
 NAMES = ("db1", "db2")
-FAULTS = ("hang", "refuse", "libvirtd", "disk full", "guest starts again")
+FAULTS = ("hang", "refuse", "libvirtd", "disk full", "plug", "guest stops", "guest starts again")
 CLASS_LIMIT = 500
-TOLERANCE = 1.08 * 1.03  # what a shift may cost, and the error of `cost` below
-
-
-def cost(kib: float) -> float:
-    """Return the published cost of a request; a line that is within 2.2 % of its table."""
-    return 0.39 + 0.1475 * kib
-
-
-def highest_rate(limits: dict[str, int]) -> float:
-    """Return the highest normalized rate that limits of libvirt's let through."""
-    iops, iops_size = limits.get("total_iops_sec", 0), limits.get("size_iops_sec", 0)
-    bps = limits.get("total_bytes_sec", 0)
-    rates = []
-    for kib in (4, 5, 6, 7, 8, 16, 64, 128, 256, 1024):
-        units = max(1.0, kib * 1024 / iops_size) if iops_size else 1.0
-        requests = [iops / units] * bool(iops) + [bps / (kib * 1024)] * bool(bps)
-        rates.append(min(requests, default=float("inf")) * cost(kib))
-    return max(rates)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy's attributes and its drive; valid: to an agent that has all classes."""
+    """A policy's attributes and its drive; valid: to an agent that has all classes.
+
+    limit: of vda, and of every other drive too if it is from a class.
+    """
 
     text: str
     limit: int | None = None
     tenant: bool = False
     valid: bool = True
     needs_class: bool = False
+
+    def limit_of(self, target: str) -> int | None:
+        return self.limit if target == "vda" or self.needs_class else None
 
 
 def policies() -> st.SearchStrategy[Policy | None]:
@@ -84,13 +74,15 @@ def refusal(code: int) -> libvirt.libvirtError:
 
 @dataclass
 class Domain:
-    """A running domain with one drive, as a handle of libvirt's."""
+    """A domain with a drive, and a second one if it is plugged in, as a handle of libvirt's."""
 
     host: LimitsHold
     title: str
     number: int = 1
     policy: Policy | None = None
-    limits: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, dict[str, int]] = field(default_factory=dict)
+    targets: tuple[str, ...] = ("vda",)
+    runs: bool = True
     readable: bool = True
     refuses: bool = False
 
@@ -98,7 +90,7 @@ class Domain:
         return self.title
 
     def isActive(self) -> int:
-        return 1
+        return int(self.runs)
 
     def ID(self) -> int:
         return self.number
@@ -110,20 +102,20 @@ class Domain:
         if self.policy is not None:
             start = '<iokeel:policy xmlns:iokeel="urn:iokeel:policy:1"'
             metadata = f"<metadata>{start}{self.policy.text}</iokeel:policy></metadata>"
-        disk = '<disk><target dev="vda"/></disk>'
-        return f"<domain><name>{self.title}</name>{metadata}<devices>{disk}</devices></domain>"
+        disks = "".join(f'<disk><target dev="{target}"/></disk>' for target in self.targets)
+        return f"<domain><name>{self.title}</name>{metadata}<devices>{disks}</devices></domain>"
 
-    def blockIoTune(self, _target: str, _flags: int) -> dict[str, int]:
-        return dict(self.limits)
+    def blockIoTune(self, target: str, _flags: int) -> dict[str, int]:
+        return dict(self.limits.get(target, {}))
 
-    def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
+    def setBlockIoTune(self, target: str, values: dict[str, int], _flags: int) -> None:
         if not self.readable:
             raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
         if self.refuses:
             self.refuses = False
             raise refusal(libvirt.VIR_ERR_OPERATION_FAILED)
-        self.host.check(self, values)
-        self.limits = {name: value for name, value in values.items() if value}
+        self.host.check(self, target, values)
+        self.limits[target] = {name: value for name, value in values.items() if value}
 
 
 class LimitsHold(RuleBasedStateMachine):
@@ -140,6 +132,7 @@ class LimitsHold(RuleBasedStateMachine):
         self.domains = {name: Domain(self, name) for name in NAMES}
         self.good: dict[str, Policy | None] = dict.fromkeys(NAMES)
         self.tables: dict[str, int | None] = {}  # acme's limit and the storage's capacity
+        self.saved: dict[str, int | None] = {}  # the same as the agent could save it
         self.has_class = True
         self.is_full = False
         self.is_late = False  # a policy has been seen that couldn't be saved
@@ -150,10 +143,10 @@ class LimitsHold(RuleBasedStateMachine):
 
     # libvirt's connection
 
-    def listAllDomains(self, _flags: int) -> list[Domain]:
+    def listAllDomains(self, flags: int) -> list[Domain]:
         if not self.libvirtd:
             raise refusal(libvirt.VIR_ERR_RPC)
-        return [*self.domains.values()]
+        return [domain for domain in self.domains.values() if domain.runs or not flags]
 
     def lookupByName(self, name: str) -> Domain:
         if not self.libvirtd:
@@ -165,19 +158,20 @@ class LimitsHold(RuleBasedStateMachine):
 
     # What holds
 
-    def check(self, domain: Domain, values: dict[str, int]) -> None:
+    def check(self, domain: Domain, target: str, values: dict[str, int]) -> None:
         """Note limits that are above what is allowed. It can't fail in one of the agent's tasks."""
         good = self.good[domain.title]
         if good is None:
             return
-        most = [good.limit]
+        most = [good.limit_of(target)]
         # A drive that is new to the agent has no share before the first look at all.
-        is_new = not domain.limits or self.forgets
+        is_new = not domain.limits.get(target) or self.forgets
         if self.bounds == "all" or (self.bounds == "one look" and not is_new):
-            most += [self.tables.get("fast"), self.tables.get("acme") if good.tenant else None]
+            most += [self.tables.get("fast")] * (target == "vda")
+            most += [self.tables.get("acme")] * good.tenant
         least = min((bound for bound in most if bound is not None), default=None)
         if least is not None and highest_rate(values) > TOLERANCE * least:
-            self.lifted.append((domain.title, values, least))
+            self.lifted.append((domain.title, target, values, least))
 
     # The agent
 
@@ -236,7 +230,7 @@ class LimitsHold(RuleBasedStateMachine):
             for file in self.folder.glob("state.db*"):
                 file.unlink()
             (self.folder / "state.db").write_bytes(b"not a database" * 99)
-            self.tables.clear()
+            self.saved.clear()
             self.forgets = True
         self.start(acme, fast, has_class)
         if first is not None:
@@ -247,11 +241,13 @@ class LimitsHold(RuleBasedStateMachine):
         text = f"[classes.small]\nlimit = {CLASS_LIMIT}\n" * has_class
         if acme != "gone":
             text += "[tenants.acme]\n" + (f"limit = {acme}\n" if acme else "")
-            self.tables["acme"] = acme
         if fast != "gone":
             text += "[storage.fast]\n"
             text += f'drives = ["*/vda"]\ncapacity = {fast}\n' if fast else ""
-            self.tables["fast"] = fast
+        written = {"acme": acme, "fast": fast}
+        self.tables = self.saved | {name: n for name, n in written.items() if n != "gone"}
+        if not self.is_full:
+            self.saved = dict(self.tables)
         self.has_class = has_class
         with self.disk():
             store = StateStore(self.folder)
@@ -261,7 +257,7 @@ class LimitsHold(RuleBasedStateMachine):
             self.do(self._begin(config, store))
 
     async def _begin(self, config: Any, store: StateStore) -> None:
-        self.source = LibvirtSource("test://host/", config.classes)
+        self.source = LibvirtSource("test://host/", config.classes, store.policies)
         self.agent = Agent(config, [self.source], store, Metrics())
         self.agent.remember()
 
@@ -271,7 +267,7 @@ class LimitsHold(RuleBasedStateMachine):
             self.do(self.source.resync())
         for name, domain in self.domains.items():
             policy = domain.policy
-            if not (self.libvirtd and domain.readable):
+            if not (self.libvirtd and domain.readable and domain.runs):
                 continue
             if policy is None or (policy.valid and (self.has_class or not policy.needs_class)):
                 self.is_late |= self.is_full and self.good[name] != policy
@@ -287,12 +283,16 @@ class LimitsHold(RuleBasedStateMachine):
         """Look until all is set that can be, and find each limit in force."""
         for domain in self.domains.values():
             domain.refuses = False
+        self.agent.outcomes = Outcomes(retry_s=1.0)  # the time to try a refused order again
         for _ in range(2):
             self.look()
         for name, domain in self.domains.items():
             good = self.good[name]
-            if self.libvirtd and domain.readable and good is not None and good.limit is not None:
-                assert domain.limits or self.forgets
+            if not (self.libvirtd and domain.readable and domain.runs) or good is None:
+                continue
+            for target in domain.targets:
+                if good.limit_of(target) is not None:
+                    assert domain.limits.get(target) or self.forgets
         self.forgets &= self.is_full
 
     @rule(name=st.sampled_from(NAMES))
@@ -323,8 +323,16 @@ class LimitsHold(RuleBasedStateMachine):
             case "disk full":
                 self.is_full = not self.is_full
                 self.forgets = True
-            case "guest starts again" if not self.is_late:
-                self.domains[name] = Domain(self, name, domain.number + 1, domain.policy)
+            case "plug" if "vdb" in domain.targets:
+                domain.targets = ("vda",)
+                domain.limits.pop("vdb", None)
+            case "plug":
+                domain.targets = ("vda", "vdb")
+            case "guest stops" | "guest starts again" if not self.is_late:
+                policy, targets = domain.policy, domain.targets
+                new = Domain(self, name, domain.number + 1, policy, targets=targets)
+                new.runs = kind == "guest starts again" or not domain.runs
+                self.domains[name] = new
         self.look()
 
     def teardown(self) -> None:
@@ -340,3 +348,52 @@ LimitsHold.TestCase.settings = settings(
     suppress_health_check=[*HealthCheck],
 )
 TestLimitsHold = pytest.mark.timeout(300)(LimitsHold.TestCase)
+
+
+def test_an_agent_that_stops_without_libvirtd_says_that_limits_stay(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = LimitsHold()
+    machine.first_start((Policy(' class="small">', CLASS_LIMIT, needs_class=True), None))
+    machine.settle()
+    machine.fault("db1", "libvirtd")
+    machine.restart(True, False, 600, 4000, True, None)
+    machine.do(machine.agent.stop())
+    assert "1 drives couldn't be set, and keep the limits that they have" in caplog.text
+    assert "its guest can't be reached; its limits stay" in caplog.text
+    machine.teardown()
+
+
+@pytest.fixture
+def machine() -> Iterator[LimitsHold]:
+    """A host whose guest db1 had a class's policy, now has a bad one, and lost its agent."""
+    machine = LimitsHold()
+    machine.first_start((Policy(' class="small">', CLASS_LIMIT, needs_class=True), None))
+    machine.settle()
+    machine.change_policy("db1", Policy(' class="nowhere">', valid=False))
+    machine.restart(True, False, 600, 4000, True, None)
+    yield machine
+    machine.teardown()
+
+
+def test_an_agent_that_starts_on_a_full_disk_knows_what_was_saved() -> None:
+    machine = LimitsHold()
+    machine.first_start((Policy(' tenant="acme"><iokeel:drive target="vda"/>', tenant=True), None))
+    machine.settle()
+    machine.fault("db1", "disk full")
+    machine.restart(True, False, "gone", 4000, True, None)
+    assert machine.agent.config.tenants["acme"].limit == 600
+    machine.teardown()
+
+
+def test_a_disk_plugged_in_under_a_bad_policy_gets_the_last_good_one(machine: LimitsHold) -> None:
+    machine.fault("db1", "plug")
+    machine.settle()
+    assert machine.domains["db1"].limits["vdb"]
+
+
+def test_a_guest_started_under_a_bad_policy_gets_the_last_good_one(machine: LimitsHold) -> None:
+    for _ in range(2):
+        machine.fault("db1", "guest stops")
+        machine.settle()
+    assert machine.domains["db1"].limits["vda"]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+from iokeel.core.curve import is_uniform
+
 NS_PER_S = 1_000_000_000
+# So many sizes are remembered of each direction.
+_SEEN_SIZES = 4
 
 
 class DriveId(NamedTuple):
@@ -84,6 +89,9 @@ class Flow(NamedTuple):
         return self.bps / self.raw_iops if self.raw_iops > 0 else None
 
 
+NO_FLOW = Flow(0.0, 0.0)
+
+
 class Throttled(NamedTuple):
     """A throttle group's work between two readings; no counter went backwards."""
 
@@ -143,7 +151,7 @@ class Rates(NamedTuple):
     @property
     def idle(self) -> bool:
         """No request ended at all."""
-        return self.read.raw_iops == 0 and self.write.raw_iops == 0
+        return not (self.read.raw_iops or self.write.raw_iops)
 
     def device_latency_s(self, write: bool) -> float | None:
         """Return the mean latency per request without the throttle's wait.
@@ -157,6 +165,30 @@ class Rates(NamedTuple):
             return None
         wait_s = self.throttled.wait_s(write) / (flow.raw_iops * self.elapsed_s)
         return total_s - wait_s if wait_s <= total_s else None
+
+    @property
+    def mean_latency_s(self) -> float | None:
+        """The mean latency over reads and writes in seconds, the throttle's wait included.
+
+        None if no request ended, or if nobody counts their times.
+        """
+        if self.read_latency_s is None and self.write_latency_s is None:
+            return None
+        total_s = self.read.raw_iops * (self.read_latency_s or 0.0) + self.write.raw_iops * (
+            self.write_latency_s or 0.0
+        )
+        return total_s / (self.read.raw_iops + self.write.raw_iops)
+
+    @property
+    def mean_wait_s(self) -> float | None:
+        """The mean wait for the throttle over reads and writes in seconds.
+
+        None if no request ended, or if QEMU doesn't count waits.
+        """
+        if self.idle or self.throttled is None:
+            return None
+        waits_s = self.throttled.wait_s(write=False) + self.throttled.wait_s(write=True)
+        return waits_s / ((self.read.raw_iops + self.write.raw_iops) * self.elapsed_s)
 
     @property
     def mean_device_latency_s(self) -> float | None:
@@ -176,44 +208,53 @@ class Rates(NamedTuple):
         return total_s / (self.read.raw_iops + self.write.raw_iops) or None
 
 
-def rates(earlier: Counters, later: Counters) -> Rates | None:
+def rates(
+    earlier: Counters, later: Counters, reads_before: Flow = NO_FLOW, writes_before: Flow = NO_FLOW
+) -> Rates | None:
     """Return the rates between two readings, or None if they can't be known.
 
-    They are unknown if a counter went backwards (a guest restarted, a counter wrapped or was
+    reads_before, writes_before: flows with the sizes that the drive was seen to use. They are
+    unknown if a counter went backwards (a guest restarted, a counter wrapped or was
     reset), if there are bytes without a request, or if no time lies between the readings.
     """
-    elapsed_ns = later.at_ns - earlier.at_ns
-    reads = later.read_requests - earlier.read_requests
-    writes = later.write_requests - earlier.write_requests
-    read_bytes = later.read_bytes - earlier.read_bytes
-    write_bytes = later.write_bytes - earlier.write_bytes
-    read_ns = _between(earlier.read_time_ns, later.read_time_ns)
-    write_ns = _between(earlier.write_time_ns, later.write_time_ns)
-    if elapsed_ns <= 0 or min(reads, writes, read_bytes, write_bytes) < 0:
-        return None
-    if (read_ns is not None and read_ns < 0) or (write_ns is not None and write_ns < 0):
+    at_ns, reads0, read_bytes0, writes0, write_bytes0, read_ns0, write_ns0, throttle0 = earlier
+    to_ns, reads1, read_bytes1, writes1, write_bytes1, read_ns1, write_ns1, throttle1 = later
+    elapsed_ns, reads, writes = to_ns - at_ns, reads1 - reads0, writes1 - writes0
+    read_bytes, write_bytes = read_bytes1 - read_bytes0, write_bytes1 - write_bytes0
+    if elapsed_ns <= 0 or reads < 0 or writes < 0 or read_bytes < 0 or write_bytes < 0:
         return None
     if (read_bytes and not reads) or (write_bytes and not writes):
+        return None
+    read_ns = None if read_ns0 is None or read_ns1 is None else read_ns1 - read_ns0
+    write_ns = None if write_ns0 is None or write_ns1 is None else write_ns1 - write_ns0
+    if (read_ns is not None and read_ns < 0) or (write_ns is not None and write_ns < 0):
         return None
     elapsed_s = elapsed_ns / NS_PER_S
     return Rates(
         elapsed_s,
-        Flow(reads / elapsed_s, read_bytes / elapsed_s),
-        Flow(writes / elapsed_s, write_bytes / elapsed_s),
+        _flow(reads / elapsed_s, read_bytes / elapsed_s, reads_before.seen_bytes),
+        _flow(writes / elapsed_s, write_bytes / elapsed_s, writes_before.seen_bytes),
         read_ns / reads / NS_PER_S if reads and read_ns is not None else None,
         write_ns / writes / NS_PER_S if writes and write_ns is not None else None,
-        _throttled(earlier.throttle, later.throttle),
+        None if throttle1 is None else _throttled(throttle0, throttle1),
     )
 
 
-def _between(earlier: int | None, later: int | None) -> int | None:
-    return None if earlier is None or later is None else later - earlier
+def _flow(raw_iops: float, bps: float, seen: tuple[float, ...]) -> Flow:
+    """Return a flow with the sizes of its uniform requests so far, newest first.
+
+    A workload mostly shifts because a stream joins or ends. So a mix is likely made of sizes that
+    were there alone before.
+    """
+    if raw_iops > 0 and is_uniform(mean := bps / raw_iops):
+        size = float(2 ** round(math.log2(mean)))
+        if not seen or seen[0] != size:
+            seen = (size, *(other for other in seen if other != size))[:_SEEN_SIZES]
+    return Flow(raw_iops, bps, seen)
 
 
-def _throttled(
-    earlier: ThrottleCounters | None, later: ThrottleCounters | None
-) -> Throttled | None:
-    if earlier is None or later is None or later.at_ns <= earlier.at_ns:
+def _throttled(earlier: ThrottleCounters | None, later: ThrottleCounters) -> Throttled | None:
+    if earlier is None or later.at_ns <= earlier.at_ns:
         return None
     for before, after in ((earlier.read, later.read), (earlier.write, later.write)):
         if (

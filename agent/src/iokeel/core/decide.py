@@ -253,9 +253,21 @@ def _is_raised(before: DriveState, after: DriveState) -> bool:
 def _looked_at(
     known: DriveState, abilities: Abilities, share: Share | None, finding: Finding
 ) -> DriveState:
-    if (known.abilities, known.share, known.finding) == (abilities, share, finding):
-        return known
-    return known._replace(abilities=abilities, share=share, finding=finding)
+    policy, storage, tenant, _, measured, demand, credit, _, pricing, _, sent, vm = known
+    return DriveState(
+        policy,
+        storage,
+        tenant,
+        abilities,
+        measured,
+        demand,
+        credit,
+        share,
+        pricing,
+        finding,
+        sent,
+        vm,
+    )
 
 
 def _allowed(known: DriveState, share: Share | None) -> float | None:
@@ -284,7 +296,8 @@ def _reason(
     policy = known.policy
     assert policy is not None
     vm, was = known.vm, before.vm
-    is_other = policy != before.policy or seen.abilities != before.abilities
+    is_other = policy is not before.policy and policy != before.policy
+    is_other = is_other or seen.abilities != before.abilities
     if vm is not was:
         is_other = is_other or (vm and vm.policy) != (was and was.policy)
     if known.pricing.base is None or is_other:
@@ -302,7 +315,8 @@ def _reason(
         return Reason.CREDIT_GREW
     if seen.failed:
         return Reason.RETRY
-    if seen.in_force is not None and seen.in_force != known.sent.limits:
+    in_force, sent = seen.in_force, known.sent.limits
+    if in_force is not None and in_force is not sent and in_force != sent:
         return Reason.OVERWRITTEN
     return None
 

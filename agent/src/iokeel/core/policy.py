@@ -83,7 +83,7 @@ class DomainPolicy:
 
     def for_drive(self, target: str) -> DrivePolicy | None:
         """Return a drive's policy, or None if it has none."""
-        return self.drives.get(target, self.for_others)
+        return self.drives[target] if target in self.drives else self.for_others
 
 
 class UnknownPolicy(Enum):

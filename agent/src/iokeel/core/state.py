@@ -229,10 +229,15 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     @property
     def allowed(self) -> float | None:
         """The rate that policy, VM and share allow now; None if nothing limits the drive."""
-        share = self.share
-        divided = None if share is None or share is NOT_DIVIDED else share.most
-        bounds = (self.ceiling, self.vm_most, divided)
-        return min((bound for bound in bounds if bound is not None), default=None)
+        share, vm_most = self.share, self.vm_most
+        bounds: list[float] = []
+        if (ceiling := self.ceiling) is not None:
+            bounds.append(ceiling)
+        if vm_most is not None:
+            bounds.append(vm_most)
+        if share is not None and share is not NOT_DIVIDED:
+            bounds.append(share.most)
+        return min(bounds, default=None)
 
 
 NEW = DriveState()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from iokeel.config.settings import Config
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
@@ -73,6 +74,9 @@ class Source(Protocol):
 
     async def run(self) -> None:
         """Connect, stay connected and follow the VMs, until cancelled."""
+
+    def configure(self, config: Config) -> None:
+        """Go on with another configuration: read all policies by it soon."""
 
     def announce(self, domain: str) -> None:
         """Look at a domain again soon: somebody says that it starts, ends or changes."""

@@ -8,6 +8,8 @@ from iokeel.errors import ConfigError
 from iokeel.words.quoting import shown
 
 _SIZE = re.compile(r"([0-9]{1,15}) ?([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
+_DURATION = re.compile(r"([0-9]{1,9}) ?(s|m|min|h)?", re.ASCII)
+_SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 _FACTORS = {None: 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _DECIMAL = (("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -22,6 +24,17 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ConfigError(shown(text), "not a size", "give bytes, or write it like 4k or 1m")
     return int(match[1]) * _FACTORS[match[2] and match[2].lower()]
+
+
+def parse_duration(text: str) -> int:
+    """Return a time such as "90", "90s", "10m" or "1h" in seconds.
+
+    Raises ConfigError for anything else.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ConfigError(shown(text), "not a time", "give seconds, or write it like 90s or 10m")
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def size(count: float) -> str:

@@ -273,11 +273,13 @@ def test_a_killed_one_leaves_no_file_behind(tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_a_known_device_is_found(tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
-    before = Processors.now()
     with nbd_server(tmp_path, "--threads=32", "cc", KNOWN_DEVICE) as (uri, _):
         words = (uri, *QUICK, "--destroy-data", "--json", "--plot", plot, "--name", "known")
-        status, out, err = calibrate(*words)
-    stolen_ratio = Processors.now().stolen_ratio(before)
+        for _ in range(3):  # again, if another machine took this one's processors away
+            before = Processors.now()
+            status, out, err = calibrate(*words)
+            if Processors.now().stolen_ratio(before) <= 0.02:
+                break
     assert (status, err) == (0, "")
     found = json.loads(out)
     # Four at a time, each 2 ms and 2 ms more for each 64 KiB; writes twice that.
@@ -287,8 +289,6 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
         (kind, order) for kind in ("read", "write") for order in ("random", "sequential")
     }
     assert plot.read_bytes().startswith(b"\x89PNG")
-    if stolen_ratio > 0.02:
-        pytest.skip(f"no rates to judge: the machine was taken away for {stolen_ratio:.0%}")
     for (kind, _, kib), one in series.items():
         most = 4 / times[kib] / (2 if kind == "write" else 1)
         # A window may begin and end with a request that was mostly served outside it.

@@ -13,6 +13,7 @@ from iokeel.core.counters import DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import UNKNOWN, DomainPolicy
 from iokeel.errors import ConnectionLost, DriveGone, LimitsRejected
+from iokeel.hypervisors.qmp import monitor
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.qmp_server import QmpServer, error
 from testing.waiting import until
@@ -168,6 +169,21 @@ async def test_an_event_makes_drives_and_limits_be_read_again(
     drives = source.vms()["db1"].drives
     assert drives["vda"].in_force == ThrottleLimits(iops_total=33)
     assert drives["vdb"].path == "/images/b.qcow2"
+
+
+async def test_limits_that_change_without_an_event_are_read_at_a_later_tick(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "RECHECK_S", 0.01)
+    server = await QmpServer(folder / "db1.qmp").start()
+    async with running(vm(server.path)) as source:
+        await until(source.vms)
+        server.drives["vda"]["inserted"] |= {"iops": 77}
+        async with asyncio.timeout(30):
+            while source.vms()["db1"].drives["vda"].in_force != ThrottleLimits(iops_total=77):
+                await source.sample(None, 1.0)
+                await asyncio.sleep(0.01)
+    await server.stop()
 
 
 @pytest.mark.alone

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +13,6 @@ from testing.qmp_client import QmpClient
 from testing.waiting import eventually
 
 TENANT = "[tenants.acme]\nlimit = 800\n"
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
-        yield Path(name)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ _MODULES = {
     "http": ("http", "message", "client", "hook"),
     "config": ("config", "size"),
     "fio": ("fio",),
+    "fleet": ("ledger", "claim"),
 }
 TARGETS = {name: module for module, names in _MODULES.items() for name in names}
 

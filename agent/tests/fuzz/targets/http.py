@@ -19,6 +19,7 @@ from iokeel.core.policy import BUILTIN_CLASSES
 from iokeel.core.state import State
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
+from iokeel.report.history import History
 from iokeel.report.http import Api, serve
 from iokeel.report.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
@@ -32,6 +33,7 @@ _AGENT = Path(_FOLDER.name) / "agent.sock"
 _CONFIG = Path(_FOLDER.name) / "agent.toml"
 _WORDS = [
     *(b"GET POST HTTP/1.1 /v1/vms /v1/storages /v1/why?domain=db1&target=vda /v1/hook".split()),
+    *(b"/v1/history?domain=db1&seconds=60&series=wait_s".split()),
     *(b"/metrics Content-Length: 5 Transfer-Encoding: chunked Host: a gzip deflate".split()),
     *(b"domain operation xml prepare start db1 vda ok error where what mend".split()),
     *(b"\r\n\r\n", b"HTTP/1.1 200 OK\r\n", b"%00", b"%0a", b"%ff", b"Content-Encoding: gzip\r\n"),
@@ -63,7 +65,8 @@ def client_(data: bytes) -> None:
     """Whatever answers, the command has records or an error."""
     _ANSWER[0] = data
     for ask in (lambda: client.vms(_AGENT), lambda: client.storages(_AGENT),
-                lambda: client.why(_AGENT, "db1", None)):  # fmt: skip
+                lambda: client.why(_AGENT, "db1", None),
+                lambda: client.history(_AGENT, 60)):  # fmt: skip
         with only(IokeelError):
             ask()
 
@@ -104,7 +107,8 @@ _KNOWN = Known(State(), {"db1": VmInfo("db1", {"vda": DriveInfo("vda")}, None)},
 _METRICS = Metrics()
 _LOOP = asyncio.new_event_loop()
 _SERVING = serve(
-    Api(BUILTIN_CLASSES, _snapshot, lambda name: None, _METRICS), AgentConfig(socket=_API)
+    Api(lambda: BUILTIN_CLASSES, _snapshot, lambda name: None, _METRICS, History()),
+    AgentConfig(socket=_API),
 )
 _LOOP.run_until_complete(_SERVING.__aenter__())
 _ANSWER = [b""]

@@ -10,6 +10,7 @@ from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import checked
 from iokeel.errors import IokeelError
+from iokeel.state_rows import policy_of, policy_text
 from iokeel.state_store import StateStore
 from tests.fuzz.budget import only
 from tests.fuzz.targets.target import Target
@@ -19,16 +20,23 @@ _WORDS = [
     *(b"sent replaced found credit_seconds credit_open granted_seconds priced_for policy".split()),
     *(b"tenant bps_total iops_total iops_read iops_total_max iops_total_max_length".split()),
     *(b"iops_size cost_read cost_write split_size idle_credit_ms reservation limit burst".split()),
+    *(b"drives default vm vda".split()),
     *(b"burst_seconds weight latency_target_ms separate_budgets [[4096,1.0]] true null".split()),
 ]
 
 
 def row(data: bytes) -> None:
-    """A row is a state that makes sense, or none; saved again, it is the same."""
-    _ROWS.execute("DELETE FROM drives")
-    _ROWS.execute("INSERT INTO drives VALUES ('db1', 'vda', CAST(? AS TEXT))", [data])
+    """A row is a state or a policy that makes sense, or none; saved again, it is the same."""
+    for table, key in (("drives", "'db1', 'vda'"), ("policies", "'db1'")):
+        _ROWS.execute(f"DELETE FROM {table}")
+        _ROWS.execute(f"INSERT INTO {table} VALUES ({key}, CAST(? AS TEXT))", [data])
     _ROWS.commit()
-    found = _STORE.load().get(_VDA)
+    found, policies = _STORE.load().get(_VDA), dict(_STORE.policies)
+    for policy in policies.values():
+        for each in (*policy.drives.values(), policy.default, policy.vm):
+            if each is not None:
+                checked(each, "")
+        assert policy_of(policy_text(policy)) == policy
     if found is None:
         return
     if found.policy is not None:
@@ -68,7 +76,7 @@ def file(data: bytes) -> None:
             store.save_cgroups({"/sys/fs/cgroup/a": "{}"})
 
 
-_FOLDER = tempfile.TemporaryDirectory(prefix="iokeel-fuzz-")
+_FOLDER = tempfile.TemporaryDirectory(prefix="iokeel-fuzz-", dir="/dev/shm")  # no waits for syncs
 _STORE = StateStore(Path(_FOLDER.name))
 _STORE.load()
 _ROWS = sqlite3.connect(Path(_FOLDER.name) / "state.db")

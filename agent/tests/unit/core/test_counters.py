@@ -112,3 +112,26 @@ def test_a_group_alone_has_rates_but_no_latency() -> None:
     assert did.read.raw_iops == 100
     assert did.read_latency_s is None
     assert did.device_latency_s(write=False) is None
+
+
+def test_means_over_both_directions_weigh_requests() -> None:
+    """200 reads take 12 s, 8 s of which they wait; 50 writes take 0.5 s and don't wait."""
+    reads = READS._replace(requests=300, waited=240, wait_ns=16_000_000_000)
+    later = after(reads)._replace(write_requests=100, write_time_ns=520_000_000)
+    did = rates(BOTH, later)
+    assert did is not None
+    assert did.mean_latency_s == pytest.approx(12.5 / 250)
+    assert did.mean_wait_s == pytest.approx(8 / 250)
+
+
+def test_means_over_both_directions_are_unknown_without_requests_or_counts() -> None:
+    idle = rates(BOTH, BOTH._replace(at_ns=3_000_000_000))
+    assert idle is not None
+    assert (idle.mean_latency_s, idle.mean_wait_s) == (None, None)
+    uncounted = rates(START, START._replace(at_ns=3_000_000_000, read_requests=300))
+    assert uncounted is not None
+    assert uncounted.mean_wait_s is None
+    untimed = START._replace(read_time_ns=None, write_time_ns=None)
+    did = rates(untimed, untimed._replace(at_ns=3_000_000_000, read_requests=300))
+    assert did is not None
+    assert did.mean_latency_s is None

@@ -81,18 +81,24 @@ def _full(limits: ThrottleLimits, did: Rates, charged: float | None, ratio: floa
     """
     full = []
     read, write = did.read, did.write
-    for bps_name, iops_name, bps, requests in (
-        ("bps_total", "iops_total", read.bps + write.bps, read.raw_iops + write.raw_iops),
-        ("bps_read", "iops_read", read.bps, read.raw_iops),
-        ("bps_write", "iops_write", write.bps, write.raw_iops),
+    for way, bps_bound, iops_bound, flows in (
+        ("total", limits.bps_total, limits.iops_total, (read, write)),
+        ("read", limits.bps_read, limits.iops_read, (read,)),
+        ("write", limits.bps_write, limits.iops_write, (write,)),
     ):
-        if (bound := getattr(limits, bps_name)) and bps >= ratio * bound:
-            full.append(bps_name)
-        if bound := getattr(limits, iops_name):
+        if not (bps_bound or iops_bound):
+            continue
+        bps = requests = 0.0
+        for flow in flows:
+            bps += flow.bps
+            requests += flow.raw_iops
+        if bps_bound and bps >= ratio * bps_bound:
+            full.append(f"bps_{way}")
+        if iops_bound:
             if charged is not None:
                 requests = charged
             elif limits.iops_size:
                 requests = max(requests, bps / limits.iops_size)
-            if requests >= ratio * bound:
-                full.append(iops_name)
+            if requests >= ratio * iops_bound:
+                full.append(f"iops_{way}")
     return full

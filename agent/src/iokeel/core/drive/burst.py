@@ -39,15 +39,16 @@ def credit_after(
     rate: the normalized rate of the interval; None changes nothing. The burst closes while less is
     left than the next interval could spend, so that credit is never overdrawn.
     """
-    if policy is None or policy.limit is None or policy.burst is None:
-        return NO_CREDIT
-    if policy.burst <= policy.limit:
+    limit, burst = (None, None) if policy is None else (policy.limit, policy.burst)
+    if policy is None or limit is None or burst is None or burst <= limit:
         return NO_CREDIT
     most = float(policy.burst_seconds)
     seconds = min(credit.seconds, most)
-    if rate is not None and rate < (1 - _BAND_RATIO) * policy.limit:
+    if rate is None:
+        pass
+    elif rate < (1 - _BAND_RATIO) * limit:
         seconds = min(seconds + elapsed_s, most)
-    elif rate is not None and rate > (1 + _BAND_RATIO) * policy.limit:
+    elif rate > (1 + _BAND_RATIO) * limit:
         seconds = max(seconds - elapsed_s, 0.0)
     threshold = elapsed_s if credit.open else max(min(REOPEN_S, most), elapsed_s)
     return Credit(seconds, most > 0 and seconds >= threshold)

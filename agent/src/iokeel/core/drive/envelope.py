@@ -33,9 +33,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
-from iokeel.core.counters import Flow
+from iokeel.core.counters import Flow, Rates
 from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
 from iokeel.core.drive.mix import NO_MIX, Mix, flow_cost
 from iokeel.core.limits import AVERAGES, ThrottleLimits
@@ -84,7 +84,7 @@ def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
     return ThrottleLimits(**rates, iops_size=limits.iops_size)
 
 
-def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, float] | None:
+def held_rates(limits: ThrottleLimits, mix: Mix | Rates, cost: float) -> tuple[float, float] | None:
     """Return the least and the highest normalized rate of a mix under limits, in endless demand.
 
     cost: of the mix, a second. None if nothing in the limits bounds the mix. The two rates differ
@@ -99,10 +99,12 @@ def held_rates(limits: ThrottleLimits, mix: Mix, cost: float) -> tuple[float, fl
     ):
         if not (bps or iops):
             continue
-        requests = sum([flow.raw_iops for flow in flows])
+        requests = sent = 0.0
+        for flow in flows:
+            requests += flow.raw_iops
+            sent += flow.bps
         if not requests:
             continue
-        sent = sum([flow.bps for flow in flows])
         if bps:
             least, most = min(least, bps / sent), min(most, bps / sent)
         if iops:
@@ -127,6 +129,10 @@ def _best(model: CostModel, budgets: Sequence[_Budget], steps_to_a_doubling: int
     for budget in budgets:
         values |= budget.values(best)
     return ThrottleLimits(**values)
+
+
+#: A price of a byte p, g(p) of each curve, and the sum of these.
+_Price: TypeAlias = tuple[float, tuple[float, ...], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +178,10 @@ class _Budget:
         clearance = self.scale * _CLEARANCE_RATIO
         needs = [clearance * _units(bound.flows, iops_size) for bound in self.bounds]
         spare = max(
-            (self.most - price * self.bps - _dot(needs, gains)) / sum(gains)
-            for price, gains in self._prices(iops_size)
+            [
+                (self.most - price * self.bps - _dot(needs, gains)) / total
+                for price, gains, total in self._prices(iops_size)
+            ]
         )
         return [
             min(
@@ -195,18 +203,21 @@ class _Budget:
         if any(units < 0.999 * need for units, need in zip(iops, needs, strict=True)):
             return -inf
         dearest = min(
-            price * self.bps + _dot(iops, gains) for price, gains in self._prices(iops_size)
+            [price * self.bps + _dot(iops, gains) for price, gains, _ in self._prices(iops_size)]
         )
         excess = (dearest - self.most) / self.limit
         if excess > 1e-6:
             return -excess
+        bps, limit = self.bps, self.limit
         return min(
-            min(units / charge, self.bps / size if self.bps else inf) * cost / self.limit
-            for bound, units in zip(self.bounds, iops, strict=True)
-            for size, cost, charge in _sizes(bound.curve, iops_size)
+            [
+                (min(units / charge, bps / size) if bps else units / charge) * cost / limit
+                for bound, units in zip(self.bounds, iops, strict=True)
+                for size, cost, charge in _sizes(bound.curve, iops_size)
+            ]
         )
 
-    def _prices(self, iops_size: int | None) -> Sequence[tuple[float, tuple[float, ...]]]:
+    def _prices(self, iops_size: int | None) -> Sequence[_Price]:
         table = _gains(tuple(bound.curve for bound in self.bounds), iops_size)
         return table if self.bps else table[:1]
 
@@ -298,16 +309,15 @@ def _dearer(model: CostModel) -> CostCurve:
 
 
 @lru_cache(maxsize=4096)
-def _gains(
-    curves: tuple[CostCurve, ...], iops_size: int | None
-) -> tuple[tuple[float, tuple[float, ...]], ...]:
-    """Return (p, g(p) of each curve) for prices of a byte from 0 to the dearest there is."""
+def _gains(curves: tuple[CostCurve, ...], iops_size: int | None) -> tuple[_Price, ...]:
+    """Return prices of a byte from 0 to the dearest there is."""
     tables = [_sizes(curve, iops_size) for curve in curves]
     by_byte = [cost / size for table in tables for size, cost, _ in table]
     cheapest, dearest = 0.9 * min(by_byte), max(by_byte)
     step = (dearest / cheapest) ** (1 / (_BYTE_PRICES - 1))
     prices = [0.0, *(cheapest * step**i for i in range(_BYTE_PRICES))]
-    return tuple(
-        (p, tuple(max(1e-9, *((c - p * s) / units for s, c, units in t)) for t in tables))
-        for p in prices
-    )
+    found = []
+    for p in prices:
+        gains = tuple(max(1e-9, *((c - p * s) / units for s, c, units in t)) for t in tables)
+        found.append((p, gains, sum(gains)))
+    return tuple(found)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from iokeel.core.counters import Counters, Rates, rates
+from iokeel.core.counters import Counters, rates
 from iokeel.core.curve import CostModel
-from iokeel.core.drive.mix import NO_MIX, Mix, Noise, has_shifted, mean_mix, mix_cost, with_seen
+from iokeel.core.drive.mix import NO_MIX, has_shifted, mean_mix, mix_cost
 from iokeel.core.state import Measured
 
 
@@ -15,43 +15,34 @@ def measure(
 
     charged: QEMU has charged by our curve since the last reading, so its own count is the rate.
     """
-    last = before.counters
-    if last is None or reading is None or (did := rates(last, reading)) is None:
+    last, mix = before.counters, before.mix
+    seen = mix or NO_MIX
+    did = None
+    if last is not None and reading is not None:
+        did = rates(last, reading, seen.read, seen.write)
+    if did is None or last is None or reading is None:
         return before._replace(counters=reading or last, rates=None, rate=None, active_ns=None)
-    seen = before.mix or NO_MIX
-    did = Rates(
-        did.elapsed_s,
-        with_seen(did.read, seen.read),
-        with_seen(did.write, seen.write),
-        did.read_latency_s,
-        did.write_latency_s,
-        did.throttled,
-    )
     if charged and did.throttled is not None:
         rate = did.throttled.rate
     else:
-        rate = mix_cost(model, Mix(did.read, did.write))
-    if did.idle:
+        rate = mix_cost(model, did)
+    raw_iops = did.read.raw_iops + did.write.raw_iops
+    if not raw_iops:
         idle_ns = before.idle_ns or last.at_ns
-        return before._replace(
-            counters=reading, rates=did, rate=rate, active_ns=None, idle_ns=idle_ns
+        return Measured(
+            reading, did, rate, mix, before.looks, before.size, before.price, None, idle_ns
         )
     bps = did.read.bps + did.write.bps
-    size = before.size.after(bps / (did.read.raw_iops + did.write.raw_iops))
-    shifted = has_shifted(before.mix, size)
+    size = before.size.after(bps / raw_iops)
+    shifted = has_shifted(mix, size)
     return Measured(
-        counters=reading,
-        rates=did,
-        rate=rate,
-        mix=mean_mix(None if shifted else before.mix, did),
-        looks=1 if shifted else before.looks + 1,
-        size=size,
-        price=_price_after(before.price, bps / rate, shifted=shifted) if rate else before.price,
-        active_ns=before.active_ns or reading.at_ns,  # it woke up some time before
-        idle_ns=None,
+        reading,
+        did,
+        rate,
+        mean_mix(None if shifted else mix, did),
+        1 if shifted else before.looks + 1,
+        size,
+        before.price.after(bps / rate) if rate else before.price,
+        before.active_ns or reading.at_ns,  # it woke up some time before
+        None,
     )
-
-
-def _price_after(before: Noise, price: float, *, shifted: bool) -> Noise:
-    """Return the noise of the price after one more look. A shift's own change is no noise."""
-    return Noise(price, before.ratio) if shifted else before.after(price)

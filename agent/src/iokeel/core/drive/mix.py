@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from iokeel.core.counters import Flow, Rates
@@ -10,8 +9,8 @@ from iokeel.core.curve import CostCurve, CostModel, is_uniform
 
 # The mean size has to change by so much to be a shift.
 SIZE_RATIO = 0.2
-# A pricing error, or a change of the mean size or price, that is no more than noise.
-DEADBAND_RATIO = 0.04
+# A change of the mean size or price, or a pricing error seen once, that is no more than noise.
+NOISE_RATIO = 0.025
 # How many times its own noise a figure has to move to count.
 NOISE_FACTOR = 2.0
 # In a steady mix, an interval this old counts for half.
@@ -20,8 +19,6 @@ MIX_HALF_LIFE_S = 4.0
 # noise: a shift is no noise.
 _NOISE_GAIN = 0.2
 _NOISE_CLIP = 3.0
-# So many sizes are remembered of each direction.
-_SEEN_SIZES = 4
 
 
 class Mix(NamedTuple):
@@ -36,12 +33,11 @@ NO_MIX = Mix(Flow(0, 0), Flow(0, 0))
 
 def flow_cost(curve: CostCurve, flow: Flow) -> float:
     """Return the cost of a flow, in normalized I/O operations a second (0 for none)."""
-    if flow.raw_iops <= 0:
-        return 0.0
-    return flow.raw_iops * curve.mean_cost(flow.bps / flow.raw_iops, flow.seen_bytes)
+    raw_iops, bps, seen_bytes = flow
+    return raw_iops * curve.mean_cost(bps / raw_iops, seen_bytes) if raw_iops > 0 else 0.0
 
 
-def mix_cost(model: CostModel, mix: Mix) -> float:
+def mix_cost(model: CostModel, mix: Mix | Rates) -> float:
     """Return the cost of a mix, in normalized I/O operations a second."""
     return flow_cost(model.read, mix.read) + flow_cost(model.write, mix.write)
 
@@ -54,10 +50,13 @@ class Noise(NamedTuple):
 
     def after(self, value: float) -> Noise:
         """Return the noise after one more look. A jump counts, but not in full."""
-        if self.value is None:
-            return Noise(value, self.ratio)
-        change = min(abs(value / self.value - 1), max(DEADBAND_RATIO, _NOISE_CLIP * self.ratio))
-        return Noise(value, self.ratio + _NOISE_GAIN * (change - self.ratio))
+        before, ratio = self
+        if before is None:
+            return Noise(value, ratio)
+        change, most = abs(value / before - 1), _NOISE_CLIP * ratio
+        if most < NOISE_RATIO:
+            most = NOISE_RATIO
+        return Noise(value, ratio + _NOISE_GAIN * ((change if change < most else most) - ratio))
 
 
 NO_NOISE = Noise()
@@ -74,31 +73,15 @@ def has_shifted(mix: Mix | None, size: Noise) -> bool:
     return abs(size.value / so_far - 1) > max(SIZE_RATIO, NOISE_FACTOR * size.ratio)
 
 
-def with_seen(flow: Flow, before: Flow) -> Flow:
-    """Return a flow with the sizes of its uniform requests so far, newest first.
-
-    A workload mostly shifts because a stream joins or ends. So a mix is likely made of sizes that
-    were there alone before.
-    """
-    seen = before.seen_bytes
-    if flow.raw_iops > 0 and is_uniform(mean := flow.bps / flow.raw_iops):
-        size = float(2 ** round(math.log2(mean)))
-        if not seen or seen[0] != size:
-            seen = (size, *(other for other in seen if other != size))[:_SEEN_SIZES]
-    return Flow(flow.raw_iops, flow.bps, seen) if seen else flow
-
-
 def mean_mix(mix: Mix | None, did: Rates) -> Mix:
     """Return the mean of a mix and a new interval. Older intervals count for less."""
     if mix is None:
         return Mix(did.read, did.write)
-    keep = 0.5 ** (did.elapsed_s / MIX_HALF_LIFE_S)
+    keep: float = 0.5 ** (did.elapsed_s / MIX_HALF_LIFE_S)
     return Mix(_mean(mix.read, did.read, keep), _mean(mix.write, did.write, keep))
 
 
 def _mean(old: Flow, new: Flow, keep: float) -> Flow:
-    return Flow(
-        keep * old.raw_iops + (1 - keep) * new.raw_iops,
-        keep * old.bps + (1 - keep) * new.bps,
-        new.seen_bytes,
-    )
+    raw_iops, bps, seen_bytes = new
+    gain = 1 - keep
+    return Flow(keep * old.raw_iops + gain * raw_iops, keep * old.bps + gain * bps, seen_bytes)

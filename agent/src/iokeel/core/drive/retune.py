@@ -32,7 +32,7 @@ through. docs/measurements.md shows the cost and gain of each constant.
 from __future__ import annotations
 
 import iokeel.core.drive.mix as mix_law
-from iokeel.core.counters import NS_PER_S, Flow
+from iokeel.core.counters import NO_FLOW, NS_PER_S, Flow, Rates
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.envelope import held_rates
 from iokeel.core.drive.mix import Mix, mix_cost
@@ -42,6 +42,7 @@ from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import DriveState, Finding, Verdict
 
 BINDING_RATIO = 0.6
+DEADBAND_RATIO = 0.04
 SHIFT_RATIO = 0.007
 SHIFT_LOOKS = 3
 DRIFT_RATIO = 0.015
@@ -52,7 +53,6 @@ MIN_INTERVAL_S = 1.0
 IDLE_S = 10.0
 # Ticks may come a little early.
 _EARLY_RATIO = 0.95
-_NO_FLOW = Flow(0.0, 0.0)
 _UNKNOWN, _IDLE, _UNBOUND = (
     Finding(verdict) for verdict in (Verdict.UNKNOWN, Verdict.IDLE, Verdict.UNBOUND)
 )
@@ -62,19 +62,20 @@ def judge(
     known: DriveState, model: CostModel, policy: DrivePolicy, now_ns: int
 ) -> tuple[Finding, Reason | None]:
     """Return whether limits fit a drive's workload, and the reason to make them anew, if any."""
-    did, rate, mix = known.measured.rates, known.measured.rate, known.measured.mix
+    measured = known.measured
+    did, rate, mix = measured.rates, measured.rate, measured.mix
     if did is None or rate is None or known.pricing.base is None:
         return _UNKNOWN, None
     if did.idle or mix is None:
         return _IDLE, _idle_reason(known, now_ns)
-    error = _error(known, policy, model, Mix(did.read, did.write), rate)
+    error = _error(known, policy, model, did, rate)
     if error is None:
         return _UNBOUND, None
     if abs(error) > _deadband(known):
         return _mispriced(known, error, now_ns)
-    if known.measured.looks % DRIFT_LOOKS == 0:
+    if measured.looks % DRIFT_LOOKS == 0:
         drift: float | None = error
-        if known.measured.price.ratio > 0.1 * DRIFT_RATIO:  # else the mean is like this interval
+        if measured.price.ratio > 0.1 * DRIFT_RATIO:  # else the mean is like this interval
             drift = _error(known, policy, model, _at_rate(model, mix, rate), rate)
         if drift is not None and _is_worth_a_gift(known, drift, now_ns):
             return Finding(Verdict.RETUNED, 0, drift), Reason.DRIFT
@@ -94,7 +95,7 @@ def _idle_reason(known: DriveState, now_ns: int) -> Reason | None:
 
 
 def _deadband(known: DriveState) -> float:
-    least = SHIFT_RATIO if known.measured.looks <= SHIFT_LOOKS else mix_law.DEADBAND_RATIO
+    least = SHIFT_RATIO if known.measured.looks <= SHIFT_LOOKS else DEADBAND_RATIO
     return max(least, mix_law.NOISE_FACTOR * known.measured.price.ratio)
 
 
@@ -103,7 +104,7 @@ def _mispriced(known: DriveState, error: float, now_ns: int) -> tuple[Finding, R
     active_ns = known.measured.active_ns or now_ns
     settled = is_due(known.sent.at_ns, now_ns) and is_due(active_ns, now_ns)
     sign = 1 if error > 0 else -1
-    clear = known.measured.looks > 1 or abs(error) > mix_law.DEADBAND_RATIO
+    clear = known.measured.looks > 1 or abs(error) > mix_law.NOISE_RATIO
     if settled and clear and known.finding.suspect == sign:
         return Finding(Verdict.RETUNED, 0, error), Reason.SHIFT
     return Finding(Verdict.SUSPECT if settled else Verdict.WAITING, sign, error), None
@@ -117,25 +118,29 @@ def _is_worth_a_gift(known: DriveState, drift: float, now_ns: int) -> bool:
 
 
 def _error(
-    known: DriveState, policy: DrivePolicy, model: CostModel, mix: Mix, mix_rate: float
+    known: DriveState,
+    policy: DrivePolicy,
+    model: CostModel,
+    mix: Mix | Rates,
+    mix_rate: float,
 ) -> float | None:
     """Return e for a mix, the worse of two budgets; None if the limits don't matter to the drive.
 
     mix_rate: the cost of the mix a second.
     """
-    base, held, rate = known.pricing.base, known.pricing.rate, known.pricing.base_rate
+    held, rate, _, _, base = known.pricing
     assert base is not None
     assert held is not None
     assert rate is not None
     if not policy.separate_budgets:
         return _budget_error(base, rate, held, mix, mix_rate)
-    halves = (Mix(mix.read, _NO_FLOW), Mix(_NO_FLOW, mix.write))
+    halves = (Mix(mix.read, NO_FLOW), Mix(NO_FLOW, mix.write))
     errors = (_budget_error(base, rate, held, half, mix_cost(model, half)) for half in halves)
     return max((error for error in errors if error is not None), key=abs, default=None)
 
 
 def _budget_error(
-    base: ThrottleLimits, rate: float, held: float, mix: Mix, cost: float
+    base: ThrottleLimits, rate: float, held: float, mix: Mix | Rates, cost: float
 ) -> float | None:
     """Return e for a budget. rate: of `base`; held: the same with the burst on top."""
     passed = held_rates(base, mix, cost)

@@ -57,7 +57,7 @@ def demand_rate(
     recent: as this returned it an interval before. rate: of the interval just ended.
     """
     intervals = _INTERVALS if abilities.keeps_levels else INTERVALS_WITH_GIFTS
-    most = max(recent, default=rate)
+    most = max(recent) if recent else rate
     demand = max(rate, most)
     if rate > GROWING_RATIO * most:
         demand = max(rate + GROWTH * (rate - most), float(reservation))

@@ -137,15 +137,22 @@ def put_limits(
     limits: ThrottleLimits,
     abilities: Abilities,
     reached: QmpDrive | None,
+    fallback: ThrottleLimits | None = None,
 ) -> QmpDrive | None:
     """Put a drive's limits in force. Blocks. Raises LimitsRejected or libvirtError.
 
-    A QEMU that knows curves gets all fields in one command first. libvirt's call then leaves the
-    curve as it is, because QEMU keeps a field that it isn't given. The other way round, limits for
-    a curve would be in force without it for a while, and limits without one would be refused.
+    A QEMU that knows curves gets all fields in one command. libvirt gets limits without a curve
+    only: the fallback before it, if that is new, or limits that need none after it. By then QEMU
+    has no curve, which it would refuse together with an iops-size.
 
-    group, reached: see put_patched.
+    group, reached: see put_patched. fallback: limits for libvirt itself if `limits` have a curve;
+    None if it has them already (fallback.py).
     """
+    if limits.cost_read is not None:
+        if fallback is not None:
+            first = fallback._replace(idle_credit_ms=limits.idle_credit_ms)
+            reached = put_limits(handle, drive, disk, group, first, abilities, reached)
+        return put_patched(handle, drive, disk, group, limits, abilities, reached)
     found = None
     if knows_more(abilities):
         found = put_patched(handle, drive, disk, group, limits, abilities, reached)

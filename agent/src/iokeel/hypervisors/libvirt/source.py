@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import libvirt
 
+from iokeel.config.settings import Config
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import UNKNOWN, DrivePolicy, PolicyInPart, ToldPolicy
+from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, PolicyInPart, ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
 from iokeel.host.process import guest
 from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
 from iokeel.hypervisors.libvirt.domain import Domain, describe, has_policy, own_group, put_limits
 from iokeel.hypervisors.libvirt.events import Events
+from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities
 from iokeel.hypervisors.libvirt.readings import counters_of, read_all
 from iokeel.hypervisors.qmp.drives import QmpDrive
@@ -45,8 +47,15 @@ _TUNABLE = "blkdeviotune."
 class LibvirtSource(Reports):
     """The VMs of one libvirt connection. Implements iokeel.hypervisors.source.Source."""
 
-    def __init__(self, uri: str, classes: Mapping[str, DrivePolicy]) -> None:
+    def __init__(
+        self,
+        uri: str,
+        classes: Mapping[str, DrivePolicy],
+        policies: MutableMapping[str, DomainPolicy],
+    ) -> None:
+        """policies: the last good policy of each domain that runs or is defined, by its name."""
         super().__init__()
+        self._policies = policies
         self._uri = uri
         self._is_local = not urlsplit(uri).netloc
         self._classes = classes
@@ -57,6 +66,7 @@ class LibvirtSource(Reports):
         self._events = Events(self._calls, self._stale.put_nowait, self._tuned)
         self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
+        self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
 
     async def run(self) -> None:
@@ -85,6 +95,12 @@ class LibvirtSource(Reports):
                 self._calls.close()
             log.warning("lost the connection to %s; limits hold, connecting again", self._uri)
             self.reconnects += 1
+
+    def configure(self, config: Config) -> None:
+        """Read all policies again, with the configuration's classes."""
+        self._classes = config.classes
+        for name in self._domains:
+            self.announce(name)
 
     def announce(self, domain: str) -> None:
         """Read a domain again."""
@@ -129,8 +145,7 @@ class LibvirtSource(Reports):
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force through blkdeviotune, or through the drive's own throttle group.
 
-        If QEMU knows fields that libvirt doesn't, all of them go to its monitor first. libvirt's
-        own view of the limits stays true.
+        Limits with a curve go to QEMU's monitor. libvirt's own limits are a fallback then.
         """
         domain = self._domains.get(drive.domain)
         disks = domain.xml.disks if domain else ()
@@ -147,14 +162,21 @@ class LibvirtSource(Reports):
         # If it is stale (another device has the target now), QEMU knows no such device and
         # refuses. The next try then looks for it again.
         reached = self._reached.pop(drive, None)
+        before, fallback = self._fallbacks.pop(drive, None), None
+        if limits.cost_read is not None:
+            fallback = self._fallbacks[drive] = fallback_for(limits, before)
+        new = None if fallback is None or fallback is before else fallback.limits
 
         def put(connection: Any) -> QmpDrive | None:
             handle = connection.lookupByName(drive.domain)
-            return put_limits(handle, drive, disk, group, limits, abilities, reached)
+            return put_limits(handle, drive, disk, group, limits, abilities, reached, new)
 
         self._orders[drive.domain] += 1
         try:
             reached = await self._calls.call(put, timeout_s, str(drive))
+        except IokeelError:
+            self._fallbacks.pop(drive, None)
+            raise
         finally:
             self._orders[drive.domain] += 1
             if abilities.counts:
@@ -194,15 +216,21 @@ class LibvirtSource(Reports):
 
     async def resync(self) -> None:
         """Read all running domains again. Raises IokeelError if libvirtd doesn't list them."""
-        flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
-        running = await self._calls.call(
-            lambda connection: {domain.name() for domain in connection.listAllDomains(flags)},
-            _CALL_TIMEOUT_S,
-        )
+        running = await self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
         self._running = running
         for name in self._domains.keys() - running:
             self._forget(name)
+        if self._policies.keys() - running:
+            for name in self._policies.keys() - await self._list(0):  # neither runs nor is defined
+                del self._policies[name]
         await asyncio.gather(*(self._refresh(name) for name in running))
+
+    async def _list(self, flags: int) -> set[str]:
+        """Return the names of the domains that flags ask for. Raises IokeelError."""
+        return await self._calls.call(
+            lambda connection: {domain.name() for domain in connection.listAllDomains(flags)},
+            _CALL_TIMEOUT_S,
+        )
 
     async def _refresh(self, name: str) -> None:
         """Read a domain again. One that can't be read now stays as it is."""
@@ -221,7 +249,9 @@ class LibvirtSource(Reports):
         xml = parse_domain(text)
         before = self._domains.get(name)
         policy, policy_error = self._policy(xml, text, before)
-        abilities = before.abilities if before is not None and before.id == number else None
+        if before is not None and before.id != number:  # another QEMU, with libvirt's own limits
+            before = None
+        abilities = before.abilities if before is not None else None
         if abilities is None and has_policy(policy, xml.targets):
             try:
                 abilities = await self._ask_abilities(name, _CALL_TIMEOUT_S)
@@ -229,11 +259,17 @@ class LibvirtSource(Reports):
                 self.errors["refresh"] += 1
                 log.warning("%s", error)
         drives = {}
-        for target in xml.targets:
-            drive = DriveId(name, target)
-            in_force = self._with_patched(drive, limits.get(target))
+        for disk in xml.disks:
+            target, drive = disk.target, DriveId(name, disk.target)
+            in_force, known = limits.get(target), before and before.info.drives.get(target)
+            if known and disk.throttle_groups and abilities and abilities.counts:
+                in_force = known.in_force  # QEMU tells at each tick; libvirt tells of its own
+            elif known:
+                in_force = self._with_patched(drive, in_force)
             drives[target] = DriveInfo(target, paths[target], in_force, abilities or STOCK)
             self._reached.pop(drive, None)
+            if before is None:
+                self._fallbacks.pop(drive, None)
             if drive in self._limits:
                 self._limits[drive] = _UNREAD
         info = VmInfo(name, drives, policy, policy_error, process)
@@ -264,19 +300,27 @@ class LibvirtSource(Reports):
         """Return a domain's policy, or its last good one, and what is wrong with the new one."""
         last = before.info if before else None
         where = f"domain {xml.name}"
+        bad = None
         try:
             policy = parse_policy(text, self._classes, where)
-        except PolicyError as bad:
+        except PolicyError as error:
+            bad = error
             self._complain(bad, last, "; the last good policy stays")
-            return (last.policy if last else UNKNOWN), bad
+            policy = self._policies.get(xml.name)
+            if policy is None:
+                return UNKNOWN, bad
         if policy is None:
+            self._policies.pop(xml.name, None)
             return None, None
+        if self._policies.get(xml.name) != policy:
+            self._policies[xml.name] = policy
         try:
             check_targets(policy, xml.targets, where)
         except TargetsMissing as missing:
-            self._complain(missing, last, "; the other drives are served")
-            return PolicyInPart(policy), missing
-        return policy, None
+            if bad is None:
+                self._complain(missing, last, "; the other drives are served")
+            return PolicyInPart(policy), bad or missing
+        return policy, bad
 
     def _complain(self, error: PolicyError, last: VmInfo | None, more: str) -> None:
         """Count and log a fault of a policy, once and not at each reading."""
@@ -300,6 +344,10 @@ class LibvirtSource(Reports):
             return
         limits = from_libvirt({k.removeprefix(_TUNABLE): v for k, v in values.items()})
         drive = DriveId(name, str(target))
+        fallback = self._fallbacks.get(drive)
+        if fallback is not None and fallback.limits == limits:
+            return  # from set_limits
+        self._fallbacks.pop(drive, None)
         known = domain.info.drives.get(drive.target)
         in_force = self._with_patched(drive, limits)
         if known is not None and known.in_force != in_force:

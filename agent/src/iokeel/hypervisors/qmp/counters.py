@@ -34,11 +34,15 @@ T = TypeVar("T")
 
 
 class Round:
-    """One sample of all VMs: the answers that are still awaited, and the counters found."""
+    """One sample of all VMs: the answers that are still awaited, and the counters found.
 
-    __slots__ = ("done", "found", "outstanding")
+    at: when it began, by the monotonic clock.
+    """
+
+    __slots__ = ("at", "done", "found", "outstanding")
 
     def __init__(self, done: asyncio.Future[None]) -> None:
+        self.at = time.monotonic()
         self.found: dict[DriveId, Counters] = {}
         self.outstanding = 1  # one for the VMs that are still to be asked
         self.done = done

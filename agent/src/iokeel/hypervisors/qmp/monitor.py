@@ -13,7 +13,9 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from dataclasses import replace
+from pathlib import Path
 
 from iokeel.config.settings import VmConfig
 from iokeel.core.counters import DriveId
@@ -33,7 +35,8 @@ from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
 
 log = logging.getLogger(__name__)
 
-#: Some changes have no event (limits set over another monitor, say). Look again this often.
+#: Some changes have no event (limits set over another monitor, say). Look again this often, in the
+#: mean: at the next tick.
 RECHECK_S = 60.0
 _REFRESH_PAUSE_S = 1.0
 
@@ -58,14 +61,28 @@ class Monitor:
         self._counters = DriveCounters(vm, reports, self._wake.set, self._note_in_force)
         self._orders = 0  # changes whenever limits are set: those read before are stale then
         self._told = ""
+        self._looked_at = self._recheck_at = 0.0  # by the monotonic clock
 
     @property
     def connected(self) -> bool:
         """Whether its drives are known and QEMU can be asked."""
         return self._connection is not None and not self._connection.lost.done()
 
+    @property
+    def socket(self) -> Path:
+        """Where it is connected to."""
+        return self._vm.socket
+
+    def configure(self, vm: VmConfig) -> None:
+        """Take over another policy for the same VM at the same socket."""
+        self._vm = vm
+        if vm.name in self._known:
+            self._publish()
+
     def ask(self, round_: Round) -> None:
         """Ask for the counters of all drives, unless an earlier answer is still owed."""
+        if round_.at >= self._recheck_at:  # it costs least while QEMU is asked anyway
+            self._wake.set()
         self._counters.ask(self._connection, round_)
 
     def check_answered(self) -> None:
@@ -158,6 +175,7 @@ class Monitor:
             connection.close()
             raise
         self._connection = connection
+        self._recheck_later()
         self._counters.connected(self._abilities)
         self._shut_down, self._told = False, ""
         self.may_run = True
@@ -165,12 +183,14 @@ class Monitor:
         return connection
 
     async def _follow(self, connection: QmpConnection) -> None:
-        """Find drives anew when woken, and every RECHECK_S, until the connection ends."""
+        """Find drives anew when woken, until the connection ends."""
         connection.lost.add_done_callback(lambda _: self._wake.set())
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECHECK_S * random.uniform(0.9, 1.1)):
-                    await self._wake.wait()
+            await self._wake.wait()
+            # A flood of events doesn't make it ask more often than this.
+            pause_s = self._looked_at + _REFRESH_PAUSE_S - time.monotonic()
+            if pause_s > 0:
+                await asyncio.wait((connection.lost,), timeout=pause_s)
             self._wake.clear()
             if connection.lost.done():
                 return
@@ -181,10 +201,8 @@ class Monitor:
                     self._report(error)
             else:
                 self._told = ""
-            # A flood of events doesn't make it ask more often than this.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_REFRESH_PAUSE_S):
-                    await asyncio.shield(connection.lost)
+            self._looked_at = time.monotonic()
+            self._recheck_later()
 
     def _event(self, name: str) -> None:
         # BLOCK_IO_ERROR comes with each request on a failing disk, and changes no drive.
@@ -210,6 +228,10 @@ class Monitor:
             log.error("VM %s: %s", self._vm.name, error)
 
     # Drives
+
+    def _recheck_later(self) -> None:
+        # Not all VMs in the same tick, although they were all found at once when the agent started.
+        self._recheck_at = time.monotonic() + RECHECK_S * random.uniform(0.5, 1.5)
 
     async def _discover(self, connection: QmpConnection) -> None:
         """Ask QEMU for its drives and the limits in force. Raises MonitorLost, CommandFailed."""

@@ -7,7 +7,7 @@ import logging
 import resource
 from collections.abc import Collection, Mapping, Sequence
 
-from iokeel.config.settings import VmConfig
+from iokeel.config.settings import Config, VmConfig
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import DriveGone
@@ -32,14 +32,38 @@ class QmpSource(Reports):
         super().__init__()
         self._known: dict[str, VmInfo] = {}
         self._monitors = {vm.name: Monitor(vm, self, self._known) for vm in vms}
+        self._connecting = asyncio.Semaphore(_CONNECTING)
+        self._running: asyncio.TaskGroup | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # of the monitors, by VM
 
     async def run(self) -> None:
         """Connect to every socket, stay connected and follow the drives, until cancelled."""
-        _allow_files(len(self._monitors) + _OTHER_FILES)
-        connecting = asyncio.Semaphore(_CONNECTING)
-        async with asyncio.TaskGroup() as group:
-            for monitor in self._monitors.values():
-                group.create_task(monitor.run(connecting))
+        async with asyncio.TaskGroup() as self._running:
+            self._start(self._monitors)
+            await asyncio.Event().wait()  # others may be configured
+
+    def configure(self, config: Config) -> None:
+        """Follow the VMs that are configured now. A VM at another socket is another VM."""
+        wanted = {vm.name: vm for vm in config.vms}
+        for name, monitor in [*self._monitors.items()]:
+            if name in wanted and wanted[name].socket == monitor.socket:
+                monitor.configure(wanted[name])
+                continue
+            del self._monitors[name]
+            if (task := self._tasks.pop(name, None)) is not None:
+                task.cancel()
+            if self._known.pop(name, None) is not None:
+                self.on_change(name)
+        new = wanted.keys() - self._monitors.keys()
+        self._monitors |= {name: Monitor(wanted[name], self, self._known) for name in new}
+        self._start(new)
+
+    def _start(self, names: Collection[str]) -> None:
+        if self._running is not None:
+            _allow_files(len(self._monitors) + _OTHER_FILES)
+            for name in names:
+                run = self._monitors[name].run(self._connecting)
+                self._tasks[name] = self._running.create_task(run)
 
     def announce(self, domain: str) -> None:
         """Connect to a VM, or find its drives anew, at once."""
