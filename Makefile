@@ -3,18 +3,18 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
-.PHONY: help setup packages demo demo-verdicts chaos test fuzz test-qemu test-exact check metrics-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup prerequisites packages packages-agent packages-qemu demo demo-verdicts chaos test fuzz test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: packages .venv/ready ## Install what is missing, and the command into .venv
+setup: prerequisites .venv/ready ## Install what is missing, and the command into .venv
 
-packages:
-	@agent/packages
+prerequisites:
+	@agent/prerequisites
 
-.venv/ready: agent/requirements.lock agent/pyproject.toml | packages
+.venv/ready: agent/requirements.lock agent/pyproject.toml | prerequisites
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --require-hashes -r agent/requirements.lock
 	$(BIN)/pip install --quiet --no-deps --editable agent
@@ -30,12 +30,16 @@ chaos: setup ## Break a host at random, and watch limits hold (SECONDS=120 SEED=
 	$(RUN) benchmarks.chaos.run
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
-	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 --max-worker-restart 0 \
-		tests/system tests/lab tests/edges tests/fuzz tests/unit ../benchmarks/disksim/tests
+	cd agent && ../$(BIN)/python -m pytest --numprocesses 3 --max-worker-restart 0 -m "not booted" \
+		tests/system tests/lab tests/edges tests/monitoring tests/fuzz tests/deploy tests/unit \
+		../benchmarks/disksim/tests
 
 fuzz: setup ## Fuzz whatever parses what others wrote (TARGET= RUNS= SECONDS=; a minute for each)
 	$(RUN) tests.fuzz $(TARGET) $(if $(RUNS),--runs $(RUNS)) \
 		$(if $(SECONDS)$(RUNS),$(if $(SECONDS),--seconds $(SECONDS)),--seconds 60)
+
+test-deploy: setup ## Build the packages, and test them on booted machines
+	cd agent && ../$(BIN)/python -m pytest tests/deploy
 
 test-qemu: setup ## Build QEMU with the patches, and test it and the agent at its QMP socket
 	qemu-patches/test
@@ -45,13 +49,19 @@ test-exact: setup ## Test the agent with libvirt, real guests and the patched QE
 	cd agent && ../$(BIN)/python -m pytest tests/exact
 
 check: setup ## Check style and types
-	$(BIN)/ruff check --config agent/pyproject.toml agent benchmarks libvirt-hooks/qemu.d/50-iokeel
-	$(BIN)/ruff format --check --config agent/pyproject.toml agent benchmarks libvirt-hooks/qemu.d/50-iokeel
-	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks
-	shellcheck agent/packages .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/testing benchmarks qemu-patches)
+	$(BIN)/ruff check --config agent/pyproject.toml agent benchmarks playbooks libvirt-hooks/qemu.d/50-iokeel
+	$(BIN)/ruff format --check --config agent/pyproject.toml agent benchmarks playbooks libvirt-hooks/qemu.d/50-iokeel
+	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks playbooks
+	shellcheck agent/prerequisites .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/testing benchmarks qemu-patches)
 
 metrics-doc: setup ## Write docs/metrics.md anew, from the code
 	$(BIN)/python -m iokeel.report.metrics_doc >docs/metrics.md
+
+dashboard: setup ## Write playbooks/monitoring/dashboard.json anew, from panels.py
+	$(RUN) playbooks.monitoring.dashboard >playbooks/monitoring/dashboard.json
+
+role-doc: setup ## Write playbooks/roles/iokeel/README.md anew, from the role's argument_specs
+	cd agent && ../$(BIN)/python -m testing.role_doc
 
 bench: bench-retune bench-agent bench-backstop bench-disksim ## Run all benchmarks
 
@@ -87,6 +97,14 @@ bench-qemu: setup ## Measure the QEMU patches against stock QEMU
 
 bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000 (hours)
 	$(RUN) benchmarks.law.random_hosts
+
+packages: packages-agent packages-qemu ## Build all Debian packages into build/packages (half an hour)
+
+packages-agent: setup ## Build the agent's Debian packages (DISTRIBUTION=bookworm: one; 2 minutes)
+	$(RUN) testing.packages $(DISTRIBUTION)
+
+packages-qemu: setup ## Build Debian 13's QEMU packages with the patches (half an hour)
+	$(RUN) testing.qemu_packages
 
 clean: ## Remove what was built here; the cache folder stays
 	rm -rf .venv build

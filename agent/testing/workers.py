@@ -1,32 +1,78 @@
 """A pytest plugin: how several workers (--numprocesses) share the tests, and the machine.
 
-A test marked `alone` measures a time or a rate. It runs while no other test of the checkout does.
+A test marked `alone` measures a time or a rate. Such tests run last, and one at a time; what their
+fixtures start may start beside another's. Tests that only compute take no time that another process
+wants.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from testing.turns import turn
+from testing.turns import Turn
 
 # Two folders of the checkout, because every worker can lock them.
 _QUEUE = Path(__file__).parent
 _MACHINE = _QUEUE.parent
 _WITH_HOSTS = ("tests/system/", "tests/lab/")
+# A module's tests share what it starts, but no guest.
+_BY_MODULE = ("tests/monitoring/",)
+_COMPUTE = ("tests/unit/", "tests/fuzz/")
+_TURN = pytest.StashKey[Turn]()
+# The others may have to make their hosts' images first.
+_ALONE_TIMEOUT_S = 1800
 _SUITE = re.compile(r"[\[-](bookworm|trixie)[-\]]")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that want to be alone last, and give them time to wait for that."""
+    items.sort(key=_wants_to_be_alone)
+    for item in filter(_wants_to_be_alone, items):
+        item.add_marker(pytest.mark.timeout(_ALONE_TIMEOUT_S), append=False)
+
+
+def _wants_to_be_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # outside the timeout, which must not count the wait
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a test and its fixtures in its turn."""
-    with turn(_QUEUE, _MACHINE, alone=item.get_closest_marker("alone") is not None):
+    """Run a test and its fixtures in its turn, or if it only computes, in idle time."""
+    if item.nodeid.startswith(_COMPUTE):
+        with _idle_time():
+            return (yield)
+    with Turn(_QUEUE, _MACHINE) as item.stash[_TURN]:
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test itself alone, if it is marked so."""
+    if not _wants_to_be_alone(item):
+        return (yield)
+    with item.stash[_TURN].alone():
+        return (yield)
+
+
+@contextmanager
+def _idle_time() -> Iterator[None]:
+    """Use a processor only while nobody else wants it."""
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, priority)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -37,13 +83,32 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 class _ByHost(LoadScopeScheduling):
-    """Gives a worker all tests of one suite's hosts, or a module that starts hosts of its own.
+    """Gives a worker all tests of a module that share a host, or what else the module starts.
 
-    So no host starts twice, and at most two run. Any other test goes to whoever is free.
+    Any other test goes to whoever is free.
     """
 
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        self._scopes: dict[str, str] = {}
+
     def _split_scope(self, nodeid: str) -> str:
-        if not nodeid.startswith(_WITH_HOSTS):
-            return nodeid
-        suite = _SUITE.search(nodeid)
-        return suite[1] if suite else nodeid.partition("::")[0]
+        if not self._scopes:
+            self._scopes = _scopes(self.collection or ())
+        return self._scopes[nodeid]
+
+
+def _scopes(collection: Iterable[str]) -> dict[str, str]:
+    """Return each test's scope. What a module has among the last tests is a scope of its own."""
+    found, pieces, previous = {}, Counter[str](), ""
+    for nodeid in collection:
+        module = nodeid.partition("::")[0]
+        if module != previous:
+            pieces[module] += 1
+            previous = module
+        if module.startswith(_WITH_HOSTS + _BY_MODULE):
+            suite = _SUITE.search(nodeid) if module.startswith(_WITH_HOSTS) else None
+            found[nodeid] = f"{module} {pieces[module]} {suite[1] if suite else ''}"
+        else:
+            found[nodeid] = nodeid
+    return found

@@ -1,0 +1,1 @@
+"""Debian machines that boot, for tests that install on them."""

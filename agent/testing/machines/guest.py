@@ -1,0 +1,79 @@
+"""A guest for machines that emulate: a boot sector that reads its disk without end.
+
+It needs no kernel, so it works at once, also in a machine that is emulated itself.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+
+from testing.machines.host import Host
+
+IMAGES = "/var/lib/libvirt/images"
+COST = 5
+"""The cost of its requests by the published curve."""
+_SIZE = 32 << 10  # SeaBIOS splits larger ones
+_SECTOR = 512
+# 16-bit code: read by the BIOS, from the packet behind it, and again.
+_CODE = bytes.fromhex("31c0 8ed8 be0d7c b442 cd13 ebf7")
+
+
+def boot_sector(size_bytes: int) -> bytes:
+    """Return a boot sector that reads the disk's second MiB, in requests of one size."""
+    count, place, lba = size_bytes // _SECTOR, (0x0000, 0x1000), (1 << 20) // _SECTOR
+    packet = struct.pack("<BBHHHQ", 16, 0, count, *place, lba)
+    return (_CODE + packet).ljust(_SECTOR - 2, b"\0") + b"\x55\xaa"
+
+
+def define(machine: Host, name: str) -> None:
+    """Define a guest with one disk, vda, and start it."""
+    disk = f"{IMAGES}/{name}.img"
+    machine.sh(f"""
+        head -c 4M /dev/urandom >{disk}
+        printf '{"".join(f"{chr(92)}{byte:03o}" for byte in boot_sector(_SIZE))}' |
+            dd of={disk} conv=notrunc status=none""")
+    machine.run("virsh", "define", "/dev/stdin", input=f"""
+        <domain type='qemu'>
+          <name>{name}</name>
+          <memory unit='MiB'>32</memory>
+          <os><type arch='x86_64' machine='q35'>hvm</type><boot dev='hd'/></os>
+          <devices>
+            <disk type='file' device='disk'>
+              <driver name='qemu' type='raw'/>
+              <source file='{disk}'/>
+              <target dev='vda' bus='virtio'/>
+            </disk>
+          </devices>
+        </domain>""")  # fmt: skip
+    machine.run("virsh", "start", name)
+
+
+def remove(machine: Host, name: str) -> None:
+    """Remove a guest with all that is its own."""
+    machine.run("virsh", "destroy", name, check=False)
+    machine.sh(f"virsh undefine {name}; rm {IMAGES}/{name}.img")
+
+
+def rate(machine: Host, name: str) -> float:
+    """Return a guest's normalized rate over ten seconds, by its QEMU's own count of requests."""
+    began, before = time.monotonic(), _reads(machine, name)
+    time.sleep(10)
+    requests, size = (now - then for now, then in zip(_reads(machine, name), before, strict=True))
+    assert size == _SIZE * requests
+    return COST * requests / (time.monotonic() - began)
+
+
+def _reads(machine: Host, name: str) -> tuple[int, int]:
+    """Return the number of requests and of bytes so far."""
+    lines = machine.run("virsh", "domblkstat", name, "vda").splitlines()
+    counts = dict(line.split()[1:3] for line in lines if line)
+    return int(counts["rd_req"]), int(counts["rd_bytes"])
+
+
+def limits(machine: Host, name: str, flag: str = "--live") -> dict[str, str]:
+    """Return what libvirt shows of its disk's limits, without zeros."""
+    lines = machine.run("virsh", "blkdeviotune", name, "vda", flag).splitlines()
+    pairs = (line.split(":", 1) for line in lines if ":" in line)
+    found = {key.strip(): value.strip() for key, value in pairs}
+    return {key: value for key, value in found.items() if value not in ("0", "")}

@@ -1,0 +1,71 @@
+"""What an operator does and sees on a machine that runs the agent and a guest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from testing.iotune import TOLERANCE, highest_rate
+from testing.machines.guest import limits
+from testing.machines.host import Host
+from testing.waiting import eventually
+
+_DOMAIN = """
+<domain type='qemu'>
+  <name>db1</name>
+  <memory unit='MiB'>32</memory>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os>
+  <metadata>
+    <policy xmlns='urn:iokeel:policy:1'><drive target='vda' limit='%d'/></policy>
+  </metadata>
+  <devices>
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='raw'/>
+      <source file='/var/lib/libvirt/images/db1.img'/>
+      <target dev='vda' bus='virtio'/>
+    </disk>
+  </devices>
+</domain>
+"""
+LIMIT = 500
+IMAGE = "/var/lib/libvirt/images/db1.img"
+CONFIG = "/etc/iokeel/agent.toml"
+
+
+def start_guest(machine: Host) -> None:
+    """Start the guest db1, which has a policy, and wait for its limits, of a stock QEMU."""
+    create_guest(machine)
+    eventually(lambda: is_held(machine), what="the guest has limits")
+
+
+def create_guest(machine: Host) -> None:
+    """Start the guest db1, which has a policy."""
+    machine.run("truncate", "--size=16M", IMAGE)
+    machine.run("virsh", "create", "/dev/stdin", input=_DOMAIN % LIMIT)
+
+
+def is_held(machine: Host) -> bool:
+    """Return whether the guest's limits let no size of requests above its policy's limit."""
+    shown = {key: int(value) for key, value in limits(machine, "db1").items() if value.isdigit()}
+    return highest_rate(shown) <= TOLERANCE * LIMIT
+
+
+def show(machine: Host, name: str) -> str:
+    """Return a property of iokeel.service."""
+    return machine.run("systemctl", "show", "--value", f"--property={name}", "iokeel").strip()
+
+
+def journal(machine: Host) -> str:
+    """Return the agent's log."""
+    return machine.run("journalctl", "--unit=iokeel", "--output=cat", "--no-pager")
+
+
+def stats(machine: Host) -> list[dict[str, Any]]:
+    """Return what `iokeel stats --json` prints."""
+    answer: list[dict[str, Any]] = json.loads(machine.run("iokeel", "stats", "--json"))
+    return answer
+
+
+def configure(machine: Host, text: str) -> None:
+    """Write the agent's configuration."""
+    machine.run("sh", "-c", f"cat >{CONFIG}", input=text)

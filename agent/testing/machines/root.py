@@ -1,0 +1,18 @@
+"""The root that a test machine starts from: a Debian hypervisor that has nothing of ours."""
+
+from pathlib import Path
+
+from testing.lab import debian
+
+PACKAGES = (
+    "systemd-sysv", "dbus", "udev", "iproute2", "procps", "openssh-server",
+    "python3", "python3-apt", "libvirt-daemon-system", "libvirt-clients", "qemu-system-x86",
+    "qemu-utils", "fio",
+    "linux-image-cloud-amd64", "initramfs-tools",
+    "python3-libvirt", "python3-venv", "socat",
+)  # fmt: skip
+
+
+def hypervisor(codename: str) -> Path:
+    """Return the root of a Debian hypervisor, made at first use; write nothing into it."""
+    return debian.root(codename, PACKAGES)

@@ -1,0 +1,38 @@
+"""Access to machines for Ansible: a key of its own, and the variables of an inventory."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from testing.lab.cache import cached
+from testing.machines.host import Host
+
+#: A test machine has a host key of its root's, and a name of the test's.
+OPTIONS = (
+    "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR",
+    "ServerAliveInterval=10",
+)  # fmt: skip
+
+
+def make_key() -> Path:
+    """Return the file of a private key that logs in to test machines; made at first use."""
+
+    def build(folder: Path) -> None:
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f"]
+        subprocess.run([*command, folder / "key"], check=True)
+
+    return cached("machine-key", ["ed25519"], build) / "key"
+
+
+def admit(machine: Host) -> dict[str, str]:
+    """Let the key log in as root, and return the machine's variables for an inventory."""
+    key = make_key()
+    public = key.with_suffix(".pub").read_text().strip()
+    machine.sh(f"mkdir -m 700 -p /root/.ssh; echo '{public}' >/root/.ssh/authorized_keys")
+    words = [f"-o '{option}'" for option in (*OPTIONS, *machine.ssh_options)]
+    return {
+        "ansible_user": "root",
+        "ansible_ssh_private_key_file": str(key),
+        "ansible_ssh_common_args": " ".join(words),
+    }

@@ -1,0 +1,113 @@
+"""Folders of packages as an operator has them, and a later version of a package."""
+
+from __future__ import annotations
+
+import email.utils
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote
+
+from testing.lab.cache import cached
+from testing.lab.environment import NETWORK
+from testing.lab.namespace import Namespace
+from testing.machines.root import hypervisor
+from testing.packages import DISTRIBUTIONS, packages
+
+LATER = "later"
+"""What `iokeel --version` says of a later version."""
+
+
+def package_folder(folder: Path, codenames: Iterable[str] = DISTRIBUTIONS) -> Path:
+    """Fill a folder with the agent's package for each distribution, and their checksums."""
+    folder.mkdir(exist_ok=True)
+    for codename in codenames:
+        (deb,) = packages(codename).glob("iokeel_*.deb")
+        shutil.copy(deb, folder)
+    return _summed(folder)
+
+
+def later_folder(folder: Path, present: Path) -> Path:
+    """Fill a folder with later versions of the packages in another."""
+    folder.mkdir()
+    for deb in present.glob("iokeel_*.deb"):
+        with tempfile.TemporaryDirectory() as scratch:
+            subprocess.run(["dpkg-deb", "-R", deb, scratch], check=True)
+            control = Path(scratch) / "DEBIAN/control"
+            control.write_text(control.read_text().replace("~deb", "+1~deb", 1))
+            init = Path(scratch) / "usr/lib/iokeel/iokeel/__init__.py"
+            init.write_text(f'__version__ = "{LATER}"\n')
+            to = folder / deb.name.replace("~deb", "+1~deb", 1)
+            _build(Path(scratch), to)
+    return _summed(folder)
+
+
+def _build(tree: Path, to: Path) -> None:
+    command = ["dpkg-deb", "-b", "--root-owner-group", "-Zgzip", "-z1"]
+    subprocess.run([*command, tree, to], stdout=subprocess.PIPE, check=True)
+
+
+def _summed(folder: Path) -> Path:
+    sums = [f"{_sha256(deb)}  {deb.name}\n" for deb in folder.glob("*.deb")]
+    (folder / "SHA256SUMS").write_text("".join(sums))
+    return folder
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def signed_repository(folder: Path) -> Path:
+    """Make a folder of packages a flat repository too, and return the file of its key."""
+    entries = []
+    for deb in sorted(folder.glob("*.deb")):
+        control = subprocess.run(["dpkg-deb", "-f", deb], capture_output=True, check=True).stdout
+        place = f"Filename: ./{deb.name}\nSize: {deb.stat().st_size}\nSHA256: {_sha256(deb)}\n"
+        entries.append(control.decode() + place)
+    index = folder / "Packages"
+    index.write_text("\n".join(entries))
+    date = email.utils.format_datetime(datetime.now(UTC)).replace("+0000", "UTC")
+    row = f" {_sha256(index)} {index.stat().st_size} {index.name}"
+    release = f"Origin: test\nDate: {date}\nSHA256:\n{row}\n"
+    key = folder / "repository.asc"
+    with tempfile.TemporaryDirectory(prefix="gpg-") as home:
+        gpg = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
+        subprocess.run([*gpg, "--quick-generate-key", "test@example.com", "rsa3072"], check=True)
+        signed = [*gpg, "--output", str(folder / "InRelease"), "--clearsign"]
+        subprocess.run(signed, input=release.encode(), check=True)
+        subprocess.run([*gpg, "--armor", "--output", key, "--export"], check=True)
+        subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True)
+    return key
+
+
+def qemu_folder(folder: Path) -> Path:
+    """Fill a folder with Debian 13's QEMU under the version that the patched one has.
+
+    Nothing in it is patched. It is for tests of what installs such packages.
+    """
+    names = ["qemu-system-x86", "qemu-system-common", "qemu-utils"]
+    root = hypervisor("trixie")
+
+    def download(to: Path) -> None:
+        lent = [Path(path) for path in NETWORK if Path(path).exists()]
+        binds = {path: (path, "ro") for path in lent} | {Path("/debs"): (to, "rw")}
+        with Namespace(Path(tempfile.mkdtemp(prefix="lab-")), root, binds) as inside:
+            inside.run(["apt-get", "-qq", "update"], timeout=600)
+            inside.run(["env", "--chdir=/debs", "apt-get", "-qq", "download", *names], timeout=600)
+
+    folder.mkdir()
+    for deb in cached("qemu-packages", [root.name, *names], download).glob("*.deb"):
+        with tempfile.TemporaryDirectory() as scratch:
+            subprocess.run(["dpkg-deb", "-R", deb, scratch], check=True)
+            control = Path(scratch) / "DEBIAN/control"
+            text = control.read_text()
+            control.write_text(re.sub(r"^(Version: .*)$", r"\1+iokeel1", text, flags=re.MULTILINE))
+            name, version, architecture = deb.name.split("_")
+            to = folder / f"{name}_{unquote(version).split(':')[-1]}+iokeel1_{architecture}"
+            _build(Path(scratch), to)
+    return folder

@@ -1,0 +1,75 @@
+"""Runs this project's playbooks, as an operator does, and reads what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
+BIN = Path(sys.executable).parent
+GROUP = "hypervisors"
+
+_RECAP = re.compile(r"^(\S+) +: (.*failed=.*)$", re.MULTILINE)
+_FAILURE = re.compile(r'^(?:fatal|failed): \[([^\]]+)\].*?"msg": "((?:[^"\\]|\\.)*)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Played:
+    """The end of a playbook: its exit status, what it printed, and Ansible's counts by host."""
+
+    status: int
+    out: str
+    recap: Mapping[str, Mapping[str, int]]
+
+    @property
+    def failures(self) -> list[tuple[str, str]]:
+        """The hosts that failed and why, one for each line that says so."""
+        found = _FAILURE.findall(self.out)
+        return [(host, json.loads(f'"{message}"')) for host, message in found]
+
+    @property
+    def changed(self) -> dict[str, int]:
+        """The number of changes, by host."""
+        return {host: counts["changed"] for host, counts in self.recap.items()}
+
+
+def inventory(folder: Path, hosts: Mapping[str, Mapping[str, Any]], **variables: Any) -> Path:
+    """Write an inventory of hypervisors with their variables, and those of all; return its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "hosts.json"
+    file.write_text(json.dumps({GROUP: {"hosts": hosts, "vars": variables}}, indent=1))
+    return file
+
+
+def play(
+    playbook: str | Path, hosts: Path, *words: str, timeout_s: float = 600, **variables: Any
+) -> Played:
+    """Run one of the playbooks on an inventory. variables: given on the command line."""
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")},
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
+        "ANSIBLE_HOME": str(hosts.parent / "ansible"),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_FORKS": "4",
+        "LC_ALL": "C.UTF-8",
+    }
+    done = subprocess.run(
+        ["ansible-playbook", "--inventory", hosts, PLAYBOOKS / playbook, *words,
+         "--extra-vars", json.dumps(variables)],
+        cwd=PLAYBOOKS, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    rows = _RECAP.findall(done.stdout)
+    recap = {
+        host: {name: int(n) for name, n in (pair.split("=") for pair in counts.split())}
+        for host, counts in rows
+    }
+    return Played(done.returncode, done.stdout, recap)

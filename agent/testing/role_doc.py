@@ -1,0 +1,72 @@
+"""playbooks/roles/iokeel/README.md, made from the role's argument_specs.yml: `make role-doc`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROLE = Path(__file__).parents[2] / "playbooks/roles/iokeel"
+_HEAD = """\
+# iokeel, an Ansible role
+
+Installs iokeel's agent on Debian 12 and 13 hypervisors from a package that `make packages-agent`
+builds, and removes it again. It uses `ansible.builtin` only. The [playbooks](../../deploy.yml)
+beside it show how, and [operations](../../../docs/operations.md) is for those who run them.
+
+```yaml
+- hosts: hypervisors
+  become: true
+  roles:
+    - role: iokeel
+      vars:
+        iokeel_package: build/packages
+        iokeel_tenants: {acme: {limit: 50000}}
+```
+
+Tags are `preflight`, `install`, `configure`, `hook`, `service` and `verify`. The tables
+`[classes.NAME]` and so on are those of [agent.toml](../../../docs/configuration.md). An unknown
+variable that begins with `iokeel_` is an error.
+
+This page is made from `meta/argument_specs.yml` by `make role-doc`.
+"""
+
+
+def text() -> str:
+    """Return the page."""
+    specs = yaml.safe_load((ROLE / "meta/argument_specs.yml").read_text())["argument_specs"]
+    return "".join([_HEAD, *_sections(specs)])
+
+
+def _sections(specs: Mapping[str, Any]) -> Iterator[str]:
+    shown: list[Mapping[str, Any]] = []
+    for name, spec in specs.items():
+        yield f"\n## {name}\n\n{spec['short_description']}."
+        yield f" (`tasks_from: {name}`)\n" if name != "main" else "\n"
+        same = next((n for n, s in specs.items() if s["options"] is spec["options"]), name)
+        if same != name:
+            yield f"Its variables are those of {same}.\n"
+        elif spec["options"]:
+            yield "\n| variable | type | default | meaning |\n|---|---|---|---|\n"
+            for variable, option in spec["options"].items():
+                yield from _rows(variable, option, known=option in shown)
+                shown.append(option)
+
+
+def _rows(name: str, option: Mapping[str, Any], *, known: bool, depth: int = 0) -> Iterator[str]:
+    kind = option["type"] + (f" of {option['elements']}" if "elements" in option else "")
+    default = "required" if option.get("required") else ""
+    if "default" in option:
+        default = f"`{json.dumps(option['default'])}`"
+    choices = ", ".join(f"`{choice}`" for choice in option.get("choices", ()))
+    meaning = option["description"].rstrip(".") + (f": {choices}" if choices else "")
+    yield f"| {'&nbsp;&nbsp;' * depth}`{name}` | {kind} | {default} | {meaning} |\n"
+    for key, inner in () if known else option.get("options", {}).items():
+        yield from _rows(key, inner, known=False, depth=depth + 1)
+
+
+if __name__ == "__main__":
+    (ROLE / "README.md").write_text(text())

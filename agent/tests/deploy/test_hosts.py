@@ -1,0 +1,397 @@
+"""The playbooks on three booted hosts: a Debian 12, a Debian 13, and one without libvirt.
+
+The tests are steps of one story, in this order: what each leaves, the next one finds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testing.machines import guest
+from testing.machines.container import Machine
+from testing.machines.manifest import manifest
+from testing.machines.ssh import admit
+from testing.machines.watch import watch
+from testing.package_folder import LATER, later_folder, package_folder, signed_repository
+from testing.playbooks import Played, inventory, play
+from testing.waiting import eventually
+
+pytestmark = [pytest.mark.booted, pytest.mark.timeout(1800)]
+
+CONFIG = "/etc/iokeel/agent.toml"
+HOOK = "/etc/libvirt/hooks/qemu.d/50-iokeel"
+LIMIT = 100
+DOMAINS = {"hv12": "idle1", "hv13": "db1"}
+POLICIES = {
+    "hv12": {"idle1": {"drives": {"vda": {"limit": 500}}}},
+    "hv13": {"db1": {"tenant": "acme", "drives": {"vda": {"limit": LIMIT}}}},
+}
+
+
+@dataclass
+class Fleet:
+    """The hosts, and what they had before iokeel came."""
+
+    folder: Path
+    packages: Path
+    later: Path
+    key: Path
+    machines: dict[str, Machine]
+    hosts: dict[str, dict[str, Any]]
+    manifests: dict[str, list[str]] = field(default_factory=dict)
+    limits: dict[str, str] = field(default_factory=dict)
+
+    def play(self, playbook: str, *words: str, **variables: Any) -> Played:
+        """Run a playbook on all hosts, with variables beside those of the inventory."""
+        hosts = inventory(self.folder, self.hosts, iokeel_package=str(self.packages))
+        variables = {"iokeel_serial": 2} | variables
+        played = play(playbook, hosts, *words, **variables)
+        print(played.out)
+        return played
+
+    def good(self, playbook: str, *words: str, **variables: Any) -> Played:
+        """Run a playbook on the two hosts that have libvirt; it has to succeed."""
+        played = self.play(playbook, "--limit=hv12,hv13", *words, **variables)
+        assert played.status == 0
+        return played
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("fleet")
+    packages = package_folder(folder / "packages")
+    later = later_folder(folder / "later", packages)
+    key = signed_repository(packages)
+    machines = {
+        "hv12": Machine("bookworm", {"/repository": packages}),
+        "hv13": Machine("trixie"),
+        "hv14": Machine("bookworm"),
+    }
+    with ExitStack() as stack:
+        for machine in machines.values():
+            stack.enter_context(machine)
+        machines["hv14"].sh("apt-get -qq --yes purge libvirt-daemon libvirt-clients")
+        # The machines' own sources of packages are out of reach.
+        machines["hv12"].sh("rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*")
+        guest.define(machines["hv12"], "idle1")
+        machines["hv12"].run("virsh", "destroy", "idle1")
+        guest.define(machines["hv13"], "db1")
+        by_hand = ["virsh", "blkdeviotune", "db1", "vda", "--total-iops-sec", "3000"]
+        machines["hv13"].run(*by_hand, "--live", "--config")
+        # Containers have no io controller.
+        variables = {"iokeel_cgroup": {"enabled": False}}
+        hosts = {name: {**admit(m), **variables} for name, m in machines.items()}
+        for name, domain in DOMAINS.items():
+            machines[name].sh(f"virsh dumpxml --inactive {domain} >/root/{domain}.xml")
+        made = Fleet(folder, packages, later, key, machines, hosts)
+        made.manifests = {name: manifest(m) for name, m in machines.items()}
+        made.limits = guest.limits(machines["hv13"], "db1")
+        assert made.limits["total_iops_sec"] == "3000"
+        yield made
+
+
+def show(machine: Machine, name: str) -> str:
+    return machine.run("systemctl", "show", "--value", f"--property={name}", "iokeel").strip()
+
+
+def differences(fleet: Fleet, name: str) -> list[str]:
+    """Return what a host has more (+) or less (-) than before iokeel came."""
+    before, after = fleet.manifests[name], manifest(fleet.machines[name])
+    gone, new = {*before} - {*after}, {*after} - {*before}
+    return sorted([f"+{line}" for line in new] + [f"-{line}" for line in gone])
+
+
+# Before
+
+
+def test_check_mode_says_what_it_would_do_and_does_nothing(fleet: Fleet) -> None:
+    played = fleet.play("deploy.yml", "--check", "--diff")
+    assert played.changed["hv12"] > 0
+    assert played.changed["hv13"] > 0
+    assert "iokeel 0.1.0~deb13 would be installed (now: nothing)" in played.out
+    for name in fleet.machines:
+        assert differences(fleet, name) == []
+
+
+def test_hosts_without_an_io_controller_are_refused_unless_told(fleet: Fleet) -> None:
+    played = fleet.play("deploy.yml", "--limit=hv13", "--check", iokeel_cgroup={})
+    (failure,) = played.failures
+    assert "cgroup v2 has no io controller" in failure[1]
+
+
+def test_policies_are_refused_before_there_is_an_agent(fleet: Fleet) -> None:
+    fleet.hosts["hv13"]["iokeel_policies"] = POLICIES["hv13"]
+    played = fleet.play("policies.yml", "--limit=hv13")
+    ((_, why),) = played.failures
+    assert why == "iokeel isn't installed on this host: run deploy.yml first"
+
+
+# Deploy
+
+
+def test_of_three_hosts_two_are_deployed_and_one_is_named_in_one_line(fleet: Fleet) -> None:
+    played = fleet.play("deploy.yml", iokeel_serial=1)
+    assert played.status != 0
+    ((name, why),) = played.failures
+    assert name == "hv14"
+    assert why.startswith("hv14: libvirt doesn't answer at qemu:///system")
+    assert "install libvirt-daemon-system" in why
+    assert differences(fleet, "hv14") == []
+    for host in ("hv12", "hv13"):
+        assert show(fleet.machines[host], "ActiveState") == "active"
+        assert "unreachable=0    failed=0" in next(
+            line
+            for line in played.out.splitlines()
+            if line.startswith(f"{host} ") and "ok=" in line
+        )
+
+
+def test_no_guest_is_changed_before_it_has_a_policy(fleet: Fleet) -> None:
+    assert guest.limits(fleet.machines["hv13"], "db1") == fleet.limits
+
+
+def test_second_run_changes_nothing(fleet: Fleet) -> None:
+    assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
+
+
+def test_check_mode_changes_nothing_on_a_deployed_host(fleet: Fleet) -> None:
+    assert fleet.good("deploy.yml", "--check", "--diff").changed == {"hv12": 0, "hv13": 0}
+
+
+def test_libvirt_calls_the_hook(fleet: Fleet) -> None:
+    machine = fleet.machines["hv12"]
+    machine.sh("virsh dumpxml --inactive idle1 >/tmp/idle1.xml")
+    machine.run("virsh", "metadata", "idle1", "--uri", "urn:iokeel:policy:1", "--key", "iokeel",
+                "--set", "<policy limt='5'/>", "--config")  # fmt: skip
+    machine.run("virsh", "start", "idle1")
+    machine.run("virsh", "destroy", "idle1")
+    said = machine.run("journalctl", "--identifier=iokeel-hook", "--output=cat", "--no-pager")
+    assert "guest idle1 starts with a policy that can't be used" in said
+    machine.run("virsh", "define", "/tmp/idle1.xml")
+
+
+# Configuration
+
+
+def test_a_change_is_taken_over_by_a_reload(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    pid = show(machine, "MainPID")
+    tenants = {"acme": {"limit": 50000}}
+    for host in fleet.hosts.values():
+        host["iokeel_tenants"] = tenants
+    planned = fleet.good("deploy.yml", "--check", "--diff")
+    assert '+[tenants."acme"]\n+limit = 50000' in planned.out
+    assert "acme" not in machine.run("cat", CONFIG)
+    played = fleet.good("deploy.yml")
+    assert played.changed == planned.changed
+    assert "limit = 50000" in machine.run("cat", CONFIG)
+    assert show(machine, "MainPID") == pid
+    assert "the configuration was read again" in machine.run("journalctl", "--unit=iokeel")
+
+
+def test_a_change_that_takes_a_restart_has_one(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    pid = show(machine, "MainPID")
+    for host in fleet.hosts.values():
+        host["iokeel_agent"] = {"tick_seconds": 0.5}
+    fleet.good("deploy.yml", "--tags=configure")
+    assert show(machine, "MainPID") not in ("0", pid)
+
+
+def test_a_configuration_that_the_agent_refuses_replaces_nothing(fleet: Fleet) -> None:
+    machine = fleet.machines["hv12"]
+    pid, text = show(machine, "MainPID"), machine.run("cat", CONFIG)
+    bad = {"mine": {"limt": 5}}
+    for mode in ("--check", "--diff"):
+        words = ["--limit=hv12,hv13", mode]
+        played = fleet.play("deploy.yml", *words, iokeel_serial=1, iokeel_classes=bad)
+        # The run ends with the first batch that fails.
+        ((name, why),) = played.failures
+        assert name == "hv12"
+        assert f"{CONFIG}, [classes.mine] limt: not known" in why
+        assert "the old configuration stays" in why
+        assert (show(machine, "MainPID"), machine.run("cat", CONFIG)) == (pid, text)
+
+
+# Policies
+
+
+def test_policies_are_all_checked_before_any_is_set(fleet: Fleet) -> None:
+    good = POLICIES["hv13"]
+    for bad, why in (
+        ({"idle2": {"limit": 5}}, "idle2: no such guest on this host; there is idle1"),
+        ({"idle1": {"limit": "many"}}, "policy of idle1: "),
+    ):
+        fleet.hosts["hv12"]["iokeel_policies"] = bad
+        fleet.hosts["hv13"]["iokeel_policies"] = good
+        played = fleet.play("policies.yml", "--limit=hv12,hv13")
+        ((name, said),) = [(n, s) for n, s in played.failures if "more items" not in s]
+        assert (name, why in said) == ("hv12", True)
+        for machine, domain in (("hv12", "idle1"), ("hv13", "db1")):
+            xml = fleet.machines[machine].run("virsh", "dumpxml", domain)
+            assert "urn:iokeel" not in xml
+
+
+def test_a_guest_is_throttled_once_it_has_a_policy(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    assert guest.rate(machine, "db1") > 2 * LIMIT
+    for name, policies in POLICIES.items():
+        fleet.hosts[name]["iokeel_policies"] = policies
+    planned = fleet.good("policies.yml", "--check", "--diff")
+    assert f'+  <drive limit="{LIMIT}" target="vda" />' in planned.out
+    assert guest.limits(machine, "db1") == fleet.limits
+    fleet.good("policies.yml")
+    assert LIMIT / 2 < guest.rate(machine, "db1") < 1.1 * LIMIT
+    # A guest that doesn't run has it from its next start on.
+    assert 'limit="500"' in fleet.machines["hv12"].run("virsh", "dumpxml", "idle1")
+
+
+def test_policies_that_are_set_are_set_once(fleet: Fleet) -> None:
+    assert fleet.good("policies.yml").changed == {"hv12": 0, "hv13": 0}
+    assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
+
+
+# Mending, upgrade, rollback
+
+
+def test_files_that_were_lost_are_put_back(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    files = (HOOK, "/usr/lib/iokeel/iokeel/errors.py")
+    machine.run("rm", *files)
+    text = machine.run("cat", CONFIG)
+    planned = fleet.good("deploy.yml", "--check")
+    assert (planned.changed["hv12"], planned.changed["hv13"] > 0) == (0, True)
+    with watch(machine, "db1") as samples:
+        fleet.good("deploy.yml")
+    machine.run("ls", *files)
+    assert machine.run("cat", CONFIG) == text
+    held(samples)
+
+
+def held(samples: list[dict[str, int]]) -> None:
+    """See that a policy's limit was in force in every sample."""
+    assert len(samples) > 20
+    lifted = [sample for sample in samples if not 0 < sample["total_iops_sec"] <= 1.2 * LIMIT]
+    assert lifted == []
+
+
+def test_an_upgrade_and_a_rollback_never_lift_a_limit(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    with watch(machine, "db1") as samples:
+        fleet.good("deploy.yml", iokeel_package=str(fleet.later))
+        assert machine.run("iokeel", "--version") == f"iokeel {LATER}\n"
+        fleet.good("deploy.yml", iokeel_version="0.1.0")
+        assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
+    held(samples)
+    assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
+
+
+def test_a_package_that_was_changed_since_it_was_built_is_refused(fleet: Fleet) -> None:
+    (deb,) = fleet.later.glob("*~deb13_*.deb")
+    deb.write_bytes(deb.read_bytes() + b" ")
+    package = str(fleet.later)
+    played = fleet.play("deploy.yml", "--limit=hv13", iokeel_package=package)
+    ((_, why),) = played.failures
+    assert "isn't the one in" in why
+    assert fleet.machines["hv13"].run("iokeel", "--version") == "iokeel 0.1.0\n"
+
+
+def test_a_disk_that_fills_up_in_mid_install_harms_nobody(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    pid = show(machine, "MainPID")
+    machine.run("rm", HOOK)
+    machine.sh("mount -t tmpfs -o size=64k tmpfs /usr/lib/iokeel")
+    with watch(machine, "db1") as samples:
+        played = fleet.play("deploy.yml", "--limit=hv13")
+        ((_, why),) = played.failures
+        assert "No space left on device" in why
+        assert "mend that and deploy again" in why
+        assert show(machine, "MainPID") == pid
+        machine.run("umount", "/usr/lib/iokeel")
+        fleet.good("deploy.yml")
+    held(samples)
+    assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
+
+
+# Removal
+
+
+def test_check_mode_of_remove_removes_nothing(fleet: Fleet) -> None:
+    played = fleet.good("remove.yml", "--check", "--diff")
+    assert played.changed["hv13"] > 0
+    assert show(fleet.machines["hv13"], "ActiveState") == "active"
+    assert guest.limits(fleet.machines["hv13"], "db1") != fleet.limits
+
+
+def test_a_release_that_fails_leaves_the_agent_in_charge(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    units = "libvirtd.service libvirtd.socket libvirtd-ro.socket libvirtd-admin.socket"
+    # Masked first, it would lose its KillMode and end with its guests.
+    machine.sh(f"systemctl stop {units}; systemctl mask --runtime {units}")
+    played = fleet.play("remove.yml", "--limit=hv13")
+    machine.sh(f"systemctl unmask --runtime {units}; systemctl start libvirtd")
+    print(machine.run("virsh", "list", "--all"))
+    why = played.failures[-1][1]
+    assert "db1/vda: not given back" in why
+    assert "the agent runs again" in why
+    assert show(machine, "ActiveState") == "active"
+
+    def seen() -> list[str]:
+        return [vm["domain"] for vm in json.loads(machine.run("iokeel", "stats", "--json"))]
+
+    eventually(lambda: seen() == ["db1"], what="the agent sees the guest again")
+
+
+def test_limits_that_nothing_could_lift_any_more_are_not_forgotten(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    machine.run("mv", "/usr/bin/iokeel", "/tmp/iokeel")
+    played = fleet.play("remove.yml", "--limit=hv13")
+    machine.run("mv", "/tmp/iokeel", "/usr/bin/iokeel")
+    ((_, why),) = played.failures
+    assert "db1/vda has limits of the agent's, but /usr/bin/iokeel is missing" in why
+    assert "run deploy.yml, then this again" in why
+    assert show(machine, "ActiveState") == "active"
+
+
+def test_removal_leaves_each_host_as_it_was(fleet: Fleet) -> None:
+    # One of them was half removed by hand.
+    fleet.machines["hv12"].sh("dpkg --remove iokeel; touch /etc/iokeel/notes")
+    fleet.good("remove.yml")
+    machine = fleet.machines["hv13"]
+    assert guest.limits(machine, "db1") == fleet.limits
+    assert guest.limits(machine, "db1", "--config")["total_iops_sec"] == "3000"
+    assert guest.rate(machine, "db1") > 2 * LIMIT
+    for name, domain in DOMAINS.items():
+        # Without the policy; libvirt would leave an empty element if only that were removed.
+        fleet.machines[name].run("virsh", "define", f"/root/{domain}.xml")
+        fleet.machines[name].sh("systemctl daemon-reload; systemctl reset-failed")
+        assert differences(fleet, name) == []
+
+
+def test_second_removal_changes_nothing(fleet: Fleet) -> None:
+    assert fleet.good("remove.yml").changed == {"hv12": 0, "hv13": 0}
+
+
+def test_a_repository_serves_as_well_as_a_folder(fleet: Fleet) -> None:
+    machine = fleet.machines["hv12"]
+    fleet.hosts["hv12"]["iokeel_repository"] = {
+        "uris": ["file:/repository"], "suites": ["./"], "components": [],
+        "key": str(fleet.key),
+    }  # fmt: skip
+    for version, changes in (("", True), ("", False), ("0.1.0", False)):
+        given = {"iokeel_package": "", "iokeel_version": version}
+        played = fleet.play("deploy.yml", "--limit=hv12", **given)
+        assert played.status == 0
+        assert (played.changed["hv12"] > 0) == changes
+    assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
+    assert show(machine, "ActiveState") == "active"
+    fleet.good("remove.yml")
+    machine.sh("systemctl daemon-reload; systemctl reset-failed")
+    assert differences(fleet, "hv12") == []

@@ -1,0 +1,109 @@
+"""The commands of docs/operations.md, and the three in README.md, on a booted host, in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testing.machines import guest
+from testing.machines.container import Machine
+from testing.machines.ssh import admit
+from testing.package_folder import qemu_folder
+from testing.playbooks import BIN, PLAYBOOKS, inventory
+
+pytestmark = [pytest.mark.booted, pytest.mark.timeout(1800)]
+
+PROJECT = PLAYBOOKS.parent
+NAME = "hv1.example.com"
+# A calibration of minutes, in a folder that the guest uses.
+FASTER = {"quick": True, "seconds": 0.2, "size": "32m", "even_if_in_use": True}
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass
+class Desk:
+    """A machine to administer, and the operator's inventory."""
+
+    machine: Machine
+    folder: Path
+    host: dict[str, Any]
+    qemu: Path
+    variables: dict[str, Any] = field(default_factory=dict)
+
+    def controller(self, command: str, cwd: Path) -> None:
+        """Run a command where Ansible runs; it has to succeed."""
+        hosts = inventory(self.folder, {NAME: self.host}, **self.variables)
+        own = {"iokeel_qemu_packages=../build/packages": f"iokeel_qemu_packages={self.qemu}",
+               "-i playbooks/inventory": f"-i {hosts}"}  # fmt: skip
+        for shown, here in own.items():
+            command = command.replace(shown, here)
+        environment = {
+            **os.environ,
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "ANSIBLE_INVENTORY": str(hosts),
+            "ANSIBLE_HOME": str(self.folder / "ansible"),
+            "ANSIBLE_NOCOLOR": "1",
+        }
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200,
+        )  # fmt: skip
+        print(f"$ {command}\n{done.stdout}")
+        assert done.returncode == 0, command
+
+    def hypervisor(self, command: str) -> str:
+        """Run a command on the hypervisor; it has to succeed."""
+        out = self.machine.run("sh", "-c", command)
+        print(f"# {command}\n{out}")
+        return out
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("desk")
+    with Machine("trixie") as machine:
+        guest.define(machine, "db1")
+        variables = {
+            "iokeel_package": "{{ playbook_dir }}/../build/packages",
+            "iokeel_cgroup": {"enabled": False},  # a container has no io controller
+        }
+        yield Desk(machine, folder, dict(admit(machine)), qemu_folder(folder / "qemu"), variables)
+
+
+def test_three_commands_of_the_readme_throttle_the_first_guest(desk: Desk) -> None:
+    text = (PROJECT / "README.md").read_text().split("## On your hypervisors")[1]
+    commands = _BLOCK.findall(text)[0][1].splitlines()
+    assert len(commands) == 3
+    example = PLAYBOOKS / f"inventory/host_vars/{NAME}/main.yml"
+    desk.variables["iokeel_policies"] = yaml.safe_load(example.read_text())["iokeel_policies"]
+    assert guest.limits(desk.machine, "db1") == {}
+    for command in commands:
+        desk.controller(command, PROJECT)
+    assert 'limit="1500"' in desk.machine.run("virsh", "dumpxml", "db1")
+    assert int(guest.limits(desk.machine, "db1")["total_iops_sec"]) > 0
+
+
+def test_commands_of_the_operations_page_succeed_in_their_order(desk: Desk) -> None:
+    ran = 0
+    for kind, text in _BLOCK.findall((PROJECT / "docs/operations.md").read_text()):
+        if kind == "yaml":
+            desk.variables |= yaml.safe_load(text)
+            for one in desk.variables.get("iokeel_calibrate", ()):
+                one |= FASTER
+            continue
+        assert kind == "console"
+        for line in text.splitlines():
+            assert line[:2] in ("$ ", "# ")
+            desk.controller(line[2:], PLAYBOOKS) if line[0] == "$" else desk.hypervisor(line[2:])
+            ran += 1
+    assert ran > 20
+    assert desk.machine.status("iokeel")[0] == 127
+    assert guest.limits(desk.machine, "db1") == {}

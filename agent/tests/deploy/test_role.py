@@ -1,0 +1,133 @@
+"""The role and its playbooks without a host: style, documentation, and what they refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testing import role_doc
+from testing.playbooks import BIN, PLAYBOOKS, Played, inventory, play
+
+ROLE = role_doc.ROLE
+DOCS = PLAYBOOKS.parent / "docs"
+LOCAL = {"ansible_connection": "local", "ansible_become": False}
+TABLES = ("agent", "libvirt", "hook", "curve", "classes", "tenants", "storage", "cgroup")
+
+
+def test_ansible_lint_has_nothing_to_say_in_its_production_profile() -> None:
+    done = subprocess.run(
+        [BIN / "ansible-lint", "--nocolor", "--profile", "production", "--strict"],
+        cwd=PLAYBOOKS, env={"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(Path.home())},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_yamllint_has_nothing_to_say() -> None:
+    done = subprocess.run([BIN / "yamllint", "--strict", "."], cwd=PLAYBOOKS, capture_output=True)
+    assert done.stdout.decode() == ""
+    assert done.returncode == 0
+
+
+def test_readme_is_made_from_the_argument_specs() -> None:
+    assert (ROLE / "README.md").read_text() == role_doc.text(), "run `make role-doc`"
+
+
+def test_defaults_are_those_of_the_argument_specs() -> None:
+    defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
+    specs = yaml.safe_load((ROLE / "meta/argument_specs.yml").read_text())["argument_specs"]
+    options = {name: option for s in specs.values() for name, option in s["options"].items()}
+    given = {name: option["default"] for name, option in options.items() if "default" in option}
+    # These two are a play's and no host's.
+    assert given.pop("iokeel_serial") == [1, "25%"]
+    assert given.pop("iokeel_max_fail_percentage") == 0
+    assert defaults == given
+
+
+def test_variables_make_the_configuration_that_the_documentation_shows(tmp_path: Path) -> None:
+    page = (DOCS / "configuration.md").read_text()
+    shown = page.split("```toml\n")[1].split("```")[0]
+    wanted = tomllib.loads(shown)
+    variables = {f"iokeel_{name}": wanted[name] for name in TABLES} | {"iokeel_vms": wanted["vm"]}
+    # What the operator has written comes before what was measured.
+    variables["iokeel_storage_calibrated"] = {"fast": {"capacity": 5}, "slow": {"capacity": 7}}
+    made = tmp_path / "agent.toml"
+    task = {
+        "ansible.builtin.template": {"src": f"{ROLE}/templates/agent.toml.j2", "dest": f"{made}"}
+    }
+    playbook = tmp_path / "play.yml"
+    files = [f"{ROLE}/vars/main.yml"]
+    playbook.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False,
+                                         "vars_files": files, "tasks": [task]}]))  # fmt: skip
+    played = play(playbook, inventory(tmp_path, {"hv1": LOCAL}, **variables))
+    assert played.status == 0, played.out
+    wanted["storage"]["slow"] = {"capacity": 7}
+    assert tomllib.loads(made.read_text()) == wanted
+    checked = subprocess.run([BIN / "iokeel", "agent", "--check", "--config", made], check=False)
+    assert checked.returncode == 0
+
+
+# What is refused, and the words that say so.
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "key": ({"iokeel_agent": {"log_lvel": "debug"}}, "iokeel_agent.log_lvel. Supported"),
+    "value": ({"iokeel_agent": {"log_level": "loud"}}, "log_level must be one of: debug, info"),
+    "type": ({"iokeel_min_free_mib": "much"}, "argument 'iokeel_min_free_mib' is of type"),
+    "vm": ({"iokeel_vms": [{"name": "a"}]}, "missing required arguments: socket found in iokeel"),
+    "name": ({"iokeel_pakage": "x"}, "no such variable: iokeel_pakage"),
+    "space": ({"iokeel_min_free_mib": 10**9}, "MiB left in /usr or /var/lib, and iokeel_min_free"),
+    "libvirt": ({"iokeel_libvirt": {"uri": "test:///no"}}, "libvirt doesn't answer at test:///no"),
+    "package": ({"iokeel_package": "/nonexistent"}, "/nonexistent has no package iokeel_VER"),
+    "release": ({"iokeel_package": "/x/iokeel_1~deb99_amd64.deb"}, "isn't for Debian"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """deploy.yml on hosts of which each has one fault (and this machine's own)."""
+    hosts = {name: {**LOCAL, **variables} for name, (variables, _) in REFUSED.items()}
+    return play("deploy.yml", inventory(tmp_path_factory.mktemp("refused"), hosts), "--check")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_variable_is_refused_by_its_name(refusals: Played, name: str) -> None:
+    (message,) = [message for host, message in refusals.failures if host == name]
+    assert REFUSED[name][1] in message
+    assert refusals.recap[name]["changed"] == 0
+
+
+POLICIES: dict[str, tuple[dict[str, Any], str]] = {
+    "guest": ({"tst": {"limit": 5}}, "tst: no such guest on this host; there is test"),
+    "attribute": ({"test": {"limt": 5}}, "policy of test: attribute 'limt' is not known; did you"),
+    "value": ({"test": {"limit": -1}}, "policy of test: "),
+    "drive": ({"test": {"drives": {"vdz": {"limit": 5}}}}, "the policy names vdz, but there is no"),
+    "class": ({"test": {"class": "golden"}}, "class 'golden' is not known"),
+}  # fmt: skip
+GOOD = {"test": {"tenant": "acme", "drives": {"vda": {"limit": 500, "burst_seconds": 9}}}}
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """policies.yml on hosts that each have libvirt's test driver, with its guest `test`."""
+    driver = {**LOCAL, "iokeel_libvirt": {"uri": "test:///default"}}
+    hosts = {name: {**driver, "iokeel_policies": given} for name, (given, _) in POLICIES.items()}
+    hosts["good"] = {**driver, "iokeel_policies": GOOD}
+    return play("policies.yml", inventory(tmp_path_factory.mktemp("policies"), hosts))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_bad_policy_is_refused(policies: Played, name: str) -> None:
+    (message,) = [message for host, message in policies.failures if host == name]
+    assert POLICIES[name][1] in message
+
+
+def test_no_policy_is_set_if_any_is_refused_on_any_host(policies: Played) -> None:
+    assert policies.status != 0
+    assert "TASK [iokeel : Set the policies]" not in policies.out
+    # The difference was shown before that.
+    assert '+<policy tenant="acme">' in policies.out
+    assert '+  <drive burst-seconds="9" limit="500" target="vda" />' in policies.out
