@@ -236,9 +236,7 @@ def test_virtual_machines_come_and_go(service: Service, short_folder: Path) -> N
     try:
         second = VM.format(path).replace("db1", "db2")
         service.reload("[[vm]]", f"{second}\n[[vm]]")
-        eventually(
-            lambda: service.drive("db2")["limits_in_force"]["iops_total"], what="it has limits"
-        )
+        eventually(lambda: service.drive("db2")["limits_in_force"], what="it has limits")
         service.reload(second, "")
         assert [vm["domain"] for vm in service.ask("/v1/vms")] == ["db1"]
         assert service.limit() == 400
@@ -255,9 +253,7 @@ def test_virtual_machine_at_another_socket_is_another(service: Service) -> None:
     try:
         (old,) = re.findall('socket = "(.*qmp.*)"', service.config.read_text())
         service.reload(old, str(path))
-        eventually(
-            lambda: service.drive("db1")["limits_in_force"]["iops_total"], what="it has limits"
-        )
+        eventually(lambda: service.drive("db1")["limits_in_force"], what="it has limits")
         assert service.says("VM db1: connected, 2 drives")
         assert service.log().count("VM db1: connected, 2 drives") == 2
     finally:
@@ -291,6 +287,37 @@ def test_curve_is_taken_over(service: Service) -> None:
     eventually(
         lambda: service.drive("db1")["limits_in_force"] != before, what="limits by the new curve"
     )
+
+
+def test_limits_that_qemu_does_not_have_are_not_told(service: Service) -> None:
+    folder = service.folder / "second"
+    folder.mkdir()
+    qemu, path = start_qemu(folder)
+    try:
+        service.reload("[[vm]]", "[curve]\n[[vm]]")
+        service.reload("[[vm]]", f"{VM.format(path).replace('db1', 'db2')}\n[[vm]]")
+        eventually(lambda: service.drive("db2")["limits_in_force"], what="it has limits")
+        before = service.drive("db2")["limits_in_force"]
+        qemu.send_signal(signal.SIGSTOP)
+        service.reload("[curve]", '[curve]\nread = [["4k", 4.0], ["64k", 40.0]]')
+        told = []
+
+        def has_failed() -> bool:
+            drive = service.drive("db2")
+            told.append(drive["limits_in_force"])
+            return bool(drive["errors"])
+
+        eventually(has_failed, what="the order has timed out")
+        assert all(limits in (before, None) for limits in told)
+        qemu.send_signal(signal.SIGCONT)
+        eventually(
+            lambda: service.drive("db2")["limits_in_force"] not in (before, None, {}),
+            what="it has limits by the new curve",
+        )
+        assert [service.drive(vm)["overwritten"] for vm in ("db1", "db2")] == [0, 0]
+    finally:
+        qemu.kill()
+        qemu.communicate()
 
 
 def test_classes_are_taken_over(service: Service) -> None:

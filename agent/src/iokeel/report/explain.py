@@ -203,6 +203,10 @@ def _limits(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[s
     if drive.limits_reason is not None:
         age = "" if drive.limits_age_s is None else f" {duration(drive.limits_age_s)} ago"
         yield f"These were set{age} because {drive.limits_reason.value}."
+    if drive.in_force is None:
+        yield "Whether QEMU has them in force is not known."
+    elif drive.in_force != limits:
+        yield f"QEMU doesn't have them yet. In force: {_words(drive.in_force) or 'no limits'}."
     if drive.pricing_error_ratio is not None:
         side = "above" if drive.pricing_error_ratio > 0 else "below"
         error = f"{100 * abs(drive.pricing_error_ratio):.1f} %"

@@ -58,9 +58,10 @@ class DriveReport(Struct, kw_only=True):
     None if it is not held. allowed_iops: its limit, or its burst while that is open, and never more
     than its share of its storage, tenant and VM; None: nothing limits it. Latencies are mean values
     in seconds, with the throttle's wait and, as *_device_latency_s, without it. Requests and bytes
-    are counted from the guest's start. read, write: None unless QEMU counts. limits_in_force: in
-    QEMU's words. binding: those of them that the last interval used up. errors: orders that failed;
-    error: that of the last one, if it failed.
+    are counted from the guest's start. read, write: None unless QEMU counts. limits_in_force: as
+    last read from QEMU or libvirt, in QEMU's words; empty if nothing is limited. binding: the
+    limits that the last interval used up. errors: orders that failed; error: that of the last one,
+    if it failed.
     """
 
     domain: str
@@ -97,7 +98,7 @@ class DriveReport(Struct, kw_only=True):
     errors: int
     error: ErrorReport | None
     verdict: str
-    limits_in_force: dict[str, int]
+    limits_in_force: dict[str, int] | None
 
 
 class StorageReport(Struct, kw_only=True):

@@ -30,7 +30,7 @@ from iokeel.core.state import (
     Verdict,
 )
 from iokeel.errors import IokeelError
-from iokeel.hypervisors.source import VmInfo
+from iokeel.hypervisors.source import DriveInfo, VmInfo
 
 
 class ThrottleSnapshot(NamedTuple):
@@ -76,7 +76,8 @@ class DriveSnapshot(NamedTuple):
     normalized_iops: its rate; allowed_iops: the rate it may have, None: nothing limits it. share:
     of its storage or tenant's limit; vm_iops: its part of its VM's limit. mode:
     "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits; None if
-    it is not held. limits: those in force, which the agent set limits_age_s ago for limits_reason.
+    it is not held. limits: those that the agent decided on limits_age_s ago for limits_reason;
+    in_force: those that QEMU or libvirt last told of, None if they aren't known.
     priced_for: the mix of requests that they were made for; None if it was not known.
     pricing_error_ratio: how far above its rate they would hold the present mix. binding: the fields
     of limits that the last interval used up. throttled_s: how long a limit held it in all. errors:
@@ -95,6 +96,7 @@ class DriveSnapshot(NamedTuple):
     vm_iops: float | None
     mode: str | None
     limits: ThrottleLimits | None
+    in_force: ThrottleLimits | None
     limits_reason: Reason | None
     limits_age_s: float | None
     priced_for: Mix | None
@@ -243,7 +245,8 @@ def series_values(state: State) -> list[float]:
 
 def _vm(vm: VmInfo, known: Known, now_ns: int) -> VmSnapshot:
     drives = {
-        target: _drive(DriveId(vm.name, target), known, now_ns) for target in sorted(vm.drives)
+        target: _drive(DriveId(vm.name, target), vm.drives[target], known, now_ns)
+        for target in sorted(vm.drives)
     }
     tenant = vm.policy.tenant if vm.policy else None
     states = (known.state.drives.get(DriveId(vm.name, target), NEW) for target in vm.drives)
@@ -261,7 +264,7 @@ def _vm(vm: VmInfo, known: Known, now_ns: int) -> VmSnapshot:
     )
 
 
-def _drive(drive: DriveId, known: Known, now_ns: int) -> DriveSnapshot:
+def _drive(drive: DriveId, info: DriveInfo, known: Known, now_ns: int) -> DriveSnapshot:
     state = known.state.drives.get(drive, NEW)
     measured, sent, rates = state.measured, state.sent, state.measured.rates
     mode = None
@@ -280,6 +283,7 @@ def _drive(drive: DriveId, known: Known, now_ns: int) -> DriveSnapshot:
         vm_iops=state.vm_most,
         mode=mode,
         limits=sent.limits,
+        in_force=info.in_force,
         limits_reason=sent.reason,
         limits_age_s=(now_ns - sent.at_ns) / NS_PER_S if sent.at_ns else None,
         priced_for=state.pricing.mix,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from iokeel.core.limits import ThrottleLimits
 from iokeel.report.records import (
     DriveReport,
     ErrorReport,
@@ -45,7 +46,6 @@ def _vm(vm: VmSnapshot) -> VmReport:
 
 def _drive(drive: DriveSnapshot, tenant: str | None) -> DriveReport:
     policy, read, write = drive.policy, drive.read, drive.write
-    in_force = drive.limits.items() if drive.limits else []
     return DriveReport(
         domain=drive.id.domain,
         target=drive.id.target,
@@ -81,8 +81,12 @@ def _drive(drive: DriveSnapshot, tenant: str | None) -> DriveReport:
         errors=drive.errors,
         error=ErrorReport.of(drive.error) if drive.error else None,
         verdict=drive.verdict.value,
-        limits_in_force={name: value for name, value in in_force if value},
+        limits_in_force=_in_force(drive.in_force),
     )
+
+
+def _in_force(limits: ThrottleLimits | None) -> dict[str, int] | None:
+    return None if limits is None else {name: value for name, value in limits.items() if value}
 
 
 def _throttle(throttle: ThrottleSnapshot | None) -> ThrottleReport | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from iokeel.core.abilities import PATCHED
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
@@ -51,8 +52,9 @@ def lines(
     policy_error: PolicyError | None = None,
     error: LimitsRejected | None = None,
     cgroups: Mapping[str, Mapping[str, str]] | None = None,
+    in_force: ThrottleLimits | None = None,
 ) -> list[str]:
-    vm = VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}), policy_error)
+    vm = VmInfo("db1", {"vda": DriveInfo("vda", in_force=in_force)}, DomainPolicy({}), policy_error)
     errors = {VDA: error} if error else {}
     known = Known(state, {"db1": vm}, cgroups or {}, {}, errors, {}, 0)
     return explain(snapshot_of(known, now_ns=100 * NS_PER_S), VDA)
@@ -116,6 +118,17 @@ def test_a_share_is_explained_step_by_step() -> None:
     assert said[2] == "sda can serve 900 iops now."
     # what the reservation leaves, 800, by weight 3 to 1
     assert said[3] == "Its share of sda is 700 iops: 100 by reservation and 600 by weight."
+
+
+def test_limits_that_qemu_does_not_have_are_not_passed_off_as_in_force() -> None:
+    state = after(POLICY, reads=(500, 8192))
+    assert "Whether QEMU has them in force is not known." in lines(state)
+    said = lines(state, in_force=ThrottleLimits(iops_total=70))
+    assert "QEMU doesn't have them yet. In force: iops_total 70." in said
+    said = lines(state, in_force=UNLIMITED)
+    assert "QEMU doesn't have them yet. In force: no limits." in said
+    said = lines(state, in_force=state.drives[VDA].sent.limits)
+    assert not [line for line in said if "QEMU" in line]
 
 
 def test_an_idle_drive_does_nothing() -> None:

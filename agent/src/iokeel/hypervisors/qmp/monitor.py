@@ -121,6 +121,8 @@ class Monitor:
         self._note_in_force(drive.target, ThrottleLimits.of(limits._asdict()))
 
     def _note_in_force(self, target: str, limits: ThrottleLimits | None) -> None:
+        if target in self._drives:
+            self._drives[target] = replace(self._drives[target], in_force=limits)
         info = self._known.get(self._vm.name)
         if info is not None and target in info.drives and info.drives[target].in_force != limits:
             drives = {**info.drives, target: replace(info.drives[target], in_force=limits)}
