@@ -8,7 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from iokeel.config.reload import carried_over
@@ -69,6 +69,7 @@ class Agent:
     _moved: bool = False
     _notices: Notices = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _stopping: bool = False
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -154,6 +155,8 @@ class Agent:
     async def look(self, domains: Collection[str] | None) -> None:
         """Sample all VMs' drives, or some domains' only, decide, and send the orders."""
         async with self._looking:
+            if self._stopping:  # an order now could be carried out after the last one
+                return
             counters = await self._sample(domains)
             if domains is None:
                 await self.storages.follow(self.vms(), self._sample_timeout_s)
@@ -233,7 +236,8 @@ class Agent:
             self.metrics.tick(ended - started, time.process_time() - cpu)
             self.on_tick()
             if ended - saved >= _SAVE_INTERVAL_S:
-                await self.save(self.state.drives, whole=True)
+                async with self._looking:  # or a drive that is new meanwhile would be forgotten
+                    await self.save(self.state.drives, whole=True)
                 saved = ended
             due = max(due + tick_s, ended)
             await asyncio.sleep(due - ended)
@@ -358,14 +362,17 @@ class Agent:
 
     async def stop(self) -> None:
         """Leave every drive at its policy's static limit, and save that."""
+        self._stopping = True
         await asyncio.gather(*self._tasks, return_exceptions=True)
         async with self._looking:
-            orders = static_limits(self.state)
-            done = await asyncio.gather(*(self._carry_out(order) for order in orders))
+            orders = self._static_limits()
+            done = await asyncio.gather(
+                *(self.spawn(self._carry_out(order)) for order in orders), return_exceptions=True
+            )
             left = {
                 order.drive: self.state.drives[order.drive].with_sent(order.limits)
                 for order, succeeded in zip(orders, done, strict=True)
-                if succeeded
+                if succeeded is True
             }
             await self.save({**self.state.drives, **left}, whole=True)
             if self.cgroups is not None:
@@ -373,6 +380,20 @@ class Agent:
         log.info("stopped: %d drives are at their policies' static limits", len(left))
         if lost := len(orders) - len(left):
             log.warning("%d drives couldn't be set, and keep the limits that they have", lost)
+
+    def _static_limits(self) -> list[SetLimits]:
+        """Return all drives' static limits. If the law fails on a VM, its drives keep theirs."""
+        vms: dict[str, dict[DriveId, DriveState]] = {}
+        for drive, known in self.state.drives.items():
+            vms.setdefault(drive.domain, {})[drive] = known
+        orders = []
+        for name, drives in vms.items():
+            try:
+                orders += static_limits(replace(self.state, drives=drives))
+            except Exception:
+                self.metrics.errors["internal"] += 1
+                log.exception("%s: no static limits, please report it; its limits stay", name)
+        return orders
 
     async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         try:
@@ -382,11 +403,12 @@ class Agent:
                 log.error("%s", error)
             self.metrics.errors["store"] += 1
 
-    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
         """Do work beside the ticks. An error of it is logged, and ends nothing."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)

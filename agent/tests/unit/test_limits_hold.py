@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from iokeel.config.load import parse
+from iokeel.core.counters import DriveId
+from iokeel.core.policy import DrivePolicy
 from iokeel.daemon import Agent
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.libvirt.source import LibvirtSource
@@ -85,6 +87,7 @@ class Domain:
     runs: bool = True
     readable: bool = True
     refuses: bool = False
+    breaks: bool = False
 
     def name(self) -> str:
         return self.title
@@ -111,6 +114,9 @@ class Domain:
     def setBlockIoTune(self, target: str, values: dict[str, int], _flags: int) -> None:
         if not self.readable:
             raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        if self.breaks:
+            raise AttributeError("an error that nobody foresaw")
+        self.host.on_order(self.title)
         if self.refuses:
             self.refuses = False
             raise refusal(libvirt.VIR_ERR_OPERATION_FAILED)
@@ -140,6 +146,7 @@ class LimitsHold(RuleBasedStateMachine):
         self.libvirtd = True
         self.bounds = "all"
         self.lifted: list[object] = []
+        self.on_order: Callable[[str], object] = lambda _: None
 
     # libvirt's connection
 
@@ -362,6 +369,53 @@ def test_an_agent_that_stops_without_libvirtd_says_that_limits_stay(
     assert "1 drives couldn't be set, and keep the limits that they have" in caplog.text
     assert "its guest can't be reached; its limits stay" in caplog.text
     machine.teardown()
+
+
+@pytest.fixture
+def two_limited() -> Iterator[LimitsHold]:
+    """A host whose two guests have limits of an agent's."""
+    machine = LimitsHold()
+    policy = Policy('><iokeel:drive target="vda" limit="300"/>', 300)
+    machine.first_start((policy, policy))
+    machine.settle()
+    for domain in machine.domains.values():
+        domain.limits["vda"] = {"total_iops_sec": 1}  # a stop has to set them
+    machine.bounds = "policy"
+    yield machine
+    machine.teardown()
+
+
+@pytest.mark.parametrize("fails", ["law", "call"])
+def test_a_guest_that_no_code_foresaw_keeps_no_other_from_its_static_limit(
+    two_limited: LimitsHold, fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine, bad = two_limited, DriveId("db1", "vda")
+    if fails == "law":
+        drives = machine.agent.state.drives
+        nonsense: Any = "nonsense"
+        policy = replace(drives[bad].policy or DrivePolicy(), limit=nonsense)
+        drives = {**drives, bad: drives[bad]._replace(policy=policy)}
+        machine.agent.state = replace(machine.agent.state, drives=drives)
+    else:
+        machine.domains["db1"].breaks = True
+    machine.do(machine.agent.stop())
+    assert "please report it" in caplog.text
+    assert machine.domains["db1"].limits["vda"] == {"total_iops_sec": 1}
+    assert highest_rate(machine.domains["db2"].limits["vda"]) > 200
+
+
+def test_a_stop_sends_no_order_but_the_last(two_limited: LimitsHold) -> None:
+    machine = two_limited
+    orders: list[str] = []
+    machine.on_order = orders.append
+    machine.resync()
+
+    async def stop() -> None:
+        machine.agent.spawn(machine.agent.look({"db1"}))  # such as the second one after a shift
+        await machine.agent.stop()
+
+    machine.do(stop())
+    assert sorted(orders) == ["db1", "db2"]
 
 
 @pytest.fixture
