@@ -145,8 +145,17 @@ class Agent:
             self._notices.gone = dict(self.config.gone)
             self._moved = True
             for source in self.sources:
+                await self._leave(source, source.leaves(self.config))
                 source.configure(self.config)
             await self.storages.configure(self.config.storages, self._sample_timeout_s)
+
+    async def _leave(self, source: Source, vms: Collection[str]) -> None:
+        """Leave the drives of VMs that a source no longer follows at their static limits."""
+        names = {name for name in vms if self._source_of(name) is source}
+        drives = {d: known for d, known in self.state.drives.items() if d.domain in names}
+        await self._set_static(drives)
+        others = {d: known for d, known in self.state.drives.items() if d not in drives}
+        self.state = replace(self.state, drives=others)
 
     def remember(self) -> None:
         """Begin with the state that an earlier agent has saved."""
@@ -351,49 +360,58 @@ class Agent:
             self.outcomes.ended(order.drive)
 
     async def _set(self, order: SetLimits) -> None:
-        for source in self.sources:
-            if order.drive.domain in source.vms():
-                await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S)
-                return
+        source = self._source_of(order.drive.domain)
+        if source is not None:
+            await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S)
+            return
         unread = self._unread_vms()
         if unread is None or order.drive.domain in unread:
             raise ConnectionLost(str(order.drive), "its guest can't be reached; its limits stay")
         raise DriveGone(str(order.drive), "its guest is no longer there")
+
+    def _source_of(self, domain: str) -> Source | None:
+        """Return the source that serves a VM; None if none has it."""
+        return next((source for source in self.sources if domain in source.vms()), None)
 
     async def stop(self) -> None:
         """Leave every drive at its policy's static limit, and save that."""
         self._stopping = True
         await asyncio.gather(*self._tasks, return_exceptions=True)
         async with self._looking:
-            orders = self._static_limits()
-            done = await asyncio.gather(
-                *(self.spawn(self._carry_out(order)) for order in orders), return_exceptions=True
-            )
-            left = {
-                order.drive: self.state.drives[order.drive].with_sent(order.limits)
-                for order, succeeded in zip(orders, done, strict=True)
-                if succeeded is True
-            }
+            left, lost = await self._set_static(self.state.drives)
             await self.save({**self.state.drives, **left}, whole=True)
             if self.cgroups is not None:
                 await asyncio.to_thread(self.cgroups.restore)
         log.info("stopped: %d drives are at their policies' static limits", len(left))
-        if lost := len(orders) - len(left):
+        if lost:
             log.warning("%d drives couldn't be set, and keep the limits that they have", lost)
 
-    def _static_limits(self) -> list[SetLimits]:
-        """Return all drives' static limits. If the law fails on a VM, its drives keep theirs."""
+    async def _set_static(
+        self, drives: Mapping[DriveId, DriveState]
+    ) -> tuple[dict[DriveId, DriveState], int]:
+        """Give drives their static limits. Return those that have them, and how many others.
+
+        If the law fails on a VM, its drives keep the limits that they have.
+        """
         vms: dict[str, dict[DriveId, DriveState]] = {}
-        for drive, known in self.state.drives.items():
+        for drive, known in drives.items():
             vms.setdefault(drive.domain, {})[drive] = known
         orders = []
-        for name, drives in vms.items():
+        for name, those in vms.items():
             try:
-                orders += static_limits(replace(self.state, drives=drives))
+                orders += static_limits(replace(self.state, drives=those))
             except Exception:
                 self.metrics.errors["internal"] += 1
                 log.exception("%s: no static limits, please report it; its limits stay", name)
-        return orders
+        done = await asyncio.gather(
+            *(self.spawn(self._carry_out(order)) for order in orders), return_exceptions=True
+        )
+        left = {
+            order.drive: drives[order.drive].with_sent(order.limits)
+            for order, succeeded in zip(orders, done, strict=True)
+            if succeeded is True
+        }
+        return left, len(orders) - len(left)
 
     async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         try:

@@ -15,9 +15,12 @@ import pytest
 
 from iokeel.host.service_manager import ServiceManager
 from testing.agents import Agent, http, start_qemu
+from testing.iotune import TOLERANCE, highest_rate
+from testing.qmp_client import QmpClient
 from testing.waiting import eventually
 from tests.edges.conftest import VM
 
+IOTUNE = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}
 READ_AGAIN = "the configuration was read again"
 STAYS = "the configuration stays as it was: "
 GOLD = '<policy xmlns="urn:iokeel:policy:1" class="platinum"/>'
@@ -244,6 +247,20 @@ def test_virtual_machines_come_and_go(service: Service, short_folder: Path) -> N
     finally:
         qemu.kill()
         qemu.communicate()
+
+
+def test_virtual_machine_that_goes_stays_at_its_own_limit(service: Service) -> None:
+    own = service.iops()
+    (path,) = re.findall('socket = "(.*qmp.*)"', service.config.read_text())
+    service.reload("[[vm]]", "[tenants.acme]\nlimit = 200\n[[vm]]")
+    eventually(lambda: service.iops() < own, what="its tenant's limit is in force")
+    tables = service.config.read_text()
+    service.reload(tables[tables.index("[[vm]]") :], "")
+    assert service.ask("/v1/vms") == []
+    with QmpClient(Path(path)) as qemu:
+        drives = {b["qdev"].split("/")[-2]: b["inserted"] for b in qemu.ask("query-block")}
+    limits = {iotune: drives["vda"][name] for name, iotune in IOTUNE.items()}
+    assert 300 < highest_rate(limits) <= TOLERANCE * 400
 
 
 def test_virtual_machine_at_another_socket_is_another(service: Service) -> None:
