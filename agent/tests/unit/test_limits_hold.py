@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from iokeel.outcomes import Outcomes
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
 from testing.iotune import TOLERANCE, highest_rate
+from testing.waiting import until
 
 NAMES = ("db1", "db2")
 FAULTS = ("hang", "refuse", "libvirtd", "disk full", "plug", "guest stops", "guest starts again")
@@ -416,6 +418,34 @@ def test_a_stop_sends_no_order_but_the_last(two_limited: LimitsHold) -> None:
 
     machine.do(stop())
     assert sorted(orders) == ["db1", "db2"]
+
+
+def test_of_two_readings_the_later_one_counts(two_limited: LimitsHold) -> None:
+    machine, begun, go_on = two_limited, threading.Event(), threading.Event()
+    domain = machine.domains["db1"]
+    describe = domain.XMLDesc
+
+    def slowly(flags: int) -> str:
+        text = describe(flags)
+        if not begun.is_set():
+            begun.set()
+            go_on.wait(30)
+        return text
+
+    async def read_twice() -> None:
+        first = asyncio.create_task(machine.source.resync())
+        await until(begun.is_set)
+        domain.policy = Policy('><iokeel:drive target="vda" limit="1000"/>', 1000)
+        second = asyncio.create_task(machine.source.resync())
+        await asyncio.wait({second}, timeout=0.2)
+        go_on.set()
+        await asyncio.gather(first, second)
+
+    with patch.object(domain, "XMLDesc", slowly):
+        machine.do(read_twice())
+    policy = machine.source.vms()["db1"].policy
+    assert policy is not None
+    assert policy.for_drive("vda") == DrivePolicy(limit=1000)
 
 
 @pytest.fixture
