@@ -63,7 +63,9 @@ class StateStore:
             file = path.open("w")
         except OSError as error:
             raise ConfigError(
-                str(path), error.strerror or str(error), "give the agent a state_dir of its own"
+                str(path),
+                error.strerror or str(error),
+                "let the agent write it, or set another state_dir",
             ) from None
         with file:
             try:

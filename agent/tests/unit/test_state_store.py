@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import UserDict
 from collections.abc import ItemsView, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -341,7 +342,7 @@ def test_a_file_that_is_damaged_while_an_agent_runs_is_written_anew(tmp_path: Pa
     assert store.policies.keys() == {"db1"}
 
 
-class Slow(dict[DriveId, DriveState]):
+class Slow(UserDict[DriveId, DriveState]):
     """Drives that a thread looks at for as long as it is told to."""
 
     def __init__(self, drives: dict[DriveId, DriveState]) -> None:
