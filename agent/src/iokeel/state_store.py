@@ -265,8 +265,9 @@ class StateStore:
             database = sqlite3.connect(self._file, check_same_thread=False)
             database.text_factory = _text_of
             try:
-                # Limits end with the host, so the file only has to outlive the agent. That needs no
-                # flush to disk, which would cost more than all the rest.
+                # The file has to outlive the agent. That needs no flush to disk, which would cost
+                # more than all the rest. Limits end with the host, so a failure of power costs no
+                # more than the last policies and tables: those before them are in force again.
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = NORMAL")
                 database.execute(

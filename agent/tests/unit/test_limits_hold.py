@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from iokeel.config.load import parse
+from iokeel.config.reload import for_running
+from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import DrivePolicy
 from iokeel.daemon import Agent
@@ -246,29 +248,45 @@ class LimitsHold(RuleBasedStateMachine):
             self.look_at_one(first)
         self.look()
 
-    def start(self, acme: Any, fast: Any, has_class: bool) -> None:
-        text = f"[classes.small]\nlimit = {CLASS_LIMIT}\n" * has_class
+    def written(self, known: Mapping[str, int | None], acme: Any, fast: Any, cls: bool) -> Config:
+        """Write a configuration for an agent that knows the tables of earlier ones."""
+        text = f"[classes.small]\nlimit = {CLASS_LIMIT}\n" * cls
         if acme != "gone":
             text += "[tenants.acme]\n" + (f"limit = {acme}\n" if acme else "")
         if fast != "gone":
             text += "[storage.fast]\n"
             text += f'drives = ["*/vda"]\ncapacity = {fast}\n' if fast else ""
         written = {"acme": acme, "fast": fast}
-        self.tables = self.saved | {name: n for name, n in written.items() if n != "gone"}
+        self.tables = {**known, **{name: n for name, n in written.items() if n != "gone"}}
         if not self.is_full:
             self.saved = dict(self.tables)
-        self.has_class = has_class
+        self.has_class = cls
+        return parse(text.encode(), "agent.toml")
+
+    def start(self, acme: Any, fast: Any, has_class: bool) -> None:
+        written = self.written(self.saved, acme, fast, has_class)
         with self.disk():
             store = StateStore(self.folder)
             self.lock = store.lock()
             self.lock.__enter__()
-            config = store.keep_tables(parse(text.encode(), "agent.toml"))
-            self.do(self._begin(config, store))
+            self.do(self._begin(store.keep_tables(written), store))
 
     async def _begin(self, config: Any, store: StateStore) -> None:
         self.source = LibvirtSource("test://host/", config.classes, store.policies)
         self.agent = Agent(config, [self.source], store, Metrics())
         self.agent.remember()
+
+    @rule(
+        acme=st.sampled_from([600, None, "gone"]),
+        fast=st.sampled_from([4000, None, "gone"]),
+        has_class=st.booleans(),
+    )
+    def reload(self, acme: Any, fast: Any, has_class: bool) -> None:
+        written = self.written(self.tables, acme, fast, has_class)
+        config, waiting = for_running(self.agent.config, written)
+        assert waiting == []
+        self.do(self.agent.reconfigure(config))
+        self.look()
 
     def resync(self) -> None:
         """Have the agent read all domains, and note the policies that it can go by."""
