@@ -20,7 +20,7 @@ from iokeel.core.drive.retune import LOOK_AGAIN_S
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
-from iokeel.core.state import NEW, DriveState, State
+from iokeel.core.state import NEW, DriveState, Pricing, State
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
@@ -150,12 +150,22 @@ class Agent:
             await self.storages.configure(self.config.storages, self._sample_timeout_s)
 
     async def _leave(self, source: Source, vms: Collection[str]) -> None:
-        """Leave the drives of VMs that a source no longer follows at their static limits."""
+        """Leave the drives of VMs that a source no longer follows at their static limits.
+
+        One that is at another socket now is priced anew. It may be the same QEMU, so what there was
+        before the agent stays known.
+        """
         names = {name for name in vms if self._source_of(name) is source}
-        drives = {d: known for d, known in self.state.drives.items() if d.domain in names}
-        await self._set_static(drives)
-        others = {d: known for d, known in self.state.drives.items() if d not in drives}
-        self.state = replace(self.state, drives=others)
+        leaving = {d: known for d, known in self.state.drives.items() if d.domain in names}
+        left, _ = await self._set_static(leaving)
+        stay = {vm.name for vm in self.config.vms}  # at another socket
+        moved = {
+            drive: left.get(drive, known)._replace(pricing=Pricing(mix=known.pricing.mix))
+            for drive, known in leaving.items()
+            if drive.domain in stay
+        }
+        others = {d: known for d, known in self.state.drives.items() if d not in leaving}
+        self.state = replace(self.state, drives={**others, **moved})
 
     def remember(self) -> None:
         """Begin with the state that an earlier agent has saved."""
