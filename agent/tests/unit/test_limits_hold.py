@@ -51,8 +51,12 @@ class Policy:
     valid: bool = True
     needs_class: bool = False
 
+    def covers(self, target: str) -> bool:
+        """Return whether a drive has a policy. One that has none draws on no tenant's limit."""
+        return target == "vda" or self.needs_class
+
     def limit_of(self, target: str) -> int | None:
-        return self.limit if target == "vda" or self.needs_class else None
+        return self.limit if self.covers(target) else None
 
 
 def policies() -> st.SearchStrategy[Policy | None]:
@@ -179,7 +183,7 @@ class LimitsHold(RuleBasedStateMachine):
         is_new = not domain.limits.get(target) or self.forgets
         if self.bounds == "all" or (self.bounds == "one look" and not is_new):
             most += [self.tables.get("fast")] * (target == "vda")
-            most += [self.tables.get("acme")] * good.tenant
+            most += [self.tables.get("acme")] * (good.tenant and good.covers(target))
         least = min((bound for bound in most if bound is not None), default=None)
         if least is not None and highest_rate(values) > TOLERANCE * least:
             self.lifted.append((domain.title, target, values, least))
