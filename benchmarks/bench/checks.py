@@ -1,0 +1,33 @@
+"""What has to be so before a run begins, and what an earlier one may have left."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from benchmarks.bench.errors import BenchError
+from testing.lab.blkio import remove_stale
+from testing.lab.needs import missing
+
+#: fio logs each request, and a run is read before it is forgotten.
+_ROOM_BYTES = 1 << 30
+
+
+def check_machine(results: Path) -> None:
+    """Raise BenchError if programs or rights are missing, or a disk is nearly full."""
+    if lacking := missing():
+        raise BenchError("this machine", "something is missing", lacking)
+    for folder in (Path(tempfile.gettempdir()), results):
+        free = shutil.disk_usage(folder).free
+        if free < _ROOM_BYTES:
+            raise BenchError(
+                str(folder),
+                f"the disk has {free >> 20} MiB free, a run needs {_ROOM_BYTES >> 20}",
+                "make room, or set TMPDIR and --results to other disks",
+            )
+
+
+def clean_up() -> None:
+    """Remove the cgroups of runs that were killed; all else ends with its owner."""
+    remove_stale()
