@@ -13,6 +13,9 @@ from benchmarks.bench.records import Result, read_all
 from benchmarks.bench.scenario import Suite, load, names
 from benchmarks.bench.shown import Shown
 
+#: With fewer, ranges that don't meet say nothing.
+LEAST_REPEATS = 2
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -141,12 +144,17 @@ class Verdict:
 
 
 def verdict(figures: Figures) -> Verdict | None:
-    """Return iokeel against the best other by the headline, in every metric; None: not measured.
+    """Return iokeel against the best other by the headline, in every metric.
 
-    Ahead or behind only if the repeats' ranges don't meet.
+    Ahead or behind only if the repeats' ranges don't meet. None: one of them has no figure, or
+    fewer repeats than LEAST_REPEATS.
     """
     ours, other = figures.best(figures.ours), figures.best(figures.others)
     if ours is None or other is None:
+        return None
+    headline = figures.shown[0]
+    repeats = [figures.spread(headline, name) for name in (ours, other)]
+    if min(len(one.values) for one in repeats if one) < LEAST_REPEATS:
         return None
     ahead, behind, even = [], [], []
     for what in figures.shown:

@@ -15,7 +15,7 @@ from benchmarks.bench.controllers import ALONE, OURS, title
 from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Setup
 from benchmarks.bench.report.figures import Figures, all_figures, shown, verdict
-from benchmarks.bench.report.plots import as_bytes, draw
+from benchmarks.bench.report.plots import as_bytes, can_draw, draw
 from benchmarks.result_file import BENCHMARKS
 
 DOCS = BENCHMARKS.parent / "docs"
@@ -49,11 +49,11 @@ def rendered(template: str, every: Sequence[Figures]) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=jinja2.select_autoescape(["html"]),
+        autoescape=jinja2.select_autoescape(["html.jinja"]),
     )
     environment.filters["strong"] = strong
-    text = environment.get_template(template).render(
-        overview=[overview(one) for one in every],
+    text = environment.get_template(f"{template}.jinja").render(
+        overview=[overview(one) for one in sorted(every, key=lambda one: one.result is None)],
         sections=[_Section(one) for one in measured],
         missing=[one.suite for one in every if one.result is None],
         programs=programs.read(),
@@ -77,7 +77,7 @@ def overview(figures: Figures) -> dict[str, str]:
     if figures.result is None:
         says = "not measured yet"
     else:
-        says = str(found) if found else "nothing to compare with"
+        says = str(found) if found else _no_verdict(figures)
     return {
         "name": figures.suite.name,
         "anchor": anchor(figures.suite.title),
@@ -90,6 +90,13 @@ def overview(figures: Figures) -> dict[str, str]:
         "ours": cell(ours, named=True),
         "verdict": says,
     }
+
+
+def _no_verdict(figures: Figures) -> str:
+    """Return why there is no verdict."""
+    if not figures.best(figures.ours):
+        return "iokeel has no figure"
+    return "too few repeats to tell" if figures.best(figures.others) else "no other has a figure"
 
 
 def published(figures: Figures) -> str:
@@ -140,14 +147,14 @@ class _Section:
         self.rows = [_Row(name, cells[not many :]) for name, cells in _rows(figures)]
         self.lacking = {title(name): why for name, why in figures.result.lacking.items()}
         self.plot = f"{_PLOTS}/{suite.name}.png"
+        self.has_plot = can_draw(figures)
         self._figures = figures
 
     @property
-    def svg(self) -> str:
-        """The plot as SVG in base64."""
+    def svg(self) -> str | None:
+        """The plot as SVG in base64; None: there is nothing to draw."""
         figure = draw(self._figures)
-        assert figure is not None
-        return base64.b64encode(as_bytes(figure, "svg")).decode()
+        return base64.b64encode(as_bytes(figure, "svg")).decode() if figure else None
 
 
 class _Row:

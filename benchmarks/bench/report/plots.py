@@ -51,7 +51,7 @@ _BY_SECOND = ("error_p50", "error_p99", "error_worst", "overspend", "held", "fir
 
 def draw(figures: Figures) -> Figure | None:
     """Return a scenario's plot; None if there is nothing to draw."""
-    if figures.result is None:
+    if not can_draw(figures):
         return None
     headline = figures.shown[0]
     seconds = figures.suite.published is not None and figures.suite.published.seconds
@@ -60,6 +60,12 @@ def draw(figures: Figures) -> Figure | None:
     if len(figures.cases) > 1:
         return _cases(figures, headline)
     return _bars(figures, headline)
+
+
+def can_draw(figures: Figures) -> bool:
+    """Return whether any controller has a headline."""
+    headline = figures.shown[0]
+    return any(figures.spread(headline, name) for name in figures.controllers)
 
 
 def as_bytes(figure: Figure, kind: str, dpi: int = 80) -> bytes:
@@ -115,7 +121,7 @@ def _cases(figures: Figures, headline: Shown) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.2), sharey=True)
     for i, (name, values) in enumerate((published.values if published else {}).items()):
         style = ("solid", "dashed", "dotted")[i % 3]
-        left.plot(figures.cases, _scaled(headline, values), "o-", color=_PUBLISHED, ls=style)
+        left.plot(figures.cases, _scaled(headline, values), marker="o", color=_PUBLISHED, ls=style)
         left.lines[-1].set_label(title(name))
     for name in figures.controllers:
         found = {case: figures.spread(headline, name, case) for case in figures.cases}
