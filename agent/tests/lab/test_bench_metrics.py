@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from benchmarks.bench.controllers.average_size import limit
 from benchmarks.bench.controllers.static import bytes_, requests, tuned
 from benchmarks.bench.metrics import METRICS, back_s
 from benchmarks.bench.records import Case, DriveRun, Plan, Run, Setup
+from benchmarks.bench.requests import Done, drive_run
+from benchmarks.bench.scenario import Drive, Stream, load
 from benchmarks.bench.shown import Shown
 from iokeel.core.curve import DEFAULT_MODEL
 
@@ -133,3 +138,39 @@ def test_tuned_iops_size_is_near_the_published_curve_at_every_size_of_it() -> No
     charged = {kib: unit * max(1, kib * 1024 / iops_size) for kib in published}
     worst = max(max(charged[kib] / cost, cost / charged[kib]) for kib, cost in published.items())
     assert worst < 1.26
+
+
+def test_drive_is_that_of_all_its_logs_on_our_clock(tmp_path: Path) -> None:
+    """Log lines are: milliseconds of the epoch, nanoseconds, direction (0 read), bytes."""
+    one, other, empty = (tmp_path / name for name in ("a", "b", "c"))
+    one.write_text("11500, 2000000, 0, 4096, 0\n13999, 4000000, 0, 8192, 0\n")
+    # A flush doesn't count, and what ends after the run isn't measured.
+    other.write_text(
+        "12500, 1000000, 1, 65536, 0\n12600, 9, 2, 0, 0\n15500, 900000000, 0, 4096, 0\n"
+    )
+    empty.write_text("")
+    done = Done.read("db", [one, other, empty], DEFAULT_MODEL, ahead_s=1.0)
+    scenario = load("first-seconds").cases[0]
+    scenario = replace(scenario, seconds=4.0, begin_s=1.0)
+    stream = Stream("io", {"io_size": "40k", "numjobs": 2})
+    found = drive_run(scenario, Drive("db", "db", {}, (stream,)), done, 10.0, 0.25)
+    # Completions at 0.5, 1.5, 2.999 and 4.5 s of costs 1, 10, 1.6 and 1.
+    assert found.by_second == pytest.approx([1, 10, 1.6, 0])
+    assert found.rate == pytest.approx(11.6 / 3)
+    assert (found.requests, found.bytes) == (4, 81920)
+    assert found.bytes_measured == 65536 + 8192
+    assert found.latency_mean_ms == pytest.approx(2.5)
+    assert found.latency_max_ms == pytest.approx(4)
+    assert found.finished_s == pytest.approx(4.5)
+
+
+def test_drive_that_has_not_done_its_amount_has_not_finished(tmp_path: Path) -> None:
+    log = tmp_path / "a"
+    log.write_text("10500, 2000000, 0, 4096, 0\n")
+    done = Done.read("db", [log], DEFAULT_MODEL)
+    scenario = load("first-seconds").cases[0]
+    for size, finished in (("4k", 0.5), ("8k", None)):
+        drive_ = Drive("db", "db", {}, (Stream("io", {"io_size": size}),))
+        assert drive_run(scenario, drive_, done, 10.0, None).finished_s == finished
+    with pytest.raises(RuntimeError, match="db: fio logged no request"):
+        Done.read("db", [], DEFAULT_MODEL)

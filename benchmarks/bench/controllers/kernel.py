@@ -1,7 +1,8 @@
 """The kernel's own controllers that this host has: limits of a cgroup, and BFQ's weights.
 
 The limits are those of io.max. On a host whose cgroups are of version 1 they are blkio.throttle's,
-which the same code of the kernel holds.
+which the same code of the kernel holds. Linux 6.18 charges the bytes of a request about twice if it
+has to split it, as it does requests of 1 MiB on a loop device: those get half of their limit.
 """
 
 from __future__ import annotations
