@@ -30,6 +30,7 @@ from benchmarks.bench.report.terminal import summary
 from benchmarks.bench.runner import Runner
 from benchmarks.bench.scenario import load, names
 from testing.lab import qemu
+from testing.lab.qga import AgentError
 
 #: A run of about 20 minutes.
 SELECTION = ("weights", "mix-8k-32k")
@@ -151,6 +152,10 @@ def main() -> int:
         status: int = options.does(options)
     except BenchError as error:
         print(f"iokeel-bench: {error}", file=sys.stderr)
+        return 2
+    except (AgentError, AssertionError, RuntimeError, TimeoutError) as error:
+        words = "the runs before it are kept: the same command goes on there"
+        print(f"iokeel-bench: a run failed: {error}; {words}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         words = "interrupted; everything that was started has ended. The same command goes on"

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks.bench.controllers import title
 from benchmarks.bench.errors import BenchError
-from benchmarks.bench.metrics import Metric
+from benchmarks.bench.metric import Metric
 from benchmarks.bench.records import read_all
 from benchmarks.bench.report.figures import Figures
 from benchmarks.bench.report.figures import shown as value_shown

@@ -17,12 +17,12 @@ A figure is None if the run hasn't what its formula takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
 
 import numpy as np
 
-from benchmarks.bench.records import Case, DriveRun, Plan, Run, Setup
+from benchmarks.bench.metric import Metric, OfDrive, Seen, median_of
+from benchmarks.bench.records import DriveRun, Plan, Run
 
 #: From this second on a reservation counts, and what is known decides.
 _KNOWN_S = 2
@@ -31,62 +31,6 @@ _RIGHT_RATIO = 0.05
 _FIRST_S = 10
 #: Above this a drive is in a burst.
 _BURST_RATIO = 1.5
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a metric is computed from: a run among the others of its case.
-
-    first: the runs of the scenario's first case with no control.
-    """
-
-    setup: Setup
-    case: Case
-    run: Run
-    first: Sequence[Run] = ()
-
-    def none(self, of: Callable[[Run], float | None]) -> float | None:
-        """Return the median of a figure with no control."""
-        return _median([of(run) for run in self.case.runs.get("none", [])])
-
-    def alone(self, drive: str, of: Callable[[DriveRun], float | None]) -> float | None:
-        """Return the median of a figure of a drive that runs alone."""
-        runs = self.case.runs.get("alone", [])
-        return _median([of(run.drives[drive]) for run in runs if drive in run.drives])
-
-    def seconds(self, drive: str) -> list[float] | None:
-        """Return a drive's rates of the measured time, second by second."""
-        rates = self.run.drives[drive].by_second
-        return None if rates is None else rates[round(self.setup.begin_s) :]
-
-
-OfDrive = Callable[[Seen, Plan, str], float | None]
-OfRun = Callable[[Seen], float | None]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A figure. better: "less", "more", or "one" if the nearer to 1 the better.
-
-    unit: "%" if it is shown as percents, "x" for a factor, or a unit of its own.
-    """
-
-    name: str
-    title: str
-    formula: str
-    unit: str
-    better: str
-    of_drive: OfDrive | None = None
-    of_run: OfRun | None = None
-
-    def distance(self, value: float) -> float:
-        """Return how bad a value is; less is better."""
-        return {"less": value, "more": -value, "one": abs(value - 1)}[self.better]
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 def _ratio(a: float | None, b: float | None) -> float | None:
@@ -152,7 +96,7 @@ def _isolation(seen: Seen, plan: Plan, drive: str) -> float | None:
 
 
 def _kept(seen: Seen, plan: Plan, drive: str) -> float | None:
-    first = _median([run.drives[drive].rate for run in seen.first])
+    first = median_of([run.drives[drive].rate for run in seen.first])
     return _ratio(seen.run.drives[drive].rate, first)
 
 
@@ -219,10 +163,29 @@ def _jain(seen: Seen) -> float | None:
     return sum(weighted) ** 2 / (len(weighted) * squares) if squares else None
 
 
-def _last_finished(seen: Seen) -> float | None:
+def _cap_error(seen: Seen) -> float | None:
+    seconds = [seen.seconds(drive) for drive in seen.run.drives]
+    owed = sum(plan.owed for plan in seen.case.plans.values())
+    if not all(seconds):
+        return None
+    totals = [sum(rates) for rates in zip(*(one or [] for one in seconds), strict=True)]
+    return fmean(abs(rate / owed - 1) for rate in totals)
+
+
+def _ends(seen: Seen) -> list[float] | None:
     ends = [one.finished_s for one in seen.run.drives.values()]
     known = [end for end in ends if end is not None]
-    return max(known) if len(known) == len(ends) else None
+    return known if len(known) == len(ends) else None
+
+
+def _last_finished(seen: Seen) -> float | None:
+    ends = _ends(seen)
+    return max(ends) if ends else None
+
+
+def _finish_spread(seen: Seen) -> float | None:
+    ends = _ends(seen)
+    return (max(ends) - min(ends)) / max(ends) if ends else None
 
 
 def _control_us(seen: Seen) -> float | None:
@@ -233,7 +196,7 @@ def _control_us(seen: Seen) -> float | None:
 
 
 def _sys(seen: Seen) -> float | None:
-    return _median([one.fio_sys_ratio for one in seen.run.drives.values()])
+    return median_of([one.fio_sys_ratio for one in seen.run.drives.values()])
 
 
 METRICS = {
@@ -367,6 +330,22 @@ METRICS = {
             "%",
             "one",
             of_run=_of_limit,
+        ),
+        Metric(
+            "cap_error",
+            "error of a second, all drives, mean",
+            "mean of |sum of r(t) / sum of o - 1|",
+            "%",
+            "less",
+            of_run=_cap_error,
+        ),
+        Metric(
+            "finish_spread",
+            "first to last finished, of the last",
+            "(last end - first end) / last end",
+            "%",
+            "less",
+            of_run=_finish_spread,
         ),
         Metric(
             "jain",

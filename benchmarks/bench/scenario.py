@@ -14,9 +14,16 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.bench.errors import BenchError
-from benchmarks.bench.scenario_file import CaseTable, DriveTable, PublishedTable, ScenarioTable
+from benchmarks.bench.scenario_file import (
+    CaseTable,
+    DriveTable,
+    PublishedTable,
+    ScenarioTable,
+    Value,
+)
 from benchmarks.result_file import BENCHMARKS
 from iokeel.core.curve import DEFAULT_MODEL, CostCurve, CostModel
+from iokeel.errors import ConfigError
 from iokeel.words.quoting import did_you_mean
 from iokeel.words.units import parse_size
 from testing.lab.disksim import DEVICES
@@ -145,18 +152,16 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
     try:
         table = msgspec.toml.decode(content, type=ScenarioTable)
         model = _model(path, table)
-    except (msgspec.DecodeError, ValueError) as error:
+        question = _question(path, content.decode())
+        digest = hashlib.sha256(content + str(model).encode()).hexdigest()[:16]
+        cases = [
+            _case(path, table, case, model, question, digest, shorten)
+            for case in table.cases or [CaseTable("")]
+        ]
+    except (msgspec.DecodeError, ValueError, ConfigError) as error:
         raise BenchError(str(path), str(error), "correct the file") from error
-    question = _question(path, content.decode())
-    digest = hashlib.sha256(content + str(model).encode()).hexdigest()[:16]
-    cases = table.cases or [CaseTable("")]
     return Suite(
-        name,
-        table.title,
-        question,
-        tuple(_case(path, table, case, model, question, digest, shorten) for case in cases),
-        table.published,
-        tuple(table.controllers),
+        name, table.title, question, tuple(cases), table.published, tuple(table.controllers)
     )
 
 
@@ -213,7 +218,7 @@ def _drives(table: DriveTable, file: ScenarioTable, case: CaseTable, shorten: fl
     streams = [
         Stream(
             stream.name,
-            {**table.job, **stream.job, **changed},
+            _shortened({**table.job, **stream.job, **changed}, shorten),
             stream.start_s / shorten,
             None if stream.end_s is None else stream.end_s / shorten,
         )
@@ -227,6 +232,13 @@ def _drives(table: DriveTable, file: ScenarioTable, case: CaseTable, shorten: fl
         Drive(name, table.vm or name, policy, tuple(streams), table.guest, table.alone, length)
         for name in found
     ]
+
+
+def _shortened(job: dict[str, Value], shorten: float) -> Job:
+    """Return a job whose amount, if it has one, is that much smaller."""
+    if "io_size" in job:
+        job["io_size"] = round(parse_size(str(job["io_size"])) / shorten)
+    return job
 
 
 def _model(path: Path, table: ScenarioTable) -> CostModel:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.bench.errors import BenchError
-from benchmarks.bench.metrics import METRICS, Metric, Seen
+from benchmarks.bench.metric import Metric, Seen
+from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Case, Run, Setup
 from iokeel.words.quoting import did_you_mean
 

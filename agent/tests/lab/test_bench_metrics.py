@@ -102,7 +102,16 @@ def test_last_to_finish_counts_only_if_all_have() -> None:
     done, not_done = drive(finished_s=4.0), drive()
     plans = {"a": Plan(1), "b": Plan(1)}
     assert figure("all_finished_s", Run({"a": done, "b": done}), plans) == 4
+    early = drive(finished_s=3.0)
+    assert figure("finish_spread", Run({"a": done, "b": early}), plans) == pytest.approx(0.25)
     assert figure("all_finished_s", Run({"a": done, "b": not_done}), plans) is None
+
+
+def test_error_of_a_cap_is_that_of_all_its_drives_in_each_second() -> None:
+    plans = {"a": Plan(100), "b": Plan(100)}
+    a, b = drive(by_second=[0, 0, 200.0, 150.0]), drive(by_second=[0, 0, 0.0, 150.0])
+    # Together 200 and 300 of 200.
+    assert figure("cap_error", Run({"a": a, "b": b}), plans) == pytest.approx(0.25)
 
 
 def test_time_to_reprice_ends_when_every_later_second_is_right() -> None:

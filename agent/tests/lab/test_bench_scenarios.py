@@ -52,7 +52,7 @@ jobs.a = { numjobs = 2 }
 
 def small(folder: Path, old: str = "", new: str = "", shorten: float = 1.0) -> Path:
     assert old in SMALL
-    (folder / "small.toml").write_text(SMALL.replace(old, new) if old else SMALL)
+    (folder / "small.toml").write_text(SMALL.replace(old, new, 1) if old else SMALL)
     return folder
 
 
@@ -92,6 +92,7 @@ def test_cases_shares_and_times_are_as_the_file_says(tmp_path: Path) -> None:
         ("begin_s", "begins", "unknown field `begins`"),
         ("jobs.a", "jobs.c", "no drive c"),
         ("capacity = 1000", "capacity = ", "small.toml"),
+        ('job = { rw = "randread", bs = "4k" }', 'job = { io_size = "much" }', "not a size"),
     ],
 )
 def test_bad_scenario_is_refused_with_the_place(

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, title
-from benchmarks.bench.metrics import Metric
+from benchmarks.bench.metric import Metric
 from benchmarks.bench.records import Result, read_all
 from benchmarks.bench.scenario import Suite, load, names
 from benchmarks.bench.shown import Shown
