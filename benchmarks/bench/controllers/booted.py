@@ -19,6 +19,10 @@ _KERNEL = {
 class Booted(Controller):
     """io.latency or io.cost. They take a booted host, which this runner doesn't have yet."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name, name)
+        self.needs = f"a booted host with cgroup v2 and {_KERNEL[name]}"
+
     def lacks(self, scenario: Scenario) -> str | None:
         """Return which host and kernel it takes."""
         try:
@@ -26,7 +30,7 @@ class Booted(Controller):
         except OSError:
             offered = False
         host = "this host offers it" if offered else "this host's cgroup v2 has no io controller"
-        return f"it takes a booted host with cgroup v2 and {_KERNEL[self.name]}; {host}"
+        return f"it takes {self.needs}; {host}"
 
     def hold(self, stage: Stage) -> AbstractContextManager[Held]:
         """Never run: it always lacks something."""

@@ -27,9 +27,10 @@ class Kernel:
 
 
 class Controller(ABC):
-    """A way to hold drives. exact: it needs the patched QEMU."""
+    """A way to hold drives. exact: it needs the patched QEMU. needs: what else it takes, if any."""
 
     exact = False
+    needs: str | None = None
 
     def __init__(self, name: str, title: str) -> None:
         self.name, self.title = name, title

@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja2
 
 from benchmarks.bench import programs
-from benchmarks.bench.controllers import ALONE, OURS, title
+from benchmarks.bench.controllers import ALONE, CONTROLLERS, OURS, USUAL, title
 from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Setup
 from benchmarks.bench.report.figures import Figures, all_figures, shown, verdict
@@ -58,6 +58,7 @@ def rendered(template: str, every: Sequence[Figures]) -> str:
         missing=[one.suite for one in every if one.result is None],
         programs=programs.read(),
         metrics=_used(measured),
+        unmeasured=[_without_runs(name) for name in USUAL if not _has_runs(name, measured)],
     )
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
@@ -90,6 +91,16 @@ def overview(figures: Figures) -> dict[str, str]:
         "ours": cell(ours, named=True),
         "verdict": says,
     }
+
+
+def _has_runs(controller: str, measured: Sequence[Figures]) -> bool:
+    return any(controller in one.controllers for one in measured)
+
+
+def _without_runs(controller: str) -> str:
+    """Return a controller's name, and what it takes."""
+    needs = CONTROLLERS[controller].needs
+    return title(controller) + (f" (it takes {needs})" if needs else "")
 
 
 def _no_verdict(figures: Figures) -> str:
