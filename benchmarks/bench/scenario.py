@@ -1,6 +1,6 @@
 """A scenario: its question, a simulated disk, the drives on it, their policies and their load.
 
-A file in scenarios/ begins with its question. README.md there says what each key means.
+A file in scenarios/ begins with its question. benchmarks/README.md says what each key means.
 """
 
 from __future__ import annotations

@@ -47,12 +47,11 @@ class CaseTable(msgspec.Struct, forbid_unknown_fields=True):
 class PublishedTable(msgspec.Struct, forbid_unknown_fields=True):
     """The table [published]: figures by the control under which they were measured.
 
-    source: who measured, on what. metric: what they are, in the words of metrics.py. values: one
-    for each case. seconds: a rate over its limit, second by second.
+    They are those of the scenario's headline. source: who measured, on what. values: one for each
+    case. seconds: a rate over its limit, second by second.
     """
 
     source: str
-    metric: str
     values: dict[str, list[float]] = {}
     seconds: dict[str, list[float]] = {}
 

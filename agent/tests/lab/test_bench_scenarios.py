@@ -66,8 +66,6 @@ def test_scenario_can_be_read_and_all_that_it_names_is_there(name: str) -> None:
     assert len({scenario.case for scenario in suite.cases}) == len(suite.cases)
     for values in (suite.published.values if suite.published else {}).values():
         assert len(values) in (1, len(suite.cases))
-    if suite.published:
-        assert suite.published.metric == suite.cases[0].metrics[0]
 
 
 def test_cases_shares_and_times_are_as_the_file_says(tmp_path: Path) -> None:

@@ -190,7 +190,9 @@ def _rows(figures: Figures) -> list[tuple[str, list[str]]]:
 def _setup(setup: Setup) -> str:
     """Return where a result was measured."""
     parts = [f"{setup.device}, times x {setup.slowdown:g}", f"{setup.seconds:g} s a run"]
-    if setup.host is not None:
+    if setup.host is None:
+        parts.append("the machine and the revision weren't noted")
+    else:
         parts += [f"{setup.host.cpus} cores of {setup.cpu}", f"Linux {setup.kernel}"]
     parts += [re.sub(r"^\S*/", "", words) for words in setup.programs.values()]
     if setup.revision:
