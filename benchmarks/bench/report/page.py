@@ -189,7 +189,7 @@ def _rows(figures: Figures) -> list[tuple[str, list[str]]]:
 
 def _setup(setup: Setup) -> str:
     """Return where a result was measured."""
-    parts = [f"{setup.device}, times x {setup.slowdown:g}", f"{setup.seconds:g} s a run"]
+    parts = [f"{setup.device}, times x {setup.slowdown:g}", f"{setup.seconds:.3g} s a run"]
     if setup.host is None:
         parts.append("the machine and the revision weren't noted")
     else:

@@ -46,6 +46,8 @@ _PUBLISHED = "#8d6e63"
 #: Figures over so wide a range are on a scale of powers of ten.
 _WIDE_RATIO = 20
 _IN_A_ROW = 4
+#: The rate over what is owed at which a panel ends, so that small errors are seen.
+_HIGHEST = 2.5
 _BY_SECOND = ("error_p50", "error_p99", "error_worst", "overspend", "held", "first_10s", "above_s")
 
 
@@ -92,13 +94,16 @@ def _seconds(figures: Figures, drive: str) -> Figure:
     figure, grid = plt.subplots(
         rows, _IN_A_ROW, figsize=(13, 2.4 * rows + 0.4), sharey=True, squeeze=False
     )
-    top = max(max(rates, default=1.0) for _, _, lines in panels for rates in lines or [[1.0]])
+    everything = [rate for _, _, lines in panels for rates in lines for rate in rates]
+    top = min(_HIGHEST, max(everything, default=1.0))
     for axes, (name, colour, lines) in zip(grid.flat, panels, strict=False):
         for rates in lines:
             axes.plot(range(len(rates)), rates, color=colour, linewidth=1.4, alpha=0.8)
         axes.axhline(1, color="black", linewidth=0.8, linestyle="dashed")
-        axes.set_title(name, fontsize=10)
-        axes.set_ylim(0, min(top * 1.05, 12))
+        highest = max((max(rates) for rates in lines if rates), default=0.0)
+        more = f", up to {highest:.1f}" if highest > top else ""
+        axes.set_title(f"{name}{more}", fontsize=10)
+        axes.set_ylim(0, top * 1.05)
         axes.tick_params(labelsize=8)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
