@@ -21,16 +21,16 @@ from pathlib import Path
 
 from benchmarks import result_file
 from benchmarks.bench import programs
-from benchmarks.bench.checks import check_machine, clean_up
+from benchmarks.bench.checks import check_daemon, check_machine, clean_up
 from benchmarks.bench.compare import compare, table
 from benchmarks.bench.controllers import CONTROLLERS, USUAL, chosen
 from benchmarks.bench.errors import BenchError
+from benchmarks.bench.records import path_of
 from benchmarks.bench.report.page import DOCS, HTML, write_report
 from benchmarks.bench.report.terminal import summary
 from benchmarks.bench.runner import Runner
 from benchmarks.bench.scenario import load, names
 from testing.lab import qemu
-from testing.lab.qga import AgentError
 
 #: A run of about 20 minutes.
 SELECTION = ("weights", "mix-8k-32k")
@@ -71,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
     clean_up()
     exact = any(controller.exact for controller in controllers)
     daemon = options.daemon or (qemu.storage_daemon() if exact else _STOCK_DAEMON)
+    check_daemon(daemon)
     runner = Runner(
         suites,
         controllers,
@@ -81,9 +82,14 @@ def run(options: argparse.Namespace) -> int:
         options.shorten,
         options.fresh,
     )
-    for path in runner.run():
-        print(summary(path))
-    return 0
+    failed = runner.run()
+    for suite in suites:
+        print(summary(path_of(options.results, suite.name)))
+    for failure in failed:
+        print(f"iokeel-bench: a run failed: {failure}", file=sys.stderr)
+    if failed:
+        print("iokeel-bench: the same command runs those again", file=sys.stderr)
+    return 2 if failed else 0
 
 
 def _default(options: argparse.Namespace) -> Sequence[str]:
@@ -152,10 +158,6 @@ def main() -> int:
         status: int = options.does(options)
     except BenchError as error:
         print(f"iokeel-bench: {error}", file=sys.stderr)
-        return 2
-    except (AgentError, AssertionError, RuntimeError, TimeoutError) as error:
-        words = "the runs before it are kept: the same command goes on there"
-        print(f"iokeel-bench: a run failed: {error}; {words}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         words = "interrupted; everything that was started has ended. The same command goes on"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
+from benchmarks import result_file
 from benchmarks.bench.errors import BenchError
 from testing.lab.blkio import remove_stale
 from testing.lab.needs import missing
@@ -26,6 +28,16 @@ def check_machine(results: Path) -> None:
                 f"the disk has {free >> 20} MiB free, a run needs {_ROOM_BYTES >> 20}",
                 "make room, or set TMPDIR and --results to other disks",
             )
+
+
+def check_daemon(daemon: Path) -> None:
+    """Raise BenchError if a qemu-storage-daemon doesn't start."""
+    try:
+        result_file.version(daemon)
+    except (OSError, subprocess.CalledProcessError) as error:
+        mend = "apt-get install qemu-system-common, or name another by --daemon"
+        what = f"this qemu-storage-daemon doesn't start: {error}"
+        raise BenchError(str(daemon), what, mend) from error
 
 
 def clean_up() -> None:

@@ -7,6 +7,7 @@ again goes on where it was.
 from __future__ import annotations
 
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from benchmarks.bench.one_run import run_quietly
 from benchmarks.bench.records import VERSION, Case, Plan, Result, Run, Setup, path_of, read, write
 from benchmarks.bench.scenario import Drive, Scenario, Suite
 from iokeel.words.units import duration
+from testing.lab.qga import AgentError
 
 #: What a run takes beside its scenario's time: exports, and guests that boot.
 _STAGE_S, _GUEST_S = 3.0, 14.0
@@ -30,7 +32,8 @@ _STAGE_S, _GUEST_S = 3.0, 14.0
 _NAMES = {"digest": "state of the scenario", "shortened": "length", "revision": "revision"}
 
 Say = Callable[[str], None]
-DoRun = Callable[[Scenario, Controller | None, Path], Run]
+#: What a run may fail by, without any fault of the others'.
+_FAILURES = (AgentError, AssertionError, RuntimeError, TimeoutError, subprocess.TimeoutExpired)
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,10 @@ class Runner:
     say: Say
     shortened: float = 1.0
     fresh: bool = False
-    do_run: DoRun = run_quietly
 
-    def run(self) -> list[Path]:
-        """Do all runs; return the result files. Raises BenchError if one can't be done."""
+    def run(self) -> list[str]:
+        """Do all runs; return what failed, and why. Raises BenchError if none can be done."""
+        failed = []
         results = {suite.name: self._begin(suite) for suite in self.suites}
         jobs = [job for suite in self.suites for job in self._jobs(suite)]
         left = [job for job in jobs if not self._has(results[job.suite.name], job)]
@@ -91,13 +94,19 @@ class Runner:
             )
             begun_s = time.monotonic()
             result = results[job.suite.name]
-            result.cases[job.scenario.case].runs[job.name].append(self._one(job, result))
+            try:
+                run = self._one(job, result)
+            except _FAILURES as error:
+                failed.append(f"{job.suite.name}{case}, {job.name}: {error}")
+                self.say(f"failed: {error}")
+                continue
+            result.cases[job.scenario.case].runs[job.name].append(run)
             write(path_of(self.folder, job.suite.name), result)
             spent_s += time.monotonic() - begun_s
             planned_s += job.length_s
         for name, result in results.items():
             write(path_of(self.folder, name), result)
-        return [path_of(self.folder, name) for name in results]
+        return failed
 
     def _one(self, job: Job, result: Result) -> Run:
         scenario = job.scenario
@@ -105,7 +114,7 @@ class Runner:
             nones = result.cases[scenario.case].runs.get(NONE, [])
             free = median(total(run) for run in nones) if nones else None
             scenario = job.controller.scenario(scenario, free)
-        return self.do_run(scenario, job.controller, self.daemon)
+        return run_quietly(scenario, job.controller, self.daemon)
 
     def _jobs(self, suite: Suite) -> Iterator[Job]:
         """Yield all runs of a scenario: each repeat has all controllers in turn."""

@@ -101,11 +101,27 @@ def test_cgroups_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None
     assert not left.exists()
 
 
+def test_run_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+    daemon = tmp_path / "daemon"
+    script = '#!/bin/sh\n[ "$1" = --version ] && exec echo daemon 1\necho broken >&2; exit 1\n'
+    daemon.write_text(script)
+    daemon.chmod(0o755)
+    words = (*RUN, "--results", str(tmp_path), "--controllers", "none", "static-iops")
+    status, _, said = ended((*words, "--daemon", str(daemon)))
+    assert status == 2
+    assert "broken" in said
+    for controller in ("none", "static-iops"):
+        assert f"a run failed: weights, {controller}: " in said
+    assert "runs those again" in said
+    assert runs(tmp_path, "none") == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("run", "weigths"), "did you mean 'weights'"),
         (("run", "weights", "--controllers", "bqf"), "did you mean 'bfq'"),
+        (("run", "weights", "--daemon", "/nowhere/qsd"), "apt-get install qemu-system-common"),
         (("compare", "/nowhere", "/nor/here"), "there is nothing to compare"),
     ],
 )
