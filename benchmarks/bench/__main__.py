@@ -152,7 +152,8 @@ def _positive(text: str) -> int:
 
 def main() -> int:
     """Run a command; return its exit status."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     options = parser().parse_args()
     try:
         status: int = options.does(options)

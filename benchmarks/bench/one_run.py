@@ -96,7 +96,9 @@ def _fio(folder: Path, timeout_s: float) -> list[Mapping[str, object]]:
     done = subprocess.run(words, cwd=folder, timeout=timeout_s, capture_output=True, text=True)
     said = (folder / "fio.json").read_text() if (folder / "fio.json").exists() else ""
     if done.returncode:
-        raise RuntimeError(f"fio failed: {(done.stderr or said)[:2000].strip()}")
+        first, *more = (done.stderr or said).strip().splitlines() or ["it said nothing"]
+        rest = f" (and {len(more)} lines more)" if more else ""
+        raise RuntimeError(f"fio failed: {first[:500]}{rest}")
     jobs: list[Mapping[str, object]] = json.loads(said[said.index("{") :])["jobs"]
     return jobs
 
