@@ -67,7 +67,7 @@ bench: setup ## Compare controllers on simulated disks, and with the committed r
 	benchmarks/iokeel-bench run
 	-benchmarks/iokeel-bench compare benchmarks/results build/bench
 
-bench-full: setup ## Run all scenarios under all controllers, then report (a day; goes on where it was)
+bench-full: setup ## Run all scenarios under all controllers, then report (12 hours; goes on where it was)
 	benchmarks/iokeel-bench run --full
 	benchmarks/iokeel-bench report --results build/bench --docs build/bench
 
