@@ -123,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
     one = commands.add_parser("run", help="run scenarios")
     one.set_defaults(does=run)
     one.add_argument("scenario", nargs="*", help=f"default: {', '.join(SELECTION)}")
-    one.add_argument("--full", action="store_true", help="all scenarios, if none is named (12 hours)")
+    one.add_argument("--full", action="store_true", help="all scenarios, unless some are named")
     one.add_argument("--controllers", nargs="+", metavar="NAME", help="default: all but paced ones")
     one.add_argument("--repeats", type=_positive, default=3)
     one.add_argument("--results", type=Path, default=_BUILD, help="a folder (%(default)s)")
