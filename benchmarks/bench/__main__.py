@@ -129,7 +129,11 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--results", type=Path, default=_BUILD, help="a folder (%(default)s)")
     one.add_argument("--fresh", action="store_true", help="forget the runs that are there")
     one.add_argument(
-        "--shorten", type=float, default=1.0, metavar="FACTOR", help="to try it out: times / FACTOR"
+        "--shorten",
+        type=_factor,
+        default=1.0,
+        metavar="FACTOR",
+        help="to try it out: times / FACTOR",
     )
     one.add_argument("--daemon", type=Path, help="another qemu-storage-daemon")
     one = commands.add_parser("report", help="write docs/benchmarks.md, and a page of HTML")
@@ -147,6 +151,12 @@ def parser() -> argparse.ArgumentParser:
 def _positive(text: str) -> int:
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError("it has to be 1 or more")
+    return value
+
+
+def _factor(text: str) -> float:
+    if not 1 <= (value := float(text)) <= 100:
+        raise argparse.ArgumentTypeError("it has to be from 1 to 100")
     return value
 
 

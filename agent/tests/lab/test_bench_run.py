@@ -123,6 +123,7 @@ def test_run_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
         (("run", "weights", "--controllers", "bqf"), "did you mean 'bfq'"),
         (("run", "weights", "--daemon", "/nowhere/qsd"), "apt-get install qemu-system-common"),
         (("compare", "/nowhere", "/nor/here"), "there is nothing to compare"),
+        (("report", "--results", "/nowhere"), "run a scenario first"),
     ],
 )
 def test_wrong_words_end_with_two_and_the_mend(words: Sequence[str], said: str) -> None:

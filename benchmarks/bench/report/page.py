@@ -12,6 +12,7 @@ import jinja2
 
 from benchmarks.bench import programs
 from benchmarks.bench.controllers import ALONE, CONTROLLERS, OURS, USUAL, title
+from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Setup
 from benchmarks.bench.report.figures import Figures, all_figures, shown, verdict
@@ -28,8 +29,11 @@ def write_report(results: Path, page: Path, docs: Path) -> None:
     """Write the page, benchmarks.md in `docs`, and its plots.
 
     results: a folder of results. A scenario without any is listed, and nothing is said of it.
+    Raises BenchError if there is none at all.
     """
     every = all_figures(results)
+    if not any(one.result for one in every):
+        raise BenchError(str(results), "no result is in this folder", "run a scenario first")
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(rendered("report.html", every))
     (docs / _PLOTS).mkdir(parents=True, exist_ok=True)
