@@ -6,6 +6,7 @@ Rates and latencies are those of the disk at the scenario's slowdown.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from benchmarks.bench.errors import BenchError
 
 VERSION = 1
 PREFIX = "bench-"
+_NUMBERS = re.compile(r"\[[\d\s.,e+-]+\]")
 
 
 class DriveRun(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -145,7 +147,7 @@ def write(path: Path, result: Result) -> None:
 
 
 def _rounded(result: Result) -> str:
-    """Return a result as JSON, with no more digits than a measurement has."""
+    """Return a result as JSON: numbers as exact as a measurement is, lists of them in one line."""
 
     def short(value: object) -> object:
         if isinstance(value, float):
@@ -156,4 +158,5 @@ def _rounded(result: Result) -> str:
             return [short(each) for each in value]
         return value
 
-    return json.dumps(short(msgspec.to_builtins(result)), indent=1) + "\n"
+    text = json.dumps(short(msgspec.to_builtins(result)), indent=1) + "\n"
+    return _NUMBERS.sub(lambda found: " ".join(found[0].split()), text)
