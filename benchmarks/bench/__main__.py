@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import result_file
 from benchmarks.bench import programs
-from benchmarks.bench.checks import check_daemon, check_machine, clean_up
+from benchmarks.bench.checks import busy, check_daemon, check_machine, clean_up
 from benchmarks.bench.compare import compare, table
 from benchmarks.bench.controllers import CONTROLLERS, USUAL, chosen
 from benchmarks.bench.errors import BenchError
@@ -72,6 +72,8 @@ def run(options: argparse.Namespace) -> int:
     exact = any(controller.exact for controller in controllers)
     daemon = options.daemon or (qemu.storage_daemon() if exact else _STOCK_DAEMON)
     check_daemon(daemon)
+    if warning := busy():
+        print(f"iokeel-bench: {warning}", file=sys.stderr)
     runner = Runner(
         suites,
         controllers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +15,7 @@ from testing.lab.needs import missing
 
 #: fio logs each request, and a run is read before it is forgotten.
 _ROOM_BYTES = 1 << 30
+_BUSY_LOAD = 1.0
 
 
 def check_machine(results: Path) -> None:
@@ -28,6 +30,17 @@ def check_machine(results: Path) -> None:
                 f"the disk has {free >> 20} MiB free, a run needs {_ROOM_BYTES >> 20}",
                 "make room, or set TMPDIR and --results to other disks",
             )
+
+
+def busy() -> str | None:
+    """Return a warning if other programs keep the machine busy; None if they don't."""
+    load = os.getloadavg()[0]
+    if load < _BUSY_LOAD:
+        return None
+    return (
+        f"the machine is busy (load {load:.1f} in the last minute): if that is not from a run"
+        " before this one, the figures are those of the machine, not of the controllers"
+    )
 
 
 def check_daemon(daemon: Path) -> None:

@@ -73,7 +73,10 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a result came about. digest: of the scenario; None: of a file before digests."""
+    """How a result came about. digest: of the scenario; None: of a file before digests.
+
+    load_before: the machine's mean load in the minute before the first run.
+    """
 
     scenario: str
     device: str
@@ -87,6 +90,7 @@ class Setup(msgspec.Struct, frozen=True, omit_defaults=True):
     kernel: str | None = None
     revision: str | None = None
     programs: dict[str, str] = {}
+    load_before: float | None = None
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,6 +6,7 @@ again goes on where it was.
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import time
@@ -156,6 +157,7 @@ class Runner:
             platform.release(),
             result_file.revision(),
             {name: result_file.version(name) for name in ("fio", str(self.daemon))},
+            os.getloadavg()[0],
         )
         cases = {
             scenario.case: Case(

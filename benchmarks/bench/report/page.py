@@ -199,6 +199,8 @@ def _setup(setup: Setup) -> str:
     else:
         parts += [f"{setup.host.cpus} cores of {setup.cpu}", f"Linux {setup.kernel}"]
     parts += [re.sub(r"^\S*/", "", words) for words in setup.programs.values()]
+    if setup.load_before is not None:
+        parts.append(f"load before {setup.load_before:.1f}")
     if setup.revision:
         parts.append(f"revision {setup.revision}")
     return ", ".join(parts)
