@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import result_file
 from benchmarks.bench import programs
-from benchmarks.bench.checks import busy, check_daemon, check_machine, clean_up
+from benchmarks.bench.checks import busy, check_daemon, check_machine, clean_up, use_best_effort
 from benchmarks.bench.compare import compare, table
 from benchmarks.bench.controllers import CONTROLLERS, USUAL, chosen
 from benchmarks.bench.errors import BenchError
@@ -69,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     check_machine(options.results)
     clean_up()
+    use_best_effort()
     exact = any(controller.exact for controller in controllers)
     daemon = options.daemon or (qemu.storage_daemon() if exact else _STOCK_DAEMON)
     check_daemon(daemon)

@@ -53,6 +53,16 @@ def check_daemon(daemon: Path) -> None:
         raise BenchError(str(daemon), what, mend) from error
 
 
+def use_best_effort() -> None:
+    """Give this process and all that it starts the usual class and priority of I/O.
+
+    Else the kernel takes both from the processor's: BFQ serves processes that run when nothing else
+    does (SCHED_IDLE) all alike, whatever their cgroups' weights.
+    """
+    class_and_priority = ["--class", "best-effort", "--classdata", "4"]
+    subprocess.run(["ionice", *class_and_priority, "--pid", str(os.getpid())], check=True)
+
+
 def clean_up() -> None:
     """Remove the cgroups of runs that were killed; all else ends with its owner."""
     remove_stale()

@@ -24,11 +24,14 @@ STOCK = "/usr/bin/qemu-storage-daemon"
 RUN = ("run", "weights", "--shorten", "12", "--repeats", "1", "--daemon", STOCK)
 
 
+PATH = os.pathsep.join(map(str, (PROJECT / "agent/src", PROJECT / "agent", PROJECT)))
+ENVIRON = {**os.environ, "PYTHONPATH": PATH}
+
+
 def bench(*words: str) -> subprocess.Popen[str]:
-    path = os.pathsep.join(map(str, (PROJECT / "agent/src", PROJECT / "agent", PROJECT)))
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.bench", *words],
-        env={**os.environ, "PYTHONPATH": path},
+        env=ENVIRON,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -131,6 +134,14 @@ def test_wrong_words_end_with_two_and_the_mend(words: Sequence[str], said: str) 
     assert status == 2
     assert said in err
     assert len(err.splitlines()) == 1
+
+
+def test_bfq_sees_usual_processes_even_if_the_processor_is_lent_only() -> None:
+    script = "import subprocess, benchmarks.bench.checks as c; c.use_best_effort(); {}"
+    script = script.format("print(subprocess.run('ionice', capture_output=True, text=True).stdout)")
+    command = ["chrt", "--idle", "0", sys.executable, "-c", script]
+    done = subprocess.run(command, env=ENVIRON, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "best-effort: prio 4"
 
 
 def test_list_has_every_question(tmp_path: Path) -> None:
