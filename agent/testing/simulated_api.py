@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from math import inf
 from pathlib import Path
 
-from iokeel.config.settings import AgentConfig
+from iokeel.config.settings import AgentConfig, Config
 from iokeel.core.counters import NS_PER_S
-from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy
+from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
@@ -67,9 +67,7 @@ class SimulatedApi:
     @contextlib.asynccontextmanager
     async def served(self, socket: Path) -> AsyncIterator[None]:
         """Serve the API on a socket."""
-        api = Api(
-            lambda: BUILTIN_CLASSES, self.snapshot, lambda name: None, self.metrics, self.history
-        )
+        api = Api(Config, self.snapshot, lambda name: None, self.metrics, self.history)
         async with serve(api, AgentConfig(socket=socket)):
             yield
 
