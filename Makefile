@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
-.PHONY: help setup prerequisites packages packages-agent packages-qemu page node demo demo-verdicts chaos test fuzz test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos test fuzz test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -45,6 +45,9 @@ build/page/index.html: $(shell find agent/cockpit -path agent/cockpit/node_modul
 	cd agent/cockpit && npm ci --silent && npm run --silent check && npm run --silent build -- ../../build/page
 
 page: build/page/index.html ## Build the page for Cockpit into build/page
+
+packages-page: setup page ## Build the page's Debian package into build/packages
+	$(RUN) testing.page_package
 
 test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (pictures: build/page-pictures)
 	agent/prerequisites chromium cockpit-ws cockpit-bridge cockpit-system

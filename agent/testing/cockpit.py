@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from testing.agents import NOBODY, free_port
+from testing.agents import IOKEEL, NOBODY, free_port
 from testing.waiting import eventually
 
 COCKPIT_WS = "/usr/lib/cockpit/cockpit-ws"
@@ -51,6 +51,7 @@ class Cockpit:
             **os.environ,
             "HOME": str(folder),
             "LC_ALL": "C.UTF-8",
+            "PATH": f"{IOKEEL.parent}:{os.environ['PATH']}",
             "XDG_DATA_HOME": str(folder / "share"),
             "XDG_CONFIG_DIRS": str(folder / "config"),
         }

@@ -1,6 +1,8 @@
 import { Nav, NavItem, NavList, Page, PageSection } from "@patternfly/react-core";
 import { hostNow } from "./agent/questions";
 import { useLive } from "./agent/live";
+import { CalibratePage } from "./calibrate/CalibratePage";
+import { useCalibration } from "./calibrate/useCalibration";
 import { DrivePage } from "./drive/DrivePage";
 import { HostPage } from "./host/HostPage";
 import { useTrends } from "./host/trends";
@@ -11,6 +13,7 @@ const EVERY_MS = 2000;
 const VIEWS = [
     { path: [], word: "Host" },
     { path: ["tenants"], word: "Tenants" },
+    { path: ["calibrate"], word: "Calibrate" },
 ] as const;
 
 /** The page: its views, by the address. */
@@ -18,10 +21,12 @@ export function App() {
     const path = useLocation();
     const host = useLive("host", EVERY_MS, hostNow);
     const trends = useTrends(host.answer);
+    const calibration = useCalibration(); // goes on while another view is shown
     const [view, domain, target] = path; // of tenants, the second is a tenant's name
 
     let shown = <HostPage live={host} trends={trends} />;
     if (view === "tenants") shown = <TenantsPage live={host} trends={trends} chosen={domain} />;
+    if (view === "calibrate") shown = <CalibratePage calibration={calibration} />;
     if (view === "drive" && domain && target) {
         shown = <DrivePage key={path.join("/")} domain={domain} target={target} host={host} />;
     }

@@ -35,7 +35,7 @@ export function Charts({ history, at }: { history: History; at: number }) {
             <Shown title="Rate against limit, iops" lines={rates} times={times} text={rate} marks={marks} />
             <Shown title="Latency" lines={latencies} times={times} text={duration} />
             {known(credits[0]?.values ?? []).some((value) => value > 0) && (
-                <Shown title="Burst credit" lines={credits} times={times} text={duration} />
+                <Shown title="Burst credit, seconds" lines={credits} times={times} text={rate} />
             )}
             <Card>
                 <CardTitle component="h2">Changes of its limits</CardTitle>

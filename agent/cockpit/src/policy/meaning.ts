@@ -26,7 +26,8 @@ export function meaning(iops: number, settings: Settings): string {
 
 function some(iops: number, curve: Curve, word: string): string {
     return SIZES.map((bytes, number) => {
-        const count = rate(Math.floor(iops / cost(curve, bytes) + 1e-9));
+        const exact = iops / cost(curve, bytes) + 1e-9;
+        const count = rate(exact < 10 ? Math.floor(10 * exact) / 10 : Math.floor(exact));
         return `${size(bytes)} ${word} ${count}${number ? "" : " a second"}`;
     }).join(", ");
 }

@@ -49,7 +49,7 @@ const WRITE = `
 set -eu
 namespace=$1 uri=$2 domain=$3
 shift 3
-exec 9>/run/lock/cockpit-iokeel.lock
+exec 9>/run/cockpit-iokeel.lock
 flock 9
 metadata() {
     virsh --connect "$uri" --quiet metadata --domain "$domain" --uri "$namespace" "$@"
