@@ -21,7 +21,8 @@ Popen = Callable[..., "subprocess.Popen[Any]"]
 class Cockpit:
     """A cockpit-ws whose only session is that of root, or of a user without rights.
 
-    A context manager. page: the folder that the page was built into. agent_socket: the agent's,
+    A context manager. page: the folder that the page was built into; None: it is installed, by its
+    package. agent_socket: the agent's,
     which the page is told by Cockpit's own way, an override of its manifest. popen: starts a
     process where the agent runs. reader: the session is the user nobody's.
     """
@@ -29,7 +30,7 @@ class Cockpit:
     def __init__(
         self,
         folder: Path,
-        page: Path,
+        page: Path | None,
         agent_socket: Path,
         *,
         popen: Popen = subprocess.Popen,
@@ -40,7 +41,8 @@ class Cockpit:
         data, config = folder / "share/cockpit", folder / "config/cockpit"
         data.mkdir(parents=True)
         config.mkdir(parents=True)
-        shutil.copytree(page, data / "iokeel")
+        if page is not None:
+            shutil.copytree(page, data / "iokeel")
         override = {"config": {"socket": str(agent_socket)}}
         (config / "iokeel.override.json").write_text(json.dumps(override))
         bridge = folder / "bridge"

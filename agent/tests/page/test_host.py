@@ -73,7 +73,8 @@ def test_what_is_wrong_comes_first_and_leads_to_the_drive(page: Page) -> None:
     expect(alert).to_be_visible()
     table = page.locator("table[aria-label=Storages]")
     alert_box, table_box = alert.bounding_box(), table.bounding_box()
-    assert alert_box and table_box
+    assert alert_box
+    assert table_box
     assert alert_box["y"] < table_box["y"]
     page.get_by_role("link", name="Look at the drive").click()
     expect(page.get_by_role("heading", name="web2 vda")).to_be_visible()

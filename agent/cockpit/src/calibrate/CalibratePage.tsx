@@ -28,6 +28,7 @@ export function CalibratePage({ calibration }: { calibration: Calibration }) {
     const admin = useAdmin();
     const [storage, setStorage] = useState("");
     const [quick, setQuick] = useState(true);
+    const [size, setSize] = useState("");
     const [seconds, setSeconds] = useState("");
     const { running, progress, result, error } = calibration;
 
@@ -50,7 +51,7 @@ export function CalibratePage({ calibration }: { calibration: Calibration }) {
                                 isWidthLimited
                                 onSubmit={(event) => {
                                     event.preventDefault();
-                                    calibration.start({ storage, quick, seconds });
+                                    calibration.start({ storage, quick, size, seconds });
                                 }}
                             >
                                 <FormGroup label="Storage" fieldId="calibrate-storage" isRequired>
@@ -70,6 +71,15 @@ export function CalibratePage({ calibration }: { calibration: Calibration }) {
                                             </HelperTextItem>
                                         </HelperText>
                                     </FormHelperText>
+                                </FormGroup>
+                                <FormGroup label="How much of it" fieldId="calibrate-size">
+                                    <TextInput
+                                        id="calibrate-size"
+                                        value={size}
+                                        isDisabled={running}
+                                        placeholder="4g in a folder, else all"
+                                        onChange={(_, text) => setSize(text.trim())}
+                                    />
                                 </FormGroup>
                                 <FormGroup label="Seconds per run" fieldId="calibrate-seconds">
                                     <TextInput

@@ -1,10 +1,25 @@
-import { Alert, Card, CardBody, CardTitle, ClipboardCopy, ClipboardCopyVariant, Gallery } from "@patternfly/react-core";
+import {
+    Alert,
+    Button,
+    Card,
+    CardBody,
+    CardTitle,
+    CodeBlock,
+    CodeBlockAction,
+    CodeBlockCode,
+    Gallery,
+} from "@patternfly/react-core";
 import { Table, Tbody, Td, Th, Thead, Tr } from "@patternfly/react-table";
+import { useState } from "react";
 import { duration, rate, size, visible } from "../shared/words";
 import type { Result } from "./records";
 
 /** A calibration's result: the plot of its costs, its runs, and the configuration to take over. */
 export function ResultCards({ result }: { result: Result }) {
+    const [copied, setCopied] = useState(false);
+    const copy = () => {
+        void navigator.clipboard.writeText(result.config).then(() => setCopied(true));
+    };
     return (
         <>
             {result.warnings.map((warning) => (
@@ -24,18 +39,17 @@ export function ResultCards({ result }: { result: Result }) {
                             It serves {rate(result.capacity)} iops. Put this into /etc/iokeel/agent.toml, then:
                             systemctl reload iokeel
                         </p>
-                        <ClipboardCopy
-                            isCode
-                            isReadOnly
-                            isExpanded
-                            variant={ClipboardCopyVariant.expansion}
-                            hoverTip="Copy"
-                            clickTip="Copied"
-                            textAriaLabel="The configuration"
-                            toggleAriaLabel="Show the configuration"
+                        <CodeBlock
+                            actions={
+                                <CodeBlockAction>
+                                    <Button variant="link" isInline onClick={copy}>
+                                        {copied ? "Copied" : "Copy"}
+                                    </Button>
+                                </CodeBlockAction>
+                            }
                         >
-                            {result.config}
-                        </ClipboardCopy>
+                            <CodeBlockCode aria-label="The configuration">{result.config}</CodeBlockCode>
+                        </CodeBlock>
                     </CardBody>
                 </Card>
             </Gallery>

@@ -6,6 +6,7 @@ import { Progress, Result } from "./records";
 export interface Request {
     storage: string;
     quick: boolean;
+    size: string;
     seconds: string;
 }
 
@@ -60,9 +61,12 @@ export function useCalibration(): Calibration {
     return { running, progress, result, error, start, stop };
 }
 
-function words({ storage, quick, seconds }: Request): string[] {
-    const options = ["--json", "--progress", ...(quick ? ["--quick"] : [])];
-    return ["iokeel", "calibrate", ...options, ...(seconds ? ["--seconds", seconds] : []), "--", storage];
+function words({ storage, quick, size, seconds }: Request): string[] {
+    const options = ["--json", "--progress"];
+    if (quick) options.push("--quick");
+    if (size) options.push("--size", size);
+    if (seconds) options.push("--seconds", seconds);
+    return ["iokeel", "calibrate", ...options, "--", storage];
 }
 
 function progressOf(line: string): Progress | null {

@@ -59,7 +59,7 @@ export function Chart({
         const theme = new MutationObserver(() => {
             const data = chart.current?.data;
             make();
-            if (chart.current && data) draw(chart.current, data);
+            if (data) chart.current?.setData(data);
         });
         theme.observe(document.documentElement, { attributeFilter: ["class"] });
         return () => {
@@ -72,7 +72,7 @@ export function Chart({
     }, [words]);
 
     useEffect(() => {
-        if (chart.current) draw(chart.current, [[...times], ...lines.map((line) => [...line.values])]);
+        chart.current?.setData([[...times], ...lines.map((line) => [...line.values])]);
     }, [times, lines]);
 
     return (
@@ -80,12 +80,6 @@ export function Chart({
             <div ref={place} role="img" aria-label={`${title}. ${summary}`} />
         </figure>
     );
-}
-
-function draw(chart: uPlot, data: uPlot.AlignedData): void {
-    chart.setData(data);
-    // Without a pointer over it, the legend has the last values.
-    if (chart.cursor.idx == null && data[0].length) chart.setLegend({ idx: data[0].length - 1 });
 }
 
 function options(
@@ -120,11 +114,17 @@ function options(
                 value: (_: uPlot, value: number | null) => text(value),
             })),
         ],
-        hooks: { draw: [(drawn) => drawMarks(drawn, marks(), style.color)] },
+        hooks: { draw: [(drawn) => drawMarks(drawn, marks(), style.color), showLast] },
     };
 }
 
-/** Draws a tick at the bottom of the chart for each mark. */
+/** Without a pointer over the chart, its legend has the last values. */
+function showLast(chart: uPlot): void {
+    const last = chart.data[0].length - 1;
+    if (chart.cursor.idx == null && last >= 0) chart.setLegend({ idx: last });
+}
+
+/** Draws a line through the chart for each mark. */
 function drawMarks(chart: uPlot, marks: readonly Mark[], colour: string): void {
     const { ctx, bbox } = chart;
     ctx.save();

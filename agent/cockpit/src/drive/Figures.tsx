@@ -13,7 +13,7 @@ import { duration, list, NONE, percent, rate, whole } from "../shared/words";
 export function Figures({ row: { drive } }: { row: Row }) {
     const some = (name: string | null) => (name === null ? NONE : <Name text={name} />);
     const figures: [string, ReactNode][] = [
-        ["Rate", `${rate(drive.normalized_iops)} iops`],
+        ["Rate", drive.normalized_iops === null ? NONE : `${rate(drive.normalized_iops)} iops`],
         ["Allowed", drive.allowed_iops === null ? "no limit" : `${rate(drive.allowed_iops)} iops`],
         ["Used", percent(used(drive))],
         ["Limit", drive.limit_iops === null ? "none" : `${rate(drive.limit_iops)} iops`],

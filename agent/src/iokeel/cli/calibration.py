@@ -42,8 +42,8 @@ def run_calibration(
     """Calibrate a storage, and print the result.
 
     name: of the storage in the configuration; None: derived from the storage. plot: the file to
-    draw to, if any. as_lines: progress goes to stderr as lines of JSON. Raises ConfigError for options that don't suit, CalibrationError if the storage
-    can't be calibrated.
+    draw to, if any. as_lines: progress goes to stderr as lines of JSON. Raises ConfigError for
+    options that don't suit, CalibrationError if the storage can't be calibrated.
     """
     if name is not None and not NAME.pattern.fullmatch(name):
         raise ConfigError("--name", f"{shown(name)} is {NAME.what}", NAME.mend)
