@@ -55,11 +55,11 @@ class SimulatedApi:
         vms = {
             guest.drive.domain: VmInfo(
                 guest.drive.domain,
-                {guest.drive.target: DriveInfo(guest.drive.target)},
+                {guest.drive.target: DriveInfo(guest.drive.target, in_force=in_force)},
                 DomainPolicy({}, None, guest.tenant),
                 self.errors.get(guest.drive.domain),
             )
-            for guest in self.fleet.guests
+            for guest, in_force in zip(self.fleet.guests, self.fleet.in_force, strict=True)
         }
         known = Known(self.fleet.state, vms, {}, {}, {}, {}, 0)
         return snapshot_of(known, domains, self.fleet.now_ns)

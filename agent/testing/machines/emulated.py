@@ -32,7 +32,8 @@ echo '/dev/vda / ext4 defaults 0 1' >all/etc/fstab
 echo machine >all/etc/hostname
 printf '[Match]\nName=e*\n[Network]\nDHCP=yes\n' >all/etc/systemd/network/machine.network
 systemctl --quiet --root=all enable systemd-networkd.service
-mkdir -m 700 all/root/.ssh && cat >all/root/.ssh/authorized_keys
+mkdir -p -m 700 all/root/.ssh
+cat >all/root/.ssh/authorized_keys
 cp all/boot/vmlinuz-* "$out/vmlinuz"
 cp all/boot/initrd.img-* "$out/initrd.img"
 truncate --size=$3 "$out/disk.raw"

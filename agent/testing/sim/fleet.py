@@ -23,7 +23,7 @@ from iokeel.core.abilities import PATCHED, STOCK
 from iokeel.core.counters import NS_PER_S, Counters, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
-from iokeel.core.limits import UNLIMITED
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
@@ -184,6 +184,11 @@ class Fleet:
         return f"disk{disk}"
 
     # Guests, throttles and disks
+
+    @property
+    def in_force(self) -> list[ThrottleLimits]:
+        """Return the limits of each guest's throttle."""
+        return self._throttles.limits
 
     def _begin(self, tick: int) -> None:
         noises = np.array([disk.noise for disk in self.disks])
