@@ -22,9 +22,15 @@ export function ResultCards({ result }: { result: Result }) {
     };
     return (
         <>
-            {result.warnings.map((warning) => (
-                <Alert key={warning} component="h2" variant="warning" isInline title={visible(warning)} />
-            ))}
+            {result.warnings.length > 0 && (
+                <Alert component="h2" variant="warning" isInline title="Mind this before you use it">
+                    <ul>
+                        {result.warnings.map((warning) => (
+                            <li key={warning}>{visible(warning)}</li>
+                        ))}
+                    </ul>
+                </Alert>
+            )}
             <Gallery hasGutter minWidths={{ default: "100%", lg: "calc(50% - 1rem)" }}>
                 <Card>
                     <CardTitle component="h2">Cost of a request by its size</CardTitle>

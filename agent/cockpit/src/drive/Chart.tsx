@@ -130,7 +130,7 @@ function drawMarks(chart: uPlot, marks: readonly Mark[], colour: string): void {
     ctx.save();
     ctx.strokeStyle = colour;
     ctx.lineWidth = window.devicePixelRatio;
-    ctx.setLineDash([2, 3]);
+    ctx.globalAlpha = 0.35;
     for (const { at } of marks) {
         const x = chart.valToPos(at, "x", true);
         if (x < bbox.left || x > bbox.left + bbox.width) continue;
