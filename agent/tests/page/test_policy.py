@@ -10,7 +10,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from testing.agents import HostAgent
 from testing.cockpit import Cockpit
-from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.domain import DiskSpec, domain_xml, make_disk
+from testing.lab.guest import image
 from testing.lab.host import Host
 from testing.lab.vm import Vm
 from testing.waiting import eventually
@@ -190,6 +191,30 @@ def test_the_policy_of_the_next_start_keeps_what_else_is_in_it(
     expect(page.get_by_text("The policy is saved.")).to_be_visible()
     assert 'limit="400" burst="800" latency-target-ms="2.5"' in metadata(host, "--live")
     assert 'limit="700" weight="9" latency-target-ms="2.5"' in metadata(host, "--config")
+
+
+def test_a_guest_named_like_anothers_number_is_not_taken_for_it(
+    page: Page, cockpit: Cockpit, host: Host, guest: Vm, agent: HostAgent
+) -> None:
+    number = host.virsh("domid", "db1").strip()
+    drive = DiskSpec("vda", make_disk(host.dir / "other", 1))
+    other = Vm(host, number)
+    other.define(domain_xml(number, [drive], image=image(), folder=host.dir))
+    rows = host.virsh("list", "--all", "--uuid", "--name").split("\n")
+    (uuid,) = (row.split()[0] for row in rows if row.split()[1:] == [number])
+    before = metadata(host, "--live")
+    host.virsh("start", uuid)
+    try:
+        page.goto(f"{cockpit.url}#/drive/{number}/vda")
+        page.get_by_role("button", name="Change its policy").click()
+        page.get_by_role("dialog").get_by_label("Limit").fill("77")
+        page.get_by_role("dialog").get_by_role("button", name="Save").click()
+        expect(page.get_by_text("The policy is saved.")).to_be_visible()
+        assert 'limit="77"' in host.virsh("metadata", uuid, "--uri", URN, "--live")
+        assert metadata(host, "--live") == before
+    finally:
+        host.virsh("destroy", uuid)
+        host.virsh("undefine", uuid)
 
 
 def test_a_drive_gets_its_first_policy(

@@ -3,6 +3,7 @@
 const NAMESPACE = "urn:iokeel:policy:1";
 const ENVIRONMENT = { environ: ["LC_ALL=C.UTF-8"] };
 const CHANGED = 3;
+const UUID_LENGTH = 36;
 
 /** The two policies as XML; "": none. next: null if the domain is gone after its guest. */
 export interface Policies {
@@ -15,10 +16,9 @@ export class Changed extends Error {}
 
 /** Reads the policies of a domain. Throws an Error with virsh's words. */
 export async function read(uri: string, domain: string): Promise<Policies> {
+    const uuid = await uuidOf(uri, domain);
     const get = async (which: string) => {
-        const words = ["metadata", "--domain", domain, "--uri", NAMESPACE, which];
-        const options = { superuser: "require", err: "message", ...ENVIRONMENT } as const;
-        const text = await cockpit.spawn(["virsh", "--connect", uri, "--quiet", ...words], options);
+        const text = await virsh(uri, ["metadata", "--domain", uuid, "--uri", NAMESPACE, which]);
         return text.replace(/\n+$/, "");
     };
     const live = await get("--live").catch(noneIf("Requested metadata element is not present", ""));
@@ -34,7 +34,7 @@ export async function read(uri: string, domain: string): Promise<Policies> {
  * Throws Changed, or an Error with virsh's words.
  */
 export async function write(uri: string, domain: string, was: Policies, now: Policies) {
-    const words = [NAMESPACE, uri, domain, was.live, now.live];
+    const words = [NAMESPACE, uri, await uuidOf(uri, domain), was.live, now.live];
     if (was.next !== null && now.next !== null) words.push(was.next, now.next);
     try {
         await cockpit.script(WRITE, words, { superuser: "require", err: "message", ...ENVIRONMENT });
@@ -42,6 +42,19 @@ export async function write(uri: string, domain: string, was: Policies, now: Pol
         const failed = error as CockpitFailure;
         throw failed.exit_status === CHANGED ? new Changed() : new Error(failed.message);
     }
+}
+
+/** virsh takes a name of digits for the number of another guest, so it is asked for the UUID. */
+async function uuidOf(uri: string, domain: string): Promise<string> {
+    const rows = (await virsh(uri, ["list", "--all", "--uuid", "--name"])).split("\n");
+    const found = rows.find((row) => row.slice(UUID_LENGTH).trim() === domain);
+    if (!found) throw new Error(`${domain}: libvirt has no such domain`);
+    return found.slice(0, UUID_LENGTH);
+}
+
+async function virsh(uri: string, words: string[]): Promise<string> {
+    const options = { superuser: "require", err: "message", ...ENVIRONMENT } as const;
+    return cockpit.spawn(["virsh", "--connect", uri, "--quiet", ...words], options);
 }
 
 // The lock keeps two pages apart between comparing and writing.

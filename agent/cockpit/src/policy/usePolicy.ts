@@ -1,5 +1,5 @@
 import { useCallback, useEffect, useState } from "react";
-import { AgentError, said } from "../agent/client";
+import { said } from "../agent/client";
 import { checked } from "../agent/questions";
 import type { Promised } from "../agent/records";
 import { type Attribute, ATTRIBUTES, type Edits, type Values } from "./attributes";
@@ -139,6 +139,5 @@ function worded(problem: unknown): string {
     if (problem instanceof PolicyUnreadable) {
         return "Its policy is not XML that a form can show; see it by: virsh metadata";
     }
-    if (problem instanceof AgentError || problem instanceof Error) return problem.message;
-    return String(problem);
+    return problem instanceof Error ? problem.message : (problem as CockpitFailure).message;
 }
