@@ -179,6 +179,22 @@ def test_nothing_is_lost_when_two_edit(page: Page, host: Host, agent: HostAgent)
         assert word in text
 
 
+def test_what_another_wrote_for_another_drive_stays(
+    page: Page, host: Host, agent: HostAgent
+) -> None:
+    dialog = form(page)
+    dialog.get_by_label("Limit").fill("300")
+    theirs = GIVEN.replace("</policy>", '<drive target="vdb" limit="60"/></policy>')
+    set_metadata(host, "db1", theirs)
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_contain_text("It is another part of it, which stays.")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("The policy is saved.")).to_be_visible()
+    for which in ("--live", "--config"):
+        assert 'target="vdb" limit="60"' in metadata(host, which)
+        assert 'target="vda" limit="300"' in metadata(host, which)
+
+
 def test_the_policy_of_the_next_start_keeps_what_else_is_in_it(
     page: Page, host: Host, agent: HostAgent
 ) -> None:

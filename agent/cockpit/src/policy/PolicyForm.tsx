@@ -22,8 +22,9 @@ import { Name } from "../shared/Name";
 import { visible } from "../shared/words";
 import { type Attribute, NUMBERS } from "./attributes";
 import { meaning } from "./meaning";
+import { Notes } from "./Notes";
 import { StoragePromise } from "./StoragePromise";
-import { type Theirs, usePolicy } from "./usePolicy";
+import { usePolicy } from "./usePolicy";
 
 const WHOLE = /^[0-9]{1,12}$/;
 
@@ -140,48 +141,5 @@ export function PolicyForm({
                 </Button>
             </ModalFooter>
         </Modal>
-    );
-}
-
-function Notes({
-    theirs,
-    apart,
-    transient,
-}: {
-    theirs: readonly Theirs[];
-    apart: boolean;
-    transient: boolean;
-}) {
-    return (
-        <>
-            {theirs.length > 0 && (
-                <Alert component="h2"
-                    variant="warning"
-                    isInline
-                    role="alert"
-                    title="Somebody else has changed this policy. Nothing is saved yet."
-                >
-                    <ul>
-                        {theirs.map(({ name, before, now }) => (
-                            <li key={name}>
-                                {name}: {visible(before) || "not given"} before, {visible(now) || "not given"}{" "}
-                                now
-                            </li>
-                        ))}
-                    </ul>
-                    What you have typed is still in the form. Save again to write it as it is shown.
-                </Alert>
-            )}
-            {apart && (
-                <Alert component="h2"
-                    variant="info"
-                    isInline
-                    title="Another policy is written for the guest's next start. Your changes go into both."
-                />
-            )}
-            {transient && (
-                <Alert component="h2" variant="info" isInline title="libvirt forgets this domain, and its policy, once it stops." />
-            )}
-        </>
     );
 }

@@ -13,13 +13,18 @@ export interface Theirs {
     now: string;
 }
 
-/** A drive's policy as it is written, as it is edited, and what the agent says of it. */
+/**
+ * A drive's policy as it is written, as it is edited, and what the agent says of it.
+ *
+ * apart: the next start has another policy. transient: there is no next start. theirs: what
+ * somebody else has changed of the drive's; empty if it is another part; null if nobody has.
+ */
 export interface PolicyEdit {
     values: Values | null;
     edits: Edits;
     apart: boolean;
     transient: boolean;
-    theirs: readonly Theirs[];
+    theirs: readonly Theirs[] | null;
     promised: Promised | null;
     error: string | null;
     busy: boolean;
@@ -33,7 +38,7 @@ const PAUSE_MS = 300;
 export function usePolicy(uri: string, domain: string, target: string): PolicyEdit {
     const [was, setWas] = useState<Policies | null>(null);
     const [edits, setEdits] = useState<Edits>({});
-    const [theirs, setTheirs] = useState<readonly Theirs[]>([]);
+    const [theirs, setTheirs] = useState<readonly Theirs[] | null>(null);
     const [promised, setPromised] = useState<Promised | null>(null);
     const [error, setError] = useState<string | null>(null);
     const [busy, setBusy] = useState(false);
