@@ -16,23 +16,21 @@ Served = Callable[[Path], "contextlib.AbstractAsyncContextManager[None]"]
 @contextlib.contextmanager
 def served(serving: Served, socket: Path) -> Iterator[None]:
     """Serve in a thread of its own, so that a test may wait for the browser."""
-    loop = asyncio.new_event_loop()
-    ready, end = threading.Event(), asyncio.Event()
+    ready, end = threading.Event(), threading.Event()
 
     async def run() -> None:
         async with serving(socket):
             ready.set()
-            await end.wait()
+            await asyncio.to_thread(end.wait)
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
-    assert ready.wait(30)
     try:
+        assert ready.wait(30)
         yield
     finally:
-        loop.call_soon_threadsafe(end.set)
+        end.set()
         thread.join()
-        loop.close()
 
 
 def passing(host: SimulatedApi) -> Served:
