@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
-.PHONY: help setup prerequisites packages packages-agent packages-qemu demo demo-verdicts chaos test fuzz test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos test fuzz test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -37,6 +37,21 @@ test: setup ## Run all tests: units, edges, real libvirt and QEMU
 fuzz: setup ## Fuzz whatever parses what others wrote (TARGET= RUNS= SECONDS=; a minute for each)
 	$(RUN) tests.fuzz $(TARGET) $(if $(RUNS),--runs $(RUNS)) \
 		$(if $(SECONDS)$(RUNS),$(if $(SECONDS),--seconds $(SECONDS)),--seconds 60)
+
+node: # Node.js, from wherever it comes; only the page is built by it
+	@command -v npm >/dev/null || agent/prerequisites nodejs npm
+
+build/page/index.html: $(shell find agent/cockpit -path agent/cockpit/node_modules -prune -o -type f -print) | node
+	cd agent/cockpit && npm ci --silent && npm run --silent check && npm run --silent build -- ../../build/page
+
+page: build/page/index.html ## Build the page for Cockpit into build/page
+
+packages-page: setup page ## Build the page's Debian package into build/packages
+	$(RUN) testing.page_package
+
+test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (pictures: build/page-pictures)
+	agent/prerequisites chromium cockpit-ws cockpit-bridge cockpit-system
+	cd agent && ../$(BIN)/python -m pytest tests/page
 
 test-deploy: setup ## Build the packages, and test them on booted machines
 	cd agent && ../$(BIN)/python -m pytest tests/deploy
