@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from iokeel.core.counters import Flow, Rates
 from iokeel.core.curve import CostCurve, CostModel, is_uniform
@@ -43,36 +43,26 @@ def mix_cost(model: CostModel, mix: Mix | Rates) -> float:
     return flow_cost(model.read, mix.read) + flow_cost(model.write, mix.write)
 
 
-class Bounds(NamedTuple):
-    """The bounds of a drive's limits on its reads, its writes or both, and the flows they hold.
-
-    way: "total", "read" or "write". most_bps, most_iops: the bounds, of which one may be None.
-    raw_iops, bps: the sums of the flows.
-    """
-
-    way: str
-    most_bps: int | None
-    most_iops: int | None
-    flows: tuple[Flow, ...]
-    raw_iops: float
-    bps: float
+# A plain tuple, because each look makes them: ("total", "read" or "write"; the most bytes and the
+# most requests a second, of which one may be None; the flows that these bound; the flows' requests
+# and bytes a second).
+Bounds: TypeAlias = tuple[str, int | None, int | None, tuple[Flow, ...], float, float]
 
 
 def bounds_on(mix: Mix | Rates, limits: ThrottleLimits) -> list[Bounds]:
     """Return the bounds that limits have on a mix."""
     read, write = mix.read, mix.write
-    found = []
-    for way, most_bps, most_iops, flows in (
-        ("total", limits.bps_total, limits.iops_total, (read, write)),
-        ("read", limits.bps_read, limits.iops_read, (read,)),
-        ("write", limits.bps_write, limits.iops_write, (write,)),
-    ):
-        if most_bps or most_iops:
-            raw_iops = bps = 0.0
-            for flow in flows:
-                raw_iops += flow.raw_iops
-                bps += flow.bps
-            found.append(Bounds(way, most_bps, most_iops, flows, raw_iops, bps))
+    found: list[Bounds] = []
+    if limits.bps_total or limits.iops_total:
+        requests, sent = read.raw_iops + write.raw_iops, read.bps + write.bps
+        both = (read, write)
+        found.append(("total", limits.bps_total, limits.iops_total, both, requests, sent))
+    if limits.bps_read or limits.iops_read:
+        found.append(("read", limits.bps_read, limits.iops_read, (read,), read.raw_iops, read.bps))
+    if limits.bps_write or limits.iops_write:
+        found.append(
+            ("write", limits.bps_write, limits.iops_write, (write,), write.raw_iops, write.bps)
+        )
     return found
 
 
