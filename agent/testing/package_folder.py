@@ -19,6 +19,7 @@ from testing.lab.namespace import Namespace
 from testing.machines.root import hypervisor
 from testing.packages import DISTRIBUTIONS, packages
 
+_OWN_VERSION = re.compile(r"(^Version: |\(= )([^)\n]+)", re.MULTILINE)
 LATER = "later"
 """What `iokeel --version` says of a later version."""
 
@@ -106,7 +107,8 @@ def qemu_folder(folder: Path) -> Path:
             subprocess.run(["dpkg-deb", "-R", deb, scratch], check=True)
             control = Path(scratch) / "DEBIAN/control"
             text = control.read_text()
-            control.write_text(re.sub(r"^(Version: .*)$", r"\1+iokeel1", text, flags=re.MULTILINE))
+            # Its own version, and that of the others on which it depends.
+            control.write_text(_OWN_VERSION.sub(r"\1\2+iokeel1", text))
             name, version, architecture = deb.name.split("_")
             to = folder / f"{name}_{unquote(version).split(':')[-1]}+iokeel1_{architecture}"
             _build(Path(scratch), to)

@@ -8,7 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from iokeel.config.reload import carried_over
@@ -23,7 +23,7 @@ from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
 from iokeel.core.sharing.tenant_part import with_outcome
 from iokeel.core.sharing.tenant_sums import TenantSums, by_tenant, tenant_sums
-from iokeel.core.state import NEW, DriveState, State
+from iokeel.core.state import NEW, DriveState, Pricing, State
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats
@@ -76,6 +76,7 @@ class Agent:
     _moved: bool = False
     _notices: Notices = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _stopping: bool = False
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
     _of_tenants: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
 
@@ -158,8 +159,27 @@ class Agent:
             self._notices.gone = dict(self.config.gone)
             self._moved = True
             for source in self.sources:
+                await self._leave(source, source.leaves(self.config))
                 source.configure(self.config)
             await self.storages.configure(self.config.storages, self._sample_timeout_s)
+
+    async def _leave(self, source: Source, vms: Collection[str]) -> None:
+        """Leave the drives of VMs that a source no longer follows at their static limits.
+
+        One that is at another socket now is priced anew. It may be the same QEMU, so what there was
+        before the agent stays known.
+        """
+        names = {name for name in vms if self._source_of(name) is source}
+        leaving = {d: known for d, known in self.state.drives.items() if d.domain in names}
+        left, _ = await self._set_static(leaving)
+        stay = {vm.name for vm in self.config.vms}  # at another socket
+        moved = {
+            drive: left.get(drive, known)._replace(pricing=Pricing(mix=known.pricing.mix))
+            for drive, known in leaving.items()
+            if drive.domain in stay
+        }
+        others = {d: known for d, known in self.state.drives.items() if d not in leaving}
+        self.state = replace(self.state, drives={**others, **moved})
 
     def remember(self) -> None:
         """Begin with the state that an earlier agent has saved."""
@@ -168,6 +188,8 @@ class Agent:
     async def look(self, domains: Collection[str] | None) -> None:
         """Sample all VMs' drives, or some domains' only, decide, and send the orders."""
         async with self._looking:
+            if self._stopping:  # an order now could be carried out after the last one
+                return
             counters = await self._sample(domains)
             if domains is None:
                 await self.storages.follow(self.vms(), self._sample_timeout_s)
@@ -274,7 +296,8 @@ class Agent:
             self.metrics.tick(ended - started, time.process_time() - cpu)
             self.on_tick()
             if ended - saved >= _SAVE_INTERVAL_S:
-                await self.save(self.state.drives, whole=True)
+                async with self._looking:  # or a drive that is new meanwhile would be forgotten
+                    await self.save(self.state.drives, whole=True)
                 saved = ended
             due = max(due + tick_s, ended)
             await asyncio.sleep(due - ended)
@@ -391,34 +414,60 @@ class Agent:
             self.outcomes.ended(order.drive)
 
     async def _set(self, order: SetLimits) -> None:
-        for source in self.sources:
-            if order.drive.domain in source.vms():
-                await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S)
-                return
+        source = self._source_of(order.drive.domain)
+        if source is not None:
+            await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S)
+            return
         unread = self._unread_vms()
         if unread is None or order.drive.domain in unread:
             raise ConnectionLost(str(order.drive), "its guest can't be reached; its limits stay")
         raise DriveGone(str(order.drive), "its guest is no longer there")
 
+    def _source_of(self, domain: str) -> Source | None:
+        """Return the source that serves a VM; None if none has it."""
+        return next((source for source in self.sources if domain in source.vms()), None)
+
     async def stop(self) -> None:
         """Leave every drive at its policy's static limit, and save that."""
+        self._stopping = True
         await asyncio.gather(*self._tasks, return_exceptions=True)
         async with self._looking:
-            orders = static_limits(self.state)
-            done = await asyncio.gather(*(self._carry_out(order) for order in orders))
-            left = {
-                order.drive: self.state.drives[order.drive].with_sent(order.limits)
-                for order, succeeded in zip(orders, done, strict=True)
-                if succeeded
-            }
+            left, lost = await self._set_static(self.state.drives)
             await self.save({**self.state.drives, **left}, whole=True)
             if self.cgroups is not None:
                 await asyncio.to_thread(self.cgroups.restore)
         if self.fleet is not None:
             await self.fleet.stop()
         log.info("stopped: %d drives are at their policies' static limits", len(left))
-        if lost := len(orders) - len(left):
+        if lost:
             log.warning("%d drives couldn't be set, and keep the limits that they have", lost)
+
+    async def _set_static(
+        self, drives: Mapping[DriveId, DriveState]
+    ) -> tuple[dict[DriveId, DriveState], int]:
+        """Give drives their static limits. Return those that have them, and how many others.
+
+        If the law fails on a VM, its drives keep the limits that they have.
+        """
+        vms: dict[str, dict[DriveId, DriveState]] = {}
+        for drive, known in drives.items():
+            vms.setdefault(drive.domain, {})[drive] = known
+        orders = []
+        for name, those in vms.items():
+            try:
+                orders += static_limits(replace(self.state, drives=those))
+            except Exception:
+                self.metrics.errors["internal"] += 1
+                log.exception("%s: no static limits, please report it; its limits stay", name)
+        done = await asyncio.gather(
+            *(self.spawn(self._carry_out(order)) for order in orders), return_exceptions=True
+        )
+        left = {
+            order.drive: drives[order.drive].with_sent(order.limits)
+            for order, succeeded in zip(orders, done, strict=True)
+            if succeeded is True
+        }
+        return left, len(orders) - len(left)
 
     async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         try:
@@ -428,11 +477,12 @@ class Agent:
                 log.error("%s", error)
             self.metrics.errors["store"] += 1
 
-    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
         """Do work beside the ticks. An error of it is logged, and ends nothing."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)

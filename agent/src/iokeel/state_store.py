@@ -51,7 +51,8 @@ class StateStore:
         self._database: sqlite3.Connection | None = None
         self._saved: dict[DriveId, Kept | None] = {}  # None: as it was found
         self._saved_policies: dict[str, DomainPolicy | None] = {}
-        self._lock = threading.Lock()
+        self._tables: dict[TableId, str | None] = {}  # as a running agent has them; None: empty
+        self._lock = threading.RLock()
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -62,7 +63,9 @@ class StateStore:
             file = path.open("w")
         except OSError as error:
             raise ConfigError(
-                str(path), error.strerror or str(error), "give the agent a state_dir of its own"
+                str(path),
+                error.strerror or str(error),
+                "let the agent write it, or set another state_dir",
             ) from None
         with file:
             try:
@@ -128,12 +131,15 @@ class StateStore:
         )
 
     def _set_aside(self) -> None:
-        """Rename a damaged database, so that a new one can be written."""
-        self._close()
-        with contextlib.suppress(OSError):
-            self._file.rename(self._file.with_suffix(".damaged"))
-            for part in ("wal", "shm"):
-                self._file.with_name(f"{self._file.name}-{part}").unlink(missing_ok=True)
+        """Rename a damaged database, so that a new one can be written, with all that is known."""
+        with self._lock:
+            self._close()
+            self._saved = dict.fromkeys(self._saved)
+            self._saved_policies = dict.fromkeys(self._saved_policies)
+            with contextlib.suppress(OSError):
+                self._file.rename(self._file.with_suffix(".damaged"))
+                for part in ("wal", "shm"):
+                    self._file.with_name(f"{self._file.name}-{part}").unlink(missing_ok=True)
 
     def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         """Write the changes of some drives, and of policies, in one step.
@@ -142,6 +148,10 @@ class StateStore:
 
         Raises IokeelError; the states saved before are then still there.
         """
+        with self._lock:  # so that the last call is what stays
+            self._save(drives, whole=whole)
+
+    def _save(self, drives: Mapping[DriveId, DriveState], *, whole: bool) -> None:
         sent = {d: known for d, known in drives.items() if known.sent.limits is not None}
         new = {drive: kept_of(known) for drive, known in sent.items()}
         changed = {drive: kept for drive, kept in new.items() if self._saved.get(drive) != kept}
@@ -185,21 +195,23 @@ class StateStore:
 
         Nothing that fails here stops the agent; the log says so.
         """
-        rows = self._read(_TABLES)
+        saved = {TableId(kind, name): text for kind, name, text in self._read(_TABLES)}
+        # An earlier configuration of the same agent counts even if it couldn't be written.
+        last: dict[TableId, str | None] = {**saved, **self._tables}
         kept, unusable = with_last_good(
-            config, {TableId(kind, name): text for kind, name, text in rows}
+            config, {table: text for table, text in last.items() if text is not None}
         )
         for why in unusable:
             self._cant_use(why)
-        changed = tables_to_save(config)
+        self._tables = last | tables_to_save(config)
         try:
             with self._using() as database:
                 database.executemany(
-                    "DELETE FROM tables WHERE kind = ? AND name = ?", [*changed.keys()]
+                    "DELETE FROM tables WHERE kind = ? AND name = ?", [*self._tables]
                 )
                 database.executemany(
                     "INSERT INTO tables VALUES (?, ?, ?)",
-                    [(*table, text) for table, text in changed.items() if text is not None],
+                    [(*table, text) for table, text in self._tables.items() if text is not None],
                 )
         except sqlite3.Error as error:
             log.error(
@@ -253,8 +265,9 @@ class StateStore:
             database = sqlite3.connect(self._file, check_same_thread=False)
             database.text_factory = _text_of
             try:
-                # Limits end with the host, so the file only has to outlive the agent. That needs no
-                # flush to disk, which would cost more than all the rest.
+                # The file has to outlive the agent. That needs no flush to disk, which would cost
+                # more than all the rest. Limits end with the host, so a failure of power costs no
+                # more than the last policies and tables: those before them are in force again.
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = NORMAL")
                 database.execute(

@@ -26,6 +26,28 @@ def boot_sector(size_bytes: int) -> bytes:
     return (_CODE + packet).ljust(_SECTOR - 2, b"\0") + b"\x55\xaa"
 
 
+def domain(name: str, metadata: str = "") -> str:
+    """Return the definition of a guest with one disk, vda. metadata: an element, such as a policy.
+
+    Its disk is NAME.img in the folder of images.
+    """
+    metadata = f"<metadata>{metadata}</metadata>" if metadata else ""
+    return f"""
+        <domain type='qemu'>
+          <name>{name}</name>
+          <memory unit='MiB'>32</memory>
+          <os><type arch='x86_64' machine='q35'>hvm</type><boot dev='hd'/></os>
+          {metadata}
+          <devices>
+            <disk type='file' device='disk'>
+              <driver name='qemu' type='raw'/>
+              <source file='{IMAGES}/{name}.img'/>
+              <target dev='vda' bus='virtio'/>
+            </disk>
+          </devices>
+        </domain>"""
+
+
 def define(machine: Host, name: str) -> None:
     """Define a guest with one disk, vda, and start it."""
     disk = f"{IMAGES}/{name}.img"
@@ -33,19 +55,7 @@ def define(machine: Host, name: str) -> None:
         head -c 4M /dev/urandom >{disk}
         printf '{"".join(f"{chr(92)}{byte:03o}" for byte in boot_sector(_SIZE))}' |
             dd of={disk} conv=notrunc status=none""")
-    machine.run("virsh", "define", "/dev/stdin", input=f"""
-        <domain type='qemu'>
-          <name>{name}</name>
-          <memory unit='MiB'>32</memory>
-          <os><type arch='x86_64' machine='q35'>hvm</type><boot dev='hd'/></os>
-          <devices>
-            <disk type='file' device='disk'>
-              <driver name='qemu' type='raw'/>
-              <source file='{disk}'/>
-              <target dev='vda' bus='virtio'/>
-            </disk>
-          </devices>
-        </domain>""")  # fmt: skip
+    machine.run("virsh", "define", "/dev/stdin", input=domain(name))
     machine.run("virsh", "start", name)
 
 

@@ -6,29 +6,13 @@ import json
 from typing import Any
 
 from testing.iotune import TOLERANCE, highest_rate
-from testing.machines.guest import limits
+from testing.machines.guest import IMAGES, domain, limits
 from testing.machines.host import Host
 from testing.waiting import eventually
 
-_DOMAIN = """
-<domain type='qemu'>
-  <name>db1</name>
-  <memory unit='MiB'>32</memory>
-  <os><type arch='x86_64' machine='q35'>hvm</type></os>
-  <metadata>
-    <policy xmlns='urn:iokeel:policy:1'><drive target='vda' limit='%d'/></policy>
-  </metadata>
-  <devices>
-    <disk type='file' device='disk'>
-      <driver name='qemu' type='raw'/>
-      <source file='/var/lib/libvirt/images/db1.img'/>
-      <target dev='vda' bus='virtio'/>
-    </disk>
-  </devices>
-</domain>
-"""
 LIMIT = 500
-IMAGE = "/var/lib/libvirt/images/db1.img"
+IMAGE = f"{IMAGES}/db1.img"
+_POLICY = f"<policy xmlns='urn:iokeel:policy:1'><drive target='vda' limit='{LIMIT}'/></policy>"
 CONFIG = "/etc/iokeel/agent.toml"
 
 
@@ -41,7 +25,7 @@ def start_guest(machine: Host) -> None:
 def create_guest(machine: Host) -> None:
     """Start the guest db1, which has a policy."""
     machine.run("truncate", "--size=16M", IMAGE)
-    machine.run("virsh", "create", "/dev/stdin", input=_DOMAIN % LIMIT)
+    machine.run("virsh", "create", "/dev/stdin", input=domain("db1", _POLICY))
 
 
 def is_held(machine: Host) -> bool:

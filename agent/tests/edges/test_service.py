@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 from iokeel.host.service_manager import ServiceManager
-from testing.agents import Agent, http, start_qemu
+from testing.agents import Agent, http, iokeel, start_qemu
+from testing.iotune import TOLERANCE, highest_rate
+from testing.qmp_client import QmpClient
 from testing.waiting import eventually
 from tests.edges.conftest import VM
 
+IOTUNE = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}
 READ_AGAIN = "the configuration was read again"
 STAYS = "the configuration stays as it was: "
 GOLD = '<policy xmlns="urn:iokeel:policy:1" class="platinum"/>'
@@ -246,6 +249,43 @@ def test_virtual_machines_come_and_go(service: Service, short_folder: Path) -> N
         qemu.communicate()
 
 
+def test_virtual_machine_that_goes_stays_at_its_own_limit(service: Service) -> None:
+    own = service.iops()
+    (path,) = re.findall('socket = "(.*qmp.*)"', service.config.read_text())
+    service.reload("[[vm]]", "[tenants.acme]\nlimit = 200\n[[vm]]")
+    eventually(lambda: service.iops() < own, what="its tenant's limit is in force")
+    tables = service.config.read_text()
+    service.reload(tables[tables.index("[[vm]]") :], "")
+    assert service.ask("/v1/vms") == []
+    with QmpClient(Path(path)) as qemu:
+        drives = {b["qdev"].split("/")[-2]: b["inserted"] for b in qemu.ask("query-block")}
+    limits = {iotune: drives["vda"][name] for name, iotune in IOTUNE.items()}
+    assert 300 < highest_rate(limits) <= TOLERANCE * 400
+
+
+def test_virtual_machine_at_a_second_socket_of_its_own_can_be_released(service: Service) -> None:
+    folder = service.folder / "second"
+    folder.mkdir()
+    qemu, path = start_qemu(folder)
+    other = folder / "other"
+    other.symlink_to(path)
+    try:
+        service.reload("[[vm]]", f"{VM.format(path).replace('db1', 'db2')}\n[[vm]]")
+        eventually(lambda: service.drive("db2")["limits_in_force"], what="it has limits")
+        service.reload(str(path), str(other))
+        found = "VM db2: connected"
+        eventually(lambda: service.log().count(found) == 2, what="it is found again")
+        eventually(lambda: service.drive("db2")["limits_in_force"], what="it has limits again")
+        assert service.drive("db2")["overwritten"] == 0
+        service.stop()
+        assert iokeel("agent", "--release", "--config", service.config).status == 0
+        with QmpClient(path) as client:
+            assert {b["inserted"]["iops"] for b in client.ask("query-block")} == {0}
+    finally:
+        qemu.kill()
+        qemu.communicate()
+
+
 def test_virtual_machine_at_another_socket_is_another(service: Service) -> None:
     folder = service.folder / "second"
     folder.mkdir()
@@ -256,6 +296,7 @@ def test_virtual_machine_at_another_socket_is_another(service: Service) -> None:
         eventually(lambda: service.drive("db1")["limits_in_force"], what="it has limits")
         assert service.says("VM db1: connected, 2 drives")
         assert service.log().count("VM db1: connected, 2 drives") == 2
+        assert service.drive("db1")["overwritten"] == 0
     finally:
         qemu.kill()
         qemu.communicate()

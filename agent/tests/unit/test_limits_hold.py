@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from iokeel.config.load import parse
+from iokeel.config.reload import for_running
+from iokeel.config.settings import Config
+from iokeel.core.counters import DriveId
+from iokeel.core.policy import DrivePolicy
 from iokeel.daemon import Agent
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.libvirt.source import LibvirtSource
@@ -26,6 +31,7 @@ from iokeel.outcomes import Outcomes
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
 from testing.iotune import TOLERANCE, highest_rate
+from testing.waiting import until
 
 NAMES = ("db1", "db2")
 FAULTS = ("hang", "refuse", "libvirtd", "disk full", "plug", "guest stops", "guest starts again")
@@ -45,8 +51,12 @@ class Policy:
     valid: bool = True
     needs_class: bool = False
 
+    def covers(self, target: str) -> bool:
+        """Return whether a drive has a policy. One that has none draws on no tenant's limit."""
+        return target == "vda" or self.needs_class
+
     def limit_of(self, target: str) -> int | None:
-        return self.limit if target == "vda" or self.needs_class else None
+        return self.limit if self.covers(target) else None
 
 
 def policies() -> st.SearchStrategy[Policy | None]:
@@ -85,6 +95,7 @@ class Domain:
     runs: bool = True
     readable: bool = True
     refuses: bool = False
+    breaks: bool = False
 
     def name(self) -> str:
         return self.title
@@ -111,6 +122,9 @@ class Domain:
     def setBlockIoTune(self, target: str, values: dict[str, int], _flags: int) -> None:
         if not self.readable:
             raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        if self.breaks:
+            raise AttributeError("an error that nobody foresaw")
+        self.host.on_order(self.title)
         if self.refuses:
             self.refuses = False
             raise refusal(libvirt.VIR_ERR_OPERATION_FAILED)
@@ -140,6 +154,7 @@ class LimitsHold(RuleBasedStateMachine):
         self.libvirtd = True
         self.bounds = "all"
         self.lifted: list[object] = []
+        self.on_order: Callable[[str], object] = lambda _: None
 
     # libvirt's connection
 
@@ -168,7 +183,7 @@ class LimitsHold(RuleBasedStateMachine):
         is_new = not domain.limits.get(target) or self.forgets
         if self.bounds == "all" or (self.bounds == "one look" and not is_new):
             most += [self.tables.get("fast")] * (target == "vda")
-            most += [self.tables.get("acme")] * good.tenant
+            most += [self.tables.get("acme")] * (good.tenant and good.covers(target))
         least = min((bound for bound in most if bound is not None), default=None)
         if least is not None and highest_rate(values) > TOLERANCE * least:
             self.lifted.append((domain.title, target, values, least))
@@ -237,29 +252,45 @@ class LimitsHold(RuleBasedStateMachine):
             self.look_at_one(first)
         self.look()
 
-    def start(self, acme: Any, fast: Any, has_class: bool) -> None:
-        text = f"[classes.small]\nlimit = {CLASS_LIMIT}\n" * has_class
+    def written(self, known: Mapping[str, int | None], acme: Any, fast: Any, cls: bool) -> Config:
+        """Write a configuration for an agent that knows the tables of earlier ones."""
+        text = f"[classes.small]\nlimit = {CLASS_LIMIT}\n" * cls
         if acme != "gone":
             text += "[tenants.acme]\n" + (f"limit = {acme}\n" if acme else "")
         if fast != "gone":
             text += "[storage.fast]\n"
             text += f'drives = ["*/vda"]\ncapacity = {fast}\n' if fast else ""
         written = {"acme": acme, "fast": fast}
-        self.tables = self.saved | {name: n for name, n in written.items() if n != "gone"}
+        self.tables = {**known, **{name: n for name, n in written.items() if n != "gone"}}
         if not self.is_full:
             self.saved = dict(self.tables)
-        self.has_class = has_class
+        self.has_class = cls
+        return parse(text.encode(), "agent.toml")
+
+    def start(self, acme: Any, fast: Any, has_class: bool) -> None:
+        written = self.written(self.saved, acme, fast, has_class)
         with self.disk():
             store = StateStore(self.folder)
             self.lock = store.lock()
             self.lock.__enter__()
-            config = store.keep_tables(parse(text.encode(), "agent.toml"))
-            self.do(self._begin(config, store))
+            self.do(self._begin(store.keep_tables(written), store))
 
     async def _begin(self, config: Any, store: StateStore) -> None:
         self.source = LibvirtSource("test://host/", config.classes, store.policies)
         self.agent = Agent(config, [self.source], store, Metrics())
         self.agent.remember()
+
+    @rule(
+        acme=st.sampled_from([600, None, "gone"]),
+        fast=st.sampled_from([4000, None, "gone"]),
+        has_class=st.booleans(),
+    )
+    def reload(self, acme: Any, fast: Any, has_class: bool) -> None:
+        written = self.written(self.tables, acme, fast, has_class)
+        config, waiting = for_running(self.agent.config, written)
+        assert waiting == []
+        self.do(self.agent.reconfigure(config))
+        self.look()
 
     def resync(self) -> None:
         """Have the agent read all domains, and note the policies that it can go by."""
@@ -362,6 +393,81 @@ def test_an_agent_that_stops_without_libvirtd_says_that_limits_stay(
     assert "1 drives couldn't be set, and keep the limits that they have" in caplog.text
     assert "its guest can't be reached; its limits stay" in caplog.text
     machine.teardown()
+
+
+@pytest.fixture
+def two_limited() -> Iterator[LimitsHold]:
+    """A host whose two guests have limits of an agent's."""
+    machine = LimitsHold()
+    policy = Policy('><iokeel:drive target="vda" limit="300"/>', 300)
+    machine.first_start((policy, policy))
+    machine.settle()
+    for domain in machine.domains.values():
+        domain.limits["vda"] = {"total_iops_sec": 1}  # a stop has to set them
+    machine.bounds = "policy"
+    yield machine
+    machine.teardown()
+
+
+@pytest.mark.parametrize("fails", ["law", "call"])
+def test_a_guest_that_no_code_foresaw_keeps_no_other_from_its_static_limit(
+    two_limited: LimitsHold, fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine, bad = two_limited, DriveId("db1", "vda")
+    if fails == "law":
+        drives = machine.agent.state.drives
+        nonsense: Any = "nonsense"
+        policy = replace(drives[bad].policy or DrivePolicy(), limit=nonsense)
+        drives = {**drives, bad: drives[bad]._replace(policy=policy)}
+        machine.agent.state = replace(machine.agent.state, drives=drives)
+    else:
+        machine.domains["db1"].breaks = True
+    machine.do(machine.agent.stop())
+    assert "please report it" in caplog.text
+    assert machine.domains["db1"].limits["vda"] == {"total_iops_sec": 1}
+    assert highest_rate(machine.domains["db2"].limits["vda"]) > 200
+
+
+def test_a_stop_sends_no_order_but_the_last(two_limited: LimitsHold) -> None:
+    machine = two_limited
+    orders: list[str] = []
+    machine.on_order = orders.append
+    machine.resync()
+
+    async def stop() -> None:
+        machine.agent.spawn(machine.agent.look({"db1"}))  # such as the second one after a shift
+        await machine.agent.stop()
+
+    machine.do(stop())
+    assert sorted(orders) == ["db1", "db2"]
+
+
+def test_of_two_readings_the_later_one_counts(two_limited: LimitsHold) -> None:
+    machine, begun, go_on = two_limited, threading.Event(), threading.Event()
+    domain = machine.domains["db1"]
+    describe = domain.XMLDesc
+
+    def slowly(flags: int) -> str:
+        text = describe(flags)
+        if not begun.is_set():
+            begun.set()
+            go_on.wait(30)
+        return text
+
+    async def read_twice() -> None:
+        first = asyncio.create_task(machine.source.resync())
+        await until(begun.is_set)
+        domain.policy = Policy('><iokeel:drive target="vda" limit="1000"/>', 1000)
+        second = asyncio.create_task(machine.source.resync())
+        await asyncio.wait({second}, timeout=0.2)
+        go_on.set()
+        await asyncio.gather(first, second)
+
+    with patch.object(domain, "XMLDesc", slowly):
+        machine.do(read_twice())
+    policy = machine.source.vms()["db1"].policy
+    assert policy is not None
+    assert policy.for_drive("vda") == DrivePolicy(limit=1000)
 
 
 @pytest.fixture

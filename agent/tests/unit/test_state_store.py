@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections import UserDict
+from collections.abc import ItemsView, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 
 import pytest
 from hypothesis import given, settings
@@ -324,6 +327,46 @@ def test_after_a_corrupt_file_the_agent_remembers_again(tmp_path: Path) -> None:
     assert store.load() == {}
     store.save({VDA: SET}, whole=True)
     assert StateStore(tmp_path).load().keys() == {VDA}
+
+
+def test_a_file_that_is_damaged_while_an_agent_runs_is_written_anew(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    with store.lock():
+        store.policies["db1"] = DomainPolicy({}, tenant="acme")
+        store.save({VDA: SET})
+    (tmp_path / FILE).write_bytes(b"not a database at all" * 99)
+    assert store.load_cgroups() == {}
+    store.save({VDA: SET})
+    store = StateStore(tmp_path)
+    assert store.load().keys() == {VDA}
+    assert store.policies.keys() == {"db1"}
+
+
+class Slow(UserDict[DriveId, DriveState]):
+    """Drives that a thread looks at for as long as it is told to."""
+
+    def __init__(self, drives: dict[DriveId, DriveState]) -> None:
+        super().__init__(drives)
+        self.begun, self.go_on = Event(), Event()
+
+    def items(self) -> ItemsView[DriveId, DriveState]:
+        self.begun.set()
+        self.go_on.wait(30)
+        return super().items()
+
+
+def test_of_two_threads_the_last_to_save_has_its_way(tmp_path: Path, store: StateStore) -> None:
+    store.save({VDA: SET})
+    other = Slow({VDA: SET.with_sent(ThrottleLimits(iops_total=9))})
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(store.save, other)
+        assert other.begun.wait(30)
+        second = threads.submit(store.save, {VDA: SET})
+        wait([second], timeout=0.2)
+        other.go_on.set()
+        first.result()
+        second.result()
+    assert StateStore(tmp_path).load()[VDA].sent.limits == SET.sent.limits
 
 
 def test_a_file_that_can_not_be_opened_is_an_error_with_its_name(tmp_path: Path) -> None:

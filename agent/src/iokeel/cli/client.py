@@ -85,11 +85,12 @@ def _ask(socket: Path, path: str, query: _Query, kind: msgspec.json.Decoder[T]) 
 
 def _not_connected(error: OSError) -> tuple[str, str]:
     """Return why there is no connection, and the mend."""
+    start = "start the agent (systemctl start iokeel)"
     match error.errno:
         case errno.ENOENT:
-            return "is not there", "start `iokeel agent`, or give its socket by --socket"
+            return "is not there", f"{start}, or give its socket by --socket"
         case errno.ECONNREFUSED:
-            return "nobody serves it", "start `iokeel agent`"
+            return "no agent serves it", start
         case errno.EACCES | errno.EPERM:
             return "permission denied", "run as root or as a member of the socket's group"
     return reason(error), "give the agent's socket by --socket"

@@ -109,11 +109,6 @@ class CostCurve:
         ]
         return min(costs), max(costs)
 
-    @property
-    def last_slope(self) -> float:
-        """Cost of one more byte beyond the last point."""
-        return self._slopes[-1]
-
 
 def is_uniform(mean_size_bytes: float) -> bool:
     """Return whether a mean request size tells that all requests had that size.

@@ -82,6 +82,5 @@ class ThrottleLimits(NamedTuple):
 
 #: The fields that stock QEMU has too.
 FIELDS = ThrottleLimits._fields[: ThrottleLimits._fields.index("cost_read")]
-PATCHED_FIELDS = ThrottleLimits._fields[len(FIELDS) :]
 AVERAGES = FIELDS[:6]
 UNLIMITED = ThrottleLimits()

@@ -25,7 +25,7 @@ class Reason(Enum):
     OVERWRITTEN = "somebody else changed the limits"
     RETRY = "the last change failed"
     RELEASED = "the drive no longer has a policy or a limit"
-    STOPPING = "the agent is stopping"
+    STOPPING = "the agent no longer serves the drive"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,9 @@ class Source(Protocol):
     async def run(self) -> None:
         """Connect, stay connected and follow the VMs, until cancelled."""
 
+    def leaves(self, config: Config) -> Collection[str]:
+        """Return the names of VMs that it would no longer follow with another configuration."""
+
     def configure(self, config: Config) -> None:
         """Go on with another configuration: read all policies by it soon."""
 

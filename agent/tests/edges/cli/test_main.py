@@ -25,7 +25,8 @@ KEYS = [
 ]
 GOOD = '<policy xmlns="urn:iokeel:policy:1" class="gold"><drive target="vda" limit="500"/></policy>'
 TEN_MINUTES = "the agent keeps ten minutes; give a time from 1s to 10m"
-NONE_THERE = "is not there; start `iokeel agent`, or give its socket by --socket"
+START = "start the agent (systemctl start iokeel)"
+NONE_THERE = f"is not there; {START}, or give its socket by --socket"
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ def test_a_stale_socket_is_told_from_none(short_folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     said = refused(1, "stats", "--socket", path)
-    assert said == f"{path}: nobody serves it; start `iokeel agent`"
+    assert said == f"{path}: no agent serves it; {START}"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

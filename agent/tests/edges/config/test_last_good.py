@@ -84,3 +84,26 @@ def test_a_folder_that_can_not_be_written_is_told_and_stops_nothing(
     (tmp_path / "state.db").mkdir()
     assert started(tmp_path, ACME).tenants["acme"].limit == 600
     assert "a restart forgets tenants and storages" in caplog.text
+
+
+def test_tables_that_could_not_be_saved_stay_at_a_reload(tmp_path: Path) -> None:
+    (tmp_path / "state.db").mkdir()
+    store = StateStore(tmp_path)
+    store.keep_tables(parse((ACME + FAST).encode(), "agent.toml"))
+    assert store.keep_tables(Config()).gone.keys() == GONE
+    (tmp_path / "state.db").rmdir()
+    store.keep_tables(Config())
+    with store.lock():
+        assert started(tmp_path, "").gone.keys() == GONE
+
+
+def test_a_table_lifted_while_nothing_could_be_saved_does_not_come_back(tmp_path: Path) -> None:
+    started(tmp_path, ACME)
+    (tmp_path / "state.db").rename(tmp_path / "away")
+    (tmp_path / "state.db").mkdir()
+    store = StateStore(tmp_path)
+    store.keep_tables(parse(b"[tenants.acme]\n", "agent.toml"))
+    (tmp_path / "state.db").rmdir()
+    (tmp_path / "away").rename(tmp_path / "state.db")
+    assert store.keep_tables(Config()).gone == {}
+    assert started(tmp_path, "").gone == {}

@@ -358,7 +358,7 @@ def test_a_state_dir_that_can_not_be_written_is_refused(fresh: Agent) -> None:
     done = iokeel("agent", "--config", fresh.config, uid=NOBODY)
     assert done.status == 2
     assert done.complaint == (
-        f"{fresh.state}/lock: Permission denied; give the agent a state_dir of its own"
+        f"{fresh.state}/lock: Permission denied; let the agent write it, or set another state_dir"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from iokeel.core.counters import Rates, Throttled
+from iokeel.core.drive.mix import bounds_on
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.state import DriveState
 
@@ -80,25 +81,14 @@ def _full(limits: ThrottleLimits, did: Rates, charged: float | None, ratio: floa
     charged: QEMU's charge a second by a cost curve; None if it charges by the request.
     """
     full = []
-    read, write = did.read, did.write
-    for way, bps_bound, iops_bound, flows in (
-        ("total", limits.bps_total, limits.iops_total, (read, write)),
-        ("read", limits.bps_read, limits.iops_read, (read,)),
-        ("write", limits.bps_write, limits.iops_write, (write,)),
-    ):
-        if not (bps_bound or iops_bound):
-            continue
-        bps = requests = 0.0
-        for flow in flows:
-            bps += flow.bps
-            requests += flow.raw_iops
-        if bps_bound and bps >= ratio * bps_bound:
+    for way, most_bps, most_iops, _, requests, bps in bounds_on(did, limits):
+        if most_bps and bps >= ratio * most_bps:
             full.append(f"bps_{way}")
-        if iops_bound:
+        if most_iops:
             if charged is not None:
                 requests = charged
             elif limits.iops_size:
                 requests = max(requests, bps / limits.iops_size)
-            if requests >= ratio * iops_bound:
+            if requests >= ratio * most_iops:
                 full.append(f"iops_{way}")
     return full

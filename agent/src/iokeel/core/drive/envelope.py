@@ -37,7 +37,7 @@ from typing import Any, TypeAlias
 
 from iokeel.core.counters import Flow, Rates
 from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
-from iokeel.core.drive.mix import NO_MIX, Mix, flow_cost
+from iokeel.core.drive.mix import NO_MIX, Mix, bounds_on, flow_cost
 from iokeel.core.limits import AVERAGES, ThrottleLimits
 
 # How far above its limit a drive may be between a shift and the next retune, or for good if the
@@ -90,27 +90,16 @@ def held_rates(limits: ThrottleLimits, mix: Mix | Rates, cost: float) -> tuple[f
     cost: of the mix, a second. None if nothing in the limits bounds the mix. The two rates differ
     if an iops bound holds requests of which only the mean size is known.
     """
-    read, write = mix.read, mix.write
     least = most = inf
-    for bps, iops, flows in (
-        (limits.bps_total, limits.iops_total, (read, write)),
-        (limits.bps_read, limits.iops_read, (read,)),
-        (limits.bps_write, limits.iops_write, (write,)),
-    ):
-        if not (bps or iops):
-            continue
-        requests = sent = 0.0
-        for flow in flows:
-            requests += flow.raw_iops
-            sent += flow.bps
+    for _, most_bps, most_iops, flows, requests, sent in bounds_on(mix, limits):
         if not requests:
             continue
-        if bps:
-            least, most = min(least, bps / sent), min(most, bps / sent)
-        if iops:
-            least = min(least, iops / _units(flows, limits.iops_size))
+        if most_bps:
+            least, most = min(least, most_bps / sent), min(most, most_bps / sent)
+        if most_iops:
+            least = min(least, most_iops / _units(flows, limits.iops_size))
             units = sent / limits.iops_size if limits.iops_size else 0.0
-            most = min(most, iops / max(requests, units))
+            most = min(most, most_iops / max(requests, units))
     return (least * cost, most * cost) if least < inf else None
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from iokeel.core.counters import Flow, Rates
 from iokeel.core.curve import CostCurve, CostModel, is_uniform
+from iokeel.core.limits import ThrottleLimits
 
 # The mean size has to change by so much to be a shift.
 SIZE_RATIO = 0.2
@@ -40,6 +41,39 @@ def flow_cost(curve: CostCurve, flow: Flow) -> float:
 def mix_cost(model: CostModel, mix: Mix | Rates) -> float:
     """Return the cost of a mix, in normalized I/O operations a second."""
     return flow_cost(model.read, mix.read) + flow_cost(model.write, mix.write)
+
+
+class Bounds(NamedTuple):
+    """The bounds of a drive's limits on its reads, its writes or both, and the flows they hold.
+
+    way: "total", "read" or "write". most_bps, most_iops: the bounds, of which one may be None.
+    raw_iops, bps: the sums of the flows.
+    """
+
+    way: str
+    most_bps: int | None
+    most_iops: int | None
+    flows: tuple[Flow, ...]
+    raw_iops: float
+    bps: float
+
+
+def bounds_on(mix: Mix | Rates, limits: ThrottleLimits) -> list[Bounds]:
+    """Return the bounds that limits have on a mix."""
+    read, write = mix.read, mix.write
+    found = []
+    for way, most_bps, most_iops, flows in (
+        ("total", limits.bps_total, limits.iops_total, (read, write)),
+        ("read", limits.bps_read, limits.iops_read, (read,)),
+        ("write", limits.bps_write, limits.iops_write, (write,)),
+    ):
+        if most_bps or most_iops:
+            raw_iops = bps = 0.0
+            for flow in flows:
+                raw_iops += flow.raw_iops
+                bps += flow.bps
+            found.append(Bounds(way, most_bps, most_iops, flows, raw_iops, bps))
+    return found
 
 
 class Noise(NamedTuple):

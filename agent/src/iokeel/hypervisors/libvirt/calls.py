@@ -8,9 +8,11 @@ serves one call at a time, and a call that takes too long keeps its connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import libvirt
@@ -43,7 +45,7 @@ class Calls:
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._idle: list[Any] = []
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="libvirt")
+        self._threads = asyncio.Semaphore(_THREADS)
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def call(
@@ -57,11 +59,8 @@ class Calls:
         where = where or self._uri
         try:
             async with asyncio.timeout(timeout_s), self._turns:
-                call = asyncio.get_running_loop().run_in_executor(
-                    self._threads, self._run, function, where
-                )
-                call.add_done_callback(_consume_error)
-                return await asyncio.shield(call)
+                await self._threads.acquire()
+                return await asyncio.shield(self._in_thread(function, where))
         except TimeoutError:
             raise NoAnswer(where, timeout_s) from None
 
@@ -80,6 +79,30 @@ class Calls:
                 str(error.get_error_message()),
                 "see that libvirtd runs and that the agent's user may use its socket",
             ) from None
+
+    def _in_thread(self, function: Callable[[Any], T], where: str) -> asyncio.Future[T]:
+        """Run a function of a connection in a thread, and return its result to come.
+
+        The thread is no executor's, because the process couldn't end before one that hangs.
+        """
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[T] = loop.create_future()
+        result.add_done_callback(_consume_error)
+
+        def end(tell: Callable[[], None]) -> None:
+            self._threads.release()
+            tell()
+
+        def run() -> None:
+            try:
+                tell = partial(result.set_result, self._run(function, where))
+            except BaseException as error:
+                tell = partial(result.set_exception, error)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(end, tell)
+
+        threading.Thread(target=run, name="libvirt", daemon=True).start()
+        return result
 
     def _run(self, function: Callable[[Any], T], where: str) -> T:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 import libvirt
 
@@ -68,6 +69,7 @@ class LibvirtSource(Reports):
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
+        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self) -> None:
         """Connect, stay connected and follow the VMs, until cancelled."""
@@ -95,6 +97,10 @@ class LibvirtSource(Reports):
                 self._calls.close()
             log.warning("lost the connection to %s; limits hold, connecting again", self._uri)
             self.reconnects += 1
+
+    def leaves(self, config: Config) -> Collection[str]:
+        """Return nothing: libvirt says which domains there are."""
+        return ()
 
     def configure(self, config: Config) -> None:
         """Read all policies again, with the configuration's classes."""
@@ -233,7 +239,14 @@ class LibvirtSource(Reports):
         )
 
     async def _refresh(self, name: str) -> None:
-        """Read a domain again. One that can't be read now stays as it is."""
+        """Read a domain again. One that can't be read now stays as it is.
+
+        Of several readings each begins after the one before, so that the latest is what stays.
+        """
+        async with self._reading.setdefault(name, asyncio.Lock()):
+            await self._read(name)
+
+    async def _read(self, name: str) -> None:
         try:
             text, number, limits, paths = await self._calls.call(
                 lambda connection: describe(connection, name), _CALL_TIMEOUT_S, name

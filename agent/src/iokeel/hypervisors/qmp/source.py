@@ -42,11 +42,16 @@ class QmpSource(Reports):
             self._start(self._monitors)
             await asyncio.Event().wait()  # others may be configured
 
+    def leaves(self, config: Config) -> Collection[str]:
+        """Return the VMs that another configuration lacks, or has at another socket."""
+        sockets = {vm.name: vm.socket for vm in config.vms}
+        return {name for name, vm in self._monitors.items() if sockets.get(name) != vm.socket}
+
     def configure(self, config: Config) -> None:
         """Follow the VMs that are configured now. A VM at another socket is another VM."""
-        wanted = {vm.name: vm for vm in config.vms}
+        wanted, gone = {vm.name: vm for vm in config.vms}, self.leaves(config)
         for name, monitor in [*self._monitors.items()]:
-            if name in wanted and wanted[name].socket == monitor.socket:
+            if name not in gone:
                 monitor.configure(wanted[name])
                 continue
             del self._monitors[name]

@@ -265,7 +265,7 @@ async def test_an_agent_that_stops_is_told_and_its_return_is_followed(socket: Pa
         context = running(host, socket)
         app, _ = await context.__aenter__()
     await until(lambda: text(app, "line").startswith("no answer for "))
-    assert f"{socket}: is not there; start `iokeel agent`" in text(app, "line")
+    assert f"{socket}: is not there; start the agent (systemctl start iokeel)" in text(app, "line")
     assert names(app)[0] == "db1", "what was known is still shown"
     host.errors["web1"] = PolicyError("domain web1", "limit is -5", "give 1 to 100000000")
     async with host.served(socket):
