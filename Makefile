@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
-.PHONY: help setup prerequisites packages packages-agent packages-qemu demo demo-verdicts chaos fleet test fuzz test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-shares bench-sim
+.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos fleet test fuzz test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -41,6 +41,21 @@ fuzz: setup ## Fuzz whatever parses what others wrote (TARGET= RUNS= SECONDS=; a
 	$(RUN) tests.fuzz $(TARGET) $(if $(RUNS),--runs $(RUNS)) \
 		$(if $(SECONDS)$(RUNS),$(if $(SECONDS),--seconds $(SECONDS)),--seconds 60)
 
+node: # Node.js, from wherever it comes; only the page is built by it
+	@command -v npm >/dev/null || agent/prerequisites nodejs npm
+
+build/page/index.html: $(shell find agent/cockpit -path agent/cockpit/node_modules -prune -o -type f -print) | node
+	cd agent/cockpit && npm ci --silent && npm run --silent check && npm run --silent build -- ../../build/page
+
+page: build/page/index.html ## Build the page for Cockpit into build/page
+
+packages-page: setup page ## Build the page's Debian package into build/packages
+	$(RUN) testing.page_package
+
+test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (pictures: build/page-pictures)
+	agent/prerequisites chromium cockpit-ws cockpit-bridge cockpit-system
+	cd agent && ../$(BIN)/python -m pytest tests/page
+
 test-deploy: setup ## Build the packages, and test them on booted machines
 	cd agent && ../$(BIN)/python -m pytest tests/deploy
 
@@ -66,7 +81,13 @@ dashboard: setup ## Write playbooks/monitoring/dashboard.json anew, from panels.
 role-doc: setup ## Write playbooks/roles/iokeel/README.md anew, from the role's argument_specs
 	cd agent && ../$(BIN)/python -m testing.role_doc
 
-bench: bench-retune bench-agent bench-backstop bench-disksim ## Run all benchmarks
+bench: setup ## Compare controllers on simulated disks, and with the committed results (20 minutes)
+	benchmarks/iokeel-bench run
+	-benchmarks/iokeel-bench compare benchmarks/results build/bench
+
+bench-full: setup ## Run all scenarios under all controllers, then report (12 hours; goes on where it was)
+	benchmarks/iokeel-bench run --full
+	benchmarks/iokeel-bench report --results build/bench --docs build/bench
 
 bench-agent: setup ## Measure what the agent costs for 10 to 5,000 drives
 	$(RUN) benchmarks.agent_cost.run
@@ -82,11 +103,6 @@ bench-io-latency: setup ## Measure io.max with io.latency beside it, in a kernel
 
 bench-retune: setup ## Measure what each constant of the retune law costs and gains
 	$(RUN) benchmarks.law.retune_constants
-
-bench-shares: setup ## Measure shares, reservations and latency targets on simulated disks (2 hours)
-	qemu-patches/build --latency
-	IOKEEL_QEMU_BUILD=--latency $(RUN) benchmarks.shares.run --paced 80
-	$(RUN) benchmarks.shares.page
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)
 	$(RUN) benchmarks.disks.run --readme benchmarks/disksim/README.md

@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from math import inf
 from pathlib import Path
 
-from iokeel.config.settings import AgentConfig
+from iokeel.config.settings import AgentConfig, Config
 from iokeel.core.counters import NS_PER_S
-from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy
+from iokeel.core.orders import Reason
+from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
@@ -45,8 +46,10 @@ class SimulatedApi:
         """Let time pass; the history gets it as if it had just been."""
         began_ns = time.monotonic_ns() - seconds * NS_PER_S
         for second in range(1, seconds + 1):
-            self.fleet.run(1)
+            record = self.fleet.run(1)
             at_ns = began_ns + second * NS_PER_S
+            for _, guest, reason in record.orders:
+                self.history.add_order(at_ns, self.fleet.guests[guest].drive, Reason[reason])
             if self.history.is_due(at_ns):
                 self.history.add(at_ns, self.fleet.state.drives, series_values(self.fleet.state))
 
@@ -67,9 +70,7 @@ class SimulatedApi:
     @contextlib.asynccontextmanager
     async def served(self, socket: Path) -> AsyncIterator[None]:
         """Serve the API on a socket."""
-        api = Api(
-            lambda: BUILTIN_CLASSES, self.snapshot, lambda name: None, self.metrics, self.history
-        )
+        api = Api(Config, self.snapshot, lambda name: None, self.metrics, self.history)
         async with serve(api, AgentConfig(socket=socket)):
             yield
 

@@ -56,7 +56,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Scenario:
-    """The content of demo.toml."""
+    """The content of scenario.toml."""
 
     phases: tuple[Phase, ...]
     disk_mib: int
@@ -70,6 +70,6 @@ class Scenario:
 
 
 def load_scenario() -> Scenario:
-    """Return the scenario of benchmarks/scenarios/demo.toml."""
-    table = tomllib.loads((BENCHMARKS / "scenarios/demo.toml").read_text())
+    """Return the scenario of benchmarks/demo/scenario.toml."""
+    table = tomllib.loads(Path(__file__).with_name("scenario.toml").read_text())
     return TypeAdapter(Scenario).validate_python(table)

@@ -10,7 +10,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.disks.published import HDD, NVME, SATA, SLOWDOWN
+from benchmarks.bench.scenario import load, names
+from benchmarks.disks.published import HDD, SLOWDOWN
 from benchmarks.disks.rows import Spread, Victim, VictimRun
 from testing.lab.blkio import blkio_groups
 from testing.lab.fio import Job, fio
@@ -18,22 +19,6 @@ from testing.lab.shared_disk import SharedDisk
 
 OTHERS = 15
 GIB = 1 << 30
-#: Mean latency in ms, by device, others and scheduler (P. Valente's comparison of io.latency and
-#: BFQ, 2018).
-PUBLISHED_MS = {
-    (NVME, "readers", "none"): 1.9,
-    (NVME, "readers", "bfq"): 0.07,
-    (SATA, "readers", "none"): 39,
-    (SATA, "readers", "bfq"): 0.74,
-    (HDD, "readers", "none"): 4500,
-    (HDD, "readers", "bfq"): 11,
-    (NVME, "writers", "none"): 3,
-    (NVME, "writers", "bfq"): 0.22,
-    (SATA, "writers", "none"): 3,
-    (SATA, "writers", "bfq"): 0.21,
-    (HDD, "writers", "none"): 56,
-    (HDD, "writers", "bfq"): 13,
-}
 #: A hard disk's patience that would explain its published latency beside readers.
 PATIENT_MS = 4500
 #: The weights of the victim's and the others' cgroups under BFQ.
@@ -43,8 +28,20 @@ ALONE = (None, "processes", "none")
 BESIDE = tuple((others, *way) for others in ("readers", "writers") for way in WAYS)
 
 
+def published_ms() -> dict[tuple[str, str, str], float]:
+    """Return the published mean latencies, by device, others and scheduler."""
+    found = {}
+    for name in names():
+        if (suite := load(name)).published and name.startswith("latency-"):
+            others = name.rpartition("-")[2]
+            for scheduler, values in suite.published.values.items():
+                found[suite.cases[0].device, others, scheduler] = values[-1]
+    return found
+
+
 def victims(repeats: int, quick: bool) -> Iterator[Victim]:
     """Yield a reader's latency, by device, others, way and scheduler."""
+    published = published_ms()
     disks: list[tuple[str, int | None]] = [(device, None) for device in SLOWDOWN]
     for device, aging_ms in (*disks, (HDD, PATIENT_MS)):
         slowdown = SLOWDOWN[device]
@@ -61,7 +58,7 @@ def victims(repeats: int, quick: bool) -> Iterator[Victim]:
                     how=how,
                     scheduler=scheduler,
                     slowdown=slowdown,
-                    published_mean_ms=PUBLISHED_MS.get((device, others or "", scheduler)),
+                    published_mean_ms=published.get((device, others or "", scheduler)),
                     mean_ms=Spread.of([run.mean_ms for run in runs]),
                     others_mb_s=Spread.of([run.others_mb_s for run in runs]),
                     runs=runs,

@@ -126,7 +126,7 @@ class Agent:
             source.on_change = self._on_change
         async with contextlib.AsyncExitStack() as stack:
             api = Api(
-                lambda: self.config.classes,
+                lambda: self.config,
                 self.snapshot,
                 self.announce,
                 self.metrics,
@@ -221,6 +221,7 @@ class Agent:
                 names = {*changed, *(order.drive for order in orders)}
                 await self.save({drive: self.state.drives[drive] for drive in names})
             for order in orders:
+                self.history.add_order(now_ns, order.drive, order.reason)
                 self._send(order)
         if self.state.suspects:
             self.spawn(self._look_again({drive.domain for drive in self.state.suspects}))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup/blkio")
+_PREFIX = "lab-"
 
 
 @contextlib.contextmanager
@@ -24,7 +25,7 @@ def blkio_groups(
     Yields name -> the group's path below the controller's root, in the form of fio's `cgroup`.
     Groups have weights only if BFQ schedules a device.
     """
-    top = ROOT / f"lab-{os.getpid()}"
+    top = ROOT / f"{_PREFIX}{os.getpid()}"
     groups = {name: top / name for name in names}
     top.mkdir()
     try:
@@ -36,6 +37,15 @@ def blkio_groups(
     finally:
         for group in (*groups.values(), top):
             if group.exists():
+                _remove(group)
+
+
+def remove_stale() -> None:
+    """Remove the groups of owners that were killed."""
+    for top in ROOT.glob(f"{_PREFIX}*"):
+        owner = top.name.removeprefix(_PREFIX)
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            for group in (*(each for each in top.iterdir() if each.is_dir()), top):
                 _remove(group)
 
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import tempfile
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Self
 
@@ -28,7 +30,8 @@ class SharedDisk:
 
     def __init__(
         self, name: str, drives: int = 16, drive_bytes: int | None = None, slowdown: float = 1,
-        binary: Path | None = None, log: Path | None = None, apart: bool = False, **options: object,
+        binary: Path | None = None, log: Path | None = None, apart: bool | Sequence[int] = False,
+        **options: object,
     ) -> None:  # fmt: skip
         """Start a disk.
 
@@ -37,14 +40,15 @@ class SharedDisk:
             in equal parts of whole mebibytes).
         binary: of qemu-storage-daemon (None: the one with this project's patches).
         log: where the disk logs each request.
-        apart: a storage daemon for each drive; the kernel tells only processes apart.
+        apart: a storage daemon for each drive, or for so many drives each, one after the other; the
+            kernel tells only processes apart.
         options: parameters that differ from the device's.
         """
         if drive_bytes is None:
             drive_bytes = int(params(name)["capacity"]) // max(drives, 1) >> 20 << 20
         self.name, self.slowdown = name, slowdown
         self.params_file, self.drive_bytes = DEVICES[name], drive_bytes
-        self._daemons: list[StorageDaemon] = []
+        self._daemons: dict[int, StorageDaemon] = {}
         with contextlib.ExitStack() as stack:
             folder = Path(tempfile.mkdtemp(prefix="disk-", dir="/tmp"))
             shown = {path: (path, "rw") for path in (Path("/tmp"), cache_dir(), folder)}
@@ -55,14 +59,15 @@ class SharedDisk:
             self._set_queue("rotational", int(name.startswith("hdd")))
             self._set_queue("read_ahead_kb", 128)  # loop takes more than a disk's default
             self.set_scheduler("none")  # a loop device keeps what it was last given
-            every = range(drives)
-            for part in [[i] for i in every] if apart else [every] if drives else []:
+            sizes = [1] * drives if apart is True else apart or [drives] * bool(drives)
+            ends = list(accumulate(sizes))
+            for part in [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]:
                 own = folder / f"daemon{part[0]}"
                 own.mkdir()
                 daemon = StorageDaemon(
                     inside, binary or qemu.storage_daemon(), own, self.device, part, drive_bytes
                 )
-                self._daemons.append(daemon)
+                self._daemons.update(dict.fromkeys(part, daemon))
                 stack.callback(daemon.close)
             self._stack = stack.pop_all()
 
@@ -96,7 +101,7 @@ class SharedDisk:
     def _daemon(self, drive: int) -> StorageDaemon:
         if not self._daemons:
             raise RuntimeError("this disk has no storage daemon: give it drives")
-        return self._daemons[min(drive, len(self._daemons) - 1)]
+        return self._daemons[drive]
 
     def close(self) -> None:
         """End everything; clients must be gone."""

@@ -60,6 +60,8 @@ def site(
     folder = tmp_path_factory.mktemp("site")
     packages = package_folder(folder / "packages", [codename])
     with EmulatedMachine(codename, tmp_path_factory.mktemp("machine")) as machine:
+        # The guest has no system that a shutdown could ask to end.
+        machine.sh("echo SHUTDOWN_TIMEOUT=5 >>/etc/default/libvirt-guests")
         guest.define(machine, "db1")
         machine.run("virsh", "autostart", "db1")
         by_hand = ["virsh", "blkdeviotune", "db1", "vda", "--total-iops-sec", "3000"]

@@ -19,7 +19,13 @@ from testing.machines.container import Machine
 from testing.machines.manifest import manifest
 from testing.machines.ssh import admit
 from testing.machines.watch import watch
-from testing.package_folder import LATER, later_folder, package_folder, signed_repository
+from testing.package_folder import (
+    LATER,
+    later_folder,
+    package_folder,
+    qemu_folder,
+    signed_repository,
+)
 from testing.playbooks import Played, inventory, play
 from testing.waiting import eventually
 
@@ -256,6 +262,31 @@ def test_a_guest_is_throttled_once_it_has_a_policy(fleet: Fleet) -> None:
 def test_policies_that_are_set_are_set_once(fleet: Fleet) -> None:
     assert fleet.good("policies.yml").changed == {"hv12": 0, "hv13": 0}
     assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
+
+
+def test_a_bad_policy_of_a_guest_is_named_and_ends_no_deployment(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    metadata = ["virsh", "metadata", "db1", "--uri", "urn:iokeel:policy:1", "--key", "iokeel"]
+    good = machine.run(*metadata)
+    machine.run(*metadata, "--set", '<policy><drive target="vda" limit="-5"/></policy>')
+    try:
+        played = fleet.play("deploy.yml", "--limit=hv13", "--tags=verify")
+        assert played.status == 0
+        assert "limit" in next(line for line in played.out.splitlines() if '"msg": "' in line)
+        assert int(guest.limits(machine, "db1")["total_iops_sec"]) <= 1.2 * LIMIT
+    finally:
+        machine.run(*metadata, "--set", good)
+
+
+def test_qemu_packages_that_do_not_fit_are_refused_in_one_line(fleet: Fleet) -> None:
+    packages = qemu_folder(fleet.folder / "qemu")
+    (common,) = packages.glob("qemu-system-common_*")
+    common.unlink()
+    words = {"iokeel_qemu_packages": str(packages)}
+    played = fleet.play("patched-qemu.yml", "--limit=hv13", **words)
+    assert "apt could not install the patched QEMU" in played.failures[-1][1]
+    assert "qemu-system-common" in played.failures[-1][1]
+    assert "iokeel1" not in fleet.machines["hv13"].run("dpkg-query", "-W", "qemu-system-x86")
 
 
 # Mending, upgrade, rollback

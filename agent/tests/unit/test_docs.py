@@ -33,8 +33,12 @@ _CONSTANT = re.compile(r"`([A-Z_]+)`\s+=\s+([0-9.]+[0-9])")
 def pages() -> list[Path]:
     """Return README.md and all other pages in Markdown, but none that a tool has left."""
     found = chain.from_iterable((PROJECT / folder).rglob("*.md") for folder in FOLDERS)
-    own = (page for page in found if not any(part.startswith(".") for part in page.parts))
+    own = (page for page in found if not any(_is_of_a_tool(part) for part in page.parts))
     return [PROJECT / "README.md", *sorted(own)]
+
+
+def _is_of_a_tool(folder: str) -> bool:
+    return folder.startswith(".") or folder == "node_modules"
 
 
 def name(page: Path) -> str:

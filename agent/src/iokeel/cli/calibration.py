@@ -19,7 +19,7 @@ from iokeel.calibrate.measurement import Plan, measure
 from iokeel.calibrate.plot import check_plot_file, draw_plot
 from iokeel.calibrate.result import Calibration, evaluate
 from iokeel.calibrate.target import TargetOptions, open_target
-from iokeel.cli.calibration_progress import ProgressBar
+from iokeel.cli.calibration_progress import ProgressBar, ProgressLines
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.host.in_use import InUse
 from iokeel.policy_xml.schema import NAME
@@ -37,12 +37,13 @@ def run_calibration(
     name: str | None,
     plot: Path | None,
     as_json: bool,
+    as_lines: bool,
 ) -> None:
     """Calibrate a storage, and print the result.
 
     name: of the storage in the configuration; None: derived from the storage. plot: the file to
-    draw to, if any. Raises ConfigError for options that don't suit, CalibrationError if the storage
-    can't be calibrated.
+    draw to, if any. as_lines: progress goes to stderr as lines of JSON. Raises ConfigError for
+    options that don't suit, CalibrationError if the storage can't be calibrated.
     """
     if name is not None and not NAME.pattern.fullmatch(name):
         raise ConfigError("--name", f"{shown(name)} is {NAME.what}", NAME.mend)
@@ -51,7 +52,8 @@ def run_calibration(
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         console.width = _WIDE
-    with _interruptible(), ProgressBar(console) as progress:
+    reporter = ProgressLines() if as_lines else ProgressBar(console)
+    with _interruptible(), reporter as progress:
         fio = fio_version()
         with open_target(storage, options, progress.filled, InUse()) as target:
             series = measure(target.fio, plan, target.writable, progress)

@@ -1,6 +1,10 @@
-"""The progress bar of `iokeel calibrate`."""
+"""The progress of `iokeel calibrate`: a bar for people, lines of JSON for programs."""
 
 from __future__ import annotations
+
+import json
+import sys
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -68,3 +72,37 @@ class ProgressBar:
         self._runs += 1
         last = f"{rate(result.raw_iops)}/s in {duration(result.latency_s)}"
         self._progress.update(self._task, completed=self._runs, last=last)
+
+
+class ProgressLines:
+    """Writes a line of JSON to stderr as each run begins: what it is, how many are done and left.
+
+    last: the result of the run before.
+    """
+
+    def __init__(self) -> None:
+        self._runs = 0
+        self._last = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def filled(self, done_bytes: int, total_bytes: int) -> None:
+        """Write how much data is written before the first run."""
+        self._write(f"writing {total_bytes >> 20} MiB of random data", done_bytes, total_bytes)
+
+    def run_started(self, job: Job, runs_left: int) -> None:
+        """Write the run, and how many are left."""
+        self._write(f"{job}, depth {job.depth}", self._runs, self._runs + runs_left)
+
+    def run_finished(self, result: JobResult) -> None:
+        """Keep the run's result for the next line."""
+        self._runs += 1
+        self._last = f"{rate(result.raw_iops)}/s in {duration(result.latency_s)}"
+
+    def _write(self, doing: str, done: int, total: int) -> None:
+        line = {"doing": doing, "done": done, "total": total, "last": self._last}
+        print(json.dumps(line), file=sys.stderr, flush=True)

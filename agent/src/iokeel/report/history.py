@@ -1,7 +1,8 @@
 """The drives' last ten minutes, in memory.
 
 A sample is one array with the values of all drives. That makes 6 KB a drive: 6 MB with 1,000
-drives, 30 MB with 5,000. Samples of the same drives share one tuple of them.
+drives, 30 MB with 5,000. Samples of the same drives share one tuple of them. The last orders add
+4 KB a drive at most.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S, DriveId
-from iokeel.report.records import SERIES, DriveHistory
+from iokeel.core.orders import Reason
+from iokeel.report.records import SERIES, DriveHistory, OrderReport
 
 SPAN_S = 600
 # Two seconds, less what a tick may come early.
@@ -22,6 +24,8 @@ _MOST_SAMPLES = SPAN_S * NS_PER_S // _APART_NS + 1
 # Values are told to the millionth, a microsecond of latency: an array's floats have seven digits in
 # all. round() takes three times as long.
 _PARTS = 1e6
+# Of a drive that is retuned each few seconds, the last minutes.
+_MOST_ORDERS = 32
 
 
 class _Sample(NamedTuple):
@@ -37,6 +41,7 @@ class History:
 
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque(maxlen=_MOST_SAMPLES)
+        self._orders: dict[DriveId, deque[tuple[int, Reason]]] = {}
 
     def is_due(self, now_ns: int) -> bool:
         """Return whether the last sample is old enough for another."""
@@ -50,9 +55,26 @@ class History:
         samples, names = self._samples, tuple(drives)
         if samples and samples[-1].drives == names:
             names = samples[-1].drives
+        else:
+            self._orders = {drive: self._orders[drive] for drive in names if drive in self._orders}
         samples.append(_Sample(at_ns, names, array("f", values)))
         while samples[0].at_ns < at_ns - SPAN_S * NS_PER_S:
             samples.popleft()
+
+    def add_order(self, at_ns: int, drive: DriveId, reason: Reason) -> None:
+        """Keep the moment and the reason of a change of a drive's limits."""
+        self._orders.setdefault(drive, deque(maxlen=_MOST_ORDERS)).append((at_ns, reason))
+
+    def orders(self, drive: DriveId, now_ns: int, seconds: float) -> list[OrderReport]:
+        """Return a drive's last orders within so many seconds, oldest first."""
+        ages_s = (
+            ((now_ns - at_ns) / NS_PER_S, reason) for at_ns, reason in self._orders.get(drive, ())
+        )
+        return [
+            OrderReport(age_s=round(age_s, 3), reason=reason.value)
+            for age_s, reason in ages_s
+            if age_s <= seconds
+        ]
 
     def span(self, now_ns: int, seconds: float) -> Span:
         """Return the last so many seconds."""

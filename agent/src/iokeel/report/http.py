@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -17,15 +17,15 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from iokeel.config.settings import Address, AgentConfig
+from iokeel.config.settings import Address, AgentConfig, Config
 from iokeel.core.counters import DriveId
-from iokeel.core.policy import DrivePolicy
 from iokeel.errors import ConfigError, IokeelError, PolicyError
-from iokeel.policy_xml.policy import parse_policy
+from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.report.explain import explain
 from iokeel.report.history import SPAN_S, History
 from iokeel.report.prometheus import CONTENT_TYPE, Metrics
-from iokeel.report.records import SERIES, ErrorReport, HistoryReport, Refusal
+from iokeel.report.promises import policy_report, settings_report
+from iokeel.report.records import SERIES, ErrorReport, HistoryReport, PolicyReport, Refusal
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
 from iokeel.report.to_records import storage_reports, vm_reports
 from iokeel.words.os_errors import reason
@@ -45,11 +45,11 @@ _DRIVES_AT_ONCE = 50
 class Api:
     """What the API needs of the agent.
 
-    classes: returns the policy classes by name. announce: called with the name of a VM that a hook
-    says comes, goes or changes.
+    config: returns the configuration that is in force. announce: called with the name of a VM that
+    a hook says comes, goes or changes.
     """
 
-    classes: Callable[[], Mapping[str, DrivePolicy]]
+    config: Callable[[], Config]
     take_snapshot: TakeSnapshot
     announce: Callable[[str], None]
     metrics: Metrics
@@ -82,6 +82,8 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
         web.get("/v1/storages", _storages),
         web.get("/v1/why", _why),
         web.get("/v1/history", _history),
+        web.get("/v1/settings", _settings),
+        web.post("/v1/policy", _policy),
         web.post("/v1/hook", _hook),
     ]
     async with contextlib.AsyncExitStack() as stack:
@@ -174,7 +176,10 @@ async def _why(request: web.Request) -> web.Response:
 
 
 async def _history(request: web.Request) -> web.Response:
-    """Answer with the series of all drives, of a VM's, or of one, in the last `seconds`."""
+    """Answer with the series of all drives, of a VM's, or of one, in the last `seconds`.
+
+    Those of a VM or of one drive come with the changes of their limits.
+    """
     api, query = request.app[_API], request.query
     domain, target = query.get("domain"), query.get("target")
     only = None
@@ -193,10 +198,14 @@ async def _history(request: web.Request) -> web.Response:
                 )
     except IokeelError as wrong:
         return _refused(HTTPStatus.BAD_REQUEST, wrong)
-    span = api.history.span(time.monotonic_ns(), seconds)
+    now_ns = time.monotonic_ns()
+    span = api.history.span(now_ns, seconds)
     drives = []
     for number, drive in enumerate(span.drives if only is None else only):
-        drives.append(span.report(drive, series))
+        report = span.report(drive, series)
+        if only is not None:
+            report.orders = api.history.orders(drive, now_ns, seconds)
+        drives.append(report)
         if number % _DRIVES_AT_ONCE == 0:
             await asyncio.sleep(0)
     return _json(HistoryReport(ages_s=span.ages_s, drives=drives))
@@ -233,13 +242,34 @@ async def _hook(request: web.Request) -> web.Response:
     log.debug("hook: %s of domain %s", shown(message.operation), shown(message.domain))
     if message.xml is not None:
         try:
-            parse_policy(message.xml, api.classes(), f"domain {shown_path(message.domain)}")
+            parse_policy(message.xml, api.config().classes, f"domain {shown_path(message.domain)}")
         except PolicyError as policy_error:
             api.metrics.errors["policy"] += 1
             log.warning("hook: %s", policy_error)
             return web.json_response({"ok": False, "error": str(policy_error)})
     api.announce(message.domain)
     return web.json_response({"ok": True})
+
+
+async def _settings(request: web.Request) -> web.Response:
+    return _json(settings_report(request.app[_API].config()))
+
+
+async def _policy(request: web.Request) -> web.Response:
+    """Answer whether a policy could be used, and what it would promise. Nothing changes."""
+    api, domain = request.app[_API], request.query.get("domain", "")
+    snapshot = api.take_snapshot(domains=(domain,))
+    if (absent := _absent(snapshot, domain, None)) is not None:
+        return _refused(HTTPStatus.NOT_FOUND, absent)
+    xml, classes = await request.read(), api.config().classes
+    where = f"domain {shown_path(domain)}"
+    try:
+        policy = parse_policy(xml, classes, where)
+        if policy is not None:
+            check_targets(policy, snapshot.vms[domain].drives, where)
+    except PolicyError as error:
+        return _json(PolicyReport(error=ErrorReport.of(error)))
+    return _json(policy_report(policy, snapshot.vms[domain].drives))
 
 
 async def _metrics(request: web.Request) -> web.Response:

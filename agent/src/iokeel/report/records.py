@@ -153,16 +153,25 @@ class VmReport(Struct, kw_only=True):
 SERIES = ("normalized_iops", "allowed_iops", "latency_s", "wait_s", "credit_s")
 
 
+class OrderReport(Struct, kw_only=True):
+    """A change of a drive's limits, age_s seconds ago, and its reason."""
+
+    age_s: float
+    reason: str
+
+
 class DriveHistory(Struct, kw_only=True):
     """A drive's figures by name (SERIES), each oldest first. None: not known.
 
     normalized_iops, allowed_iops, credit_s: as in DriveReport. latency_s, wait_s: means per request
-    over reads and writes; wait_s is the throttle's, None unless QEMU counts.
+    over reads and writes; wait_s is the throttle's, None unless QEMU counts. orders: the last
+    changes of its limits, oldest first; only in the history of one VM or drive.
     """
 
     domain: str
     target: str
     series: dict[str, list[float | None]]
+    orders: list[OrderReport] = []
 
 
 class HistoryReport(Struct, kw_only=True):
@@ -170,3 +179,50 @@ class HistoryReport(Struct, kw_only=True):
 
     ages_s: list[float]
     drives: list[DriveHistory]
+
+
+class PromiseReport(Struct, kw_only=True):
+    """The promise to a drive, a VM or a tenant, in policy attributes. Rates are normalized.
+
+    None: no limit, no burst, no latency target. A VM has no weight, and a tenant no burst; neither
+    has a latency target.
+    """
+
+    reservation_iops: int
+    limit_iops: int | None
+    burst_iops: int | None = None
+    burst_seconds: int | None = None
+    weight: int | None = None
+    latency_target_ms: float | None = None
+    separate_budgets: bool = False
+
+
+class SettingsReport(Struct, kw_only=True):
+    """The settings that give a policy its meaning.
+
+    version: the agent's. libvirt_uri: its connection to libvirt; None if it has none. read_curve,
+    write_curve: points of a size in bytes and the cost of such a request, which is linear between
+    them, the same below the first, and goes on beyond the last by the last slope. classes, tenants:
+    by name.
+    """
+
+    version: str
+    libvirt_uri: str | None
+    read_curve: list[tuple[int, float]]
+    write_curve: list[tuple[int, float]]
+    classes: dict[str, PromiseReport]
+    tenants: dict[str, PromiseReport]
+
+
+class PolicyReport(Struct, kw_only=True):
+    """A policy that somebody may write: its error, or its promises.
+
+    error: why it can't be used. drives: the promise to each of the VM's drives, by target; None: it
+    has none. vm: that to all of them together; None: there is none. Both are empty after an error,
+    and if the XML has no policy.
+    """
+
+    error: ErrorReport | None
+    tenant: str | None = None
+    drives: dict[str, PromiseReport | None] = {}
+    vm: PromiseReport | None = None

@@ -139,6 +139,84 @@ def test_what_is_read_can_not_be_written(agent: Agent, method: str) -> None:
     assert http(agent.socket, method, "/v1/vms")[0] == 405
 
 
+def test_the_history_of_one_vm_tells_when_and_why_limits_changed(agent: Agent) -> None:
+    eventually(lambda: bool(drives_of(agent)), what="a sample is there")
+    vda, vdb = drives_of(agent)
+    assert [order["reason"] for order in vda["orders"]][:1] == ["the policy has changed"]
+    assert vda["orders"][0]["age_s"] >= 0
+    assert vdb["orders"] == []
+    assert all(one["orders"] == [] for one in agent.ask("/v1/history")["drives"])
+
+
+def drives_of(agent: Agent) -> Any:
+    found = agent.ask("/v1/vms") and agent.ask("/v1/history?domain=db1")["drives"]
+    return found if found and found[0]["orders"] else None
+
+
+# Settings, and policies that somebody may write
+
+
+def test_the_settings_give_a_policy_its_meaning(agent: Agent) -> None:
+    settings = agent.ask("/v1/settings")
+    assert settings["libvirt_uri"] is None
+    assert dict(settings["read_curve"])[64 << 10] == 10
+    assert settings["write_curve"] == settings["read_curve"]
+    assert settings["classes"]["gold"] == {
+        "reservation_iops": 1000,
+        "limit_iops": 10_000,
+        "burst_iops": 20_000,
+        "burst_seconds": 60,
+        "weight": 200,
+        "latency_target_ms": None,
+        "separate_budgets": False,
+    }
+
+
+def policy(agent: Agent, domain: str, xml: str) -> tuple[int, Any]:
+    status, _, answer = http(agent.socket, "POST", f"/v1/policy?domain={domain}", xml.encode())
+    return status, json.loads(answer)
+
+
+def test_a_policy_is_told_by_its_promises(agent: Agent) -> None:
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
+    before = agent.ask("/v1/vms")[0]["limit_iops"]
+    xml = '<policy tenant="t" limit="900"><drive target="vdb" class="gold" limit="70"/></policy>'
+    status, told = policy(agent, "db1", xml)
+    assert (status, told["error"], told["tenant"]) == (200, None, "t")
+    assert told["vm"]["limit_iops"] == 900
+    assert (told["drives"]["vdb"]["limit_iops"], told["drives"]["vdb"]["weight"]) == (70, 200)
+    assert told["drives"]["vda"]["limit_iops"] is None
+    assert agent.ask("/v1/vms")[0]["limit_iops"] == before
+
+
+@pytest.mark.parametrize(
+    ("xml", "said"),
+    [
+        (
+            '<policy><drive target="vda" limit="4k"/></policy>',
+            "domain db1, line 1: limit is '4k', not a whole number in plain digits;"
+            " write it like 500, at most 100000000",
+        ),
+        (
+            '<policy><drive target="vdz" limit="4"/></policy>',
+            "domain db1: the policy names vdz, but there is no such drive;"
+            " correct the target or plug the drive in; there is vda, vdb",
+        ),
+    ],
+)
+def test_a_bad_policy_is_refused_in_the_words_of_its_schema(
+    agent: Agent, xml: str, said: str
+) -> None:
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
+    status, told = policy(agent, "db1", xml)
+    error = told["error"]
+    assert (status, f"{error['where']}: {error['what']}; {error['mend']}") == (200, said)
+
+
+def test_a_policy_of_no_vm_is_not_found(agent: Agent) -> None:
+    assert policy(agent, "db2", "<policy/>")[0] == 404
+
+
 # The hook
 
 

@@ -14,8 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from iokeel.cli import client
-from iokeel.config.settings import AgentConfig
-from iokeel.core.policy import BUILTIN_CLASSES
+from iokeel.config.settings import AgentConfig, Config
 from iokeel.core.state import State
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
@@ -107,7 +106,7 @@ _KNOWN = Known(State(), {"db1": VmInfo("db1", {"vda": DriveInfo("vda")}, None)},
 _METRICS = Metrics()
 _LOOP = asyncio.new_event_loop()
 _SERVING = serve(
-    Api(lambda: BUILTIN_CLASSES, _snapshot, lambda name: None, _METRICS, History()),
+    Api(Config, _snapshot, lambda name: None, _METRICS, History()),
     AgentConfig(socket=_API),
 )
 _LOOP.run_until_complete(_SERVING.__aenter__())

@@ -8,6 +8,7 @@ from math import nan
 import pytest
 
 from iokeel.core.counters import NS_PER_S, DriveId
+from iokeel.core.orders import Reason
 from iokeel.report.history import SPAN_S, History
 from iokeel.report.records import SERIES
 
@@ -78,3 +79,16 @@ def test_a_drive_takes_six_kb_at_a_tick_a_second() -> None:
     samples = history._samples
     assert len({id(sample.drives) for sample in samples}) == 1
     assert sum(sys.getsizeof(sample.values) for sample in samples) / len(drives) < 6500
+
+
+def test_orders_are_kept_with_their_reasons_while_the_drive_is_there() -> None:
+    history = History()
+    history.add(0, [VDA], values(1))
+    for second in range(40):
+        history.add_order(second * NS_PER_S, VDA, Reason.SHIFT)
+    orders = history.orders(VDA, 40 * NS_PER_S, SPAN_S)
+    assert [order.age_s for order in orders] == list(range(32, 0, -1))
+    assert {order.reason for order in orders} == {"the mix of request sizes has shifted"}
+    assert [order.age_s for order in history.orders(VDA, 40 * NS_PER_S, 2.5)] == [2, 1]
+    history.add(40 * NS_PER_S, [VDB], values(1))
+    assert history.orders(VDA, 40 * NS_PER_S, SPAN_S) == []

@@ -77,6 +77,9 @@ def calibrate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, every run included.")
     ] = False,
+    as_lines: Annotated[
+        bool, typer.Option("--progress", help="Print progress to stderr as lines of JSON.")
+    ] = False,
 ) -> None:
     """Measure a storage, and print its configuration.
 
@@ -94,4 +97,4 @@ def calibrate(
     plan = QUICK if quick else Plan()
     if seconds is not None:
         plan = replace(plan, seconds=seconds)
-    run_calibration(storage, options, plan, name, plot, as_json)
+    run_calibration(storage, options, plan, name, plot, as_json, as_lines)

@@ -1,0 +1,58 @@
+import { Nav, NavItem, NavList, Page, PageSection } from "@patternfly/react-core";
+import { hostNow } from "./agent/questions";
+import { useLive } from "./agent/live";
+import { CalibratePage } from "./calibrate/CalibratePage";
+import { useCalibration } from "./calibrate/useCalibration";
+import { DrivePage } from "./drive/DrivePage";
+import { HostPage } from "./host/HostPage";
+import { useTrends } from "./host/trends";
+import { useLocation } from "./location";
+import { TenantsPage } from "./tenants/TenantsPage";
+
+const EVERY_MS = 2000;
+const VIEWS = [
+    { path: [], word: "Host" },
+    { path: ["tenants"], word: "Tenants" },
+    { path: ["calibrate"], word: "Calibrate" },
+] as const;
+
+/** The page: its views, by the address. */
+export function App() {
+    const path = useLocation();
+    const host = useLive("host", EVERY_MS, hostNow);
+    const trends = useTrends(host.answer);
+    const calibration = useCalibration(); // goes on while another view is shown
+    const [view, domain, target] = path; // of tenants, the second is a tenant's name
+
+    let shown = <HostPage live={host} trends={trends} />;
+    if (view === "tenants") shown = <TenantsPage live={host} trends={trends} chosen={domain} />;
+    if (view === "calibrate") shown = <CalibratePage calibration={calibration} />;
+    if (view === "drive" && domain && target) {
+        shown = <DrivePage key={path.join("/")} domain={domain} target={target} host={host} />;
+    }
+    return (
+        <Page className="pf-m-no-sidebar" isContentFilled>
+            <PageSection type="subnav" hasBodyWrapper={false}>
+                <Nav variant="horizontal" aria-label="Views">
+                    <NavList>
+                        {VIEWS.map(({ path: to, word }) => (
+                            <NavItem
+                                key={word}
+                                to={`#${cockpit.location.encode([...to])}`}
+                                isActive={(view ?? "") === (to[0] ?? "")}
+                            >
+                                {word}
+                            </NavItem>
+                        ))}
+                    </NavList>
+                </Nav>
+            </PageSection>
+            {view !== "drive" && <h1 className="pf-v6-screen-reader">{titleOf(view)}</h1>}
+            {shown}
+        </Page>
+    );
+}
+
+function titleOf(view: string | undefined): string {
+    return VIEWS.find(({ path }) => path[0] === view)?.word ?? "Disk limits";
+}

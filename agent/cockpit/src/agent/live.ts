@@ -1,0 +1,57 @@
+/** Answers that are asked for again and again while somebody looks. */
+
+import { useEffect, useRef, useState } from "react";
+import { AgentError } from "./client";
+
+/** The last answer, and why there is no newer one. since: when that began. */
+export interface Live<T> {
+    answer: T | null;
+    error: AgentError | null;
+    since: Date | null;
+}
+
+/**
+ * Asks at once, and again every `everyMs` while the page is visible.
+ *
+ * key: what is asked for; another one begins anew. An answer stays while later questions fail.
+ */
+export function useLive<T>(key: string, everyMs: number, question: () => Promise<T>): Live<T> {
+    const [live, setLive] = useState<Live<T> & { key: string }>({ key, ...NOTHING });
+    const latest = useRef(question);
+    latest.current = question;
+
+    useEffect(() => {
+        let ended = false;
+        let timer = 0;
+        const tick = async () => {
+            try {
+                const answer = await latest.current();
+                if (!ended) setLive({ key, answer, error: null, since: null });
+            } catch (error) {
+                if (!(error instanceof AgentError)) throw error;
+                if (!ended) setLive((before) => failed(before, key, error));
+            }
+            if (!ended && !document.hidden) timer = window.setTimeout(() => void tick(), everyMs);
+        };
+        const shown = () => {
+            window.clearTimeout(timer);
+            if (!document.hidden) void tick();
+        };
+        document.addEventListener("visibilitychange", shown);
+        void tick();
+        return () => {
+            ended = true;
+            window.clearTimeout(timer);
+            document.removeEventListener("visibilitychange", shown);
+        };
+    }, [key, everyMs]);
+
+    return live.key === key ? live : NOTHING;
+}
+
+const NOTHING = { answer: null, error: null, since: null };
+
+function failed<T>(before: Live<T> & { key: string }, key: string, error: AgentError) {
+    const since = before.since ?? new Date();
+    return { key, answer: before.key === key ? before.answer : null, error, since };
+}

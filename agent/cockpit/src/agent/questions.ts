@@ -1,0 +1,57 @@
+/** The questions that the page asks. */
+
+import { ask } from "./client";
+import * as records from "./records";
+import type { Checked, History, Settings, Storage, Vm } from "./records";
+
+/** The host at one moment. */
+export interface HostNow {
+    vms: Vm[];
+    storages: Storage[];
+    at: number;
+}
+
+export async function hostNow(): Promise<HostNow> {
+    const [vms, storages] = await Promise.all([
+        ask("/v1/vms", [], records.Vms),
+        ask("/v1/storages", [], records.Storages),
+    ]);
+    return { vms, storages, at: Date.now() };
+}
+
+export function settings(): Promise<Settings> {
+    return ask("/v1/settings", [], records.Settings);
+}
+
+/** The rates of all drives in the last so many seconds. */
+export function rates(seconds: number): Promise<History> {
+    const query = [
+        ["seconds", `${seconds}`],
+        ["series", "normalized_iops"],
+    ] as const;
+    return ask("/v1/history", query, records.History);
+}
+
+/** All series of one drive, with the changes of its limits. */
+export function history(domain: string, target: string, seconds: number): Promise<History> {
+    const query = [
+        ["domain", domain],
+        ["target", target],
+        ["seconds", `${seconds}`],
+    ] as const;
+    return ask("/v1/history", query, records.History);
+}
+
+/** The steps of the last decision on a drive. */
+export async function why(domain: string, target: string): Promise<string[]> {
+    const query = [
+        ["domain", domain],
+        ["target", target],
+    ] as const;
+    return (await ask("/v1/why", query, records.Why))[target] ?? [];
+}
+
+/** Whether a policy could be used, and what it would promise. */
+export function checked(domain: string, xml: string): Promise<Checked> {
+    return ask("/v1/policy", [["domain", domain]], records.Checked, xml);
+}

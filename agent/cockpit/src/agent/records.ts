@@ -1,0 +1,126 @@
+/** The agent's answers. Each field is described in agent/src/iokeel/report/records.py. */
+
+import * as v from "valibot";
+
+const count = v.number();
+const maybe = v.nullable(v.number());
+
+export const Fault = v.object({ where: v.string(), what: v.string(), mend: v.string() });
+export type Fault = v.InferOutput<typeof Fault>;
+
+export const Refusal = v.object({ error: Fault });
+
+const Throttle = v.object({
+    waiting: count,
+    recent_sizes: v.record(v.string(), count),
+});
+
+export const Drive = v.object({
+    domain: v.string(),
+    target: v.string(),
+    tenant: v.nullable(v.string()),
+    storage: v.nullable(v.string()),
+    mode: v.nullable(v.string()),
+    normalized_iops: maybe,
+    limit_iops: maybe,
+    allowed_iops: maybe,
+    reservation_iops: count,
+    raw_read_iops: maybe,
+    raw_write_iops: maybe,
+    read_bps: maybe,
+    write_bps: maybe,
+    mean_read_bytes: maybe,
+    mean_write_bytes: maybe,
+    read_latency_s: maybe,
+    write_latency_s: maybe,
+    read_device_latency_s: maybe,
+    write_device_latency_s: maybe,
+    read: v.nullable(Throttle),
+    write: v.nullable(Throttle),
+    credit_s: count,
+    burst_open: v.boolean(),
+    binding: v.array(v.string()),
+    retunes: count,
+    error: v.nullable(Fault),
+    verdict: v.string(),
+});
+export type Drive = v.InferOutput<typeof Drive>;
+
+export const Vm = v.object({
+    domain: v.string(),
+    tenant: v.nullable(v.string()),
+    limit_iops: maybe,
+    allowed_iops: maybe,
+    reservation_iops: count,
+    policy_error: v.nullable(Fault),
+    drives: v.array(Drive),
+});
+export type Vm = v.InferOutput<typeof Vm>;
+
+export const Storage = v.object({
+    storage: v.string(),
+    drives: count,
+    capacity_iops: maybe,
+    usable_iops: maybe,
+    normalized_iops: count,
+    wanted_iops: maybe,
+    reserved_iops: count,
+    reservations_kept: count,
+    oversold: v.boolean(),
+    latency_s: maybe,
+    latency_target_s: maybe,
+    queue: maybe,
+    suffering: v.array(v.string()),
+    exhausted: v.boolean(),
+});
+export type Storage = v.InferOutput<typeof Storage>;
+
+export const History = v.object({
+    ages_s: v.array(v.number()),
+    drives: v.array(
+        v.object({
+            domain: v.string(),
+            target: v.string(),
+            series: v.record(v.string(), v.array(maybe)),
+            orders: v.array(v.object({ age_s: count, reason: v.string() })),
+        }),
+    ),
+});
+export type History = v.InferOutput<typeof History>;
+
+export const Why = v.record(v.string(), v.array(v.string()));
+
+export const Promised = v.object({
+    reservation_iops: count,
+    limit_iops: maybe,
+    burst_iops: maybe,
+    burst_seconds: maybe,
+    weight: maybe,
+    latency_target_ms: maybe,
+    separate_budgets: v.boolean(),
+});
+export type Promised = v.InferOutput<typeof Promised>;
+
+const Curve = v.array(v.tuple([v.number(), v.number()]));
+export type Curve = v.InferOutput<typeof Curve>;
+
+export const Settings = v.object({
+    version: v.string(),
+    libvirt_uri: v.nullable(v.string()),
+    read_curve: Curve,
+    write_curve: Curve,
+    classes: v.record(v.string(), Promised),
+    tenants: v.record(v.string(), Promised),
+});
+export type Settings = v.InferOutput<typeof Settings>;
+
+export const Checked = v.object({
+    error: v.nullable(Fault),
+    tenant: v.nullable(v.string()),
+    drives: v.record(v.string(), v.nullable(Promised)),
+    vm: v.nullable(Promised),
+});
+export type Checked = v.InferOutput<typeof Checked>;
+
+export const Vms = v.array(Vm);
+export const Storages = v.array(Storage);

@@ -1,0 +1,46 @@
+import { Alert, AlertGroup, Button, StackItem } from "@patternfly/react-core";
+import { useState } from "react";
+import type { HostNow } from "../agent/questions";
+import type { Row } from "../drives";
+import { Link } from "../shared/Link";
+import { plural, visible } from "../shared/words";
+import { problems } from "./findProblems";
+
+const AT_FIRST = 5;
+
+/** What is wrong, or that nothing is. */
+export function Problems({ now, rows }: { now: HostNow; rows: readonly Row[] }) {
+    const [all, setAll] = useState(false);
+    const found = problems(now, rows);
+    if (!found.length) {
+        const held = rows.filter((row) => row.state === "held").length;
+        const words = held ? `${plural(held, "drive")} at the limit.` : "No drive is at its limit.";
+        return (
+            <StackItem>
+                <Alert component="h2" variant="success" isInline isPlain title={`Nothing is wrong. ${words}`} />
+            </StackItem>
+        );
+    }
+    const shown = all ? found : found.slice(0, AT_FIRST);
+    return (
+        <StackItem>
+            <AlertGroup aria-label="What is wrong">
+                {shown.map(({ key, severity, text, drive }) => (
+                    <Alert component="h2"
+                        key={key}
+                        variant={severity}
+                        isInline
+                        className="iokeel-problem"
+                        title={visible(text)}
+                        actionLinks={drive && <Link to={["drive", ...drive]}>Look at the drive</Link>}
+                    />
+                ))}
+            </AlertGroup>
+            {found.length > AT_FIRST && (
+                <Button variant="link" onClick={() => setAll(!all)}>
+                    {all ? "Show fewer" : `Show ${found.length - AT_FIRST} more`}
+                </Button>
+            )}
+        </StackItem>
+    );
+}

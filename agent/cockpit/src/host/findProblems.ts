@@ -1,0 +1,80 @@
+/** What is wrong on a host, in the words of the agent's own command. */
+
+import { said } from "../agent/client";
+import type { HostNow } from "../agent/questions";
+import type { Fault, Storage } from "../agent/records";
+import type { Row } from "../drives";
+import { list, percent, rate } from "../shared/words";
+
+const MOST_NAMES = 4;
+
+/** drive: the drive that it is about, if it is about one. */
+export interface Problem {
+    key: string;
+    severity: "danger" | "warning";
+    text: string;
+    drive: [string, string] | null;
+}
+
+/** Returns what is wrong, the worst first. */
+export function problems(now: HostNow, rows: readonly Row[]): Problem[] {
+    const policies = now.vms.flatMap((vm) =>
+        vm.policy_error ? [ofVm(vm.domain, vm.drives[0]?.target ?? null, vm.policy_error)] : [],
+    );
+    const orders = rows.flatMap(({ drive, key }) =>
+        drive.error ? [ofDrive(key, [drive.domain, drive.target], drive.error)] : [],
+    );
+    return [...policies, ...orders, ...now.storages.flatMap(ofStorage)];
+}
+
+function ofVm(domain: string, target: string | null, fault: Fault): Problem {
+    const drive: [string, string] | null = target === null ? null : [domain, target];
+    return { key: `policy ${domain}`, severity: "danger", text: `policy error: ${said(fault)}`, drive };
+}
+
+function ofDrive(key: string, drive: [string, string], fault: Fault): Problem {
+    return { key: `drive ${key}`, severity: "danger", text: `${key}: error: ${said(fault)}`, drive };
+}
+
+function ofStorage(storage: Storage): Problem[] {
+    const name = storage.storage;
+    const found: Problem[] = [];
+    const add = (severity: Problem["severity"], text: string) =>
+        found.push({
+            key: `storage ${name} ${found.length}`,
+            severity,
+            text: `${name}: ${text}`,
+            drive: null,
+        });
+    const drives = few(storage.suffering);
+    if (storage.exhausted) {
+        add(
+            "danger",
+            `${drives} above the latency target, and nothing more can be taken from other drives`,
+        );
+    } else if (storage.suffering.length) {
+        add("warning", `${drives} above the latency target`);
+    }
+    if (storage.oversold && storage.capacity_iops) {
+        add(
+            "warning",
+            `${rate(storage.reserved_iops)} iops are reserved, but its capacity is` +
+                ` ${rate(storage.capacity_iops)} iops; lower reservations or move a drive`,
+        );
+    } else if (storage.reserved_iops && storage.usable_iops === null) {
+        add(
+            "warning",
+            "reservations are not guaranteed, because its capacity is not known;" +
+                " see `iokeel calibrate --help`",
+        );
+    }
+    if (storage.reservations_kept < 1) {
+        add("warning", `it can keep ${percent(storage.reservations_kept)} of the reservations asked for now`);
+    }
+    return found;
+}
+
+function few(names: readonly string[]): string {
+    const more = names.length - MOST_NAMES;
+    return more > 0 ? `${list(names.slice(0, MOST_NAMES))} and ${more} more` : list(names);
+}

@@ -1,0 +1,2 @@
+// esbuild puts what these import into index.css.
+declare module "*.css";

@@ -1,0 +1,139 @@
+import {
+    Card,
+    CardBody,
+    CardTitle,
+    EmptyState,
+    EmptyStateBody,
+    PageSection,
+    Stack,
+    StackItem,
+} from "@patternfly/react-core";
+import { UsersIcon } from "@patternfly/react-icons";
+import { Table, Tbody, Td, Th, Thead, Tr } from "@patternfly/react-table";
+import type { Live } from "../agent/live";
+import type { HostNow } from "../agent/questions";
+import type { Promised } from "../agent/records";
+import { useSettings } from "../agent/useSettings";
+import { rowsOf, worst } from "../drives";
+import { Drives } from "../host/Drives";
+import type { Trends } from "../host/trends";
+import { Link } from "../shared/Link";
+import { Name } from "../shared/Name";
+import { StateLabel } from "../shared/StateLabel";
+import { Stale, Waiting } from "../shared/Trouble";
+import { NONE, percent, rate } from "../shared/words";
+import { type Sums, tenants } from "./sums";
+
+/** The tenants, and the drives of one that was chosen. chosen: its name; "": drives without one. */
+export function TenantsPage({
+    live,
+    trends,
+    chosen,
+}: {
+    live: Live<HostNow>;
+    trends: Trends;
+    chosen: string | undefined;
+}) {
+    const settings = useSettings();
+    if (!live.answer) {
+        return (
+            <PageSection hasBodyWrapper={false}>
+                <Waiting error={live.error} />
+            </PageSection>
+        );
+    }
+    const found = tenants(rowsOf(live.answer));
+    const one = found.find(({ tenant }) => chosen !== undefined && (tenant ?? "") === chosen);
+    return (
+        <PageSection hasBodyWrapper={false}>
+            <Stack hasGutter>
+                <Stale live={live} />
+                <StackItem>
+                    {found.length ? (
+                        <TenantTable found={found} promised={settings?.tenants ?? {}} />
+                    ) : (
+                        <NoTenants />
+                    )}
+                </StackItem>
+                {one && (
+                    <StackItem>
+                        <Drives rows={one.rows} trends={trends} of={one.tenant ?? "no tenant"} />
+                    </StackItem>
+                )}
+            </Stack>
+        </PageSection>
+    );
+}
+
+const COLUMNS = ["Tenant", "VMs", "Drives", "Rate", "Allowed", "Used", "Limit", "Reservation", "Held", "State"];
+
+function TenantTable({ found, promised }: { found: Sums[]; promised: Record<string, Promised> }) {
+    return (
+        <Card>
+            <CardTitle component="h2">Tenants</CardTitle>
+            <CardBody>
+                <Table
+                    aria-label="Tenants"
+                    variant="compact"
+                    gridBreakPoint="grid-lg"
+                    className="iokeel-dense"
+                >
+                    <Thead>
+                        <Tr>
+                            {COLUMNS.map((word) => (
+                                <Th key={word} modifier="nowrap">
+                                    {word}
+                                </Th>
+                            ))}
+                        </Tr>
+                    </Thead>
+                    <Tbody>
+                        {found.map((sums) => (
+                            <OneTenant
+                                key={sums.tenant ?? ""}
+                                sums={sums}
+                                promised={promised[sums.tenant ?? ""]}
+                            />
+                        ))}
+                    </Tbody>
+                </Table>
+            </CardBody>
+        </Card>
+    );
+}
+
+function OneTenant({ sums, promised }: { sums: Sums; promised: Promised | undefined }) {
+    const { tenant, allowed } = sums;
+    const used = sums.rate === null || !allowed ? null : sums.rate / allowed;
+    const cells = [
+        <Link to={["tenants", tenant ?? ""]}>
+            {tenant === null ? "no tenant" : <Name text={tenant} />}
+        </Link>,
+        sums.vms,
+        sums.rows.length,
+        rate(sums.rate),
+        rate(allowed),
+        percent(used),
+        rate(promised?.limit_iops ?? null),
+        promised?.reservation_iops ? rate(promised.reservation_iops) : NONE,
+        sums.held,
+        <StateLabel state={worst(sums.rows)} />,
+    ];
+    return (
+        <Tr>
+            {COLUMNS.map((word, number) => (
+                <Td key={word} dataLabel={word}>
+                    {cells[number]}
+                </Td>
+            ))}
+        </Tr>
+    );
+}
+
+function NoTenants() {
+    return (
+        <EmptyState titleText="No guest runs here" headingLevel="h2" icon={UsersIcon}>
+            <EmptyStateBody>A guest's policy names its tenant.</EmptyStateBody>
+        </EmptyState>
+    );
+}

@@ -1,0 +1,65 @@
+"""The API's records of promises: those in the configuration, and those of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from iokeel import __version__
+from iokeel.config.settings import Config
+from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.report.records import PolicyReport, PromiseReport, SettingsReport
+
+
+def settings_report(config: Config) -> SettingsReport:
+    """Return the settings that give a policy its meaning."""
+    return SettingsReport(
+        version=__version__,
+        libvirt_uri=config.libvirt.uri if config.libvirt.enabled else None,
+        read_curve=list(config.model.read.points),
+        write_curve=list(config.model.write.points),
+        classes={name: _to_drive(policy) for name, policy in config.classes.items()},
+        tenants={name: _to_tenant(policy) for name, policy in config.tenants.items()},
+    )
+
+
+def policy_report(policy: DomainPolicy | None, targets: Iterable[str]) -> PolicyReport:
+    """Return the promises of a valid policy to a VM with these drives."""
+    if policy is None:
+        return PolicyReport(error=None)
+    promised = {target: policy.for_drive(target) for target in targets}
+    return PolicyReport(
+        error=None,
+        tenant=policy.tenant,
+        drives={
+            target: None if drive is None else _to_drive(drive)
+            for target, drive in promised.items()
+        },
+        vm=None if policy.vm is None else _to_vm(policy.vm),
+    )
+
+
+def _to_drive(policy: DrivePolicy) -> PromiseReport:
+    return PromiseReport(
+        reservation_iops=policy.reservation,
+        limit_iops=policy.limit,
+        burst_iops=policy.burst,
+        burst_seconds=policy.burst_seconds,
+        weight=policy.weight,
+        latency_target_ms=policy.latency_target_ms,
+        separate_budgets=policy.separate_budgets,
+    )
+
+
+def _to_vm(policy: VmPolicy) -> PromiseReport:
+    return PromiseReport(
+        reservation_iops=policy.reservation,
+        limit_iops=policy.limit,
+        burst_iops=policy.burst,
+        burst_seconds=policy.burst_seconds,
+    )
+
+
+def _to_tenant(policy: TenantPolicy) -> PromiseReport:
+    return PromiseReport(
+        reservation_iops=policy.reservation, limit_iops=policy.limit, weight=policy.weight
+    )

@@ -1,0 +1,66 @@
+"""`iokeel-bench compare` finds what has changed, and takes no noise for a change."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.bench.compare import Pair, changes, table
+from benchmarks.bench.metrics import METRICS
+
+NOISE = 0.02
+FIGURES = 200
+
+
+def pairs(seed: int, moved: dict[int, float], repeats: int = 3) -> list[Pair]:
+    """Return figures, those of every other controller with ten times the noise.
+
+    moved: by number, a factor of the second mean.
+    """
+    chance = random.Random(seed)
+
+    def measured(mean: float, noise: float) -> list[float]:
+        return [mean * chance.gauss(1, noise) for _ in range(repeats)]
+
+    found = []
+    for i in range(FIGURES):
+        name, noise = ("bfq", 10 * NOISE) if i % 2 else ("iokeel-exact", NOISE)
+        before, after = measured(10, noise), measured(10 * moved.get(i, 1.0), noise)
+        found.append(Pair(f"s{i}", "", name, "L", METRICS["latency_impact"], before, after))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_is_no_change(seed: int) -> None:
+    found = changes(pairs(seed, {}))
+    assert (found.changes, found.compared) == ([], FIGURES)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_are_found_and_which_way_they_went(seed: int) -> None:
+    found = changes(pairs(seed, {8: 1.3, 50: 0.7})).changes
+    assert [(one.pair.scenario, one.worse) for one in found] == [("s8", True), ("s50", False)]
+    assert "s8" in table(changes(pairs(seed, {8: 1.3})))
+
+
+def test_small_difference_is_no_change_however_certain() -> None:
+    exact = [
+        Pair("s", "", "none", "L", METRICS["work"], [1.0, 1.0, 1.0], [0.985, 0.985, 0.985]),
+        Pair("t", "", "none", "L", METRICS["work"], [1.0, 1.0, 1.0], [0.975, 0.975, 0.975]),
+    ]
+    assert [one.pair.scenario for one in changes(exact).changes] == ["t"]
+
+
+def test_single_runs_are_not_compared() -> None:
+    found = changes(pairs(0, {1: 9.0}, repeats=1))
+    assert (found.changes, found.compared, found.skipped) == ([], 0, FIGURES)
+    assert "can't be compared" in table(found)
+
+
+def test_nearer_to_one_is_better_where_that_is_what_counts() -> None:
+    held = METRICS["held"]
+    over = Pair("s", "", "none", "held", held, [1.0, 1.0], [1.5, 1.5])
+    under = Pair("s", "", "none", "held", held, [0.5, 0.5], [0.9, 0.9])
+    found = changes([over, under]).changes
+    assert [one.worse for one in found] == [True, False]

@@ -1,0 +1,152 @@
+"""`iokeel-bench run` on a real disk: it ends cleanly when interrupted, goes on, and measures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bench.records import PREFIX, Result, read
+from testing.lab.blkio import ROOT as BLKIO
+from testing.lab.needs import missing
+from testing.waiting import eventually
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+
+PROJECT = Path(__file__).parents[3]
+# The one with patches takes minutes to build; what it adds is tested in tests/exact.
+STOCK = "/usr/bin/qemu-storage-daemon"
+RUN = ("run", "weights", "--shorten", "12", "--repeats", "1", "--daemon", STOCK)
+
+
+PATH = os.pathsep.join(map(str, (PROJECT / "agent/src", PROJECT / "agent", PROJECT)))
+ENVIRON = {**os.environ, "PYTHONPATH": PATH}
+
+
+def bench(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bench", *words],
+        env=ENVIRON,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(words: Sequence[str]) -> tuple[int, str, str]:
+    process = bench(*words)
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def result(folder: Path) -> Result | None:
+    file = folder / f"{PREFIX}weights.json"
+    return read(file) if file.exists() else None
+
+
+def runs(folder: Path, controller: str) -> int:
+    found = result(folder)
+    return len(found.cases[""].runs.get(controller, [])) if found else 0
+
+
+def test_interrupted_run_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
+    words = (*RUN, "--results", str(tmp_path), "--controllers", "static-iops", "io.max")
+    process = bench(*words)
+    group = BLKIO / f"lab-{process.pid}"
+    eventually(lambda: runs(tmp_path, "none") == 1 and group.exists(), 120, process=process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "The same command goes on" in said
+    assert not group.exists()
+    running = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True).stdout
+    assert not [line for line in running.splitlines() if line.split()[0] == str(process.pid)]
+    before = result(tmp_path)
+    assert before is not None
+    assert runs(tmp_path, "io.max") == 0
+
+    status, out, said = ended(words)
+    assert status == 0, said
+    assert "are there already" in said
+    after = result(tmp_path)
+    assert after is not None
+    assert after.cases[""].runs["none"] == before.cases[""].runs["none"]
+    assert {name: len(found) for name, found in after.cases[""].runs.items()} == {
+        "none": 1,
+        "static-iops": 1,
+        "io.max": 1,
+    }
+    for found in after.cases[""].runs.values():
+        for drive in found[0].drives.values():
+            assert drive.requests
+            assert drive.by_second is not None
+            assert len(drive.by_second) == 2
+    assert "a trial" in out
+    assert "Jain" in out
+
+    status, _, said = ended((*words, "--shorten", "13"))
+    assert status == 2
+    assert "another length; give --fresh" in said
+
+
+def test_cgroups_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    left = BLKIO / f"lab-{process.pid}"
+    (left / "victim").mkdir(parents=True)
+    status, _, said = ended((*RUN, "--results", str(tmp_path), "--controllers", "none"))
+    assert status == 0, said
+    assert not left.exists()
+
+
+def test_run_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+    daemon = tmp_path / "daemon"
+    script = '#!/bin/sh\n[ "$1" = --version ] && exec echo daemon 1\necho broken >&2; exit 1\n'
+    daemon.write_text(script)
+    daemon.chmod(0o755)
+    words = (*RUN, "--results", str(tmp_path), "--controllers", "none", "static-iops")
+    status, _, said = ended((*words, "--daemon", str(daemon)))
+    assert status == 2
+    assert "broken" in said
+    for controller in ("none", "static-iops"):
+        assert f"a run failed: weights, {controller}: " in said
+    assert "runs those again" in said
+    assert runs(tmp_path, "none") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "weigths"), "did you mean 'weights'"),
+        (("run", "weights", "--controllers", "bqf"), "did you mean 'bfq'"),
+        (("run", "weights", "--daemon", "/nowhere/qsd"), "apt-get install qemu-system-common"),
+        (("compare", "/nowhere", "/nor/here"), "there is nothing to compare"),
+        (("report", "--results", "/nowhere"), "run a scenario first"),
+    ],
+)
+def test_wrong_words_end_with_two_and_the_mend(words: Sequence[str], said: str) -> None:
+    status, _, err = ended(words)
+    assert status == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_bfq_sees_usual_processes_even_if_the_processor_is_lent_only() -> None:
+    script = "import subprocess, benchmarks.bench.checks as c; c.use_best_effort(); {}"
+    script = script.format("print(subprocess.run('ionice', capture_output=True, text=True).stdout)")
+    command = ["chrt", "--idle", "0", sys.executable, "-c", script]
+    done = subprocess.run(command, env=ENVIRON, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "best-effort: prio 4"
+
+
+def test_list_has_every_question(tmp_path: Path) -> None:
+    status, out, _ = ended(("list",))
+    assert status == 0
+    scenarios = [path.stem for path in (PROJECT / "benchmarks/scenarios").glob("*.toml")]
+    for name in (*scenarios, "demo", "disks", "qemu", "backstop", "iokeel-exact"):
+        assert f"  {name} " in out

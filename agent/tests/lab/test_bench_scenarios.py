@@ -1,0 +1,181 @@
+"""The benchmarks' scenarios can be run, their results read, and what is wrong with them is said."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bench import programs
+from benchmarks.bench.controllers import CONTROLLERS, chosen
+from benchmarks.bench.errors import BenchError
+from benchmarks.bench.records import VERSION, Result, Setup, read, read_all, write
+from benchmarks.bench.report.figures import Figures, all_figures, verdict
+from benchmarks.bench.report.page import DOCS, MARKDOWN, rendered
+from benchmarks.bench.runner import plan
+from benchmarks.bench.scenario import SCENARIOS, load, names
+from benchmarks.bench.shown import Shown
+from benchmarks.result_file import RESULTS
+
+SMALL = """\
+# Is it so?
+title = "Small"
+device = "nvme-970-pro"
+slowdown = 20
+capacity = 1000
+latency_target_ms = 3
+seconds = 20
+begin_s = 4
+metrics = ["work"]
+
+[[drives]]
+name = "a"
+count = 2
+policy = { weight = 300 }
+job = { rw = "randread", bs = "4k" }
+
+[[drives]]
+name = "b"
+policy = { limit = 70, reservation_ratio = 0.05 }
+streams = [{ name = "x", end_s = 8 }, { name = "y", start_s = 8, job = { bs = "8k" } }]
+job = { rw = "randread", bs = "4k" }
+
+[[cases]]
+name = "one"
+
+[[cases]]
+name = "two"
+jobs.a = { numjobs = 2 }
+"""
+
+
+def small(folder: Path, old: str = "", new: str = "", shorten: float = 1.0) -> Path:
+    assert old in SMALL
+    (folder / "small.toml").write_text(SMALL.replace(old, new, 1) if old else SMALL)
+    return folder
+
+
+@pytest.mark.parametrize("name", names())
+def test_scenario_can_be_read_and_all_that_it_names_is_there(name: str) -> None:
+    suite = load(name)
+    metrics = [Shown.of(words) for words in suite.cases[0].metrics]
+    drives = {drive.name for scenario in suite.cases for drive in scenario.drives}
+    assert {what.drive for what in metrics if what.drive} <= drives
+    assert set(suite.controllers) <= CONTROLLERS.keys()
+    assert len({scenario.case for scenario in suite.cases}) == len(suite.cases)
+    for values in (suite.published.values if suite.published else {}).values():
+        assert len(values) in (1, len(suite.cases))
+
+
+def test_cases_shares_and_times_are_as_the_file_says(tmp_path: Path) -> None:
+    one, two = load("small", 2.0, small(tmp_path)).cases
+    assert (one.seconds, one.begin_s, one.question) == (10, 2, "Is it so?")
+    assert [drive.name for drive in one.drives] == ["a0", "a1", "b"]
+    assert "numjobs" not in one.drives[0].streams[0].job
+    assert two.drives[0].streams[0].job["numjobs"] == 2
+    plans = {drive.name: plan(one, drive) for drive in one.drives}
+    # Of weights 300, 300 and 100; the limit is a promise of its own.
+    assert plans["a0"].owed == pytest.approx(1000 * 300 / 700)
+    assert (plans["b"].owed, plans["b"].reservation) == (70, 50)
+    assert plans["b"].shifts_s == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("# Is it so?", "# It is so.", "doesn't begin with its question"),
+        ("nvme-970-pro", "nvme-970", "did you mean 'nvme-970-pro'"),
+        ("weight = 300", "weight = [3]", "$.drives[0].policy"),
+        ("begin_s", "begins", "unknown field `begins`"),
+        ("jobs.a", "jobs.c", "no drive c"),
+        ("capacity = 1000", "capacity = ", "small.toml"),
+        ('job = { rw = "randread", bs = "4k" }', 'job = { io_size = "much" }', "not a size"),
+    ],
+)
+def test_bad_scenario_is_refused_with_the_place(
+    old: str, new: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BenchError) as raised:
+        load("small", folder=small(tmp_path, old, new))
+    assert words in str(raised.value)
+    assert "small.toml" in str(raised.value)
+
+
+def test_unknown_names_get_the_nearest_known_one() -> None:
+    with pytest.raises(BenchError, match="did you mean 'weights'"):
+        load("weight")
+    with pytest.raises(BenchError, match="did you mean 'static-iops'"):
+        chosen(["static_iops"])
+    with pytest.raises(BenchError, match="did you mean 'isolation_p01'"):
+        Shown.of("isolation_p1 a")
+    with pytest.raises(BenchError, match="name a drive"):
+        Shown.of("held")
+
+
+def test_controllers_run_beside_none_and_once() -> None:
+    assert [one.name for one in chosen(["bfq", "none", "bfq"])] == ["none", "bfq"]
+
+
+def test_programs_exist() -> None:
+    for program in programs.read().values():
+        path = SCENARIOS.parents[1] / f"{program.command[0].replace('.', '/')}.py"
+        assert path.exists()
+
+
+def test_result_of_another_version_or_of_something_else_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bench-x.json"
+    file.write_text('{"version": 7, "cases": 3}')
+    with pytest.raises(BenchError, match=f"version 7, this program reads {VERSION}"):
+        read(file)
+    file.write_text('{"version": 1}')
+    with pytest.raises(BenchError, match="no result of iokeel-bench"):
+        read(file)
+    with pytest.raises(BenchError, match="run the scenario first"):
+        read(tmp_path / "bench-y.json")
+
+
+def test_result_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    file = tmp_path / "bench-x.json"
+    result = Result(VERSION, Setup("x", "disk", 1, 1, 0), {})
+    write(file, result)
+    before = file.read_text()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(BenchError, match="make room and run the same command again"):
+            write(file, result)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["bench-x.json"]
+    assert file.read_text() == before
+
+
+def test_committed_results_are_whole_and_not_shortened() -> None:
+    for name, result in read_all(RESULTS).items():
+        assert result.setup.shortened == 1, name
+        assert result.cases.keys() == {scenario.case for scenario in load(name).cases}
+
+
+def test_page_in_docs_is_that_of_the_committed_results() -> None:
+    assert (DOCS / MARKDOWN).read_text() == rendered(MARKDOWN, all_figures(RESULTS))
+
+
+def test_page_shows_where_iokeel_loses() -> None:
+    figures = Figures(load("latency-hdd-readers"), read_all(RESULTS)["latency-hdd-readers"])
+    found = verdict(figures)
+    assert found is not None
+    assert found.other == "bfq"
+    assert found.behind == ["throughput, of no control 17 % against 146 %"]
+    assert "**Loses** to BFQ" in (DOCS / MARKDOWN).read_text()
+
+
+def test_html_needs_nothing_from_elsewhere() -> None:
+    figures = [one for one in all_figures(RESULTS) if one.suite.name in ("weights", "shift-8k-64k")]
+    page = rendered("report.html", figures)
+    assert "Shares by weight" in page
+    assert "not measured yet" in page
+    assert "data:image/svg+xml;base64," in page
+    assert 'src="http' not in page
+    assert "<link" not in page
+    assert "<script" not in page

@@ -1,0 +1,131 @@
+"""What the page shows if there is nothing to show, or nobody to ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from math import inf
+from pathlib import Path
+
+from aiohttp import web
+from playwright.sync_api import expect
+
+from testing.cockpit import Cockpit
+from testing.simulated_api import SimulatedApi, steady_guest
+from tests.page.conftest import BUILT, Open, picture, violations
+from tests.page.simulated import served
+
+
+def host() -> SimulatedApi:
+    found = SimulatedApi([steady_guest("db1", inf, 1000)])
+    found.run(5)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def app_at(socket: Path, app: web.Application) -> AsyncIterator[None]:
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(socket)).start()
+    yield
+    await runner.cleanup()
+    socket.unlink(missing_ok=True)
+
+
+def test_a_host_without_guests_is_no_error(folder: Path, opened: Open) -> None:
+    socket = folder / "agent.sock"
+    with served(SimulatedApi([]).served, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(cockpit.url)
+        expect(page.get_by_text("No guest runs here")).to_be_visible()
+        assert violations(page) == []
+        picture(page, "empty")
+
+
+def test_an_agent_that_takes_its_time_is_waited_for(folder: Path, opened: Open) -> None:
+    async def slow(request: web.Request) -> web.Response:
+        await asyncio.sleep(3600)
+        return web.Response()
+
+    @contextlib.asynccontextmanager
+    async def serving(socket: Path) -> AsyncIterator[None]:
+        app = web.Application()
+        app.add_routes([web.get("/{path:.*}", slow)])
+        async with app_at(socket, app):
+            yield
+
+    socket = folder / "agent.sock"
+    with served(serving, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(cockpit.url)
+        expect(page.get_by_text("Asking the agent")).to_be_visible()
+        assert violations(page) == []
+        picture(page, "loading")
+        expect(page.get_by_role("heading", name="The agent doesn't answer")).to_be_visible()
+        picture(page, "silent")
+
+
+def test_an_agent_that_does_not_run_is_told_and_its_start_is_seen(
+    folder: Path, opened: Open
+) -> None:
+    socket = folder / "agent.sock"
+    with Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(cockpit.url)
+        expect(page.get_by_text("The agent doesn't run")).to_be_visible()
+        expect(page.get_by_text("systemctl start iokeel")).to_be_visible()
+        assert violations(page) == []
+        picture(page, "stopped")
+        with served(host().served, socket):
+            expect(page.get_by_role("link", name="db1 vda")).to_be_visible()
+            page.get_by_role("link", name="db1 vda").click()
+            expect(page.get_by_text("The policy gives a limit of 1000 iops.")).to_be_visible()
+        # What was there stays, with a word about its age.
+        expect(page.get_by_text("What is shown is from")).to_be_visible()
+        expect(page.get_by_text("The policy gives a limit of 1000 iops.")).to_be_visible()
+        picture(page, "stopped-later")
+        with served(host().served, socket):
+            expect(page.get_by_text("What is shown is from")).to_have_count(0)
+
+
+def test_an_agent_of_another_version_is_no_riddle(folder: Path, opened: Open) -> None:
+    async def other(request: web.Request) -> web.Response:
+        return web.json_response([{"domain": "db1", "disks": []}])
+
+    @contextlib.asynccontextmanager
+    async def serving(socket: Path) -> AsyncIterator[None]:
+        app = web.Application()
+        app.add_routes([web.get("/v1/vms", other)])
+        async with app_at(socket, app):
+            yield
+
+    socket = folder / "agent.sock"
+    with served(serving, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(cockpit.url)
+        expect(page.get_by_text("The agent is of another version than this page")).to_be_visible()
+        assert violations(page) == []
+        picture(page, "version")
+
+
+def test_a_drive_that_is_not_there_is_told(folder: Path, opened: Open) -> None:
+    socket = folder / "agent.sock"
+    with served(host().served, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(f"{cockpit.url}#/drive/db9/vda")
+        expect(page.get_by_text("db9: no such running VM; see `iokeel stats`")).to_be_visible()
+        picture(page, "no-drive")
+
+
+def test_a_user_without_rights_is_told_whom_to_ask(folder: Path, opened: Open) -> None:
+    socket = folder / "agent.sock"
+    with (
+        served(host().served, socket),
+        Cockpit(folder / "c", BUILT, socket, reader=True) as cockpit,
+    ):
+        page = opened(cockpit.url)
+        expect(page.get_by_text("You may not see the agent")).to_be_visible()
+        assert violations(page) == []
+        picture(page, "denied")
+        socket.chmod(0o666)  # as if the user were in the socket's group
+        page.reload()
+        page.get_by_role("link", name="db1 vda").click()
+        expect(page.get_by_text("Read only")).to_be_visible()
+        expect(page.get_by_role("button", name="Change its policy")).to_have_count(0)
+        picture(page, "reader")

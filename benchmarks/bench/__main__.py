@@ -1,0 +1,184 @@
+"""Which questions about storage isolation does iokeel answer better than others, and which not?
+
+    benchmarks/iokeel-bench list
+    benchmarks/iokeel-bench run [SCENARIO...] [--controllers NAME...] [--repeats N]
+    benchmarks/iokeel-bench report
+    benchmarks/iokeel-bench compare BEFORE AFTER
+
+`run` runs scenarios under controllers, on the same simulated disk with the same load and seeds,
+and goes on where an interrupted run was. `report` draws docs/benchmarks.md and a page of HTML from
+the results. `compare` tells noise from change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import result_file
+from benchmarks.bench import programs
+from benchmarks.bench.checks import busy, check_daemon, check_machine, clean_up, use_best_effort
+from benchmarks.bench.compare import compare, table
+from benchmarks.bench.controllers import CONTROLLERS, USUAL, chosen
+from benchmarks.bench.errors import BenchError
+from benchmarks.bench.records import path_of
+from benchmarks.bench.report.page import DOCS, HTML, write_report
+from benchmarks.bench.report.terminal import summary
+from benchmarks.bench.runner import Runner
+from benchmarks.bench.scenario import load, names
+from testing.lab import qemu
+
+#: A run of about 20 minutes.
+SELECTION = ("weights", "mix-8k-32k")
+SELECTED = ("none", "static-iops-size", "average-size", "bfq", "iokeel-exact")
+_STOCK_DAEMON = Path("/usr/bin/qemu-storage-daemon")
+_BUILD = result_file.BENCHMARKS.parent / "build/bench"
+
+
+def show_list(options: argparse.Namespace) -> int:
+    """Print all scenarios, programs and controllers."""
+    print("Scenarios:")
+    for name in names():
+        print(f"  {name:30} {load(name).question}")
+    print("\nPrograms, each with a result of its own:")
+    for name, program in programs.read().items():
+        print(f"  {name:30} {program.question} ({program.minutes} minutes)")
+    print("\nControllers:")
+    for name, controller in CONTROLLERS.items():
+        print(f"  {name:30} {controller.title}")
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run scenarios, or a program."""
+    known = programs.read()
+    wanted = list(options.scenario)
+    for name in [name for name in wanted if name in known]:
+        wanted.remove(name)
+        if status := subprocess.run([sys.executable, "-m", *known[name].command]).returncode:
+            return status
+    if options.scenario and not wanted:
+        return 0
+    usual = SELECTED if not (options.scenario or options.full) else USUAL
+    controllers = chosen(options.controllers or usual)
+    suites = [load(name, options.shorten) for name in wanted or _default(options)]
+    options.results.mkdir(parents=True, exist_ok=True)
+    check_machine(options.results)
+    clean_up()
+    use_best_effort()
+    exact = any(controller.exact for controller in controllers)
+    daemon = options.daemon or (qemu.storage_daemon() if exact else _STOCK_DAEMON)
+    check_daemon(daemon)
+    if warning := busy():
+        print(f"iokeel-bench: {warning}", file=sys.stderr)
+    runner = Runner(
+        suites,
+        controllers,
+        options.repeats,
+        options.results,
+        daemon,
+        lambda text: print(text, file=sys.stderr, flush=True),
+        options.shorten,
+        options.fresh,
+    )
+    failed = runner.run()
+    for suite in suites:
+        print(summary(path_of(options.results, suite.name)))
+    for failure in failed:
+        print(f"iokeel-bench: a run failed: {failure}", file=sys.stderr)
+    if failed:
+        print("iokeel-bench: the same command runs those again", file=sys.stderr)
+    return 2 if failed else 0
+
+
+def _default(options: argparse.Namespace) -> Sequence[str]:
+    return names() if options.full else SELECTION
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write the page and docs/benchmarks.md."""
+    write_report(options.results, options.html, options.docs)
+    print(options.html)
+    return 0
+
+
+def compared(options: argparse.Namespace) -> int:
+    """Print what has changed between two folders of results; 1 if something is worse."""
+    found = compare(options.before, options.after)
+    print(table(found))
+    return int(any(change.worse for change in found.changes))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    top = argparse.ArgumentParser(
+        "iokeel-bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    one = commands.add_parser("list", help="list scenarios, programs and controllers")
+    one.set_defaults(does=show_list)
+    one = commands.add_parser("run", help="run scenarios")
+    one.set_defaults(does=run)
+    one.add_argument("scenario", nargs="*", help=f"default: {', '.join(SELECTION)}")
+    one.add_argument("--full", action="store_true", help="all scenarios, unless some are named")
+    one.add_argument("--controllers", nargs="+", metavar="NAME", help="default: all but paced ones")
+    one.add_argument("--repeats", type=_positive, default=3)
+    one.add_argument("--results", type=Path, default=_BUILD, help="a folder (%(default)s)")
+    one.add_argument("--fresh", action="store_true", help="forget the runs that are there")
+    one.add_argument(
+        "--shorten",
+        type=_factor,
+        default=1.0,
+        metavar="FACTOR",
+        help="to try it out: times / FACTOR",
+    )
+    one.add_argument("--daemon", type=Path, help="another qemu-storage-daemon")
+    one = commands.add_parser("report", help="write docs/benchmarks.md, and a page of HTML")
+    one.set_defaults(does=report)
+    one.add_argument("--results", type=Path, default=result_file.RESULTS)
+    one.add_argument("--html", type=Path, default=_BUILD / HTML)
+    one.add_argument("--docs", type=Path, default=DOCS, help="the folder of benchmarks.md")
+    one = commands.add_parser("compare", help="tell noise from change")
+    one.set_defaults(does=compared)
+    one.add_argument("before", type=Path, help="a folder of results")
+    one.add_argument("after", type=Path, help="another")
+    return top
+
+
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("it has to be 1 or more")
+    return value
+
+
+def _factor(text: str) -> float:
+    if not 1 <= (value := float(text)) <= 100:
+        raise argparse.ArgumentTypeError("it has to be from 1 to 100")
+    return value
+
+
+def main() -> int:
+    """Run a command; return its exit status."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
+    options = parser().parse_args()
+    try:
+        status: int = options.does(options)
+    except BenchError as error:
+        print(f"iokeel-bench: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        words = "interrupted; everything that was started has ended. The same command goes on"
+        print(f"iokeel-bench: {words}", file=sys.stderr)
+        return 130
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

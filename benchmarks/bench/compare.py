@@ -1,0 +1,166 @@
+"""What has changed between two results, and what is only noise?
+
+A figure is one metric of one controller in one case. Its noise is the relative standard deviation
+of its repeats, or that of all figures of this metric and controller together if that is greater: a
+few repeats can be alike by chance, and some controllers are less even than others. A difference of
+the means is a change if it is above LEAST_RATIO, and above what noise makes in one of a hundred
+comparisons like this one: noise counts as normal, and all figures share the odds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist, fmean, stdev
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.bench.controllers import title
+from benchmarks.bench.errors import BenchError
+from benchmarks.bench.metric import Metric
+from benchmarks.bench.records import read_all
+from benchmarks.bench.report.figures import Figures
+from benchmarks.bench.report.figures import shown as value_shown
+from benchmarks.bench.scenario import load
+
+ODDS, LEAST_RATIO = 0.01, 0.02
+#: Below this, in the metric's unit, a figure is nothing, and its ratio to another means nothing.
+_NOTHING = 0.005
+_LAST = ("before", "after", "apart", "noise")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A figure's repeats before and after."""
+
+    scenario: str
+    case: str
+    controller: str
+    what: str
+    metric: Metric
+    before: Sequence[float]
+    after: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A figure that differs by more than noise. noise_ratio: what noise would make of it."""
+
+    pair: Pair
+    noise_ratio: float
+
+    @property
+    def ratio(self) -> float:
+        """The difference of the means, over the mean of both: which is before makes no odds."""
+        before, after = fmean(self.pair.before), fmean(self.pair.after)
+        return (after - before) / max(_NOTHING, (abs(before) + abs(after)) / 2)
+
+    @property
+    def worse(self) -> bool:
+        """Whether it is for the worse."""
+        metric = self.pair.metric
+        return metric.distance(fmean(self.pair.after)) > metric.distance(fmean(self.pair.before))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All changes, and how many figures were compared. skipped: with fewer than two repeats."""
+
+    changes: list[Change]
+    compared: int
+    skipped: int
+
+
+def compare(before: Path, after: Path) -> Comparison:
+    """Compare two folders of results. Raises BenchError if they have nothing in common."""
+    found = list(_pairs(before, after))
+    if not found:
+        mend = "name two folders with results of a scenario that both have"
+        raise BenchError(f"{before} and {after}", "there is nothing to compare", mend)
+    return changes(found)
+
+
+def changes(pairs: Sequence[Pair]) -> Comparison:
+    """Return the figures that have changed."""
+    usable = [pair for pair in pairs if min(len(pair.before), len(pair.after)) > 1]
+    pooled = _pooled(usable)
+    least = NormalDist().inv_cdf(1 - ODDS / 2 / max(1, len(usable)))
+    found = []
+    for pair in usable:
+        spread = max(pooled[_kind(pair)], _spread(pair.before), _spread(pair.after))
+        noise = least * spread * math.sqrt(1 / len(pair.before) + 1 / len(pair.after))
+        change = Change(pair, noise)
+        if abs(change.ratio) > max(noise, LEAST_RATIO):
+            found.append(change)
+    found.sort(key=lambda change: (not change.worse, -abs(change.ratio)))
+    return Comparison(found, len(usable), len(pairs) - len(usable))
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Return the relative standard deviation of some repeats."""
+    return stdev(values) / max(_NOTHING, abs(fmean(values)))
+
+
+def _kind(pair: Pair) -> tuple[str, str]:
+    """Return which figures a figure shares its noise with."""
+    return pair.metric.name, pair.controller
+
+
+def _pooled(pairs: Sequence[Pair]) -> dict[tuple[str, str], float]:
+    """Return the relative standard deviation of each kind, over all its figures."""
+    squares: dict[tuple[str, str], float] = defaultdict(float)
+    freedom: dict[tuple[str, str], int] = defaultdict(int)
+    for pair in pairs:
+        for values in (pair.before, pair.after):
+            squares[_kind(pair)] += (len(values) - 1) * _spread(values) ** 2
+            freedom[_kind(pair)] += len(values) - 1
+    return {kind: math.sqrt(squares[kind] / freedom[kind]) for kind in squares}
+
+
+def _pairs(before: Path, after: Path) -> Iterator[Pair]:
+    old, new = read_all(before), read_all(after)
+    for name in sorted(old.keys() & new.keys()):
+        suite = load(name)
+        one, other = Figures(suite, old[name]), Figures(suite, new[name])
+        for case in [case for case in one.cases if case in other.cases]:
+            for controller in [each for each in one.controllers if each in other.controllers]:
+                for what in one.shown:
+                    then = one.spread(what, controller, case)
+                    now = other.spread(what, controller, case)
+                    if then is not None and now is not None:
+                        yield Pair(
+                            name, case, controller, what.title, what.metric, then.values, now.values
+                        )
+
+
+def table(found: Comparison) -> str:
+    """Return the changes as a table for a terminal."""
+    out = Console(highlight=False, width=160)
+    with out.capture() as text:
+        if found.changes:
+            rows = Table(
+                "", "scenario", "controller", "figure", "before", "after", "apart", "noise"
+            )
+            for change in found.changes:
+                pair = change.pair
+                rows.add_row(
+                    "worse" if change.worse else "better",
+                    f"{pair.scenario} {pair.case}".strip(),
+                    title(pair.controller),
+                    pair.what,
+                    value_shown(pair.metric, fmean(pair.before)),
+                    value_shown(pair.metric, fmean(pair.after)),
+                    f"{change.ratio:+.0%}",
+                    f"{change.noise_ratio:.0%}",
+                )
+            out.print(rows)
+            out.print("apart, noise: over the mean of before and after")
+        same = found.compared - len(found.changes)
+        out.print(f"{found.compared} figures compared: {same} as before, within their noise")
+        if found.skipped:
+            out.print(f"{found.skipped} figures have one run only, and can't be compared")
+    return text.get()

@@ -1,0 +1,60 @@
+"""Controllers: the ways to hold drives that are compared, by name.
+
+Each is a class in a module here and a line in this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from benchmarks.bench.controllers.average_size import AverageSize
+from benchmarks.bench.controllers.booted import Booted
+from benchmarks.bench.controllers.controller import Controller
+from benchmarks.bench.controllers.iokeel import Iokeel, Paced
+from benchmarks.bench.controllers.kernel import Bfq, IoMax
+from benchmarks.bench.controllers.static import Nothing, StaticBps, StaticIops, TunedSize
+from benchmarks.bench.errors import BenchError
+from iokeel.words.quoting import did_you_mean
+
+CONTROLLERS: dict[str, Controller] = {
+    each.name: each
+    for each in (
+        Nothing(),
+        StaticIops(),
+        StaticBps(),
+        TunedSize(),
+        AverageSize(),
+        IoMax(),
+        Bfq(),
+        Booted("io.latency"),
+        Booted("io.cost"),
+        Iokeel("iokeel-retune", "iokeel, stock QEMU", exact=False),
+        Iokeel("iokeel-exact", "iokeel, patched QEMU", exact=True),
+        Paced("paced", "paced at 80 %", syncs=True),
+        Paced("paced-no-syncs", "paced at 80 %, no syncs", syncs=False),
+    )
+}
+#: Those that run unless they are named: paced ones show what limits can do, and control nothing.
+USUAL = tuple(name for name in CONTROLLERS if not name.startswith("paced"))
+OURS = ("iokeel-retune", "iokeel-exact")
+NONE = "none"
+#: Not a controller: drives that run alone, without any control.
+ALONE = "alone"
+
+
+def title(name: str) -> str:
+    """Return a controller's name for readers."""
+    return CONTROLLERS[name].title if name in CONTROLLERS else name
+
+
+def chosen(names: Iterable[str]) -> list[Controller]:
+    """Return the controllers of these names, "none" first, because others are measured by it.
+
+    Raises BenchError for a name that there isn't.
+    """
+    wanted = [NONE, *(name for name in names if name != NONE)]
+    for name in wanted:
+        if name not in CONTROLLERS:
+            mend = did_you_mean(name, CONTROLLERS)
+            raise BenchError(f"controller {name}", "there is none of this name", mend)
+    return [CONTROLLERS[name] for name in dict.fromkeys(wanted)]

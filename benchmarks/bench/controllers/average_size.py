@@ -1,0 +1,107 @@
+"""The published rule of a retuner by the average size, in small, to compare with.
+
+The tool looks at a cgroup's reads and writes each second, and every ten seconds gives each
+direction a limit on requests: the whole budget, at the price of the last second's average size. A
+direction without requests gets the budget in 4K requests. (The tool counts in eBPF, here the
+kernel's own counters tell the same.)
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.bench.controllers.controller import Controller, Held
+from benchmarks.bench.controllers.kernel import bound, owed_by_group
+from benchmarks.bench.scenario import Scenario
+from benchmarks.bench.stage import Stage
+from iokeel.core.curve import CostModel
+from testing.lab.blkio import ROOT
+
+PERIOD_S, LOOK_S = 10, 1.0
+SMALL = 4 << 10
+
+
+class AverageSize(Controller):
+    """A thread that applies the rule to each VM's cgroup."""
+
+    def __init__(self) -> None:
+        super().__init__("average-size", "average size, every 10 s")
+
+    def lacks(self, scenario: Scenario) -> str | None:
+        """Return what is missing: blkio.throttle."""
+        if (ROOT / "blkio.throttle.io_serviced").exists():
+            return None
+        return f"this kernel's cgroups have no blkio controller at {ROOT}"
+
+    @contextmanager
+    def hold(self, stage: Stage) -> Iterator[Held]:
+        """Run the rule until the end of the block."""
+        rule = _Rule(stage)
+        thread = threading.Thread(target=rule.run)
+        thread.start()
+        try:
+            yield rule
+        finally:
+            rule.ended.set()
+            thread.join()
+
+
+def limit(model: CostModel, budget: float, way: str, requests: int, total_bytes: int) -> int:
+    """Return the limit on requests of a direction, by the rule.
+
+    way: read or write. requests, total_bytes: of the last second.
+    """
+    curve = model.read if way == "read" else model.write
+    size = total_bytes / requests if requests else SMALL
+    return max(1, round(budget / curve.cost(size)))
+
+
+class _Rule:
+    def __init__(self, stage: Stage) -> None:
+        self.ended = threading.Event()
+        self._model, self._device = stage.scenario.model, stage.device_number
+        self._budgets = owed_by_group(stage)
+        self._cpu_s = 0.0
+        for group, budget in self._budgets.items():
+            self._set(group, budget, {})
+
+    def cpu_s(self) -> float | None:
+        """Return its thread's processor time so far."""
+        return self._cpu_s
+
+    def run(self) -> None:
+        """Look each second, and set limits every PERIOD_S."""
+        before = {group: self._counts(group) for group in self._budgets}
+        looks, begun_s = 0, time.monotonic()
+        while not self.ended.wait(max(0.0, begun_s + (looks + 1) * LOOK_S - time.monotonic())):
+            looks += 1
+            now = {group: self._counts(group) for group in self._budgets}
+            if looks % PERIOD_S == 0:
+                for group, budget in self._budgets.items():
+                    grown = {key: now[group][key] - before[group].get(key, 0) for key in now[group]}
+                    self._set(group, budget, grown)
+            before = now
+            usage = resource.getrusage(resource.RUSAGE_THREAD)
+            self._cpu_s = usage.ru_utime + usage.ru_stime
+
+    def _counts(self, group: Path) -> dict[tuple[str, str], int]:
+        """Return a group's requests and bytes on the disk: (file, Read or Write) -> count."""
+        counts: dict[tuple[str, str], int] = {}
+        for what in ("io_serviced", "io_service_bytes"):
+            for line in (group / f"blkio.throttle.{what}").read_text().splitlines():
+                words = line.split()
+                if len(words) == 3 and words[0] == self._device:
+                    counts[what, words[1]] = int(words[2])
+        return counts
+
+    def _set(self, group: Path, budget: float, grown: Mapping[tuple[str, str], int]) -> None:
+        for way, label in (("read", "Read"), ("write", "Write")):
+            requests = grown.get(("io_serviced", label), 0)
+            total = grown.get(("io_service_bytes", label), 0)
+            value = limit(self._model, budget, way, requests, total)
+            bound(group, self._device, f"{way}_iops", value)

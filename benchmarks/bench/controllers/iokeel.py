@@ -1,0 +1,137 @@
+"""iokeel: an agent for a stage's drives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.bench.controllers.controller import Controller, Held
+from benchmarks.bench.scenario import Policy, Scenario
+from benchmarks.bench.stage import Stage
+from iokeel.core.curve import DEFAULT_MODEL
+from testing.agents import Agent, HostAgent
+from testing.waiting import eventually
+
+_KNOWN_S = 30
+_NEVER_MS = 60_000.0  # the highest target there is
+_PACE = 0.8
+TENANT = "tenant"
+
+
+class Iokeel(Controller):
+    """The agent. exact: with QEMU's throttle charging by the curve; else with stock limits."""
+
+    def __init__(self, name: str, title: str, *, exact: bool) -> None:
+        super().__init__(name, title)
+        self.exact = exact
+
+    def lacks(self, scenario: Scenario) -> str | None:
+        """Return what is missing: on stock QEMU, drives of guests."""
+        if self.exact or all(drive.guest for drive in scenario.drives):
+            return None
+        return (
+            "a stock storage daemon counts nothing, so it takes guests, and drives of this scenario"
+            " are exports of storage daemons"
+        )
+
+    @contextmanager
+    def hold(self, stage: Stage) -> Iterator[Held]:
+        """Run an agent that knows all drives."""
+        tables = agent_tables(stage)
+        if stage.host is not None:
+            agent: Agent = HostAgent(stage.host, tables)
+        else:
+            agent = Agent(stage.folder, tables)
+        agent.start()
+        drives = len(stage.places)
+
+        def all_known() -> bool:
+            return sum(len(vm["drives"]) for vm in agent.ask("/v1/vms")) >= drives
+
+        try:
+            said = f"the agent knows {drives} drives; it says: {agent.log()[-2000:]}"
+            eventually(all_known, _KNOWN_S, what=said, process=agent.process)
+            yield _Running(agent)
+            agent.stop()
+        finally:
+            agent.end()
+
+
+class Paced(Iokeel):
+    """The best that limits can do: drives without a target have fixed ones, as parts of _PACE.
+
+    Drives with a target keep one that is always met, so that the others' requests still wait in
+    parts, and nothing is cut. syncs: whether writers sync.
+    """
+
+    def __init__(self, name: str, title: str, *, syncs: bool) -> None:
+        super().__init__(name, title, exact=True)
+        self._syncs = syncs
+
+    def lacks(self, scenario: Scenario) -> str | None:
+        """Return what is missing: a drive with a target."""
+        if not any(drive.has_target for drive in scenario.drives):
+            return "no drive has a latency target"
+        return super().lacks(scenario)
+
+    def scenario(self, scenario: Scenario, free_rate: float | None) -> Scenario:
+        """Return a scenario whose drives without a latency target share a fixed rate."""
+        rate = _PACE * (free_rate or scenario.capacity)
+        others = sum(not drive.has_target for drive in scenario.drives)
+        left_out = () if self._syncs else ("fsync",)
+        drives = []
+        for drive in scenario.drives:
+            policy: Policy = {"limit": max(1, round(rate / others))}
+            if drive.has_target:
+                policy = {"latency_target_ms": _NEVER_MS}
+            streams = [
+                replace(each, job={k: v for k, v in each.job.items() if k not in left_out})
+                for each in drive.streams
+            ]
+            drives.append(replace(drive, policy=policy, streams=tuple(streams)))
+        return replace(
+            scenario, capacity=100 * rate, latency_target_ms=_NEVER_MS, drives=tuple(drives)
+        )
+
+
+class _Running:
+    def __init__(self, agent: Agent) -> None:
+        assert agent.process is not None
+        self._pid = agent.process.pid
+
+    def cpu_s(self) -> float | None:
+        """Return the processor time of the agent and of what it has started."""
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def agent_tables(stage: Stage) -> str:
+    """Return the configuration beside [agent] and [libvirt]."""
+    scenario = stage.scenario
+    exports = stage.exports
+    lines = [
+        "[cgroup]\nenabled = false",
+        "[storage.shared]",
+        f"drives = {[f'{drive.vm}/*' for drive, _ in exports]}",
+        f'device = "{stage.disk.device}"',
+        f"capacity = {round(scenario.capacity)}",
+        f"latency_target_ms = {scenario.latency_target_ms}",
+    ]
+    if scenario.model != DEFAULT_MODEL:
+        lines.append(f"curve_read = {[list(p) for p in scenario.model.read.points]}")
+        lines.append(f"curve_write = {[list(p) for p in scenario.model.write.points]}")
+    if scenario.tenant_limit is not None:
+        lines += [f"[tenants.{TENANT}]", f"limit = {scenario.tenant_limit}"]
+    for vm, places in groupby(exports, key=lambda each: each[0].vm):
+        drives = list(places)
+        lines += ["[[vm]]", f'name = "{vm}"', f'socket = "{stage.disk.qmp_socket(drives[0][1])}"']
+        if scenario.tenant_limit is not None:
+            lines.append(f'tenant = "{TENANT}"')
+        for drive, number in drives:
+            lines.append(f"[vm.drives.group{number}]")
+            lines += [f"{key} = {value}" for key, value in drive.policy.items()]
+    return "\n".join(lines)

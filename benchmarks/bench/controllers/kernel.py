@@ -1,0 +1,70 @@
+"""The kernel's own controllers that this host has: limits of a cgroup, and BFQ's weights.
+
+The limits are those of io.max. On a host whose cgroups are of version 1 they are blkio.throttle's,
+which the same code of the kernel holds. Linux 6.18 charges the bytes of a request about twice if it
+has to split it, as it does requests of 1 MiB on a loop device: those get half of their limit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.bench.controllers.controller import InKernel
+from benchmarks.bench.controllers.static import bytes_, requests
+from benchmarks.bench.scenario import Scenario
+from benchmarks.bench.stage import Stage
+from testing.lab.blkio import ROOT
+
+_NO_V1 = f"this kernel's cgroups have no blkio controller at {ROOT}"
+
+
+class IoMax(InKernel):
+    """Limits on requests and on bytes of a VM's cgroup, reads and writes apart."""
+
+    def __init__(self) -> None:
+        super().__init__("io.max", "cgroup io.max")
+
+    def lacks(self, scenario: Scenario) -> str | None:
+        """Return what is missing: blkio.throttle."""
+        return None if (ROOT / "blkio.throttle.io_serviced").exists() else _NO_V1
+
+    def begin(self, stage: Stage) -> None:
+        """Bound each VM to what its drives are owed: as 4K reads, and as reads of 1 MiB."""
+        model = stage.scenario.model
+        for group, owed in owed_by_group(stage).items():
+            iops, bps = requests(owed, model), bytes_(owed, model)
+            for way in ("read", "write"):
+                bound(group, stage.device_number, f"{way}_iops", iops)
+                bound(group, stage.device_number, f"{way}_bps", bps)
+
+
+class Bfq(InKernel):
+    """BFQ on the disk, with the drives' weights."""
+
+    def __init__(self) -> None:
+        super().__init__("bfq", "BFQ")
+
+    def lacks(self, scenario: Scenario) -> str | None:
+        """Return what is missing: BFQ."""
+        has = (ROOT / "blkio.bfq.io_serviced").exists()
+        return None if has else "this kernel has no BFQ with cgroups (CONFIG_BFQ_GROUP_IOSCHED)"
+
+    def begin(self, stage: Stage) -> None:
+        """Give the disk the scheduler, and each VM its weight."""
+        stage.disk.set_scheduler("bfq")
+        for place in stage.places:
+            weight = min(1000, place.drive.weight)
+            (place.group / "blkio.bfq.weight").write_text(str(weight))
+
+
+def owed_by_group(stage: Stage) -> dict[Path, float]:
+    """Return what the drives of each cgroup are owed together."""
+    owed: dict[Path, float] = {}
+    for place in stage.places:
+        owed[place.group] = owed.get(place.group, 0.0) + stage.scenario.owed(place.drive)
+    return owed
+
+
+def bound(group: Path, device: str, what: str, value: int) -> None:
+    """Set one of a group's limits on a device. what: such as read_iops. 0: unlimited."""
+    (group / f"blkio.throttle.{what}_device").write_text(f"{device} {value}")

@@ -1,0 +1,65 @@
+"""A metric, and the run among others that it is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.bench.records import Case, DriveRun, Plan, Run, Setup
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a metric is computed from: a run among the others of its case.
+
+    first: the runs of the scenario's first case with no control.
+    """
+
+    setup: Setup
+    case: Case
+    run: Run
+    first: Sequence[Run] = ()
+
+    def none(self, of: Callable[[Run], float | None]) -> float | None:
+        """Return the median of a figure with no control."""
+        return median_of([of(run) for run in self.case.runs.get("none", [])])
+
+    def alone(self, drive: str, of: Callable[[DriveRun], float | None]) -> float | None:
+        """Return the median of a figure of a drive that runs alone."""
+        runs = self.case.runs.get("alone", [])
+        return median_of([of(run.drives[drive]) for run in runs if drive in run.drives])
+
+    def seconds(self, drive: str) -> list[float] | None:
+        """Return a drive's rates of the measured time, second by second."""
+        rates = self.run.drives[drive].by_second
+        return None if rates is None else rates[round(self.setup.begin_s) :]
+
+
+OfDrive = Callable[[Seen, Plan, str], float | None]
+OfRun = Callable[[Seen], float | None]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure. better: "less", "more", or "one" if the nearer to 1 the better.
+
+    unit: "%" if it is shown as percents, "x" for a factor, or a unit of its own.
+    """
+
+    name: str
+    title: str
+    formula: str
+    unit: str
+    better: str
+    of_drive: OfDrive | None = None
+    of_run: OfRun | None = None
+
+    def distance(self, value: float) -> float:
+        """Return how bad a value is; less is better."""
+        return {"less": value, "more": -value, "one": abs(value - 1)}[self.better]
+
+
+def median_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

@@ -1,0 +1,383 @@
+"""Every figure of the report: its formula, its unit, and which way is better.
+
+Symbols, all of one run:
+
+    r(t)     normalized operations of a drive in second t, from 0 on
+    r        its mean rate over the measured time
+    o        what it is owed: its limit, or its part by weight of the capacity
+    R        its reservation
+    w        its weight
+    L, L99   the mean and the 99th percentile of its requests' times
+    alone    the same drive with no control and no neighbours (the median of its runs)
+    none     the same run with no control (the median of its runs)
+
+A figure is None if the run hasn't what its formula takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+import numpy as np
+
+from benchmarks.bench.metric import Metric, OfDrive, Seen, median_of
+from benchmarks.bench.records import DriveRun, Plan, Run
+
+#: From this second on a reservation counts, and what is known decides.
+_KNOWN_S = 2
+#: A drive is priced right while it is this near to what it is owed.
+_RIGHT_RATIO = 0.05
+_FIRST_S = 10
+#: Above this a drive is in a burst.
+_BURST_RATIO = 1.5
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return None if a is None or not b else a / b
+
+
+def _errors(seen: Seen, plan: Plan, drive: str) -> list[float] | None:
+    rates = seen.seconds(drive)
+    return [abs(rate / plan.owed - 1) for rate in rates] if rates else None
+
+
+def _error(percentile: float) -> OfDrive:
+    def of(seen: Seen, plan: Plan, drive: str) -> float | None:
+        errors = _errors(seen, plan, drive)
+        return None if errors is None else float(np.percentile(errors, percentile))
+
+    return of
+
+
+def _overspend(seen: Seen, plan: Plan, drive: str) -> float | None:
+    rates = seen.seconds(drive)
+    if not rates:
+        return None
+    return sum(max(0.0, rate - plan.owed) for rate in rates) / (plan.owed * len(rates))
+
+
+def _held(seen: Seen, plan: Plan, drive: str) -> float | None:
+    return seen.run.drives[drive].rate / plan.owed
+
+
+def _first_seconds(seen: Seen, plan: Plan, drive: str) -> float | None:
+    rates = seen.run.drives[drive].by_second
+    return sum(rates[:_FIRST_S]) / (plan.owed * len(rates[:_FIRST_S])) if rates else None
+
+
+def _above_s(seen: Seen, plan: Plan, drive: str) -> float | None:
+    rates = seen.seconds(drive)
+    return float(sum(rate > _BURST_RATIO * plan.owed for rate in rates)) if rates else None
+
+
+def _reprice(seen: Seen, plan: Plan, drive: str) -> float | None:
+    rates = seen.run.drives[drive].by_second
+    if not rates or not plan.shifts_s:
+        return None
+    ends = [*plan.shifts_s[1:], float(len(rates))]
+    return max(
+        back_s([rate / plan.owed for rate in rates[round(start) : round(end)]])
+        for start, end in zip(plan.shifts_s, ends, strict=True)
+    )
+
+
+def back_s(ratios: Sequence[float]) -> float:
+    """Return the seconds after which every later one is within _RIGHT_RATIO of 1."""
+    wrong = [i for i, ratio in enumerate(ratios) if abs(ratio - 1) > _RIGHT_RATIO]
+    return wrong[-1] + 1.0 if wrong else 0.0
+
+
+def _isolation(seen: Seen, plan: Plan, drive: str) -> float | None:
+    alone, rates = seen.alone(drive, lambda one: one.rate), seen.seconds(drive)
+    if not alone or not rates:
+        return None
+    return float(np.percentile([min(1.0, rate / alone) for rate in rates], 1))
+
+
+def _kept(seen: Seen, plan: Plan, drive: str) -> float | None:
+    first = median_of([run.drives[drive].rate for run in seen.first])
+    return _ratio(seen.run.drives[drive].rate, first)
+
+
+def _mean_ms(one: DriveRun) -> float | None:
+    return one.latency_mean_ms
+
+
+def _p99_ms(one: DriveRun) -> float | None:
+    return one.latency_p99_ms
+
+
+def _over_alone(of: Callable[[DriveRun], float | None]) -> OfDrive:
+    def ratio(seen: Seen, plan: Plan, drive: str) -> float | None:
+        return _ratio(of(seen.run.drives[drive]), seen.alone(drive, of))
+
+    return ratio
+
+
+def _own_ms(of: Callable[[DriveRun], float | None]) -> OfDrive:
+    def own(seen: Seen, plan: Plan, drive: str) -> float | None:
+        return _ratio(of(seen.run.drives[drive]), seen.setup.slowdown)
+
+    return own
+
+
+def _attainment(seen: Seen, plan: Plan, drive: str) -> float | None:
+    rates = seen.run.drives[drive].by_second
+    if not plan.reservation or not rates or len(rates) <= _KNOWN_S:
+        return None
+    return min(rates[_KNOWN_S:]) / plan.reservation
+
+
+def _finished(seen: Seen, plan: Plan, drive: str) -> float | None:
+    return seen.run.drives[drive].finished_s
+
+
+def _file_s(seen: Seen, plan: Plan, drive: str) -> float | None:
+    done = seen.run.drives[drive].bytes_measured
+    measured_s = seen.setup.seconds - seen.setup.begin_s
+    return plan.file_bytes * measured_s / done if done and plan.file_bytes else None
+
+
+def _file_over_alone(seen: Seen, plan: Plan, drive: str) -> float | None:
+    done = seen.run.drives[drive].bytes_measured
+    return _ratio(seen.alone(drive, lambda one: one.bytes_measured), done)
+
+
+def total(run: Run) -> float:
+    """Return the sum of all drives' rates."""
+    return sum(one.rate for one in run.drives.values())
+
+
+def _work(seen: Seen) -> float | None:
+    return _ratio(total(seen.run), seen.none(total))
+
+
+def _of_limit(seen: Seen) -> float | None:
+    return total(seen.run) / sum(plan.owed for plan in seen.case.plans.values())
+
+
+def _jain(seen: Seen) -> float | None:
+    weighted = [one.rate / seen.case.plans[name].weight for name, one in seen.run.drives.items()]
+    squares = sum(one * one for one in weighted)
+    return sum(weighted) ** 2 / (len(weighted) * squares) if squares else None
+
+
+def _cap_error(seen: Seen) -> float | None:
+    seconds = [seen.seconds(drive) for drive in seen.run.drives]
+    owed = sum(plan.owed for plan in seen.case.plans.values())
+    if not all(seconds):
+        return None
+    totals = [sum(rates) for rates in zip(*(one or [] for one in seconds), strict=True)]
+    return fmean(abs(rate / owed - 1) for rate in totals)
+
+
+def _ends(seen: Seen) -> list[float] | None:
+    ends = [one.finished_s for one in seen.run.drives.values()]
+    known = [end for end in ends if end is not None]
+    return known if len(known) == len(ends) else None
+
+
+def _last_finished(seen: Seen) -> float | None:
+    ends = _ends(seen)
+    return max(ends) if ends else None
+
+
+def _finish_spread(seen: Seen) -> float | None:
+    ends = _ends(seen)
+    return (max(ends) - min(ends)) / max(ends) if ends else None
+
+
+def _control_us(seen: Seen) -> float | None:
+    counts = [one.requests for one in seen.run.drives.values()]
+    if seen.run.control_cpu_s is None or None in counts:
+        return None
+    return _ratio(1e6 * seen.run.control_cpu_s, sum(one or 0 for one in counts))
+
+
+def _sys(seen: Seen) -> float | None:
+    return median_of([one.fio_sys_ratio for one in seen.run.drives.values()])
+
+
+METRICS = {
+    each.name: each
+    for each in (
+        Metric("held", "rate, of what is owed", "r / o", "%", "one", _held),
+        Metric(
+            "error_p50",
+            "error of a second, median",
+            "p50 of |r(t) / o - 1|",
+            "%",
+            "less",
+            _error(50),
+        ),
+        Metric(
+            "error_p99", "error of a second, p99", "p99 of |r(t) / o - 1|", "%", "less", _error(99)
+        ),
+        Metric(
+            "error_worst",
+            "error of a second, worst",
+            "max of |r(t) / o - 1|",
+            "%",
+            "less",
+            _error(100),
+        ),
+        Metric(
+            "overspend", "overspend", "sum of max(0, r(t) - o) / sum of o", "%", "less", _overspend
+        ),
+        Metric(
+            "first_10s",
+            "first 10 s, of what is owed",
+            "sum of r(t) / sum of o, t < 10",
+            "%",
+            "one",
+            _first_seconds,
+        ),
+        Metric("above_s", "time in a burst", "seconds with r(t) / o > 1.5", "s", "more", _above_s),
+        Metric(
+            "reprice_s",
+            "worst time to reprice",
+            "longest time after a shift until every r(t) / o is within 5 % of 1",
+            "s",
+            "less",
+            _reprice,
+        ),
+        Metric(
+            "isolation_p01",
+            "isolation, p01",
+            "p01 of min(1, r(t) / r alone)",
+            "%",
+            "more",
+            _isolation,
+        ),
+        Metric(
+            "kept",
+            "kept, of the first case",
+            "r / r with no control in the first case",
+            "%",
+            "more",
+            _kept,
+        ),
+        Metric(
+            "latency_impact",
+            "latency over alone, mean",
+            "L / L alone",
+            "x",
+            "less",
+            _over_alone(_mean_ms),
+        ),
+        Metric(
+            "latency_impact_p99",
+            "latency over alone, p99",
+            "L99 / L99 alone",
+            "x",
+            "less",
+            _over_alone(_p99_ms),
+        ),
+        Metric(
+            "latency_ms",
+            "mean latency, the disk's own time",
+            "L / slowdown",
+            "ms",
+            "less",
+            _own_ms(_mean_ms),
+        ),
+        Metric(
+            "latency_max_ms",
+            "worst latency, the disk's own time",
+            "max of times / slowdown",
+            "ms",
+            "less",
+            _own_ms(lambda one: one.latency_max_ms),
+        ),
+        Metric(
+            "attainment",
+            "lowest second, of the reservation",
+            "min of r(t) / R, t >= 2",
+            "%",
+            "more",
+            _attainment,
+        ),
+        Metric("finished_s", "finished after", "end of its last request", "s", "less", _finished),
+        Metric(
+            "file_s",
+            "time for the file",
+            "file / bytes a second in the measured time",
+            "s",
+            "less",
+            _file_s,
+        ),
+        Metric(
+            "file_over_alone",
+            "time for the file, over alone",
+            "bytes a second alone / with the others",
+            "x",
+            "less",
+            _file_over_alone,
+        ),
+        Metric(
+            "work",
+            "throughput, of no control",
+            "sum of r / sum of r with none",
+            "%",
+            "more",
+            of_run=_work,
+        ),
+        Metric(
+            "of_limit",
+            "all drives, of what is owed",
+            "sum of r / sum of o",
+            "%",
+            "one",
+            of_run=_of_limit,
+        ),
+        Metric(
+            "cap_error",
+            "error of a second, all drives, mean",
+            "mean of |sum of r(t) / sum of o - 1|",
+            "%",
+            "less",
+            of_run=_cap_error,
+        ),
+        Metric(
+            "finish_spread",
+            "first to last finished, of the last",
+            "(last end - first end) / last end",
+            "%",
+            "less",
+            of_run=_finish_spread,
+        ),
+        Metric(
+            "jain",
+            "Jain's index over weights",
+            "(sum of x)^2 / (n sum of x^2), x = r / w",
+            "%",
+            "more",
+            of_run=_jain,
+        ),
+        Metric(
+            "all_finished_s",
+            "the last finished after",
+            "max of the ends of all drives",
+            "s",
+            "less",
+            of_run=_last_finished,
+        ),
+        Metric(
+            "control_us",
+            "the control's processor time per request",
+            "processor time / requests",
+            "us",
+            "less",
+            of_run=_control_us,
+        ),
+        Metric(
+            "fio_sys",
+            "fio's processor time in the kernel",
+            "fio's sys CPU, median of drives",
+            "%",
+            "less",
+            of_run=_sys,
+        ),
+    )
+}

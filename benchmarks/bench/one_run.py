@@ -1,0 +1,157 @@
+"""One run of a scenario: the stage, a controller, and all drives' jobs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from benchmarks import result_file
+from benchmarks.bench.controllers.controller import Controller
+from benchmarks.bench.records import DriveRun, Run
+from benchmarks.bench.requests import Done, drive_run
+from benchmarks.bench.scenario import Drive, Scenario, Stream
+from benchmarks.bench.stage import Stage, stage
+from benchmarks.fio_log import EVERY_REQUEST
+from testing.lab.fio import Job
+from testing.lab.processors import Processors
+
+STOLEN_RATIO, TRIES = 0.02, 3
+_LATE_S = 120  # what fio may take longer than its jobs do
+
+
+def run_quietly(scenario: Scenario, controller: Controller | None, daemon: Path) -> Run:
+    """Run all drives' jobs, again if much was stolen: TRIES times at most. Return the best run.
+
+    controller: None for drives alone. With some percent of the processors' time stolen by this
+    machine's own hypervisor, times are not those of the disk and its control.
+    """
+    tries: list[Run] = []
+    while len(tries) < TRIES and not (tries and (tries[-1].stolen_ratio or 0.0) < STOLEN_RATIO):
+        tries.append(run(scenario, controller, daemon))
+    return min(tries, key=lambda one: one.stolen_ratio or 0.0)
+
+
+def run(scenario: Scenario, controller: Controller | None, daemon: Path) -> Run:
+    """Run all drives' jobs under a controller; None: under none."""
+    before = Processors.now()
+    exact = controller is not None and controller.exact
+    with stage(scenario, daemon, exact=exact) as set_up:
+        with controller.hold(set_up) if controller else nullcontext() as held:
+            begun_s = held.cpu_s() if held else None
+            drives = _run_jobs(set_up)
+            ended_s = held.cpu_s() if held else None
+    return Run(
+        drives,
+        Processors.now().stolen_ratio(before),
+        None if begun_s is None or ended_s is None else ended_s - begun_s,
+        str(daemon),
+        result_file.now(),
+    )
+
+
+def _run_jobs(on: Stage) -> dict[str, DriveRun]:
+    """Run all jobs at once, and return each drive's figures.
+
+    A run begins with the first completion of any drive: fio takes a while to start in a guest.
+    """
+    scenario = on.scenario
+    text, exports = _export_jobs(on)
+    drives = {drive.name: drive for drive in scenario.drives}
+    for name, vm in on.guests.items():
+        vm.write("/tmp/job.fio", _guest_jobs(scenario, drives[name]).encode())
+    ahead_s = {name: vm.clock_offset().seconds for name, vm in on.guests.items()}
+    fio = "fio --output=/tmp/fio.json --output-format=json /tmp/job.fio"
+    programs = {name: vm.start_program(fio) for name, vm in on.guests.items()}
+    done, sys_ratios = {}, {}
+    if exports:
+        (on.folder / "jobs.fio").write_text(text)
+        report = _fio(on.folder, scenario.seconds + _LATE_S)
+        for drive in exports:
+            logs = sorted(on.folder.glob(f"{drive.name}-*_lat.*.log"))
+            done[drive.name] = Done.read(drive.name, logs, scenario.model)
+            sys_ratios[drive.name] = _sys_ratio(report, drive)
+    for name, vm in on.guests.items():
+        ended = vm.wait(programs[name], timeout=scenario.seconds + _LATE_S)
+        if ended.status != 0:
+            raise RuntimeError(f"{name}: fio failed: {ended.stderr.decode().strip()}")
+        logs = []
+        for path in vm.exec("ls /tmp/*_lat.*.log").stdout.decode().split():
+            logs.append(on.folder / f"{name}-{Path(path).name}")
+            logs[-1].write_bytes(vm.read(path))
+        done[name] = Done.read(name, logs, scenario.model, ahead_s[name])
+        sys_ratios[name] = _sys_ratio(json.loads(vm.read("/tmp/fio.json"))["jobs"], drives[name])
+    began_s = min(float(one.at_s[0]) for one in done.values())
+    return {
+        name: drive_run(scenario, drive, done[name], began_s, sys_ratios[name])
+        for name, drive in drives.items()
+    }
+
+
+def _fio(folder: Path, timeout_s: float) -> list[Mapping[str, object]]:
+    """Run jobs.fio in a folder, and return fio's report of each job."""
+    words = ["fio", "--output=fio.json", "--output-format=json", "jobs.fio"]
+    done = subprocess.run(words, cwd=folder, timeout=timeout_s, capture_output=True, text=True)
+    said = (folder / "fio.json").read_text() if (folder / "fio.json").exists() else ""
+    if done.returncode:
+        first, *more = (done.stderr or said).strip().splitlines() or ["it said nothing"]
+        rest = f" (and {len(more)} lines more)" if more else ""
+        raise RuntimeError(f"fio failed: {first[:500]}{rest}")
+    jobs: list[Mapping[str, object]] = json.loads(said[said.index("{") :])["jobs"]
+    return jobs
+
+
+def _sys_ratio(report: Sequence[Mapping[str, object]], drive: Drive) -> float | None:
+    """Return the processor time in the kernel of a drive's jobs, over their time."""
+    found = [
+        float(str(job["sys_cpu"])) / 100
+        for job in report
+        if str(job["jobname"]).startswith(f"{drive.name}-")
+    ]
+    return sum(found) / len(found) if found else None
+
+
+def _export_jobs(on: Stage) -> tuple[str, list[Drive]]:
+    """Return fio's job file for all exports, and their drives."""
+    sections: dict[str, Job] = {"global": {"ioengine": "nbd", **_COMMON}}
+    for drive, number in on.exports:
+        place = {"uri": on.disk.uri(number), "size": on.disk.drive_bytes, "randseed": number + 1}
+        for stream in drive.streams:
+            name = f"{drive.name}-{stream.name}"
+            log = {"write_lat_log": on.folder / name}
+            sections[name] = {**place, **_times(on.scenario, stream), **log, **stream.job}
+    return _text(sections), [drive for drive, _ in on.exports]
+
+
+def _guest_jobs(scenario: Scenario, drive: Drive) -> str:
+    """Return fio's job file for a guest."""
+    engine = {"ioengine": "libaio", "direct": 1, "filename": "/dev/vda", "randseed": 1}
+    sections: dict[str, Job] = {"global": {**engine, **_COMMON}}
+    for stream in drive.streams:
+        name = f"{drive.name}-{stream.name}"
+        log = {"write_lat_log": f"/tmp/{name}"}
+        sections[name] = {**_times(scenario, stream), **log, **stream.job}
+    return _text(sections)
+
+
+_COMMON: Job = {"norandommap": 1, "group_reporting": 0, **EVERY_REQUEST}
+
+
+def _times(scenario: Scenario, stream: Stream) -> Job:
+    """Return when a stream runs. One with an amount ends when it is done."""
+    end_s = min(stream.end_s or scenario.seconds, scenario.seconds)
+    times = {"runtime": f"{round(1000 * (end_s - stream.start_s))}ms"}
+    if stream.start_s:
+        times["startdelay"] = f"{round(1000 * stream.start_s)}ms"
+    if "io_size" not in stream.job:
+        times["time_based"] = "1"
+    return times
+
+
+def _text(sections: Mapping[str, Job]) -> str:
+    lines = []
+    for name, values in sections.items():
+        lines += [f"[{name}]", *(f"{key}={value}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,178 @@
+"""A scenario's result as figures: of each metric, case and controller, with its spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, title
+from benchmarks.bench.metric import Metric
+from benchmarks.bench.records import Result, read_all
+from benchmarks.bench.scenario import Suite, load, names
+from benchmarks.bench.shown import Shown
+
+#: With fewer, ranges that don't meet say nothing.
+LEAST_REPEATS = 2
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure of several runs."""
+
+    metric: Metric
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Its median."""
+        return median(self.values)
+
+    def apart(self, other: Spread) -> bool:
+        """Return whether no value of one is among those of the other."""
+        return max(self.values) < min(other.values) or max(other.values) < min(self.values)
+
+    def better(self, other: Spread) -> bool:
+        """Return whether its median is better."""
+        return self.metric.distance(self.median) < self.metric.distance(other.median)
+
+    def __str__(self) -> str:
+        low, high = min(self.values), max(self.values)
+        text = shown(self.metric, self.median)
+        if shown(self.metric, low) == shown(self.metric, high):
+            return text
+        return f"{text} ({shown(self.metric, low, '')} to {shown(self.metric, high, '')})"
+
+
+def shown(metric: Metric, value: float, unit: str | None = None) -> str:
+    """Return a value with its unit; unit "": without."""
+    factor = 100 if metric.unit == "%" else 1
+    value *= factor
+    digits = 0 if abs(value) >= 100 or (factor == 100 and abs(value) >= 10) else 1
+    text = f"{value:.{digits}f}" if abs(value) >= 10 else f"{value:.2g}"
+    unit = metric.unit if unit is None else unit
+    return f"{text} {unit}" if unit else text
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A scenario and its result; result None: it hasn't been run."""
+
+    suite: Suite
+    result: Result | None
+
+    @property
+    def shown(self) -> list[Shown]:
+        """Its metrics, the headline first."""
+        return [Shown.of(words) for words in self.suite.cases[0].metrics]
+
+    @property
+    def cases(self) -> list[str]:
+        """The cases that have runs."""
+        return list(self.result.cases) if self.result else []
+
+    @property
+    def controllers(self) -> list[str]:
+        """The controllers that have runs, in the order in which they are shown."""
+        if self.result is None:
+            return []
+        found = {
+            name for case in self.result.cases.values() for name, runs in case.runs.items() if runs
+        }
+        return [name for name in CONTROLLERS if name in found]
+
+    @property
+    def ours(self) -> list[str]:
+        """The controllers that are iokeel."""
+        return [name for name in self.controllers if name in OURS]
+
+    @property
+    def others(self) -> list[str]:
+        """The controllers that it is compared with."""
+        left_out = (NONE, ALONE, *OURS)
+        found = [name for name in self.controllers if name not in left_out]
+        return [name for name in found if not name.startswith("paced")]
+
+    def spread(self, what: Shown, controller: str, case: str | None = None) -> Spread | None:
+        """Return a figure. case: None for the last one, which is the hardest."""
+        if self.result is None:
+            return None
+        if controller == ALONE and what.drive is None:
+            return None  # a run of some drives only
+        cases = self.result.cases
+        found = cases[self.cases[-1] if case is None else case]
+        first = cases[self.cases[0]]
+        runs = found.runs.get(controller, [])
+        values = what.values(self.result.setup, found, runs, first)
+        return Spread(what.metric, tuple(values)) if values else None
+
+    def best(self, controllers: Sequence[str]) -> str | None:
+        """Return the controller with the best headline in the last case."""
+        headline = self.shown[0]
+        found = {
+            name: spread
+            for name in controllers
+            if (spread := self.spread(headline, name)) is not None
+        }
+        if not found:
+            return None
+        return min(found, key=lambda name: headline.metric.distance(found[name].median))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where iokeel is ahead of the best other, where behind, and where they are even."""
+
+    ours: str
+    other: str
+    ahead: list[str]
+    behind: list[str]
+    even: list[str]
+
+    def __str__(self) -> str:
+        parts = []
+        if self.behind:
+            parts.append(f"**Loses** to {title(self.other)}: {'; '.join(self.behind)}")
+        if self.ahead:
+            of = "" if parts else f" of {title(self.other)}"
+            parts.append(f"Ahead{of}: {'; '.join(self.ahead)}")
+        if self.even:
+            of = "" if parts else f" to {title(self.other)}"
+            parts.append(f"No difference{of}: {'; '.join(self.even)}")
+        return ". ".join(parts)
+
+
+def verdict(figures: Figures) -> Verdict | None:
+    """Return iokeel against the best other by the headline, in every metric.
+
+    Ahead or behind only if the repeats' ranges don't meet. None: one of them has no figure, or
+    fewer repeats than LEAST_REPEATS.
+    """
+    ours, other = figures.best(figures.ours), figures.best(figures.others)
+    if ours is None or other is None:
+        return None
+    headline = figures.shown[0]
+    repeats = [figures.spread(headline, name) for name in (ours, other)]
+    if min(len(one.values) for one in repeats if one) < LEAST_REPEATS:
+        return None
+    ahead, behind, even = [], [], []
+    for what in figures.shown:
+        mine, theirs = figures.spread(what, ours), figures.spread(what, other)
+        if mine is None or theirs is None:
+            continue
+        pair = f"{shown(what.metric, mine.median)} against {shown(what.metric, theirs.median)}"
+        text = f"{what.title} {pair}"
+        if not mine.apart(theirs):
+            even.append(what.title)
+        elif mine.better(theirs):
+            ahead.append(text)
+        else:
+            behind.append(text)
+    return Verdict(ours, other, ahead, behind, even)
+
+
+def all_figures(folder: Path) -> list[Figures]:
+    """Return all scenarios with a folder's results."""
+    results = read_all(folder)
+    return [Figures(load(name), results.get(name)) for name in names()]

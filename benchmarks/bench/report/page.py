@@ -1,0 +1,206 @@
+"""Writes the report: a page of HTML that holds all it shows, and docs/benchmarks.md with plots."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+
+from benchmarks.bench import programs
+from benchmarks.bench.controllers import ALONE, CONTROLLERS, OURS, USUAL, title
+from benchmarks.bench.errors import BenchError
+from benchmarks.bench.metrics import METRICS
+from benchmarks.bench.records import Setup
+from benchmarks.bench.report.figures import Figures, all_figures, shown, verdict
+from benchmarks.bench.report.plots import as_bytes, can_draw, draw
+from benchmarks.result_file import BENCHMARKS
+
+DOCS = BENCHMARKS.parent / "docs"
+HTML, MARKDOWN = "report.html", "benchmarks.md"
+_PLOTS = "benchmarks"
+_TEMPLATES = Path(__file__).with_name("templates")
+
+
+def write_report(results: Path, page: Path, docs: Path) -> None:
+    """Write the page, benchmarks.md in `docs`, and its plots.
+
+    results: a folder of results. A scenario without any is listed, and nothing is said of it.
+    Raises BenchError if there is none at all.
+    """
+    every = all_figures(results)
+    if not any(one.result for one in every):
+        raise BenchError(str(results), "no result is in this folder", "run a scenario first")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(rendered("report.html", every))
+    (docs / _PLOTS).mkdir(parents=True, exist_ok=True)
+    for old in (docs / _PLOTS).glob("*.png"):
+        old.unlink()
+    for one in every:
+        if figure := draw(one):
+            (docs / _PLOTS / f"{one.suite.name}.png").write_bytes(as_bytes(figure, "png"))
+    (docs / MARKDOWN).write_text(rendered(MARKDOWN, every))
+
+
+def rendered(template: str, every: Sequence[Figures]) -> str:
+    """Return a page, report.html or benchmarks.md."""
+    measured = [one for one in every if one.result is not None]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=jinja2.select_autoescape(["html.jinja"]),
+    )
+    environment.filters["strong"] = strong
+    text = environment.get_template(f"{template}.jinja").render(
+        overview=[overview(one) for one in sorted(every, key=lambda one: one.result is None)],
+        sections=[_Section(one) for one in measured],
+        missing=[one.suite for one in every if one.result is None],
+        programs=programs.read(),
+        metrics=_used(measured),
+        unmeasured=[_without_runs(name) for name in USUAL if not _has_runs(name, measured)],
+    )
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
+
+
+def overview(figures: Figures) -> dict[str, str]:
+    """Return a scenario's row: question, published, none, best other, iokeel, verdict."""
+    headline = figures.shown[0]
+    found = verdict(figures)
+    other, ours = figures.best(figures.others), figures.best(figures.ours)
+
+    def cell(name: str | None, named: bool) -> str:
+        spread = figures.spread(headline, name) if name else None
+        if spread is None or name is None:
+            return "-"
+        return f"{title(name)}: {spread}" if named else str(spread)
+
+    if figures.result is None:
+        says = "not measured yet"
+    else:
+        says = str(found) if found else _no_verdict(figures)
+    return {
+        "name": figures.suite.name,
+        "anchor": anchor(figures.suite.title),
+        "title": figures.suite.title,
+        "question": figures.suite.question,
+        "figure": headline.title,
+        "published": published(figures),
+        "none": cell("none", named=False),
+        "other": cell(other, named=True),
+        "ours": cell(ours, named=True),
+        "verdict": says,
+    }
+
+
+def _has_runs(controller: str, measured: Sequence[Figures]) -> bool:
+    return any(controller in one.controllers for one in measured)
+
+
+def _without_runs(controller: str) -> str:
+    """Return a controller's name, and what it takes."""
+    needs = CONTROLLERS[controller].needs
+    return title(controller) + (f" (it takes {needs})" if needs else "")
+
+
+def _no_verdict(figures: Figures) -> str:
+    """Return why there is no verdict."""
+    if not figures.best(figures.ours):
+        return "iokeel has no figure"
+    return "too few repeats to tell" if figures.best(figures.others) else "no other has a figure"
+
+
+def published(figures: Figures) -> str:
+    """Return the published figures of the last case, in short."""
+    table = figures.suite.published
+    if table is None:
+        return "-"
+    metric = figures.shown[0].metric
+    if table.values:
+        return "; ".join(
+            f"{title(name)} {shown(metric, values[-1])}" for name, values in table.values.items()
+        )
+    return "; ".join(
+        f"{name}: {min(values):.0%} to {max(values):.0%} of the limit, by second"
+        for name, values in table.seconds.items()
+    )
+
+
+def anchor(heading: str) -> str:
+    """Return a heading's anchor, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def strong(text: str) -> str:
+    """Return text in which Markdown's stars are HTML's strong; it has no other markup."""
+    return re.sub(r"\*\*(.*?)\*\*", r"<strong>\1</strong>", html.escape(text))
+
+
+def _used(measured: list[Figures]) -> list[object]:
+    names = {what.metric.name for one in measured for what in one.shown}
+    return [metric for metric in METRICS.values() if metric.name in names]
+
+
+class _Section:
+    """A scenario that has a result, as the templates show it."""
+
+    def __init__(self, figures: Figures) -> None:
+        assert figures.result is not None
+        suite = figures.suite
+        self.name, self.title, self.question = suite.name, suite.title, suite.question
+        found = verdict(figures)
+        self.verdict = str(found) if found else ""
+        self.setup = _setup(figures.result.setup)
+        self.trial = figures.result.setup.shortened != 1
+        self.source = suite.published.source if suite.published else None
+        many = len(figures.cases) > 1
+        self.header = ["case"] * many + ["controller", *(what.title for what in figures.shown)]
+        self.rows = [_Row(name, cells[not many :]) for name, cells in _rows(figures)]
+        self.lacking = {title(name): why for name, why in figures.result.lacking.items()}
+        self.plot = f"{_PLOTS}/{suite.name}.png"
+        self.has_plot = can_draw(figures)
+        self._figures = figures
+
+    @property
+    def svg(self) -> str | None:
+        """The plot as SVG in base64; None: there is nothing to draw."""
+        figure = draw(self._figures)
+        return base64.b64encode(as_bytes(figure, "svg")).decode() if figure else None
+
+
+class _Row:
+    """A row of a table. ours: it is iokeel's."""
+
+    def __init__(self, controller: str, cells: list[str]) -> None:
+        self.ours, self.cells = controller in OURS, cells
+
+
+def _rows(figures: Figures) -> list[tuple[str, list[str]]]:
+    """Return the table: the controller and the cells of each row."""
+    rows = []
+    for case in figures.cases:
+        for name in (ALONE, *figures.controllers):
+            spreads = [figures.spread(what, name, case) for what in figures.shown]
+            if any(spreads):
+                cells = ["" if spread is None else str(spread) for spread in spreads]
+                rows.append((name, [case, title(name), *cells]))
+    return rows
+
+
+def _setup(setup: Setup) -> str:
+    """Return where a result was measured."""
+    parts = [f"{setup.device}, times x {setup.slowdown:g}", f"{setup.seconds:.3g} s a run"]
+    if setup.host is None:
+        parts.append("the machine and the revision weren't noted")
+    else:
+        parts += [f"{setup.host.cpus} cores of {setup.cpu}", f"Linux {setup.kernel}"]
+    parts += [re.sub(r"^\S*/", "", words) for words in setup.programs.values()]
+    if setup.load_before is not None:
+        parts.append(f"load before {setup.load_before:.1f}")
+    if setup.revision:
+        parts.append(f"revision {setup.revision}")
+    return ", ".join(parts)

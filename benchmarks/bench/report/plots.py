@@ -1,0 +1,209 @@
+"""The plot of a scenario: the published figures beside ours, on one scale.
+
+By the kind of figure: a rate second by second, a panel for each controller; a line over the cases;
+or a bar for each controller, beside the throughput that it leaves.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from math import ceil
+from statistics import median
+
+import matplotlib as mpl
+
+from benchmarks.bench.controllers import ALONE, title
+from benchmarks.bench.metrics import METRICS
+from benchmarks.bench.records import Run
+from benchmarks.bench.report.figures import Figures, shown
+from benchmarks.bench.shown import Shown
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+mpl.rcParams["svg.hashsalt"] = "iokeel"  # the same figures make the same file
+
+COLOURS = {
+    "alone": "#999999",
+    "none": "#444444",
+    "static-iops": "#f2c14e",
+    "static-bps": "#e8963a",
+    "static-iops-size": "#c8641e",
+    "average-size": "#b5323c",
+    "io.max": "#9ccc65",
+    "bfq": "#43a047",
+    "io.latency": "#2e7d32",
+    "io.cost": "#1b5e20",
+    "iokeel-retune": "#64b5f6",
+    "iokeel-exact": "#1565c0",
+    "paced": "#b39ddb",
+    "paced-no-syncs": "#7e57c2",
+}
+_PUBLISHED = "#8d6e63"
+#: Figures over so wide a range are on a scale of powers of ten.
+_WIDE_RATIO = 20
+_IN_A_ROW = 4
+#: The rate over what is owed at which a panel ends, so that small errors are seen.
+_HIGHEST = 2.5
+_BY_SECOND = ("error_p50", "error_p99", "error_worst", "overspend", "held", "first_10s", "above_s")
+
+
+def draw(figures: Figures) -> Figure | None:
+    """Return a scenario's plot; None if there is nothing to draw."""
+    if not can_draw(figures):
+        return None
+    headline = figures.shown[0]
+    seconds = figures.suite.published is not None and figures.suite.published.seconds
+    if headline.drive and (seconds or headline.metric.name in _BY_SECOND):
+        return _seconds(figures, headline.drive)
+    if len(figures.cases) > 1:
+        return _cases(figures, headline)
+    return _bars(figures, headline)
+
+
+def can_draw(figures: Figures) -> bool:
+    """Return whether any controller has a headline."""
+    headline = figures.shown[0]
+    return any(figures.spread(headline, name) for name in figures.controllers)
+
+
+def as_bytes(figure: Figure, kind: str, dpi: int = 80) -> bytes:
+    """Return a figure as svg or png, and forget it."""
+    out = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else None
+    figure.savefig(out, format=kind, dpi=dpi, metadata=metadata)
+    plt.close(figure)
+    return out.getvalue()
+
+
+def _seconds(figures: Figures, drive: str) -> Figure:
+    """A panel for each controller: rate over what is owed, all repeats."""
+    assert figures.result is not None
+    published = figures.suite.published
+    panels: list[tuple[str, str, list[list[float]]]] = []
+    for name, rates in (published.seconds if published else {}).items():
+        panels.append((f"published: {name}", _PUBLISHED, [rates]))
+    case = figures.result.cases[figures.cases[-1]]
+    for name in figures.controllers:
+        ratios = [_ratios(run, drive, case.plans[drive].owed) for run in case.runs[name]]
+        panels.append((title(name), COLOURS[name], [one for one in ratios if one]))
+    rows = ceil(len(panels) / _IN_A_ROW)
+    figure, grid = plt.subplots(
+        rows, _IN_A_ROW, figsize=(13, 2.4 * rows + 0.4), sharey=True, squeeze=False
+    )
+    everything = [rate for _, _, lines in panels for rates in lines for rate in rates]
+    top = min(_HIGHEST, max(everything, default=1.0))
+    for axes, (name, colour, lines) in zip(grid.flat, panels, strict=False):
+        for rates in lines:
+            axes.plot(range(len(rates)), rates, color=colour, linewidth=1.4, alpha=0.8)
+        axes.axhline(1, color="black", linewidth=0.8, linestyle="dashed")
+        highest = max((max(rates) for rates in lines if rates), default=0.0)
+        more = f", up to {highest:.1f}" if highest > top else ""
+        axes.set_title(f"{name}{more}", fontsize=10)
+        axes.set_ylim(0, top * 1.05)
+        axes.tick_params(labelsize=8)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    for row in grid:
+        row[0].set_ylabel("rate / owed", fontsize=9)
+    for axes in grid[-1]:
+        axes.set_xlabel("seconds", fontsize=9)
+    figure.tight_layout()
+    return figure
+
+
+def _ratios(run: Run, drive: str, owed: float) -> list[float]:
+    rates = run.drives[drive].by_second if drive in run.drives else None
+    return [rate / owed for rate in rates or []]
+
+
+def _cases(figures: Figures, headline: Shown) -> Figure:
+    """A line over the cases for each controller; the published lines on the left."""
+    published = figures.suite.published
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.2), sharey=True)
+    for i, (name, values) in enumerate((published.values if published else {}).items()):
+        style = ("solid", "dashed", "dotted")[i % 3]
+        left.plot(figures.cases, _scaled(headline, values), marker="o", color=_PUBLISHED, ls=style)
+        left.lines[-1].set_label(title(name))
+    for name in figures.controllers:
+        found = {case: figures.spread(headline, name, case) for case in figures.cases}
+        points = {case: spread for case, spread in found.items() if spread}
+        medians = _scaled(headline, [spread.median for spread in points.values()])
+        right.plot(list(points), medians, "o-", color=COLOURS[name], label=title(name))
+        low = _scaled(headline, [min(spread.values) for spread in points.values()])
+        high = _scaled(headline, [max(spread.values) for spread in points.values()])
+        right.fill_between(list(points), low, high, color=COLOURS[name], alpha=0.15)
+    left.set(title="published", ylabel=f"{headline.title} ({headline.metric.unit})")
+    right.set(title="here")
+    for axes in (left, right):
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+    figure.tight_layout()
+    return figure
+
+
+def _scaled(what: Shown, values: Sequence[float]) -> list[float]:
+    factor = 100 if what.metric.unit == "%" else 1
+    return [factor * value for value in values]
+
+
+def _bars(figures: Figures, headline: Shown) -> Figure:
+    """A bar for each controller: published, ours, and the throughput that it leaves."""
+    published = figures.suite.published
+    values = {name: one[-1] for name, one in (published.values if published else {}).items()}
+    work = Shown(METRICS["work"], None)
+    panels = [("published", headline)] * bool(values) + [("here", headline)]
+    if headline.metric.name != "work" and any(one.metric.name == "work" for one in figures.shown):
+        panels.append(("here", work))
+    names = [ALONE, *figures.controllers]
+    names = [name for name in names if figures.spread(headline, name)]
+    height = 0.9 + 0.34 * max(len(names), len(values))
+    figure, found = plt.subplots(1, len(panels), figsize=(13, height), squeeze=False)
+    everything = list(values.values())
+    for (where, what), axes in zip(panels, found.flat, strict=True):
+        if where == "published":
+            _bar(axes, what, {name: [value] for name, value in values.items()}, _PUBLISHED)
+        else:
+            spreads = {name: figures.spread(what, name) for name in names}
+            known = {name: list(one.values) for name, one in spreads.items() if one}
+            _bar(axes, what, known, None)
+            if what is headline:
+                everything += [value for one in known.values() for value in one]
+        unit = "" if what.metric.unit == "x" else f" ({what.metric.unit})"
+        axes.set_title(f"{where}: {what.metric.title}{unit}", fontsize=10)
+    both = zip(panels, found.flat, strict=True)
+    ones = [axes for (_, what), axes in both if what is headline]
+    _one_scale(ones, _scaled(headline, everything))
+    figure.tight_layout()
+    return figure
+
+
+def _bar(
+    axes: Axes, what: Shown, values: Mapping[str, Sequence[float]], colour: str | None
+) -> None:
+    for name, found in values.items():
+        (middle,) = _scaled(what, [median(found)])
+        low, high = _scaled(what, [min(found), max(found)])
+        axes.barh(title(name), middle, color=colour or COLOURS[name])
+        if high > low:
+            axes.plot([low, high], [title(name)] * 2, color="black", linewidth=1.2)
+        text = f" {shown(what.metric, median(found), '')}"
+        axes.annotate(text, (high, title(name)), va="center", fontsize=8)
+    axes.invert_yaxis()
+    axes.margins(x=0.18)
+    axes.tick_params(labelsize=8)
+
+
+def _one_scale(all_axes: Sequence[Axes], values: Sequence[float]) -> None:
+    """Give axes the same scale, of powers of ten if the values are far apart."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    wide = low > 0 and high / low > _WIDE_RATIO
+    for axes in all_axes:
+        if wide:
+            axes.set_xscale("log")
+            axes.set_xlim(low / 2, high * 4)
+        else:
+            axes.set_xlim(0, high * 1.18)

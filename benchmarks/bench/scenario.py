@@ -1,0 +1,256 @@
+"""A scenario: its question, a simulated disk, the drives on it, their policies and their load.
+
+A file in scenarios/ begins with its question. benchmarks/README.md says what each key means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.bench.errors import BenchError
+from benchmarks.bench.scenario_file import (
+    CaseTable,
+    DriveTable,
+    PublishedTable,
+    ScenarioTable,
+    Value,
+)
+from benchmarks.result_file import BENCHMARKS
+from iokeel.core.curve import DEFAULT_MODEL, CostCurve, CostModel
+from iokeel.errors import ConfigError
+from iokeel.words.quoting import did_you_mean
+from iokeel.words.units import parse_size
+from testing.lab.disksim import DEVICES
+from testing.lab.fio import Job
+
+SCENARIOS = BENCHMARKS / "scenarios"
+COSTS = BENCHMARKS / "disksim/costs.toml"
+Policy = Mapping[str, int | float]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A part of a drive's load: a fio job, and when it runs.
+
+    start_s, end_s: from the start of all jobs; end_s None: until the scenario ends.
+    """
+
+    name: str
+    job: Job
+    start_s: float = 0.0
+    end_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Drive:
+    """A drive of a scenario: its policy, as in [vm.drives.NAME], and its load.
+
+    vm: drives with the same one are in one virtual machine. guest: it is a real guest's, whose
+    QEMU counts what it does; else an export of a storage daemon. alone: it runs alone too.
+    file_bytes: the length of the file that it reads over and over, if it does.
+    """
+
+    name: str
+    vm: str
+    policy: Policy
+    streams: tuple[Stream, ...]
+    guest: bool = False
+    alone: bool = False
+    file_bytes: int | None = None
+
+    @property
+    def has_target(self) -> bool:
+        """Whether it has a latency target."""
+        return "latency_target_ms" in self.policy
+
+    @property
+    def weight(self) -> int:
+        """Its weight, or the default one."""
+        return int(self.policy.get("weight", 100))
+
+    @property
+    def limit(self) -> float | None:
+        """Its limit; None: it has none."""
+        return self.policy.get("limit")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A case of a scenario: what runs on which disk.
+
+    name: of the scenario; case: "" if it has only one. capacity, latency_target_ms: of the disk at
+    this slowdown. begin_s: when figures begin. tenant_limit: of all drives together, if any.
+    """
+
+    name: str
+    case: str
+    question: str
+    digest: str
+    device: str
+    slowdown: float
+    seconds: float
+    begin_s: float
+    capacity: float
+    latency_target_ms: float
+    tenant_limit: int | None
+    model: CostModel
+    metrics: tuple[str, ...]
+    drives: tuple[Drive, ...]
+
+    @property
+    def weights(self) -> int:
+        """The sum of all drives' weights."""
+        return sum(drive.weight for drive in self.drives)
+
+    def owed(self, drive: Drive) -> float:
+        """Return what a drive is owed, in normalized operations a second.
+
+        Its limit if it has one, else its part by weight of the tenant's limit or the capacity.
+        """
+        if drive.limit is not None:
+            return float(drive.limit)
+        return (self.tenant_limit or self.capacity) * drive.weight / self.weights
+
+    def only(self, drives: tuple[Drive, ...]) -> Scenario:
+        """Return the scenario with some of its drives."""
+        return replace(self, drives=drives)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A file: a question, its cases, and the published figures beside which ours stand."""
+
+    name: str
+    title: str
+    question: str
+    cases: tuple[Scenario, ...]
+    published: PublishedTable | None
+    controllers: tuple[str, ...]
+
+
+def names() -> list[str]:
+    """Return the names of all scenarios."""
+    return sorted(path.stem for path in SCENARIOS.glob("*.toml"))
+
+
+def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
+    """Return a scenario. shorten: a factor by which all its times are shorter.
+
+    Raises BenchError if there is none of this name, or its file can't be used.
+    """
+    path = folder / f"{name}.toml"
+    if not path.is_file():
+        known = did_you_mean(name, (each.stem for each in folder.glob("*.toml")))
+        raise BenchError(f"scenario {name}", "there is none of this name", known)
+    content = path.read_bytes()
+    try:
+        table = msgspec.toml.decode(content, type=ScenarioTable)
+        model = _model(path, table)
+        question = _question(path, content.decode())
+        digest = hashlib.sha256(content + str(model).encode()).hexdigest()[:16]
+        cases = [
+            _case(path, table, case, model, question, digest, shorten)
+            for case in table.cases or [CaseTable("")]
+        ]
+    except (msgspec.DecodeError, ValueError, ConfigError) as error:
+        raise BenchError(str(path), str(error), "correct the file") from error
+    return Suite(
+        name, table.title, question, tuple(cases), table.published, tuple(table.controllers)
+    )
+
+
+def _question(path: Path, text: str) -> str:
+    lines: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            break
+        lines.append(line[2:].strip())
+    question = " ".join(lines)
+    if "?" not in question:
+        raise BenchError(str(path), "it doesn't begin with its question", "add it as a comment")
+    return question[: question.index("?") + 1]
+
+
+def _case(
+    path: Path,
+    table: ScenarioTable,
+    case: CaseTable,
+    model: CostModel,
+    question: str,
+    digest: str,
+    shorten: float,
+) -> Scenario:
+    """Return one case of a file."""
+    drives = tuple(drive for each in table.drives for drive in _drives(each, table, case, shorten))
+    if unknown := case.jobs.keys() - {each.name for each in table.drives}:
+        mend = did_you_mean(min(unknown), [each.name for each in table.drives])
+        raise BenchError(f"{path}: case {case.name}", f"no drive {min(unknown)}", mend)
+    return Scenario(
+        path.stem,
+        case.name,
+        question,
+        digest,
+        table.device,
+        table.slowdown,
+        table.seconds / shorten,
+        table.begin_s / shorten,
+        table.capacity,
+        table.latency_target_ms,
+        table.tenant_limit,
+        model,
+        tuple(table.metrics),
+        drives,
+    )
+
+
+def _drives(table: DriveTable, file: ScenarioTable, case: CaseTable, shorten: float) -> list[Drive]:
+    """Return the drives of a table [[drives]]."""
+    policy = dict(table.policy)
+    if "reservation_ratio" in policy:
+        policy["reservation"] = round(policy.pop("reservation_ratio") * file.capacity)
+    changed = case.jobs.get(table.name, {})
+    streams = [
+        Stream(
+            stream.name,
+            _shortened({**table.job, **stream.job, **changed}, shorten),
+            stream.start_s / shorten,
+            None if stream.end_s is None else stream.end_s / shorten,
+        )
+        for stream in table.all_streams()
+    ]
+    found = [table.name]
+    if table.count is not None:
+        found = [f"{table.name}{i}" for i in range(table.count)]
+    length = None if table.file is None else parse_size(table.file)
+    return [
+        Drive(name, table.vm or name, policy, tuple(streams), table.guest, table.alone, length)
+        for name in found
+    ]
+
+
+def _shortened(job: dict[str, Value], shorten: float) -> Job:
+    """Return a job whose amount, if it has one, is that much smaller."""
+    if "io_size" in job:
+        job["io_size"] = round(parse_size(str(job["io_size"])) / shorten)
+    return job
+
+
+def _model(path: Path, table: ScenarioTable) -> CostModel:
+    """Return what the scenario's requests cost: by the published curve, or its disk's own."""
+    if table.device not in DEVICES:
+        mend = did_you_mean(table.device, DEVICES)
+        raise BenchError(f"{path}: device", f"there is no disk {table.device}", mend)
+    if table.curve == "published":
+        return DEFAULT_MODEL
+    curves = tomllib.loads(COSTS.read_text())[table.device]
+    return CostModel(_curve(curves["curve_read"]), _curve(curves["curve_write"]))
+
+
+def _curve(points: list[tuple[str, float]]) -> CostCurve:
+    return CostCurve(tuple((parse_size(size), float(cost)) for size, cost in points))

@@ -1,0 +1,79 @@
+"""A scenario's file as it is written: its tables and keys, and their defaults."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Value = str | int | float | bool
+JobTable = dict[str, Value]
+
+
+class StreamTable(msgspec.Struct, forbid_unknown_fields=True):
+    """A table [[drives.streams]]: a part of the drive's load, beside what its job says."""
+
+    name: str
+    job: JobTable = {}
+    start_s: float = 0.0
+    end_s: float | None = None
+
+
+class DriveTable(msgspec.Struct, forbid_unknown_fields=True):
+    """A table [[drives]]. count: so many alike; None: one, whose name has no number."""
+
+    name: str
+    job: JobTable = {}
+    streams: list[StreamTable] = []
+    policy: dict[str, int | float] = {}
+    count: int | None = None
+    vm: str | None = None
+    guest: bool = False
+    alone: bool = False
+    file: str | None = None
+
+    def all_streams(self) -> list[StreamTable]:
+        """Return its streams; without any, its job is the only one."""
+        return self.streams or [StreamTable("io")]
+
+
+class CaseTable(msgspec.Struct, forbid_unknown_fields=True):
+    """A table [[cases]]: other options for the jobs of some drives, by the drive's name."""
+
+    name: str
+    jobs: dict[str, JobTable] = {}
+
+
+class PublishedTable(msgspec.Struct, forbid_unknown_fields=True):
+    """The table [published]: figures by the control under which they were measured.
+
+    They are those of the scenario's headline. source: who measured, on what. values: one for each
+    case. seconds: a rate over its limit, second by second.
+    """
+
+    source: str
+    values: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {}
+
+
+class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True):
+    """The file. seconds: how long it runs; begin_s: when figures begin.
+
+    metrics: what the report shows, the headline first: a name of metrics.py, then a drive's name
+    if the metric is a drive's. controllers: those that make sense here; none: all.
+    """
+
+    title: str
+    device: str
+    slowdown: float
+    capacity: float
+    latency_target_ms: float
+    seconds: float
+    begin_s: float
+    metrics: list[str]
+    drives: list[DriveTable]
+    curve: Literal["disk", "published"] = "disk"
+    tenant_limit: int | None = None
+    controllers: list[str] = []
+    cases: list[CaseTable] = []
+    published: PublishedTable | None = None

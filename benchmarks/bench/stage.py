@@ -1,0 +1,127 @@
+"""A stage: a simulated disk, and a scenario's drives on it, each a process in a cgroup of its own.
+
+A drive is an export of a storage daemon, one for each VM of the scenario, or a real guest's disk.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.bench.scenario import Drive, Scenario
+from testing.lab.blkio import ROOT as BLKIO
+from testing.lab.blkio import blkio_groups
+from testing.lab.domain import DiskSpec
+from testing.lab.host import Host
+from testing.lab.qemu import patched
+from testing.lab.shared_disk import SharedDisk
+from testing.lab.vm import Vm
+from testing.qmp_client import QmpClient
+
+_URN = "urn:iokeel:policy:1"
+#: libvirt's names of QEMU's limits.
+_LIBVIRT = {
+    "iops-total": "total-iops-sec",
+    "bps-total": "total-bytes-sec",
+    "iops-size": "size-iops-sec",
+}
+#: Limits in QEMU's words.
+Limits = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a drive is. number: of its export; None: it is a guest's. group: its cgroup."""
+
+    drive: Drive
+    number: int | None
+    group: Path
+
+
+@dataclass(frozen=True)
+class Stage:
+    """All drives of a run in their places. host: of the guests, if there are any."""
+
+    scenario: Scenario
+    disk: SharedDisk
+    folder: Path
+    places: tuple[Place, ...]
+    guests: Mapping[str, Vm]
+    host: Host | None
+
+    @property
+    def exports(self) -> list[tuple[Drive, int]]:
+        """The drives that are exports, with their numbers."""
+        return [(each.drive, each.number) for each in self.places if each.number is not None]
+
+    @property
+    def device_number(self) -> str:
+        """The disk's MAJOR:MINOR, as cgroups name it."""
+        return Path("/sys/block", self.disk.device.name, "dev").read_text().strip()
+
+    def set_limits(self, place: Place, limits: Limits) -> None:
+        """Give a drive QEMU's own limits; what `limits` leaves out is unlimited."""
+        if place.number is None:
+            named = {libvirt: limits.get(qemu, 0) for qemu, libvirt in _LIBVIRT.items()}
+            words = [word for name, value in named.items() for word in (f"--{name}", str(value))]
+            vm = self.guests[place.drive.name]
+            vm.host.virsh("blkdeviotune", vm.name, "vda", *words, "--live")
+            return
+        group = f"/objects/group{place.number}"
+        with QmpClient(self.disk.qmp_socket(place.number)) as qmp:
+            qmp.ask("qom-set", path=group, property="limits", value=dict(limits))
+
+
+@contextmanager
+def stage(scenario: Scenario, daemon: Path, *, exact: bool) -> Iterator[Stage]:
+    """Set a stage, without any control yet.
+
+    daemon: the qemu-storage-daemon to use. exact: guests run on the patched QEMU.
+    """
+    exports = [drive for drive in scenario.drives if not drive.guest]
+    guests = [drive for drive in scenario.drives if drive.guest]
+    vms = [len(list(drives)) for _, drives in groupby(exports, key=lambda drive: drive.vm)]
+    with ExitStack() as stack:
+        disk = stack.enter_context(
+            SharedDisk(
+                scenario.device,
+                len(exports),
+                slowdown=scenario.slowdown,
+                binary=daemon,
+                apart=vms,
+            )
+        )
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iokeel-bench-")))
+        host, running = None, {}
+        if guests:
+            host = stack.enter_context(Host.bookworm())
+            host.start_libvirtd()
+            emulator = patched(host) if exact else None
+            for drive in guests:
+                spec = DiskSpec("vda", disk.device)
+                vm = Vm.boot(host, drive.name, [spec], policy=policy_xml(drive), emulator=emulator)
+                running[drive.name] = stack.enter_context(vm)
+                vm.use_sound_clock()
+        groups = stack.enter_context(blkio_groups(drive.vm for drive in scenario.drives))
+        places = []
+        numbers = iter(range(len(exports)))
+        for drive in scenario.drives:
+            number = None if drive.guest else next(numbers)
+            group = BLKIO / groups[drive.vm]
+            if number is not None:
+                (group / "cgroup.procs").write_text(str(disk.process(number)))
+            elif host is not None:  # process ids are the host's own there
+                pid = f"/run/libvirt/qemu/{drive.name}.pid"
+                host.run(["sh", "-c", f"cat {pid} >{group}/cgroup.procs"])
+            places.append(Place(drive, number, group))
+        yield Stage(scenario, disk, folder, tuple(places), running, host)
+
+
+def policy_xml(drive: Drive) -> str:
+    """Return a drive's policy as a domain's metadata."""
+    values = " ".join(f'{key.replace("_", "-")}="{v}"' for key, v in drive.policy.items())
+    return f'<i:policy xmlns:i="{_URN}"><i:drive target="vda" {values}/></i:policy>'
