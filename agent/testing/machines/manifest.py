@@ -8,6 +8,7 @@ from testing.machines.host import Host
 _VOLATILE = (
     "/dev", "/proc", "/run", "/sys", "/tmp", "/var/tmp", "/var/log", "/var/cache", "/root",
     "/var/lib/dpkg", "/var/lib/apt", "/var/lib/systemd", "/var/lib/libvirt/dnsmasq",
+    "/var/lib/libvirt/qemu/domain-*",  # of a guest that runs
     # shadow's and ldconfig's copies of the last version
     "/etc/group-", "/etc/gshadow-", "/etc/passwd-", "/etc/shadow-", "/etc/ld.so.cache",
 )  # fmt: skip
@@ -27,7 +28,7 @@ _UNITS = """
 
 def manifest(machine: Host) -> list[str]:
     """Return a line for each file with its owner, mode and content, each user, group and unit."""
-    pruned = " -o ".join(f"-path {path}" for path in _VOLATILE)
+    pruned = " -o ".join(f"-path '{path}'" for path in _VOLATILE)
     lines = machine.sh(_FILES.format(pruned=pruned)).splitlines()
     for database in ("passwd", "group"):
         lines += [f"{database} {line}" for line in machine.run("getent", database).splitlines()]
