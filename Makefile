@@ -3,7 +3,7 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
-.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos test fuzz test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos fleet test fuzz test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -28,6 +28,9 @@ demo-verdicts: setup ## Show that the demo's verdict is about iokeel, not the ma
 
 chaos: setup ## Break a host at random, and watch limits hold (SECONDS=120 SEED= MODE=exact BROKEN=1)
 	$(RUN) benchmarks.chaos.run
+
+fleet: setup ## Break a fleet of four hosts at random, and watch a tenant's limit hold (SECONDS=300 SEED=)
+	$(RUN) benchmarks.fleet.run
 
 test: setup ## Run all tests: units, edges, real libvirt and QEMU
 	cd agent && ../$(BIN)/python -m pytest --numprocesses 3 --max-worker-restart 0 -m "not booted" \

@@ -99,10 +99,14 @@ def free_port() -> int:
 
 
 def start_qemu(folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
-    """Start a QEMU with two drives and no guest; return it and its QMP socket."""
+    """Start a QEMU with two drives and no guest; return it and its QMP socket.
+
+    It serves another client at `watch.sock` beside that.
+    """
     path = folder / "qmp.sock"
     words = ["-S", "-display", "none", "-nodefaults", "-machine", "q35,accel=tcg", "-m", "16"]
-    words += ["-qmp", f"unix:{path},server=on,wait=off"]
+    for socket_path in (path, path.with_name("watch.sock")):
+        words += ["-qmp", f"unix:{socket_path},server=on,wait=off"]
     for target in ("vda", "vdb"):
         (folder / target).write_bytes(bytes(1 << 20))
         words += ["-drive", f"if=none,id=d-{target},format=raw,file={folder / target}"]

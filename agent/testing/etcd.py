@@ -59,12 +59,13 @@ class Certificates:
 
 @dataclass
 class Member:
-    """A member of a cluster."""
+    """A member of a cluster. inside: the words before its command, to run it elsewhere."""
 
     name: str
     url: str
     peer_url: str
     data: Path
+    inside: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
 
     def stop(self) -> None:
@@ -87,21 +88,27 @@ class Member:
 
 @dataclass
 class Etcd:
-    """A cluster. options: more of etcd's own."""
+    """A cluster. options: more of etcd's own.
+
+    places: the address of each member, and the words before its command; () for loopback. inside:
+    the words before etcdctl.
+    """
 
     folder: Path
     size: int = 1
     tls: Certificates | None = None
     options: tuple[str, ...] = ()
+    places: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    inside: tuple[str, ...] = ()
     members: list[Member] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         scheme = "https" if self.tls is not None else "http"
         for number in range(self.size):
             name = f"m{number}"
-            url = f"{scheme}://127.0.0.1:{free_port()}"
-            peer = f"http://127.0.0.1:{free_port()}"
-            self.members.append(Member(name, url, peer, self.folder / name))
+            address, inside = self.places[number] if self.places else ("127.0.0.1", ())
+            url, peer = f"{scheme}://{address}:{free_port()}", f"http://{address}:{free_port()}"
+            self.members.append(Member(name, url, peer, self.folder / name, inside))
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -121,6 +128,7 @@ class Etcd:
             tls = (*tls, f"--trusted-ca-file={self.tls.ca}")
         member.process = subprocess.Popen(
             [
+                *member.inside,
                 "etcd",
                 f"--name={member.name}",
                 f"--data-dir={member.data}",
@@ -157,6 +165,7 @@ class Etcd:
             tls = (f"--cacert={self.tls.ca}", f"--cert={certificate}", f"--key={key}")
         done = subprocess.run(
             [
+                *self.inside,
                 *(
                     "etcdctl",
                     f"--endpoints={','.join(urls)}",

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iokeel.config.reload import carried_over
 from iokeel.config.settings import Config
@@ -19,7 +19,10 @@ from iokeel.core.decide import decide, static_limits
 from iokeel.core.drive.retune import LOOK_AGAIN_S
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
+from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
+from iokeel.core.sharing.tenant_part import with_outcome
+from iokeel.core.sharing.tenant_sums import TenantSums, by_tenant, tenant_sums
 from iokeel.core.state import NEW, DriveState, Pricing, State
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
@@ -34,6 +37,9 @@ from iokeel.report.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, series_values, snapshot_of
 from iokeel.state_store import StateStore
 
+if TYPE_CHECKING:  # without [fleet], nothing of it is imported
+    from iokeel.fleet.member import Member
+
 log = logging.getLogger(__name__)
 
 _SET_TIMEOUT_S = 5.0
@@ -47,7 +53,7 @@ _BOUND_AGAIN_S = 10
 class Agent:
     """The running agent: its sources, the law's state, and its errors.
 
-    on_tick: called after each tick.
+    on_tick: called after each tick. fleet: None without [fleet].
     """
 
     config: Config
@@ -57,6 +63,7 @@ class Agent:
     state: State = field(default_factory=State)
     storages: DriveStorages = field(init=False)
     cgroups: Cgroups | None = None
+    fleet: Member | None = None
     releasing: bool = False  # as if no VM had a policy
     on_tick: Callable[[], None] = lambda: None
     outcomes: Outcomes = field(init=False)
@@ -71,6 +78,7 @@ class Agent:
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stopping: bool = False
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
+    _of_tenants: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.storages = DriveStorages(self.config.storages)
@@ -91,6 +99,8 @@ class Agent:
             errors.update(source.errors)
         if self.cgroups is not None:
             errors.update(self.cgroups.errors)
+        if self.fleet is not None:
+            errors["fleet"] += self.fleet.errors
         known = Known(
             self.state,
             self.vms(),
@@ -100,6 +110,7 @@ class Agent:
             errors,
             sum(source.reconnects for source in self.sources),
             self.config.gone,
+            self.fleet.snapshot() if self.fleet is not None else None,
         )
         return snapshot_of(known, domains)
 
@@ -123,6 +134,9 @@ class Agent:
             )
             await stack.enter_async_context(serve(api, self.config.agent))
             followers = [asyncio.create_task(source.run()) for source in self.sources]
+            if self.fleet is not None:
+                self.fleet.on_change = self._on_granted
+                followers.append(asyncio.create_task(self.fleet.run()))
             watcher = asyncio.create_task(self._look_at_changes())
             try:
                 await self._tick_forever([*followers, watcher])
@@ -186,9 +200,12 @@ class Agent:
                 partial=domains is not None,
                 storages=self._storages_seen(drives.values()) if domains is None else {},
                 unread=[] if domains is not None else self._unread(drives),
+                granted=self._granted(drives.values()),
             )
             before = self.state
             self.state, orders = decide(before, seen, now_ns)
+            # Before anything else is waited for, so that what was decided counts as held at once.
+            self._tell_fleet(complete=domains is None and self._unread_vms() == set())
             self.metrics.errors["internal"] += self._notices.tell(self.state)
             self.metrics.errors["config"] += self._notices.tell_gone(self.state)
             self._moved = self._moved or bool(orders)
@@ -208,6 +225,30 @@ class Agent:
                 self._send(order)
         if self.state.suspects:
             self.spawn(self._look_again({drive.domain for drive in self.state.suspects}))
+
+    # The fleet
+
+    def sums(self, tenant: str) -> TenantSums:
+        """Return what a tenant's drives here ask of the fleet, and what they are held to."""
+        return tenant_sums(self._of_tenants.get(tenant, ()))
+
+    def _granted(self, drives: Iterable[DriveSeen]) -> Mapping[str, TenantPolicy]:
+        """Return what the fleet lets tenants do on this host now."""
+        if self.fleet is None:
+            return {}
+        here = {drive.tenant for drive in drives if drive.tenant is not None}
+        return self.fleet.granted(here | self._of_tenants.keys())
+
+    def _tell_fleet(self, *, complete: bool) -> None:
+        if self.fleet is not None:
+            self._of_tenants = by_tenant(self.state.drives)
+            self.fleet.looked(self._of_tenants, complete=complete)
+
+    def _on_granted(self, tenant: str) -> None:
+        """Look again soon: the fleet grants a tenant more or less than before."""
+        domains = {drive.domain for drive, _ in self._of_tenants.get(tenant, ())}
+        if domains:
+            self.spawn(self._look_again(domains))
 
     # The cgroups beneath
 
@@ -366,6 +407,9 @@ class Agent:
             return False
         else:
             self.outcomes.succeeded(order)
+            if self.fleet is not None:
+                self.state = with_outcome(self.state, order)
+                self._tell_fleet(complete=False)
             return True
         finally:
             self.outcomes.ended(order.drive)
@@ -393,6 +437,8 @@ class Agent:
             await self.save({**self.state.drives, **left}, whole=True)
             if self.cgroups is not None:
                 await asyncio.to_thread(self.cgroups.restore)
+        if self.fleet is not None:
+            await self.fleet.stop()
         log.info("stopped: %d drives are at their policies' static limits", len(left))
         if lost:
             log.warning("%d drives couldn't be set, and keep the limits that they have", lost)

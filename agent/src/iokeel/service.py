@@ -39,6 +39,14 @@ def sources_of(config: Config, store: StateStore) -> list[Source]:
     return sources
 
 
+def join_fleet(agent: Agent) -> None:
+    """Make an agent a member of the fleet, if it is configured. Raises IokeelError."""
+    if (config := agent.config).fleet is not None:
+        from iokeel.fleet.member import Member
+
+        agent.fleet = Member(config.fleet, config.agent.state_dir, agent.sums)
+
+
 async def run_agent(config: Config, read: Callable[[], Config]) -> None:
     """Run an agent until SIGTERM or SIGINT, which stop it cleanly. SIGHUP reads the configuration.
 
@@ -50,6 +58,7 @@ async def run_agent(config: Config, read: Callable[[], Config]) -> None:
     with store.lock():
         config = store.keep_tables(config)
         agent = Agent(config, sources_of(config, store), store, Metrics(), cgroups=Cgroups(store))
+        join_fleet(agent)
         service = Service(agent, read)
         task = asyncio.create_task(agent.run())
 

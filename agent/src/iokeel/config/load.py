@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
@@ -14,6 +15,7 @@ from iokeel.config.settings import (
     AgentConfig,
     CgroupConfig,
     Config,
+    FleetConfig,
     HookConfig,
     LibvirtConfig,
     StorageConfig,
@@ -48,6 +50,9 @@ from iokeel.errors import ConfigError, CurveError, PolicyError
 from iokeel.words.quoting import shown, shown_path
 
 T = TypeVar("T")
+
+# A tick, and the time in which QEMUs take limits, have to fit in GUARD_S (core/fleet/host.py).
+_MOST_FLEET_TICK_S = 2.0
 
 
 def load(path: Path | None = None, *, default_missing: bool = False) -> Config:
@@ -103,6 +108,7 @@ def parse(data: bytes, file: str) -> Config:
         vms,
         dict(storages_of(raw, model, file)),
         _cgroup(raw.cgroup),
+        _fleet(raw, file),
         {kind: values[kind] for kind in ("tenants", "storage") if kind in values},
     )
 
@@ -144,6 +150,39 @@ def _hook(table: HookTable) -> HookConfig:
 def _cgroup(table: CgroupTable) -> CgroupConfig:
     default = CgroupConfig()
     return CgroupConfig(_or(table.enabled, default.enabled), _or(table.margin, default.margin))
+
+
+def _fleet(raw: Root, file: str) -> FleetConfig | None:
+    """Return [fleet]; None if it isn't written."""
+    table = raw.fleet
+    if table is None:
+        return None
+    from iokeel.fleet.access import DEFAULT_PREFIX, Access
+
+    where = f"{file}, [fleet]"
+    host = table.host or socket.gethostname()
+    if table.host is None and (not host or host.startswith("localhost")):
+        raise ConfigError(
+            f"{where} host", "is missing, and this machine has no host name", "name it: host ="
+        )
+    if (tick_s := raw.agent.tick_seconds) is not None and tick_s > _MOST_FLEET_TICK_S:
+        what = f"is {tick_s:g}, but a host of the fleet has to lower limits soon"
+        raise ConfigError(
+            f"{file}, [agent] tick_seconds", what, f"give at most {_MOST_FLEET_TICK_S:g}"
+        )
+    try:
+        access = Access(
+            tuple(table.etcd),
+            table.ca,
+            table.certificate,
+            table.key,
+            table.user,
+            table.password_file,
+            _or(table.prefix, DEFAULT_PREFIX),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{file}, {error.where}", error.what, error.mend) from None
+    return FleetConfig(access, host)
 
 
 def _tenant(table: TenantTable) -> TenantPolicy:

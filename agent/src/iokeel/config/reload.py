@@ -12,8 +12,8 @@ from iokeel.core.state import Pricing, State
 def for_running(old: Config, new: Config) -> tuple[Config, list[str]]:
     """Return a new configuration for an agent that runs with an old one.
 
-    Sockets, ports, folders, the tick and libvirt's connection stay the old ones. The keys of those
-    that differ are returned too: they wait for a restart.
+    Sockets, ports, folders, the tick, libvirt's connection and the fleet stay the old ones. The
+    keys of those that differ are returned too: they wait for a restart.
     """
     agent = replace(old.agent, log_level=new.agent.log_level)
     waiting = [
@@ -25,7 +25,9 @@ def for_running(old: Config, new: Config) -> tuple[Config, list[str]]:
         for field in fields(kept)
         if getattr(kept, field.name) != getattr(wanted, field.name)
     ]
-    return replace(new, agent=agent, libvirt=old.libvirt), waiting
+    if new.fleet != old.fleet:
+        waiting.append("[fleet]")
+    return replace(new, agent=agent, libvirt=old.libvirt, fleet=old.fleet), waiting
 
 
 def carried_over(state: State, old: Config, new: Config) -> State:

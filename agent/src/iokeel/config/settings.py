@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
 from iokeel.errors import IokeelError
+
+if TYPE_CHECKING:  # without [fleet], nothing of it is imported
+    from iokeel.fleet.access import Access
 
 
 class Address(NamedTuple):
@@ -93,8 +96,16 @@ class CgroupConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetConfig:
+    """[fleet]: how etcd is reached, and this host's name in the fleet."""
+
+    access: Access
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
-    """The whole configuration. classes: the built-in ones too.
+    """The whole configuration. classes: the built-in ones too. fleet: None if there is no [fleet].
 
     tables: the tables of tenants and storages as they are written, by kind ("tenants", "storage")
     and name. gone: those that it lacks, whose last good ones are in force, with their errors.
@@ -109,5 +120,6 @@ class Config:
     vms: tuple[VmConfig, ...] = ()
     storages: Mapping[StorageId, StorageConfig] = field(default_factory=dict)
     cgroup: CgroupConfig = CgroupConfig()
+    fleet: FleetConfig | None = None
     tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)

@@ -107,6 +107,19 @@ class CgroupTable(Table):
     margin: Annotated[float, Field(ge=1, le=100)] | None = None
 
 
+class FleetTable(Table):
+    """[fleet]."""
+
+    etcd: list[str]
+    host: Name | None = None
+    prefix: str | None = None
+    ca: AbsolutePath | None = None
+    certificate: AbsolutePath | None = None
+    key: AbsolutePath | None = None
+    user: str | None = None
+    password_file: AbsolutePath | None = None
+
+
 class VmTable(Table):
     """[[vm]]."""
 
@@ -132,4 +145,5 @@ class Root(Table):
     tenants: dict[Name, TenantTable] = {}
     storage: dict[Name, StorageTable] = {}
     cgroup: CgroupTable = CgroupTable()
+    fleet: FleetTable | None = None
     vm: list[VmTable] = []

@@ -12,6 +12,7 @@ from iokeel.config.tables import (
     ClassTable,
     CurveTable,
     DriveTable,
+    FleetTable,
     HookTable,
     LibvirtTable,
     Root,
@@ -32,7 +33,8 @@ _TYPES = {
     "int_type": ("not a whole number", "write it like 500, without quotes or fraction"),
     "list_type": (
         "not a list",
-        'write a curve as [[size, cost], ...], drives as ["VM/DRIVE", ...], and [[vm]] for each VM',
+        'write a curve as [[size, cost], ...], drives as ["VM/DRIVE", ...], etcd as ["URL", ...],'
+        " and [[vm]] for each VM",
     ),
     "model_type": ("not a table", "write it as a [table] of its own"),
     "string_type": ("not a text", "write it in quotes"),
@@ -115,6 +117,8 @@ def _known(table: Sequence[int | str]) -> list[str]:
             model = StorageTable
         case ["cgroup"]:
             model = CgroupTable
+        case ["fleet"]:
+            model = FleetTable
         case ["agent"]:
             model = AgentTable
         case ["libvirt"]:

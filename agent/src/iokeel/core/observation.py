@@ -9,7 +9,7 @@ from typing import NamedTuple
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DrivePolicy, UnknownPolicy, VmPolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy, UnknownPolicy, VmPolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 
 
@@ -47,10 +47,12 @@ class Observation:
 
     partial: other VMs exist that are not looked at this time. storages: by name, those that
     drives are on; empty in a partial snapshot. unread: drives that are not seen, but may be there:
-    their VM can't be read now.
+    their VM can't be read now. granted: the tenants of the fleet, and what they may do on this host
+    now; one without a limit there keeps what it has, and nothing is raised.
     """
 
     drives: Mapping[DriveId, DriveSeen]
     partial: bool = False
     storages: Mapping[str, StorageSeen] = field(default_factory=dict)
     unread: Collection[DriveId] = ()
+    granted: Mapping[str, TenantPolicy] = field(default_factory=dict)

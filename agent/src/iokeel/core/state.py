@@ -100,6 +100,19 @@ class VmPart(NamedTuple):
         return burst if burst is not None else self.policy.limit
 
 
+class TenantPart(NamedTuple):
+    """A drive's part of what the fleet lets its tenant do here (sharing/tenant_part.py).
+
+    part: as it was divided. most: the part of it that no other drive may still be held to. held:
+    the most that its QEMU may be held to now; inf if that has no end. All are for both budgets
+    together, if reads and writes have one each.
+    """
+
+    part: int
+    most: int
+    held: float
+
+
 class Pricing(NamedTuple):
     """The rate and mix that a drive's limits are made for.
 
@@ -180,7 +193,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     """The law's memory of a drive.
 
     storage: the last one known; None if it never was. share: None if nothing is divided that the
-    drive has a part in.
+    drive has a part in. part: None if its tenant isn't the fleet's.
     """
 
     policy: DrivePolicy | None = None
@@ -195,6 +208,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     finding: Finding = Finding()
     sent: Sent = Sent()
     vm: VmPart | None = None
+    part: TenantPart | None = None
 
     def with_sent(self, limits: ThrottleLimits) -> DriveState:
         """Return the state with other limits as those that were sent last."""
@@ -221,8 +235,13 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
             return None
         return self.each_budget(vm.policy.limit if vm.most is None else vm.most)
 
+    @property
+    def tenant_most(self) -> int | None:
+        """The rate that the fleet allows it; with separate budgets, for each of the two."""
+        return None if self.part is None else self.each_budget(self.part.most)
+
     def each_budget(self, part: int) -> int:
-        """Return a part of its VM's limit; with separate budgets, for each of the two."""
+        """Return a part of its VM's or tenant's limit; with separate budgets, for each of both."""
         separate = self.policy is not None and self.policy.separate_budgets
         return max(1, part // 2) if separate else part
 
@@ -235,6 +254,8 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
             bounds.append(ceiling)
         if vm_most is not None:
             bounds.append(vm_most)
+        if (tenant_most := self.tenant_most) is not None:
+            bounds.append(tenant_most)
         if share is not None and share is not NOT_DIVIDED:
             bounds.append(share.most)
         return min(bounds, default=None)
@@ -309,7 +330,8 @@ class State:
 
     tenants: the policies of tenants that have one. suspects: drives that need a second look,
     LOOK_AGAIN_S from now (drive/retune.py). failures: errors of the law itself in the last
-    decision, by drive; under None, one of the division among all drives.
+    decision, by drive; under None, one of the division among all drives. has_parts: some tenants
+    are the fleet's.
     """
 
     model: CostModel = DEFAULT_MODEL
@@ -318,3 +340,4 @@ class State:
     storages: Mapping[str, StorageState] = field(default_factory=dict)
     suspects: tuple[DriveId, ...] = ()
     failures: Mapping[DriveId | None, Exception] = field(default_factory=dict)
+    has_parts: bool = False

@@ -7,6 +7,7 @@ PREFIX/ledgers/KIND/NAME               its ledger
 PREFIX/stamps/KIND/NAME                the ledger's stamp, always written with it
 PREFIX/leaders/KIND/NAME               the host that coordinates it, under that host's lease
 PREFIX/claims/KIND/NAME/HOST           a host's claim on it, under the host's lease
+PREFIX/history/NUMBER                  a change that an operator made, the oldest first
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class Keys:
         self.format = f"{prefix}format"
         self.hosts = f"{prefix}hosts/"
         self.ledgers = f"{prefix}ledgers/"
+        self.stamps = f"{prefix}stamps/"
+        self.leaders = f"{prefix}leaders/"
+        self.history = f"{prefix}history/"
 
     def host(self, name: str) -> str:
         return self.hosts + _quoted(name)
@@ -56,10 +60,10 @@ class Keys:
         return self.ledgers + _path(budget)
 
     def stamp(self, budget: BudgetId) -> str:
-        return f"{self.prefix}stamps/{_path(budget)}"
+        return self.stamps + _path(budget)
 
     def leader(self, budget: BudgetId) -> str:
-        return f"{self.prefix}leaders/{_path(budget)}"
+        return self.leaders + _path(budget)
 
     def claims(self, budget: BudgetId) -> str:
         """Return the prefix of all claims on a budget."""

@@ -11,12 +11,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import HostClaim
 from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_word
-from iokeel.core.fleet.host import TERM_S, Answer, Part, allowance, applied, heard
-from iokeel.core.fleet.ledger import Ledger, Word, recovered
+from iokeel.core.fleet.host import TERM_S, Answer, Part, allowance, applied, entry_of, heard
+from iokeel.core.fleet.ledger import Entry, Ledger, Word, recovered
 from iokeel.errors import ConnectionLost, FleetRefused
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId
@@ -40,12 +41,26 @@ class Demand:
     most: int = 0
 
 
+class Holding(NamedTuple):
+    """A host at one moment.
+
+    held: the most that its QEMUs may be held to, with all limits that are on their way. kept: the
+    same without those that have no limits yet.
+    """
+
+    demand: Demand
+    held: int
+    kept: int
+
+
 class Participant:
     """A host's part in one budget.
 
     keep: writes a ledger to the disk, so that a later process of the agent has it after any crash.
     part: as an earlier process left it: with the ledger that was kept, or with `before` if there is
-    none. view: the last one; None until the first step has succeeded.
+    none. look: returns what the host asks for and is held to at that moment: limits that are
+    decided on later go by a ledger that was heard before. view: the last one; None until the first
+    step has succeeded.
     """
 
     def __init__(
@@ -54,12 +69,14 @@ class Participant:
         budget: BudgetId,
         keep: Callable[[Ledger], Awaitable[None]],
         part: Part,
+        look: Callable[[], Holding],
     ) -> None:
         self.budget = budget
         self.part = part
         self.view: View | None = None
         self._store = store
         self._keep = keep
+        self._look = look
         self._tenure: Tenure | None = None
         self._told: tuple[int, HostClaim] | None = None
         self._leaderless_ns: int | None = None
@@ -70,33 +87,46 @@ class Participant:
         return allowance(self.part, self._store.me, now_ns())
 
     @property
+    def entry(self) -> Entry | None:
+        """This host's entry in the ledger that it knows; None if it has none."""
+        return entry_of(self.part, self._store.me)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a step would tell something new."""
+        if self._told is None or self._told[0] != self._store.lease:
+            return True
+        return not is_old(self._told[1], self._new_claim())
+
+    @property
     def coordinates(self) -> bool:
         """Whether this host coordinated the budget at the last step."""
         return self.view is not None and self.view.leader == self._store.me.name
 
-    async def step(self, demand: Demand, held: int) -> None:
+    async def step(self) -> None:
         """Take in what is in etcd, and do this host's part.
 
-        held: the most that its QEMUs may be held to, with all limits that are on their way. Raises
-        ConnectionLost, NewerSchema or FleetRefused; another step may be taken at any time.
+        Raises ConnectionLost, NewerSchema, FleetRefused, or what `keep` raises; another step may be
+        taken at any time.
         """
         view = await self._store.view(self.budget)
-        if not await self._hear(view.ledger, view.asked_ns, held):
+        if not await self._hear(view.ledger, view.asked_ns):
             await self._recover(view)
             return
         self.view = view
-        await self._claim(demand, held)
+        await self._claim()
         if view.budget is None:
             return
         if view.leader == self._store.me.name:
-            await self._coordinate(view, held)
+            await self._coordinate(view)
         else:
             self._tenure = None
             await self._campaign(view)
 
-    async def _hear(self, ledger: Ledger | None, asked_ns: int | None, held: int) -> bool:
+    async def _hear(self, ledger: Ledger | None, asked_ns: int | None) -> bool:
         """Go by a ledger once it is on disk. Return False if it isn't what was there."""
-        part, answer = heard(self.part, self._store.me, ledger, asked_ns, now_ns(), held)
+        kept = self._look().kept
+        part, answer = heard(self.part, self._store.me, ledger, asked_ns, now_ns(), kept)
         if part.ledger is not None and part.ledger is not self.part.ledger:
             if self.part.ledger is None or part.ledger.stamp != self.part.ledger.stamp:
                 await self._keep(part.ledger)
@@ -110,12 +140,24 @@ class Participant:
             merged = recovered(view.ledger, self.part.ledger, fresh_epoch())
             await self._store.replace(self.budget, view, merged, as_leader=False)
 
-    async def _claim(self, demand: Demand, held: int) -> None:
+    async def leave(self) -> None:
+        """Take the claim back, and give the office up."""
+        if self.coordinates:
+            await self._store.resign(self.budget)
+        await self._store.claim({self.budget: None})
+        self._told = None
+
+    async def _claim(self) -> None:
         """Make this host's claim, if there is something new in it."""
-        me, lease = self._store.me, self._store.lease
-        if lease is None:
-            return
-        claim = HostClaim(
+        lease = self._store.lease
+        if lease is not None and self.has_news:
+            claim = self._new_claim()
+            if await self._store.claim({self.budget: claim}):
+                self._told = lease, claim
+
+    def _new_claim(self) -> HostClaim:
+        me, (demand, held, _) = self._store.me, self._look()
+        return HostClaim(
             me.instance,
             demand.reservation,
             demand.weight,
@@ -124,12 +166,8 @@ class Participant:
             held,
             applied(self.part, me, held),
         )
-        if self._told is not None and self._told[0] == lease and is_old(self._told[1], claim):
-            return
-        if await self._store.claim({self.budget: claim}):
-            self._told = lease, claim
 
-    async def _coordinate(self, view: View, held: int) -> None:
+    async def _coordinate(self, view: View) -> None:
         assert view.budget is not None
         now = now_ns()
         tenure = in_office(self._tenure, view.ledger, fresh_epoch(), view.asked_ns, now)
@@ -137,7 +175,7 @@ class Participant:
         if ledger is not view.ledger:
             self._tenure = None  # unless it is known what became of the write
             if await self._store.replace(self.budget, view, ledger, as_leader=True):
-                await self._hear(ledger, None, held)
+                await self._hear(ledger, None)
         self._tenure = tenure
 
     async def _campaign(self, view: View) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from iokeel.core.fleet.claims import Budget, HostClaim
+from iokeel.core.fleet.claims import EVEN_RATIO, Budget, HostClaim
 from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp, Word
 from iokeel.core.policy import MOST_IOPS, MOST_WEIGHT
 from iokeel.errors import FleetRefused, NewerSchema
@@ -23,6 +23,7 @@ VERSION = 1
 _MOST = 2**53
 _Iops = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 _Number = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+_Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
@@ -51,10 +52,20 @@ class LeaderRecord(Record, kw_only=True):
 
 
 class BudgetRecord(Record, kw_only=True):
-    """A budget as an operator has set it."""
+    """A budget as an operator has set it. amount: None if it was removed on purpose."""
 
-    amount: Annotated[int, msgspec.Meta(ge=1, le=MOST_IOPS)]
-    even_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    amount: Annotated[int, msgspec.Meta(ge=1, le=MOST_IOPS)] | None
+    even_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = EVEN_RATIO
+    reservation: Annotated[int, msgspec.Meta(ge=0, le=MOST_IOPS)] = 0
+    weight: Annotated[int, msgspec.Meta(ge=1, le=MOST_WEIGHT)] = 100
+
+
+class ChangeRecord(Record, kw_only=True):
+    """A change that an operator made. at: by the operator's wall clock, ISO 8601."""
+
+    at: _Text
+    by: _Text
+    what: _Text
 
 
 class _StampRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -192,15 +203,20 @@ def claim_value(claim: HostClaim) -> bytes:
     )
 
 
-def budget_of(key: str, raw: bytes) -> Budget:
-    """Return a budget. Raises NewerSchema or FleetRefused."""
-    record = decoded(BudgetRecord, key, raw)
-    return Budget(record.amount, record.even_ratio)
+def budget_of(key: str, raw: bytes) -> Budget | None:
+    """Return a budget, or None if it was removed. Raises NewerSchema or FleetRefused."""
+    r = decoded(BudgetRecord, key, raw)
+    return None if r.amount is None else Budget(r.amount, r.even_ratio, r.reservation, r.weight)
 
 
-def budget_value(budget: Budget) -> bytes:
-    """Return a budget as a value."""
-    return encoded(BudgetRecord(amount=budget.amount, even_ratio=budget.even_ratio))
+def budget_value(budget: Budget | None) -> bytes:
+    """Return a budget as a value; None: one that is removed."""
+    if budget is None:
+        return encoded(BudgetRecord(amount=None))
+    amount, even_ratio, reservation, weight = budget
+    return encoded(
+        BudgetRecord(amount=amount, even_ratio=even_ratio, reservation=reservation, weight=weight)
+    )
 
 
 def _stamp_of(record: _StampRecord) -> Stamp:

@@ -70,10 +70,11 @@ class FleetStore:
         self.lease: int | None = None
         self._value = encoded(HostRecord(instance=me.instance))
 
-    async def open(self) -> None:
-        """See that the prefix holds a fleet, or nothing yet.
+    async def open(self, *, create: bool = True) -> None:
+        """See that the prefix holds a fleet, or nothing yet, and then make it one.
 
-        Raises ConnectionLost, NewerSchema, or FleetRefused if it holds something else.
+        create: if it is False, there has to be a fleet. Raises ConnectionLost, NewerSchema, or
+        FleetRefused if the prefix holds something else.
         """
         key, prefix = self.keys.format, self.keys.prefix
         found = await self.etcd.read([key], [prefix])
@@ -83,6 +84,12 @@ class FleetStore:
                     f"etcd {prefix}",
                     f"holds something else, such as {shown_path(min(found.values))}",
                     "give [fleet] a prefix of its own",
+                )
+            if not create:
+                raise FleetRefused(
+                    f"etcd {prefix}",
+                    "holds no fleet yet",
+                    "see [fleet] prefix, or begin with `iokeel fleet tenant set`",
                 )
             await self.etcd.write([Is(key, None)], [Put(key, encoded(Format()))])
             found = await self.etcd.read([key])
@@ -199,11 +206,20 @@ class FleetStore:
             ],
         )
 
-    async def budgets(self, kind: Kind) -> dict[str, Budget]:
-        """Return all budgets of a kind, by name."""
-        found = await self.etcd.read([], [self.keys.budgets(kind)])
-        return {last_part(key): budget_of(key, raw) for key, raw in found.values.items()}
+    async def budgets(self, kind: Kind) -> dict[str, Budget | FleetRefused | None]:
+        """Return all budgets of a kind by name: None for one that was removed on purpose.
 
-    async def set_budget(self, budget: BudgetId, figures: Budget) -> None:
-        """Set a budget."""
+        One that can't be used is the error.
+        """
+        found = await self.etcd.read([], [self.keys.budgets(kind)])
+        budgets: dict[str, Budget | FleetRefused | None] = {}
+        for key, raw in found.values.items():
+            try:
+                budgets[last_part(key)] = budget_of(key, raw)
+            except FleetRefused as error:
+                budgets[last_part(key)] = error
+        return budgets
+
+    async def set_budget(self, budget: BudgetId, figures: Budget | None) -> None:
+        """Set a budget; None removes it."""
         await self.etcd.write([], [Put(self.keys.budget(budget), budget_value(figures))])

@@ -7,14 +7,17 @@ None, and the follower reads all that it needs *after* that. It is the same afte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from types import TracebackType
+from typing import Self
 
 import aiohttp
 import msgspec
 
-from iokeel.errors import ConnectionLost
+from iokeel.errors import ConnectionLost, IokeelError
 from iokeel.fleet.etcd import MOST_REPLY_BYTES, Etcd, lost, not_etcd
 from iokeel.fleet.messages import WatchReply, WatchResult, key_of, keys_from, value_of
+from iokeel.hypervisors.backoff import delays
 from iokeel.words.quoting import shown
 
 _REPLY = msgspec.json.Decoder(WatchReply, strict=False)
@@ -99,3 +102,46 @@ def _result(url: str, line: bytes) -> WatchResult:
         why = result.cancel_reason or f"compacted at {result.compact_revision}"
         raise ConnectionLost(url, f"etcd ends the watch: {shown(why)}")
     return result
+
+
+class Watches:
+    """Follows some prefixes, each again whenever that has failed. An asynchronous context manager.
+
+    changed: called with a prefix and the keys below it that have changed; None: any may have.
+    """
+
+    def __init__(self, etcd: Etcd, changed: Callable[[str, Collection[str] | None], None]) -> None:
+        self._etcd = etcd
+        self._changed = changed
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        tasks = [*self._tasks.values()]
+        self.follow(())
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def follow(self, prefixes: Collection[str]) -> None:
+        """Follow these prefixes, and no others."""
+        for prefix in self._tasks.keys() - set(prefixes):
+            self._tasks.pop(prefix).cancel()
+        for prefix in set(prefixes) - self._tasks.keys():
+            self._tasks[prefix] = asyncio.create_task(self._keep_following(prefix))
+
+    async def _keep_following(self, prefix: str) -> None:
+        waits = delays()
+        while True:
+            try:
+                async for found in changes(self._etcd, prefix):
+                    waits = delays()
+                    self._changed(prefix, found)
+            except IokeelError:
+                pass  # the caller's own questions meet the same, and tell it
+            await asyncio.sleep(next(waits))

@@ -10,6 +10,7 @@ from iokeel.core.drive.envelope import OVERSHOOT_RATIO
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.state import Share
+from iokeel.report.fleet_snapshot import FleetSnapshot
 from iokeel.report.snapshot import (
     DirectionSnapshot,
     DriveSnapshot,
@@ -33,6 +34,7 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
         lines.append(f"The domain's policy has an error: {vm.policy_error}.")
     lines += [*_policy(drive), *_vm_policy(vm), *_rates(drive), *_shares(drive, storage)]
     lines += _vm_part(vm, drive)
+    lines += _fleet(snapshot.fleet, vm.tenant, drive)
     if drive.policy is not None and drive.mode is not None:
         lines += [*_allowance(drive), *_limits(drive, storage)]
     if vm.cgroup:
@@ -78,6 +80,32 @@ def _vm_part(vm: VmSnapshot, drive: DriveSnapshot) -> Iterator[str]:
         yield f"{vm.name} has {vm.credit_s:.0f} s of burst credit; its burst is {state}."
     whole = "burst" if vm.burst_open else "limit"
     yield f"The drive's part of the {whole} of {vm.name} is {iops(drive.vm_iops)}."
+
+
+def _fleet(fleet: FleetSnapshot | None, tenant: str | None, drive: DriveSnapshot) -> Iterator[str]:
+    """Yield what the fleet lets the drive's tenant do here, and who else has how much."""
+    if drive.tenant_iops is None or tenant is None:
+        return
+    known = fleet.tenants.get(tenant) if fleet is not None else None
+    if fleet is None or known is None or known.allowed_iops is None:
+        yield f"It isn't known yet what the fleet lets {tenant} do here, so nothing is raised."
+    else:
+        text = (
+            f"The fleet lets {tenant} do {iops(known.allowed_iops)} on this host of"
+            f" {iops(known.limit_iops)} over all; {iops(known.floor_iops)} of that is its floor."
+        )
+        others = [
+            f"{host} {iops(amount)}{', which is silent' if host in known.silent else ''}"
+            for host, amount in known.others.items()
+        ]
+        if others:
+            text += f" Others may do: {'; '.join(others)}."
+        yield text
+        if known.error is not None:
+            yield f"Error: {known.error}."
+    if fleet is not None and fleet.error is not None:
+        yield f"etcd can't be used: {fleet.error}."
+    yield f"The drive's part of that is {iops(drive.tenant_iops)}."
 
 
 def _rates(drive: DriveSnapshot) -> Iterator[str]:

@@ -17,6 +17,8 @@ from iokeel.report.metric_types import (
     of_direction,
     of_domain,
     of_drive,
+    of_fleet,
+    of_fleet_tenant,
     of_storage,
     of_throttle,
 )
@@ -308,6 +310,67 @@ METRICS = (
         "Requests that wait for the throttle now. Only if QEMU counts.",
         lambda t: t.waiting,
     ),
+    of_fleet(
+        "connected",
+        Kind.GAUGE,
+        "1 or 0",
+        "1 if etcd can be used, else 0. Only with [fleet], as all metrics of the fleet.",
+        lambda f: f.error is None,
+    ),
+    of_fleet(
+        "round_trips_total",
+        Kind.COUNTER,
+        "answers",
+        "Answers of etcd since the agent started.",
+        lambda f: f.trips,
+    ),
+    of_fleet(
+        "member_failures_total",
+        Kind.COUNTER,
+        "failures",
+        "How often a member of etcd failed, and another one was asked.",
+        lambda f: f.failures,
+    ),
+    of_fleet(
+        "coordinated_tenants",
+        Kind.GAUGE,
+        "tenants",
+        "Tenants whose limit this host divides among all hosts.",
+        lambda f: sum(known.coordinator == f.host for known in f.tenants.values()),
+    ),
+    of_fleet_tenant(
+        "limit_iops", _IOPS, "The tenant's limit over all hosts.", lambda t: t.limit_iops
+    ),
+    of_fleet_tenant(
+        "allowed_iops",
+        _IOPS,
+        "What the tenant's drives on this host may do now.",
+        lambda t: t.allowed_iops,
+    ),
+    of_fleet_tenant(
+        "floor_iops",
+        _IOPS,
+        "What they may do if etcd can't be reached.",
+        lambda t: t.floor_iops,
+    ),
+    of_fleet_tenant(
+        "charged_iops",
+        _IOPS,
+        "What this host is charged of the limit, because its QEMUs may be held to that.",
+        lambda t: t.charged_iops,
+    ),
+    of_fleet_tenant(
+        "held_iops",
+        _IOPS,
+        "What the QEMUs here may be held to, orders on their way included.",
+        lambda t: t.held_iops,
+    ),
+    of_fleet_tenant(
+        "stale_seconds",
+        "seconds",
+        "Time since the tenant's ledger was read. From 11 s on, the host is at its floor.",
+        lambda t: t.stale_s,
+    ),
 )
 
 DESCRIPTIONS = (
@@ -325,6 +388,7 @@ ERROR_KINDS = {
     "config": "a tenant or storage has gone from the configuration and stays as it was",
     "connect": "libvirtd or a QMP socket can't be reached",
     "controller": "a VM's cgroup has no I/O controller",
+    "fleet": "etcd, or a tenant's data there, can't be used; the host goes down to its floor",
     "internal": "a fault of the agent's own: please report what its log says",
     "missing": "a QMP socket is not there",
     "permission": "the agent may not use a QMP socket or write a cgroup",

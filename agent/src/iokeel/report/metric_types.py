@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from iokeel.report.fleet_snapshot import FleetSnapshot, TenantInFleet
 from iokeel.report.snapshot import (
     DirectionSnapshot,
     DriveSnapshot,
@@ -68,6 +69,30 @@ def of_domain(
         return (((vm.name,), value(vm)) for vm in snapshot.vms.values())
 
     described = Description(f"iokeel_domain_{name}", Kind.GAUGE, unit, text, ("domain",))
+    return Metric(described, samples)
+
+
+def of_fleet(
+    name: str, kind: Kind, unit: str, text: str, value: Callable[[FleetSnapshot], float]
+) -> Metric:
+    """Return a metric of the agent's part in the fleet; without [fleet] it has no sample."""
+
+    def samples(snapshot: Snapshot) -> list[Sample]:
+        return [((), value(snapshot.fleet))] if snapshot.fleet is not None else []
+
+    return Metric(Description(f"iokeel_fleet_{name}", kind, unit, text), samples)
+
+
+def of_fleet_tenant(
+    name: str, unit: str, text: str, value: Callable[[TenantInFleet], float | None]
+) -> Metric:
+    """Return a gauge with a sample for each of the fleet's tenants that is on this host."""
+
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        tenants = snapshot.fleet.tenants if snapshot.fleet is not None else {}
+        return (((tenant,), value(known)) for tenant, known in tenants.items())
+
+    described = Description(f"iokeel_fleet_tenant_{name}", Kind.GAUGE, unit, text, ("tenant",))
     return Metric(described, samples)
 
 

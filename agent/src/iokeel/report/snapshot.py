@@ -31,6 +31,7 @@ from iokeel.core.state import (
 )
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
+from iokeel.report.fleet_snapshot import FleetSnapshot
 
 
 class ThrottleSnapshot(NamedTuple):
@@ -74,7 +75,8 @@ class DriveSnapshot(NamedTuple):
     """A drive. Rates are of the last interval, elapsed_s seconds long; None: not known.
 
     normalized_iops: its rate; allowed_iops: the rate it may have, None: nothing limits it. share:
-    of its storage or tenant's limit; vm_iops: its part of its VM's limit. mode:
+    of its storage or tenant's limit; vm_iops: its part of its VM's limit; tenant_iops: its part of
+    what the fleet lets its tenant do here. mode:
     "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits; None if
     it is not held. limits: those that the agent decided on limits_age_s ago for limits_reason;
     in_force: those that QEMU or libvirt last told of, None if they aren't known.
@@ -94,6 +96,7 @@ class DriveSnapshot(NamedTuple):
     allowed_iops: float | None
     share: Share | None
     vm_iops: float | None
+    tenant_iops: float | None
     mode: str | None
     limits: ThrottleLimits | None
     in_force: ThrottleLimits | None
@@ -170,12 +173,14 @@ class Snapshot:
 
     vms, storages: sorted by name; vms are all, or those that were asked for. errors: by kind, since
     the agent started. reconnects: connections to libvirtd or a QMP socket that were made again.
+    fleet: None without [fleet].
     """
 
     vms: Mapping[str, VmSnapshot]
     storages: Mapping[str, StorageSnapshot]
     errors: Mapping[str, int]
     reconnects: int
+    fleet: FleetSnapshot | None = None
 
 
 class TakeSnapshot(Protocol):
@@ -202,6 +207,7 @@ class Known:
     errors: Mapping[str, int]
     reconnects: int
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)
+    fleet: FleetSnapshot | None = None
 
     def error_of(self, drive: DriveId, state: DriveState) -> IokeelError | None:
         """Return what is wrong with a drive, if anything is."""
@@ -225,7 +231,7 @@ def snapshot_of(
         for name, vm in sorted(known.vms.items())
         if domains is None or name in domains
     }
-    return Snapshot(vms, _storages(known.state), known.errors, known.reconnects)
+    return Snapshot(vms, _storages(known.state), known.errors, known.reconnects, known.fleet)
 
 
 def series_values(state: State) -> list[float]:
@@ -281,6 +287,7 @@ def _drive(drive: DriveId, info: DriveInfo, known: Known, now_ns: int) -> DriveS
         allowed_iops=state.allowed,
         share=None if state.share is NOT_DIVIDED else state.share,
         vm_iops=state.vm_most,
+        tenant_iops=state.tenant_most,
         mode=mode,
         limits=sent.limits,
         in_force=info.in_force,

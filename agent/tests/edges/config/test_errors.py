@@ -37,8 +37,27 @@ MESSAGES = [
     ),
     (
         '["a b"]\nx = 1',
-        ", 'a b': not known; known: agent, cgroup, classes, curve, hook, libvirt, storage, "
+        ", 'a b': not known; known: agent, cgroup, classes, curve, fleet, hook, libvirt, storage, "
         "tenants, vm",
+    ),
+    # The fleet
+    ("[fleet]", ", [fleet] etcd: is missing; add it"),
+    (
+        "[fleet]\netcd = ['http://a:1']\nhots = 'a'",
+        ", [fleet] hots: not known; did you mean 'host'?",
+    ),
+    (
+        "[fleet]\netcd = ['etcd1']",
+        ", [fleet] etcd 'etcd1': is not a member's URL; write https://HOST:2379",
+    ),
+    (
+        "[fleet]\netcd = ['http://a:1']\nkey = '/k'",
+        ", [fleet] etcd: has certificates, but no https; write https://",
+    ),
+    (
+        "[fleet]\netcd = ['http://a:1']\nhost = 'a'\n[agent]\ntick_seconds = 5",
+        ", [agent] tick_seconds: is 5, but a host of the fleet has to lower limits soon; "
+        "give at most 2",
     ),
     # Wrong types
     ("agent = 1", ", agent: 1 is not a table; write it as a [table] of its own"),
@@ -83,7 +102,7 @@ MESSAGES = [
     (
         "[vm]\nname = 'a'",
         ", vm: {'name': 'a'} is not a list; write a curve as [[size, cost], ...], "
-        'drives as ["VM/DRIVE", ...], and [[vm]] for each VM',
+        'drives as ["VM/DRIVE", ...], etcd as ["URL", ...], and [[vm]] for each VM',
     ),
     ("vm = [5]", ", [[vm]] 1: 5 is not a table; write it as a [table] of its own"),
     (VM + "drives = 5", ", [[vm]] 1 drives: 5 is not a table; write it as a [table] of its own"),
@@ -208,7 +227,7 @@ MESSAGES = [
     (
         "[storage.a]\ndrives = 'db1/vda'",
         ", [storage.a] drives: 'db1/vda' is not a list; write a curve as [[size, cost], ...], "
-        'drives as ["VM/DRIVE", ...], and [[vm]] for each VM',
+        'drives as ["VM/DRIVE", ...], etcd as ["URL", ...], and [[vm]] for each VM',
     ),
     (
         "[storage.a]\ncurve_read = []",

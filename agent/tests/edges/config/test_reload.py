@@ -36,6 +36,9 @@ limit = 6
 capacity = 7
 [cgroup]
 margin = 2.0
+[fleet]
+etcd = ["http://127.0.0.1:2379"]
+host = "kvm7"
 [[vm]]
 name = "a"
 socket = "/a"
@@ -49,12 +52,14 @@ def test_every_setting_is_taken_over_or_said_to_wait() -> None:
     kept = {
         *(f"[agent] {field.name}" for field in fields(AgentConfig) if field.name != "log_level"),
         *(f"[libvirt] {field.name}" for field in fields(LibvirtConfig)),
+        "[fleet]",
     }
     assert {*waiting} == kept
     assert config.agent == replace(AgentConfig(), log_level="debug")
     assert config.libvirt == LibvirtConfig()
+    assert config.fleet is None
     for field in fields(Config):
-        if field.name not in ("agent", "libvirt"):
+        if field.name not in ("agent", "libvirt", "fleet"):
             assert getattr(config, field.name) == getattr(OTHER, field.name)
 
 

@@ -18,7 +18,7 @@ from iokeel.errors import IokeelError
 from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
-from iokeel.fleet.participant import Demand, Participant, say
+from iokeel.fleet.participant import Demand, Holding, Participant, say
 from iokeel.fleet.store import FleetStore
 from testing import etcd as real
 from testing.waiting import until
@@ -45,7 +45,13 @@ class Host:
     async def run(self) -> None:
         async with Etcd(Access(self.urls)) as etcd:
             store = FleetStore(etcd, Me(self.name, "i"))
-            self.participant = Participant(store, ACME, self._keep, Part(self.disk))
+            self.participant = Participant(
+                store,
+                ACME,
+                self._keep,
+                Part(self.disk),
+                lambda: Holding(self.demand, self.held, self.held),
+            )
             while True:
                 with contextlib.suppress(IokeelError):
                     await self._step(store)
@@ -56,7 +62,7 @@ class Host:
         if not await store.stay():
             await store.open()
             await store.sign_in()
-        await self.participant.step(self.demand, self.held)
+        await self.participant.step()
 
     async def enforce(self) -> None:
         while True:

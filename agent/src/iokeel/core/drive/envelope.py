@@ -207,7 +207,7 @@ class _Budget:
         )
 
     def _prices(self, iops_size: int | None) -> Sequence[_Price]:
-        table = _gains(tuple(bound.curve for bound in self.bounds), iops_size)
+        table = gains_by_price(tuple(bound.curve for bound in self.bounds), iops_size)
         return table if self.bps else table[:1]
 
 
@@ -224,7 +224,7 @@ def _budgets(
     if model.same:
         bounds: tuple[_Bound, ...] = (_Bound("iops_total", model.read, (mix.read, mix.write)),)
     elif mix == NO_MIX:
-        bounds = (_Bound("iops_total", _dearer(model), ()),)
+        bounds = (_Bound("iops_total", dearer_curve(model), ()),)
     else:
         bounds = (read, write)
     return (_budget(limit, most_ratio, "bps_total", bounds),)
@@ -291,14 +291,14 @@ def _iops_sizes(model: CostModel, to_a_doubling: int) -> tuple[int | None, ...]:
 
 
 @lru_cache(maxsize=64)
-def _dearer(model: CostModel) -> CostCurve:
+def dearer_curve(model: CostModel) -> CostCurve:
     """Return a curve that is nowhere below either of a model's."""
     sizes = sorted({size for curve in (model.read, model.write) for size, _ in curve.points})
     return CostCurve(tuple((s, max(model.read.cost(s), model.write.cost(s))) for s in sizes))
 
 
 @lru_cache(maxsize=4096)
-def _gains(curves: tuple[CostCurve, ...], iops_size: int | None) -> tuple[_Price, ...]:
+def gains_by_price(curves: tuple[CostCurve, ...], iops_size: int | None) -> tuple[_Price, ...]:
     """Return prices of a byte from 0 to the dearest there is."""
     tables = [_sizes(curve, iops_size) for curve in curves]
     by_byte = [cost / size for table in tables for size, cost, _ in table]

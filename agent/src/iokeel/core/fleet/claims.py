@@ -40,11 +40,14 @@ class Budget(NamedTuple):
     """A budget as an operator has set it.
 
     amount: in normalized I/O operations a second. even_ratio: the part of what reservations leave
-    that is divided evenly as floors, 0 to 1.
+    that is divided evenly as floors, 0 to 1. reservation, weight: what a tenant has of storages. A
+    host has the same part of the reservation as of the amount.
     """
 
     amount: int
     even_ratio: float = EVEN_RATIO
+    reservation: int = 0
+    weight: int = 100
 
 
 def floors(

@@ -71,14 +71,14 @@ def static_rates(drives: Mapping[DriveId, DriveState]) -> dict[DriveId, float]:
             limits[drive.domain] = min(limit, limits.get(drive.domain, limit))
     for vm, there in vms.items():
         promises = [drives[drive].policy or DrivePolicy() for drive in there]
-        wishes = [_Wish(p, most := own_most(p, p.limit), most) for p in promises]
-        parts, _ = _divided(limits[vm], wishes)
+        wishes = [Wish(p, most := own_most(p, p.limit), most) for p in promises]
+        parts, _ = divided(limits[vm], wishes)
         for drive, policy, part in zip(there, promises, parts, strict=True):
             rates[drive] = float(part // budgets(policy))
     return rates
 
 
-class _Wish(NamedTuple):
+class Wish(NamedTuple):
     """The rate that a drive wants of its VM's limit, and the most that its own policy allows."""
 
     policy: DrivePolicy
@@ -94,9 +94,9 @@ def _parts(drives: Sequence[DriveState]) -> list[VmPart]:
     assert limit is not None
     assert ceiling is not None
     wishes = _wishes(drives, limit)
-    sustained, least = _divided(limit, wishes)
-    most, least_most = (sustained, least) if ceiling == limit else _divided(ceiling, wishes)
-    if _still_fit(limit, [part.sustained for part in before], sustained, least) and _still_fit(
+    sustained, least = divided(limit, wishes)
+    most, least_most = (sustained, least) if ceiling == limit else divided(ceiling, wishes)
+    if still_fit(limit, [part.sustained for part in before], sustained, least) and still_fit(
         ceiling, [part.most for part in before], most, least_most
     ):
         return [part._replace(policy=now.policy, credit=now.credit) for part in before]
@@ -115,7 +115,7 @@ def _credit(drives: Sequence[DriveState], before: Sequence[VmPart]) -> Credit:
     return credit_after(credit, before[0].policy, total, elapsed_s)
 
 
-def _wishes(drives: Sequence[DriveState], limit: int) -> list[_Wish]:
+def _wishes(drives: Sequence[DriveState], limit: int) -> list[Wish]:
     promises = [known.policy or DrivePolicy() for known in drives]
     foothold = FOOTHOLD_RATIO * limit / sum(policy.weight for policy in promises)
     wishes = []
@@ -125,11 +125,11 @@ def _wishes(drives: Sequence[DriveState], limit: int) -> list[_Wish]:
         if isinstance(known.share, Share):  # more would be of no use
             wants = min(wants, known.share.most)
         wants = min(most, SPARE_RATIO * wants + foothold * policy.weight)
-        wishes.append(_Wish(policy, wants, most))
+        wishes.append(Wish(policy, wants, most))
     return wishes
 
 
-def _divided(limit: int, wishes: Sequence[_Wish]) -> tuple[list[int], tuple[float, ...]]:
+def divided(limit: int, wishes: Sequence[Wish]) -> tuple[list[int], tuple[float, ...]]:
     """Return the parts of a limit, and the least of them that its drives need.
 
     Parts are whole numbers, at least 1 for each budget, and together no more than the limit.
@@ -148,12 +148,12 @@ def _divided(limit: int, wishes: Sequence[_Wish]) -> tuple[list[int], tuple[floa
     return [max(low, part) for low, part in zip(least, parts, strict=True)], amounts
 
 
-def _still_fit(
+def still_fit(
     limit: int, held: Sequence[int | None], parts: Sequence[int], least: Sequence[float]
 ) -> bool:
     """Return whether parts may stay: they are all there is, and each drive has what it needs.
 
-    parts, least: as _divided returned them.
+    parts, least: as `divided` returned them.
     """
     known = [part for part in held if part is not None]
     if len(known) < len(held) or sum(known) > limit or sum(known) < sum(parts) - len(parts):

@@ -1,0 +1,181 @@
+"""Divides what the fleet lets a tenant do on this host among its drives there.
+
+A tenant's limit on one host is a matter of shares: a drive that wakes up may have its own at once,
+and the level follows a tick later (allocate.py). In the fleet that isn't good enough, because the
+QEMUs of all hosts together must never be held to more than the tenant's limit. So each drive has a
+*part*, as of a VM's limit (vm_limit.py), and the same steps as between hosts keep the sum:
+
+- what a drive's QEMU may be *held* to is what is in force there, or on its way, whatever was
+  decided since. A drive that can't be read still counts;
+- a smaller part is in force at once. A larger one waits until nobody is held to what it takes.
+
+If it isn't known yet what the fleet grants, as after a start, every drive keeps what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import ceil, floor, inf
+
+from iokeel.core.counters import DriveId
+from iokeel.core.curve import CostModel
+from iokeel.core.drive.in_force import rate_in_force
+from iokeel.core.observation import DriveSeen, Observation
+from iokeel.core.orders import SetLimits
+from iokeel.core.policy import DrivePolicy, TenantPolicy
+from iokeel.core.sharing.claimant import budgets, claimant_of
+from iokeel.core.sharing.divide import Claim, divide
+from iokeel.core.sharing.vm_limit import (
+    FOOTHOLD_RATIO,
+    SPARE_RATIO,
+    Wish,
+    divided,
+    still_fit,
+)
+from iokeel.core.state import DriveState, Share, State, TenantPart
+
+
+def with_granted(
+    configured: Mapping[str, TenantPolicy], granted: Mapping[str, TenantPolicy]
+) -> Mapping[str, TenantPolicy]:
+    """Return tenants' policies on this host: the configuration's, and no more than is granted."""
+    if not granted:
+        return configured
+    tenants = dict(configured)
+    for name, grant in granted.items():
+        own = configured.get(name)
+        if own is None:
+            tenants[name] = grant
+            continue
+        limits = [limit for limit in (own.limit, grant.limit) if limit is not None]
+        reservation = max(own.reservation, grant.reservation)
+        tenants[name] = replace(own, limit=min(limits, default=None), reservation=reservation)
+    return tenants
+
+
+def with_tenant_parts(
+    drives: Mapping[DriveId, DriveState],
+    seen: Observation,
+    policies: Mapping[str, TenantPolicy],
+    models: Mapping[str | None, CostModel],
+) -> dict[DriveId, DriveState]:
+    """Return all drives that are known, with their parts of what is granted.
+
+    drives: with the tick's rates and parts of VMs' limits, those that are seen. policies: tenants',
+    from with_granted.
+    """
+    after, granted = dict(drives), seen.granted
+    tenants: dict[str, list[DriveId]] = {}
+    for drive, known in drives.items():
+        if known.policy is not None and known.tenant is not None and known.tenant in granted:
+            tenants.setdefault(known.tenant, []).append(drive)
+        elif known.part is not None:
+            after[drive] = known._replace(part=None)
+    for tenant, there in tenants.items():
+        states = [drives[drive] for drive in there]
+        held = [
+            _held(known, seen.drives.get(drive), models[known.storage])
+            for drive, known in zip(there, states, strict=True)
+        ]
+        limit = policies[tenant].limit
+        if limit is None or granted[tenant].limit is None:
+            parts = _kept(states, held)
+        else:
+            parts = _parts(limit, states, held)
+        for drive, known, part in zip(there, states, parts, strict=True):
+            after[drive] = known._replace(part=part)
+    return after
+
+
+def with_outcome(state: State, order: SetLimits) -> State:
+    """Return the state once QEMU has said that limits are in force, unless others were sent since.
+
+    So what is freed by that needn't wait for the next look.
+    """
+    known = state.drives.get(order.drive)
+    if known is None or known.part is None or known.pricing.rate is None:
+        return state
+    if known.sent.limits != order.limits:
+        return state
+    part = known.part._replace(held=known.pricing.rate * _budgets(known))
+    return replace(state, drives={**state.drives, order.drive: known._replace(part=part)})
+
+
+def with_order(after: DriveState, part: TenantPart) -> TenantPart:
+    """Return a drive's part once limits are on their way: it may be held to either of both."""
+    rate = inf if after.pricing.rate is None else after.pricing.rate * _budgets(after)
+    return part._replace(held=max(part.held, rate))
+
+
+def _held(known: DriveState, seen: DriveSeen | None, model: CostModel) -> float:
+    """Return the most that a drive's QEMU may be held to now, over both budgets."""
+    sent, rate = known.sent, known.pricing.rate
+    in_force = None if seen is None else seen.in_force
+    if in_force is None:
+        if known.part is not None:
+            return known.part.held
+        # An earlier agent's last order may not have been carried out.
+        maybe = [limits for limits in (sent.limits, sent.replaced) if limits is not None]
+        return max((rate_in_force(limits, model) for limits in maybe), default=inf)
+    if rate is None:
+        return rate_in_force(in_force, model)
+    ours = rate * _budgets(known)
+    # Until the last order is seen in force, it may be on its way.
+    return ours if in_force == sent.limits else max(ours, rate_in_force(in_force, model))
+
+
+def _kept(states: Sequence[DriveState], held: Sequence[float]) -> list[TenantPart]:
+    """Return the parts of drives that keep what they have."""
+    parts = []
+    for known, now in zip(states, held, strict=True):
+        most = max(_budgets(known), 0 if now == inf else ceil(now))
+        parts.append(TenantPart(most, most, now))
+    return parts
+
+
+def _parts(limit: int, states: Sequence[DriveState], held: Sequence[float]) -> list[TenantPart]:
+    """Return the parts of a limit after a tick, and how much of them may be in force."""
+    wishes = _wishes(limit, states)
+    parts, least = divided(limit, wishes)
+    before = [None if known.part is None else known.part.part for known in states]
+    if still_fit(limit, before, parts, least):
+        parts = [part for part in before if part is not None]
+    # A drive that nothing holds yet is lowered, whatever it gets, and counts as one to raise.
+    base = [0.0 if now == inf else now for now in held]
+    wanted = [max(0.0, part - now) for part, now in zip(parts, base, strict=True)]
+    more = divide(
+        max(0.0, limit - sum(base)),
+        [Claim(0, max(1, p), w) for p, w in zip(parts, wanted, strict=True)],
+    )
+    return [
+        TenantPart(part, max(_budgets(known), floor(min(part, old + extra))), now)
+        for known, part, old, extra, now in zip(
+            states, parts, base, more.amounts, held, strict=True
+        )
+    ]
+
+
+def _wishes(limit: int, states: Sequence[DriveState]) -> list[Wish]:
+    policies = [known.policy or DrivePolicy() for known in states]
+    foothold = FOOTHOLD_RATIO * limit / sum(policy.weight for policy in policies)
+    wishes = []
+    for known, policy in zip(states, policies, strict=True):
+        most, wants = most_and_wants(known, policy)
+        wants = min(most, SPARE_RATIO * wants + foothold * policy.weight)
+        wishes.append(Wish(policy, wants, most))
+    return wishes
+
+
+def most_and_wants(known: DriveState, policy: DrivePolicy) -> tuple[float, float]:
+    """Return the most that a drive may do but for its tenant, and its demand within that."""
+    claimant = claimant_of(DriveId("", ""), known, policy)
+    wants = claimant.wants
+    share = known.share
+    if isinstance(share, Share) and share.storage is not None:  # more would be of no use
+        wants = min(wants, share.most)
+    return claimant.most, wants
+
+
+def _budgets(known: DriveState) -> int:
+    return 1 if known.policy is None else budgets(known.policy)

@@ -1,0 +1,84 @@
+"""Adds up what a tenant's drives on this host ask of the fleet, and what they are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import ceil, inf
+from typing import NamedTuple
+
+from iokeel.core.counters import DriveId
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.sharing.tenant_part import most_and_wants
+from iokeel.core.sharing.vm_limit import SPARE_RATIO
+from iokeel.core.state import DriveState
+
+#: Stands for a rate that has no end, in whole numbers.
+ENDLESS = 2**53
+# A drive below this rate is idle, and its weight doesn't count.
+_IDLE_RATE = 1.0
+
+
+class TenantSums(NamedTuple):
+    """The sums over a tenant's drives on this host.
+
+    reservation, weight, wants, most: see iokeel.core.fleet.claims.HostClaim. held: the most that
+    their QEMUs may be held to now, ENDLESS if that has no end. kept: the same of those drives of
+    which it has one.
+    """
+
+    reservation: int = 0
+    weight: int = 100
+    wants: int = 0
+    most: int = 0
+    held: int = 0
+    kept: int = 0
+
+
+def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> TenantSums:
+    """Return the sums of a tenant's drives that have a policy.
+
+    The weight is that of its active drives, or of all if none is. So an idle host doesn't lessen
+    what the drives of others get.
+    """
+    wants = most = held = kept = 0.0
+    active = idle = 0
+    reserved: dict[str, int] = {}
+    promised: dict[str, int] = {}
+    for drive, known in drives:
+        policy: DrivePolicy | None = known.policy
+        if policy is None:
+            continue
+        may, demand = most_and_wants(known, policy)
+        most += may
+        wants += min(may, SPARE_RATIO * demand)
+        if demand >= _IDLE_RATE:
+            active += policy.weight
+        else:
+            idle += policy.weight
+        reserved[drive.domain] = reserved.get(drive.domain, 0) + policy.reservation
+        if known.vm is not None:
+            promised[drive.domain] = known.vm.policy.reservation
+        now = inf if known.part is None else known.part.held
+        held += now
+        kept += 0.0 if now == inf else now
+    return TenantSums(
+        sum(max(own, promised.get(vm, 0)) for vm, own in reserved.items()),
+        active or idle or 100,
+        _whole(wants),
+        _whole(most),
+        _whole(held),
+        _whole(kept),
+    )
+
+
+def _whole(rate: float) -> int:
+    return ENDLESS if rate >= ENDLESS else ceil(rate - 1e-6)
+
+
+def by_tenant(drives: Mapping[DriveId, DriveState]) -> dict[str, list[tuple[DriveId, DriveState]]]:
+    """Return the drives of each tenant that have a policy."""
+    found: dict[str, list[tuple[DriveId, DriveState]]] = {}
+    for drive, known in drives.items():
+        if known.tenant is not None and known.policy is not None:
+            found.setdefault(known.tenant, []).append((drive, known))
+    return found

@@ -1,0 +1,152 @@
+"""What a host remembers of the fleet over restarts of its agent, on its disk.
+
+What is written here is on the disk when the call returns, because a claim may then say that it is
+in force (iokeel.core.fleet.host). The agent's state file needs no such promise (state_store.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import sqlite3
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.ledger import Ledger
+from iokeel.errors import FleetRefused, IokeelError
+from iokeel.fleet.records import budget_of, budget_value, ledger_of, ledger_value
+from iokeel.words.quoting import shown_path
+
+log = logging.getLogger(__name__)
+
+FILE = "fleet.db"
+
+
+class Remembered(NamedTuple):
+    """A tenant of the fleet: its budget as last read, and the last ledger seen, or None."""
+
+    budget: Budget
+    ledger: Ledger | None
+
+
+class Memory:
+    """The file `fleet.db` in the agent's state folder.
+
+    instance: tells this host from another one of its name; made with the file. tenants: as they are
+    in the file.
+
+    A file that is damaged is set aside, and this host is then another one for the fleet: it keeps
+    what is in force, and gets no more until an operator has answered for the old one. Raises
+    IokeelError if there can't be a file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / FILE
+        self._lock = threading.Lock()
+        try:
+            self._read()
+        except (sqlite3.DatabaseError, FleetRefused, ValueError) as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise self._unusable(error) from None
+            log.error(
+                "%s: is damaged: %s; this host is a new one for the fleet: once its guests are"
+                " held to what they should be, answer for the old one by `iokeel fleet forget`",
+                self._file,
+                shown_path(error),
+            )
+            self._set_aside()
+            try:
+                self._read()
+            except sqlite3.Error as again:
+                raise self._unusable(again) from None
+
+    def _read(self) -> None:
+        self._database = self._open()
+        self.instance = self._instance()
+        self.tenants: Mapping[str, Remembered] = self._tenants()
+
+    def _unusable(self, error: Exception) -> IokeelError:
+        return IokeelError(
+            str(self._file), f"can't be used: {error}", "see that [agent] state_dir can be written"
+        )
+
+    def _set_aside(self) -> None:
+        with contextlib.suppress(AttributeError):
+            self._database.close()
+        with contextlib.suppress(OSError):
+            self._file.rename(self._file.with_suffix(".damaged"))
+        for part in ("wal", "shm"):
+            self._file.with_name(f"{self._file.name}-{part}").unlink(missing_ok=True)
+
+    def _open(self) -> sqlite3.Connection:
+        # Calls come one at a time, but not all from one thread.
+        database = sqlite3.connect(self._file, check_same_thread=False)
+        database.text_factory = _text_of
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")  # each commit is flushed to the disk
+        with database:
+            database.execute("CREATE TABLE IF NOT EXISTS host (instance TEXT)")
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS tenants"
+                " (name TEXT PRIMARY KEY, budget BLOB NOT NULL, ledger BLOB)"
+            )
+        return database
+
+    def _instance(self) -> str:
+        with self._database as database:
+            row = database.execute("SELECT instance FROM host").fetchone()
+            if row is not None:
+                return str(row[0])
+            instance = secrets.token_urlsafe(12)
+            database.execute("INSERT INTO host VALUES (?)", (instance,))
+        return instance
+
+    def _tenants(self) -> dict[str, Remembered]:
+        # SQLite keeps any type in any column, so in a damaged file they may be others.
+        rows = self._database.execute(
+            "SELECT CAST(name AS TEXT), CAST(budget AS BLOB), CAST(ledger AS BLOB) FROM tenants"
+        ).fetchall()
+        found = {}
+        for name, budget, ledger in rows:
+            where = f"tenant {name}"
+            known = budget_of(where, budget)
+            if known is not None:
+                seen = None if ledger is None else ledger_of(where, ledger)
+                found[name] = Remembered(known, seen)
+        return found
+
+    def keep(self, changed: Mapping[str, Remembered | None]) -> None:
+        """Write some tenants, or forget them (None). Raises IokeelError if that can't be done."""
+        try:
+            with self._lock, self._database as database:
+                for name, known in changed.items():
+                    if known is None:
+                        database.execute("DELETE FROM tenants WHERE name = ?", (name,))
+                        continue
+                    ledger = None if known.ledger is None else ledger_value(known.ledger)
+                    database.execute(
+                        "INSERT OR REPLACE INTO tenants VALUES (?, ?, ?)",
+                        (name, budget_value(known.budget), ledger),
+                    )
+        except sqlite3.Error as error:
+            raise IokeelError(
+                str(self._file),
+                f"can't be written: {error}",
+                "free some space; until then this host goes down to its floors",
+            ) from None
+        # Another one, because the event loop may go through the old one at this moment.
+        after = {**self.tenants, **changed}
+        self.tenants = {name: known for name, known in after.items() if known is not None}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+
+def _text_of(raw: bytes) -> str:
+    """Return a text of the database, also one that isn't UTF-8."""
+    return raw.decode(errors="replace")

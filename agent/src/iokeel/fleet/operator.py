@@ -1,0 +1,214 @@
+"""What operators do with the fleet: look at all of it, and set its tenants' budgets."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from iokeel.config.settings import FleetConfig
+from iokeel.core.fleet.claims import Budget, HostClaim
+from iokeel.core.fleet.host import Me
+from iokeel.core.fleet.ledger import Entry, Ledger, Word
+from iokeel.errors import FleetRefused, OutcomeUnknown
+from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.keys import BudgetId, Keys, Kind, last_part
+from iokeel.fleet.messages import Delete, Is, Put
+from iokeel.fleet.participant import say
+from iokeel.fleet.records import (
+    ChangeRecord,
+    LeaderRecord,
+    budget_of,
+    budget_value,
+    claim_of,
+    decoded,
+    encoded,
+    ledger_of,
+)
+from iokeel.fleet.store import FleetStore
+
+# Changes that etcd keeps.
+_MOST_CHANGES = 1000
+
+
+@dataclass
+class TenantView:
+    """A tenant of the fleet, as it is in etcd.
+
+    budget: None if it was removed, or is gone. claims: by host, of those that report. leader: the
+    host that coordinates it. errors: of values that can't be used.
+    """
+
+    budget: Budget | None = None
+    ledger: Ledger | None = None
+    claims: dict[str, HostClaim] = field(default_factory=dict)
+    leader: str | None = None
+    errors: list[FleetRefused] = field(default_factory=list)
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        return self.ledger.entries if self.ledger is not None else {}
+
+    def reports(self, host: str) -> bool:
+        """Return whether a host of the ledger reports."""
+        claim, entry = self.claims.get(host), self.entries.get(host)
+        return claim is not None and (entry is None or entry.instance == claim.instance)
+
+
+class FleetView(NamedTuple):
+    """The fleet, as it is in etcd. hosts: those that are there. member: the URL that answered."""
+
+    member: str
+    hosts: tuple[str, ...]
+    tenants: Mapping[str, TenantView]
+
+
+class Change(NamedTuple):
+    """A change that an operator made."""
+
+    at: str
+    by: str
+    what: str
+
+
+class Operator:
+    """An operator's connection to the fleet's data."""
+
+    def __init__(self, store: FleetStore) -> None:
+        self._store = store
+
+    async def view(self) -> FleetView:
+        """Return the whole fleet at one moment. Raises ConnectionLost or FleetRefused."""
+        keys, kind = self._store.keys, Kind.TENANT.value
+        parts = [keys.budgets(Kind.TENANT), f"{keys.ledgers}{kind}/", f"{keys.leaders}{kind}/"]
+        claims = f"{keys.prefix}claims/{kind}/"
+        found = await self._store.etcd.read([], [keys.hosts, *parts, claims])
+        tenants: dict[str, TenantView] = {}
+        hosts = []
+        for key, raw in sorted(found.values.items()):
+            if key.startswith(keys.hosts):
+                hosts.append(last_part(key))
+                continue
+            name = last_part(key.removeprefix(claims).partition("/")[0])
+            name = name if key.startswith(claims) else last_part(key)
+            tenant = tenants.setdefault(name, TenantView())
+            try:
+                if key.startswith(parts[0]):
+                    tenant.budget = budget_of(key, raw)
+                elif key.startswith(parts[1]):
+                    tenant.ledger = ledger_of(key, raw)
+                elif key.startswith(parts[2]):
+                    tenant.leader = decoded(LeaderRecord, key, raw).host
+                else:
+                    tenant.claims[last_part(key)] = claim_of(key, raw)
+            except FleetRefused as error:
+                tenant.errors.append(error)
+        return FleetView(self._store.etcd.member, tuple(hosts), tenants)
+
+    async def set_budgets(self, wanted: Mapping[str, Budget | None]) -> list[str]:
+        """Set tenants' budgets, or remove them (None), all at once; return what has changed.
+
+        Raises ConnectionLost, or FleetRefused if somebody else changes them at the same time.
+        """
+        await self._store.open()
+        keys = self._store.keys
+        names = {name: keys.budget(BudgetId(Kind.TENANT, name)) for name in wanted}
+        found = await self._store.etcd.read([*names.values()], [keys.history])
+        changes = []
+        demands: list[Is] = []
+        puts: list[Put | Delete] = []
+        for name, budget in wanted.items():
+            raw = found.values.get(names[name])
+            old = None if raw is None else budget_of(names[name], raw)
+            if old != budget:
+                changes.append(difference(name, old, budget))
+                demands.append(Is(names[name], raw))
+                puts.append(Put(names[name], budget_value(budget)))
+        if not changes:
+            return []
+        past = sorted(key for key in found.values if key.startswith(keys.history))
+        too_many = max(0, len(past) + len(changes) - _MOST_CHANGES)
+        puts += [Delete(key) for key in past[:too_many]]
+        puts += _history(keys, changes)
+        try:
+            done = await self._store.etcd.write(demands, puts)
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(
+                error.where, error.what, "see `iokeel fleet history` before you try again"
+            ) from None
+        if not done:
+            raise FleetRefused("etcd", "somebody else changed a budget at this moment", "try again")
+        return changes
+
+    async def history(self) -> list[Change]:
+        """Return the changes that operators made, the oldest first."""
+        found = await self._store.etcd.read([], [self._store.keys.history])
+        records = [decoded(ChangeRecord, key, raw) for key, raw in sorted(found.values.items())]
+        return [Change(r.at, r.by, r.what) for r in records]
+
+    async def forget(self, host: str, word: Word) -> list[str]:
+        """Answer for a host that doesn't report; return the tenants that it was charged for.
+
+        Raises FleetRefused if it reports.
+        """
+        view = await self.view()
+        mine = [name for name, tenant in view.tenants.items() if host in tenant.entries]
+        for name in mine:
+            if view.tenants[name].reports(host):
+                raise FleetRefused(
+                    f"host {host}", f"reports on tenant {name}", "stop its agent, and wait 15 s"
+                )
+        told = []
+        for name in mine:
+            if await say(self._store, BudgetId(Kind.TENANT, name), host, word):
+                told.append(name)
+        if told:
+            what = f"forget {host} --{word.value}: {', '.join(told)}"
+            await self._store.etcd.write([], [*_history(self._store.keys, [what])])
+        return told
+
+
+def difference(name: str, old: Budget | None, new: Budget | None) -> str:
+    """Return a change of a budget in words."""
+    if new is None:
+        return f"tenant {name}: removed"
+    fields = [
+        (field, was, now)
+        for field, was, now in zip(
+            ("limit", "even_ratio", "reservation", "weight"), old or new, new, strict=True
+        )
+        if old is None or was != now
+    ]
+    words = [f"{f} {now:g}" if old is None else f"{f} {was:g} -> {now:g}" for f, was, now in fields]
+    return f"tenant {name}: {'new, ' if old is None else ''}{', '.join(words)}"
+
+
+def _history(keys: Keys, changes: list[str]) -> list[Put | Delete]:
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    return [
+        Put(
+            f"{keys.history}{time.time_ns():020d}-{number:04d}-{secrets.token_hex(2)}",
+            encoded(ChangeRecord(at=at, by=by, what=what[:4096])),
+        )
+        for number, what in enumerate(changes)
+    ]
+
+
+@contextlib.asynccontextmanager
+async def operator(config: FleetConfig, *, create: bool = False) -> AsyncIterator[Operator]:
+    """Connect to the fleet's data.
+
+    create: make the prefix a fleet's if it is empty. Raises ConfigError, ConnectionLost or
+    FleetRefused.
+    """
+    async with Etcd(config.access) as etcd:
+        store = FleetStore(etcd, Me("operator", secrets.token_hex(4)))
+        await store.open(create=create)
+        yield Operator(store)

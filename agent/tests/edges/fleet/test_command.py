@@ -1,0 +1,163 @@
+"""`iokeel fleet` as an operator has it, with a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from iokeel.core.fleet.claims import HostClaim
+from iokeel.core.fleet.coordinate import Tenure, coordinate
+from iokeel.core.fleet.host import WAIT_NS, Me
+from iokeel.fleet.access import Access
+from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.messages import Put
+from iokeel.fleet.store import FleetStore
+from testing import etcd as real
+from testing.agents import Done, free_port, iokeel
+
+ACME = BudgetId(Kind.TENANT, "acme")
+
+
+@pytest.fixture
+def config(one_etcd: real.Etcd, prefix: str, tmp_path: Path) -> Path:
+    """A configuration with a fleet of its own."""
+    file = tmp_path / "agent.toml"
+    file.write_text(f"[fleet]\netcd = {list(one_etcd.urls)}\nprefix = '{prefix}'\nhost = 'me'\n")
+    return file
+
+
+@pytest.fixture
+def fleet(config: Path) -> Callable[..., Done]:
+    """Run `iokeel fleet` with that configuration."""
+    return lambda *words, **more: iokeel("fleet", *words, "--config", config, **more)
+
+
+def in_store(one_etcd: real.Etcd, prefix: str, do: Callable[[FleetStore], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with Etcd(Access(one_etcd.urls, prefix=prefix)) as etcd:
+            store = FleetStore(etcd, Me("dead", "d"))
+            await store.open()
+            await do(store)
+
+    asyncio.run(run())
+
+
+async def with_a_dead_host(store: FleetStore) -> None:
+    """Write a ledger in which a host is charged that doesn't report."""
+    await store.sign_in()
+    await store.campaign(ACME)
+    claims = {"dead": HostClaim("d", most=5000, wants=5000)}
+    tenure = Tenure("e", 0)
+    for now in (1, 2, 3 + WAIT_NS):
+        view = await store.view(ACME)
+        assert view.budget is not None
+        ledger, tenure = coordinate(view.ledger, claims, view.budget, tenure, now)
+        assert await store.replace(ACME, view, ledger, as_leader=True) or ledger is view.ledger
+    await store.leave()
+
+
+def test_a_tenant_is_set_shown_and_removed(fleet: Callable[..., Done]) -> None:
+    done = fleet("tenant", "set", "acme", "--limit", "50000", "--reservation", "8000")
+    assert done.out == (
+        "tenant acme: new, limit 50000, even_ratio 0.1, reservation 8000, weight 100\n"
+    )
+    assert fleet("tenant", "set", "acme", "--limit", "50000", "--reservation", "8000").out == (
+        "nothing to change\n"
+    )
+    (row,) = json.loads(fleet("tenants", "--json").out)
+    assert (row["tenant"], row["limit_iops"], row["reservation_iops"]) == ("acme", 50000, 8000)
+    dry = fleet("tenant", "set", "acme", "--limit", "40000", "--dry-run")
+    assert (dry.status, dry.out) == (
+        1,
+        "tenant acme: limit 50000 -> 40000\n",
+    )
+    assert fleet("tenant", "remove", "acme").out == "tenant acme: removed\n"
+    assert json.loads(fleet("tenants", "--json").out) == []
+    said = [change["what"] for change in json.loads(fleet("history", "--json").out)]
+    assert said[1:] == ["tenant acme: removed"]
+
+
+def test_a_file_is_imported_once(fleet: Callable[..., Done], tmp_path: Path) -> None:
+    file = tmp_path / "tenants.toml"
+    file.write_text("[tenants.acme]\nlimit = 1000\n[tenants.umbra]\nlimit = 2000\nweight = 50\n")
+    assert fleet("import", file, "--dry-run").status == 1
+    assert len(fleet("import", file).out.splitlines()) == 2
+    assert fleet("import", file).out == "nothing to change\n"
+    file.write_text("[tenants.acme]\nlimit = 1500\n")
+    done = fleet("import", file, "--remove-others")
+    assert done.out.splitlines() == ["tenant acme: limit 1000 -> 1500", "tenant umbra: removed"]
+    assert [row["tenant"] for row in json.loads(fleet("tenants", "--json").out)] == ["acme"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("tenant", "set", "acme", "--limit", "5", "--reservation", "9"), "below reservation 9"),
+        (("tenant", "set", "acme", "--limit", "0"), "limit is 0"),
+        (("tenant", "set", "acme", "--weight", "5"), "has no limit; give one"),
+        (("tenant", "set", "a b", "--limit", "5"), "is not a name"),
+        (("forget", "x", "--yes"), "give either --at-floor or --off-for-good"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    fleet: Callable[..., Done], words: tuple[str, ...], said: str
+) -> None:
+    done = fleet(*words)
+    assert done.status == 2
+    assert said in done.complaint
+
+
+def test_a_file_with_something_else_is_refused(fleet: Callable[..., Done], tmp_path: Path) -> None:
+    file = tmp_path / "tenants.toml"
+    for text, said in (
+        ("[agent]\n", "write [tenants.NAME] only"),
+        ("[tenants.acme]\nweight = 5\n", "has no limit"),
+        ("tenants = 5", "not a table"),
+        ("limit", "not TOML"),
+    ):
+        file.write_text(text)
+        done = fleet("import", file)
+        assert done.status == 2
+        assert said in done.complaint
+
+
+def test_a_dead_host_is_shown_and_answered_for(
+    fleet: Callable[..., Done], one_etcd: real.Etcd, prefix: str
+) -> None:
+    fleet("tenant", "set", "acme", "--limit", "4000")
+    in_store(one_etcd, prefix, with_a_dead_host)
+    assert "host dead doesn't report, and stays charged 4000" in fleet("status").out
+    (row,) = json.loads(fleet("why", "acme", "--json").out)["hosts"]
+    assert (row["host"], row["reports"], row["charged_iops"]) == ("dead", False, 4000)
+    (host,) = json.loads(fleet("hosts", "--json").out)
+    assert (host["is_there"], host["charged_iops"]) == (False, 4000)
+    asked = fleet("forget", "dead", "--off-for-good", stdin=b"n\n")
+    assert asked.status == 1
+    assert "has no running guest" in asked.err
+    assert "answered for on acme" in fleet("forget", "dead", "--off-for-good", "--yes").out
+    (row,) = json.loads(fleet("why", "acme", "--json").out)["hosts"]
+    assert row["answered_for"] == "off-for-good"
+    assert "is charged nothing" in fleet("forget", "nobody", "--at-floor", "--yes").complaint
+
+
+def test_faults_of_etcd_are_said_in_a_line(
+    fleet: Callable[..., Done], config: Path, one_etcd: real.Etcd, prefix: str
+) -> None:
+    assert "holds no fleet yet" in fleet("status").complaint
+    in_store(one_etcd, prefix, lambda store: _spoil(store))
+    done = fleet("tenants")
+    assert "isn't what iokeel has written there" in done.out
+    config.write_text(f"[fleet]\netcd = ['http://127.0.0.1:{free_port()}']\n")
+    assert "can't be reached: connection refused" in fleet("status").complaint
+    config.write_text("")
+    assert "has no [fleet]; write it there" in fleet("status").complaint
+    assert "no such tenant" not in fleet("why", "x").complaint
+
+
+async def _spoil(store: FleetStore) -> None:
+    await store.etcd.write([], [Put(store.keys.budget(ACME), b"mine!")])

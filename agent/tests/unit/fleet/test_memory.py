@@ -1,0 +1,66 @@
+"""What a host remembers of the fleet is there after a restart, and is never made up."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.ledger import Entry, first_ledger, successor
+from iokeel.errors import IokeelError
+from iokeel.fleet.memory import FILE, Memory, Remembered
+
+BUDGET = Budget(4000, 0.2, 100, 300)
+FIRST = first_ledger(4000, "e")
+LEDGER = successor(FIRST, "f")
+
+
+def test_what_is_kept_is_there_again(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    entry = Entry("i", 1, 2, 3, 1, LEDGER.stamp)
+    known = Remembered(BUDGET, LEDGER.__class__(4000, LEDGER.spans, {"a": entry}))
+    memory.keep({"acme": Remembered(BUDGET, None), "umbra": Remembered(BUDGET, FIRST)})
+    memory.keep({"acme": known, "umbra": None})
+    memory.close()
+    again = Memory(tmp_path)
+    assert again.tenants == {"acme": known}
+    assert again.instance == memory.instance
+
+
+def test_each_host_is_another_one(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    assert Memory(tmp_path / "one").instance != Memory(tmp_path / "two").instance
+
+
+def test_a_commit_is_on_the_disk(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    assert memory._database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough" * 200, b"rows"])
+def test_a_damaged_file_makes_another_host(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = Memory(tmp_path)
+    memory.keep({"acme": Remembered(BUDGET, LEDGER)})
+    if content == b"rows":
+        with memory._database as database:
+            database.execute("UPDATE tenants SET ledger = 'mine!'")
+        memory.close()
+    else:
+        memory.close()
+        (tmp_path / FILE).write_bytes(content)
+    with caplog.at_level(logging.ERROR):
+        again = Memory(tmp_path)
+    assert again.instance != memory.instance
+    assert again.tenants == {}
+    assert "iokeel fleet forget" in caplog.text
+    assert (tmp_path / FILE).with_suffix(".damaged").exists()
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(IokeelError, match=r"can't be used.*state_dir can be written"):
+        Memory(tmp_path / "nowhere")

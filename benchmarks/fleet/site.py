@@ -1,0 +1,163 @@
+"""A site: three members of etcd, and hosts with an agent, a storage daemon and fio each."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from benchmarks.fleet.network import Network
+from testing.agents import IOKEEL, Agent
+from testing.etcd import Etcd, running
+from testing.fleet_monitor import Monitor, WatchedGroups
+from testing.processes import end
+from testing.waiting import eventually
+
+HOSTS = ("a", "b", "c", "d")
+MEMBERS = ("m0", "m1", "m2")
+GROUPS = ("g0", "g1")
+TENANT = "acme"
+BUDGET = 4000
+# What a host's load asks for, in 4 KiB reads a second; 0: all there is.
+_RATES = (50, 300, 1500, 0, 0)
+_PHASE_S = (4.0, 20.0)
+
+
+@dataclass
+class SiteHost:
+    """A host of the site."""
+
+    name: str
+    folder: Path
+    agent: Agent
+    daemon: subprocess.Popen[bytes]
+    done: int = 0
+    """Operations that its load has done."""
+
+
+@dataclass
+class Site:
+    """The whole site. busy: loads ask for all there is, instead of for this or that."""
+
+    folder: Path
+    network: Network
+    etcd: Etcd
+    hosts: dict[str, SiteHost]
+    monitor: Monitor
+    busy: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def load(self, host: SiteHost, seed: int) -> None:
+        """Read a host's drives by fio until the site ends, now more and now less."""
+        random = Random(seed)
+        while not self.ended.is_set():
+            seconds = random.uniform(*_PHASE_S)
+            rate = 0 if self.busy.is_set() else random.choice(_RATES)
+            words = [
+                *("fio", "--name=load", "--ioengine=nbd", "--rw=randread", "--bs=4k", "--size=64m"),
+                *("--iodepth=16", "--time_based", f"--runtime={seconds:.0f}", "--minimal"),
+                f"--uri=nbd+unix:///{random.choice(GROUPS)}?socket={host.folder}/nbd",
+                *([f"--rate_iops={rate}"] if rate else []),
+            ]
+            with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as fio:
+                while fio.poll() is None:
+                    if self.ended.wait(0.2):
+                        fio.terminate()
+                        break
+                out, _ = fio.communicate()
+            fields = out.decode().split(";")
+            if len(fields) > 5:
+                host.done += int(fields[5]) // 4  # KiB read
+
+
+def agent_of(site_folder: Path, name: str, network: Network, etcd: Etcd, socket: Path) -> Agent:
+    """Return a host's agent, not started. socket: of its storage daemon."""
+    folder = site_folder / name
+    folder.mkdir(exist_ok=True)
+    drives = "".join(f"[vm.drives.{group}]\nlimit = {BUDGET}\n" for group in GROUPS)
+    agent = Agent(
+        folder,
+        f"[fleet]\netcd = {list(etcd.urls)}\nhost = '{name[0]}'\n[cgroup]\nenabled = false\n"
+        f"[[vm]]\nname = 'sd-{name}'\nsocket = '{socket}'\ntenant = '{TENANT}'\n{drives}",
+    )
+    agent.command = (*network.inside(name[0]), str(IOKEEL))
+    return agent
+
+
+@contextlib.contextmanager
+def site(daemon: Path, seed: int) -> Iterator[Site]:
+    """Start a site. daemon: a storage daemon with the patches."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="iokeel-fleet-")))
+        network = Network([*MEMBERS, *HOSTS])
+        stack.callback(network.end)
+        network.start()
+        places = tuple((network.address(name), network.inside(name)) for name in MEMBERS)
+        etcd = Etcd(folder / "etcd", 3, places=places, inside=network.inside("hub"))
+        stack.enter_context(running(etcd))
+        hosts = {}
+        for name in HOSTS:
+            own = folder / name
+            own.mkdir()
+            process = start_daemon(daemon, own)
+            stack.callback(end, process)
+            agent = agent_of(folder, name, network, etcd, own / "qmp.sock")
+            hosts[name] = SiteHost(name, own, agent, process)
+        set_tenant(hosts["a"].agent)
+        for host in hosts.values():
+            stack.callback(host.agent.end)
+            host.agent.start()
+        watched = {
+            name: WatchedGroups(host.folder / "watch.sock", GROUPS) for name, host in hosts.items()
+        }
+        monitor = stack.enter_context(Monitor({**watched}))
+        there = Site(folder, network, etcd, hosts, monitor)
+        loads = [
+            threading.Thread(target=there.load, args=(host, seed + number))
+            for number, host in enumerate(hosts.values())
+        ]
+        for load in loads:
+            load.start()
+            stack.callback(load.join)
+        stack.callback(there.ended.set)
+        yield there
+
+
+def start_daemon(program: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a storage daemon whose drives take no time, so that only limits hold them."""
+    words = [str(program)]
+    for name in ("qmp", "watch"):
+        path = f"path={folder}/{name}.sock,server=on,wait=off"
+        words += ["--chardev", f"socket,id={name},{path}", "--monitor", f"chardev={name}"]
+    for group in GROUPS:
+        words += [
+            *("--object", f"throttle-group,id={group}"),
+            *("--blockdev", f"null-co,node-name=n-{group},size={64 << 20},read-zeroes=off"),
+            *("--blockdev", f"throttle,node-name=t-{group},file=n-{group},throttle-group={group}"),
+        ]
+    words += ["--nbd-server", f"addr.type=unix,addr.path={folder}/nbd"]
+    for group in GROUPS:
+        words += ["--export", f"nbd,id=e-{group},node-name=t-{group},name={group},writable=on"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE)
+    eventually((folder / "nbd").exists, what=program.name, process=process)
+    return process
+
+
+def set_tenant(agent: Agent) -> None:
+    """Set the tenant's limit by the command."""
+    words = ("fleet", "tenant", "set", TENANT, "--limit", str(BUDGET), "--reservation", "400")
+    subprocess.run(
+        [*agent.command, *words, "--config", str(agent.config)], check=True, capture_output=True
+    )
+
+
+def needs() -> str | None:
+    """Return what is missing on this machine; None if nothing is."""
+    missing = [name for name in ("ip", "etcd", "etcdctl", "fio") if shutil.which(name) is None]
+    return f"{', '.join(missing)} not found" if missing else None
