@@ -16,7 +16,7 @@ from testing.playbooks import BIN, PLAYBOOKS, Played, inventory, play
 ROLE = role_doc.ROLE
 DOCS = PLAYBOOKS.parent / "docs"
 LOCAL = {"ansible_connection": "local", "ansible_become": False}
-TABLES = ("agent", "libvirt", "hook", "curve", "classes", "tenants", "storage", "cgroup")
+TABLES = ("agent", "libvirt", "fleet", "hook", "curve", "classes", "tenants", "storage", "cgroup")
 
 
 def test_ansible_lint_has_nothing_to_say_in_its_production_profile() -> None:
