@@ -15,7 +15,7 @@ from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Ledger
 from iokeel.errors import FleetRefused
 from iokeel.fleet.etcd import Etcd
-from iokeel.fleet.keys import BudgetId, Keys, Kind, last_part
+from iokeel.fleet.keys import BudgetId, Keys, budget_in, last_part
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.records import (
     Format,
@@ -206,18 +206,21 @@ class FleetStore:
             ],
         )
 
-    async def budgets(self, kind: Kind) -> dict[str, Budget | FleetRefused | None]:
-        """Return all budgets of a kind by name: None for one that was removed on purpose.
+    async def budgets(self) -> dict[BudgetId, Budget | FleetRefused | None]:
+        """Return all budgets: None for one that was removed on purpose.
 
         One that can't be used is the error.
         """
-        found = await self.etcd.read([], [self.keys.budgets(kind)])
-        budgets: dict[str, Budget | FleetRefused | None] = {}
+        found = await self.etcd.read([], [self.keys.budgets])
+        budgets: dict[BudgetId, Budget | FleetRefused | None] = {}
         for key, raw in found.values.items():
+            budget = budget_in(key, self.keys.budgets)
+            if budget is None:
+                continue
             try:
-                budgets[last_part(key)] = budget_of(key, raw)
+                budgets[budget] = budget_of(key, raw)
             except FleetRefused as error:
-                budgets[last_part(key)] = error
+                budgets[budget] = error
         return budgets
 
     async def set_budget(self, budget: BudgetId, figures: Budget | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iokeel.core.fleet.claims import Budget, HostClaim
+from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Stamp, first_ledger, successor
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd
@@ -95,7 +95,9 @@ async def test_a_ledger_replaces_only_the_one_that_was_found(store_of: OpenStore
         await b.set_budget(ACME, Budget(500))
         assert not await a.replace(ACME, seen, successor(first, "e"), as_leader=True)
         assert await a.replace(ACME, await a.view(ACME), successor(first, "e"), as_leader=True)
-        assert await a.budgets(Kind.TENANT) == {"acme": Budget(500)}
+        disk = BudgetId(Kind.STORAGE, "nbd:10.0.0.1:10809")
+        await a.set_budget(disk, Budget(9000, shared=Shared(5.0)))
+        assert await a.budgets() == {ACME: Budget(500), disk: Budget(9000, shared=Shared(5.0))}
 
 
 async def test_values_of_other_programs_and_newer_agents_are_told_apart(
