@@ -62,9 +62,9 @@ class Result:
         return self.worst_ratio <= most and self.recovered_s is not None
 
 
-def run(seconds: float, seed: int, daemon: Path) -> Result:
+def run(seconds: float, seed: int, daemon: Path, *, broken: bool = False) -> Result:
     """Make a run."""
-    with site(daemon, seed) as there:
+    with site(daemon, seed, broken=broken) as there:
         monitor = there.monitor
 
         def given() -> bool:
@@ -121,11 +121,16 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("benchmarks.fleet.run", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300, help="how long faults come")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
+    parser.add_argument(
+        "--broken", choices=("0", "1"), default="0",
+        help="1: with agents that keep their old limits when they are lowered, to see that this is"
+        " found; nothing is written (make: BROKEN=1)",
+    )  # fmt: skip
     parser.add_argument("--daemon", type=Path, help="a storage daemon with the patches")
     parser.add_argument("--out", type=Path, default=result_file.RESULTS / "fleet.json")
     from_make = [
         f"--{name.lower()}={value}"
-        for name in ("SECONDS", "SEED")
+        for name in ("SECONDS", "SEED", "BROKEN")
         if (value := os.environ.get(name))
     ]
     options = parser.parse_args([*from_make, *words])
@@ -137,9 +142,11 @@ def main(words: Sequence[str]) -> int:
 
         options.daemon = storage_daemon()
     print(f"iokeel fleet: {options.seconds:g} s, SEED={options.seed}", flush=True)
-    result = run(options.seconds, options.seed, options.daemon)
+    broken = options.broken == "1"
+    result = run(options.seconds, options.seed, options.daemon, broken=broken)
     _show(result)
-    result_file.write(options.out, result)
+    if not broken:
+        result_file.write(options.out, result)
     return 0 if result.kept else 1
 
 
