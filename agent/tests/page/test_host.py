@@ -15,7 +15,7 @@ from iokeel.errors import PolicyError
 from testing.cockpit import Cockpit
 from testing.sim.guests import Guest, Phase
 from testing.simulated_api import SimulatedApi, mixed_guests, steady_guest
-from tests.page.conftest import BUILT, Open, picture, violations
+from tests.page.conftest import BUILT, Open, picture, violations, wider_than_the_window
 from tests.page.simulated import passing, served
 
 MANY_POINTS = re.compile(r"M.*(L.*){20}")
@@ -211,7 +211,7 @@ def test_anybody_can_read_it(
             if view == "drive":
                 expect(page.get_by_role("list", name="The last decision")).to_be_visible()
             assert violations(page) == [], view
-            assert _wider_than_the_window(page) == 0, view
+            assert wider_than_the_window(page) == 0, view
             picture(page, f"{view}-{name}")
 
 
@@ -220,8 +220,3 @@ def test_figures_are_in_the_persons_own_locale(folder: Path, opened: Open) -> No
     with served(small_host().served, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
         page = opened(cockpit.url, locale="de-DE")
         expect(page.locator("table[aria-label=Drives] tbody tr").first).to_contain_text("6.000")
-
-
-def _wider_than_the_window(page: Page) -> int:
-    found: int = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    return max(0, found)
