@@ -179,6 +179,7 @@ class Member:
             None if asked_ns is None else (now_ns() - asked_ns) / NS_PER_S,
             others,
             tuple(host for host in others if view is not None and host not in view.claims),
+            {host: other.charged for host, other in entries.items()},
             view.leader if view is not None else None,
             self.problems.get(name),
         )

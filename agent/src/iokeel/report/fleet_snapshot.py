@@ -15,7 +15,8 @@ class TenantInFleet(NamedTuple):
     because etcd hasn't answered since the agent's start. floor_iops, charged_iops: this host's; 0
     if it has no part yet. held_iops: what its QEMUs may be held to; None: that has no end.
     stale_s: since when etcd wasn't read; None: since the agent's start. others: what other hosts
-    may do, by name; silent: those of them that don't report. coordinator: None if there is none.
+    may do, by name; silent: those of them that don't report. charges: what each host is charged,
+    this one too, by name. coordinator: None if there is none.
     """
 
     tenant: str
@@ -27,6 +28,7 @@ class TenantInFleet(NamedTuple):
     stale_s: float | None
     others: Mapping[str, int]
     silent: tuple[str, ...]
+    charges: Mapping[str, int]
     coordinator: str | None
     error: IokeelError | None
 

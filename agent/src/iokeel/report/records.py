@@ -154,20 +154,19 @@ class FleetTenantReport(Struct, kw_only=True):
     """A tenant of the fleet, as this host knows it. Rates are normalized I/O operations a second.
 
     limit_iops: over all hosts. allowed_iops: what its drives here may do now; None: what they have,
-    because etcd hasn't answered since the agent's start. floor_iops, charged_iops: this host's; 0
-    if it has no part yet. held_iops: what its QEMUs may be held to; None: that has no end. stale_s:
-    how long ago etcd was read; None: not since the agent's start. others: what other hosts may do,
-    by name; silent: those of them that don't report. coordinator: None if there is none.
+    because etcd hasn't answered since the agent's start. floor_iops: this host's; 0 if it has no
+    part yet. held_iops: what its QEMUs may be held to; None: that has no end. stale_s: how long ago
+    etcd was read; None: not since the agent's start. charges: what each host is charged, by name;
+    silent: those of the others that don't report. coordinator: None if there is none.
     """
 
     tenant: str
     limit_iops: int
     allowed_iops: int | None
     floor_iops: int
-    charged_iops: int
     held_iops: int | None
     stale_s: float | None
-    others: dict[str, int]
+    charges: dict[str, int]
     silent: list[str]
     coordinator: str | None
     error: ErrorReport | None
