@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
-from math import inf
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from iokeel.core.counters import NS_PER_S
 from iokeel.core.policy import DrivePolicy
 from iokeel.errors import PolicyError
+from iokeel.report.history import History
+from iokeel.report.snapshot import series_values
 from testing.cockpit import Cockpit
 from testing.sim.guests import Guest, Phase
 from testing.simulated_api import SimulatedApi, mixed_guests, steady_guest
@@ -170,6 +174,25 @@ def test_names_are_shown_and_never_run(folder: Path, opened: Open) -> None:
         page.get_by_role("link", name=SHOWN[0], exact=True).click()
         assert drives(page) == [f"{SHOWN[0]} vda"]
         assert page.title() == "Disk limits"
+
+
+def test_a_gap_in_the_history_stays_a_gap(folder: Path, opened: Open) -> None:
+    host = SimulatedApi([steady_guest("db1", 300, 400)])
+    host.run(10)
+    host.history = History()
+    now_ns, known = time.monotonic_ns(), series_values(host.fleet.state)
+    for age_s in range(110, 0, -2):
+        values = [nan] * len(known) if 40 < age_s < 80 else known
+        host.history.add(now_ns - age_s * NS_PER_S, host.fleet.state.drives, values)
+    socket = folder / "agent.sock"
+    with served(host.served, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(cockpit.url)
+        chart = page.locator(".iokeel-rate")
+        expect(chart).to_have_attribute("d", re.compile(r"^M[^M]*L[^M]*M[^M]*L[^M]*$"))
+        page.get_by_role("link", name="db1 vda").click()
+        summary = "Rate against limit, iops. rate: 300 to 300, allowed: 400 to 400"
+        expect(page.get_by_role("img", name=summary)).to_be_visible()
+        picture(page, "gap")
 
 
 def test_a_thousand_drives_are_shown_a_page_at_a_time(folder: Path, opened: Open) -> None:
