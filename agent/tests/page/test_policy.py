@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -24,11 +25,13 @@ GIVEN = (
 )
 # What the page promises: the guest follows within so many seconds.
 FOLLOWS_S = 3.0
+LOGGED_S = 15.0
 FIO = (
     "fio --name=x --filename=/dev/vda --rw=randread --bs=4k --ioengine=libaio --direct=1"
     " --iodepth=8 --time_based"
 )
-LOG = " --runtime=25 --write_iops_log=/tmp/x --log_avg_msec=250 --log_unix_epoch=1"
+# It runs until it is told to end: on a busy machine, a page takes its time.
+LOG = " --runtime=240 --write_iops_log=/tmp/x --log_avg_msec=250 --log_unix_epoch=1"
 
 
 @pytest.fixture(scope="module")
@@ -88,38 +91,42 @@ def metadata(host: Host, which: str) -> str:
 def test_a_noisy_neighbour_is_found_understood_and_limited(
     page: Page, host: Host, guest: Vm, agent: HostAgent
 ) -> None:
+    # Any machine, however busy, fills this.
+    set_metadata(host, "db1", GIVEN.replace('limit="400" burst="800"', 'limit="100" burst="120"'))
     row = page.locator("table[aria-label=Drives] tbody tr").first
     expect(row).to_contain_text("db1 vda")
     expect(row).to_contain_text("held")
     dialog = form(page)
-    dialog.get_by_label("Limit", exact=True).fill("200")
-    expect(dialog).to_contain_text("4K reads 200 a second, 64K reads 20, 1M reads 1.3")
+    dialog.get_by_label("Limit", exact=True).fill("60")
+    expect(dialog).to_contain_text("4K reads 60 a second, 64K reads 6, 1M reads 0.4")
     dialog.get_by_label("Burst", exact=True).fill("")
-    dialog.get_by_label("Reservation", exact=True).fill("100")
-    expect(dialog).to_contain_text("pool then promises 100 of the")
+    dialog.get_by_label("Reservation", exact=True).fill("30")
+    expect(dialog).to_contain_text("pool then promises 30 of the")
     assert violations(page) == []
     picture(page, "policy")
-    logging = guest.start_program(FIO + LOG)
+    logging = guest.start_program(f"exec {FIO}{LOG}")
     eventually(lambda: (agent.drive("db1")["raw_read_iops"] or 0) > 1, what="the guest reads")
     dialog.get_by_role("button", name="Save").click()
     expect(page.get_by_text("The policy is saved.")).to_be_visible()
     saved_s = clock(guest)
     for which in ("--live", "--config"):
         text = metadata(host, which)
-        assert 'limit="200"' in text
+        assert 'limit="60"' in text
         assert "burst" not in text
         assert 'tenant="acme"' in text
         assert "<!-- by hand -->" in text
     changes = page.get_by_role("list", name="Changes of its limits")
     expect(changes).to_contain_text("the policy has changed")
     why = page.get_by_role("list", name="The last decision")
-    expect(why).to_contain_text("a limit of 200 iops")
+    expect(why).to_contain_text("a limit of 60 iops")
     picture(page, "policy-saved")
+    time.sleep(LOGGED_S)
+    guest.exec(f"kill -INT {logging}")
     guest.wait(logging)
     settled = [rate for after_s, rate in rates_since(guest, saved_s) if after_s >= FOLLOWS_S]
     assert len(settled) > 10
     # Two fios share the drive, a request in turn.
-    assert sum(settled) / len(settled) == pytest.approx(100, rel=0.1)
+    assert sum(settled) / len(settled) == pytest.approx(30, rel=0.1)
 
 
 def clock(guest: Vm) -> float:
