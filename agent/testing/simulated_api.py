@@ -70,7 +70,14 @@ class SimulatedApi:
     @contextlib.asynccontextmanager
     async def served(self, socket: Path) -> AsyncIterator[None]:
         """Serve the API on a socket."""
-        api = Api(Config, self.snapshot, lambda name: None, self.metrics, self.history)
+        api = Api(
+            Config,
+            self.snapshot,
+            lambda name: None,
+            self.metrics,
+            self.history,
+            lambda: self.fleet.now_ns,
+        )
         async with serve(api, AgentConfig(socket=socket)):
             yield
 

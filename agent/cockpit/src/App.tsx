@@ -4,6 +4,7 @@ import { useLive } from "./agent/live";
 import { CalibratePage } from "./calibrate/CalibratePage";
 import { useCalibration } from "./calibrate/useCalibration";
 import { DrivePage } from "./drive/DrivePage";
+import { FleetPage } from "./fleet/FleetPage";
 import { HostPage } from "./host/HostPage";
 import { useTrends } from "./host/trends";
 import { useLocation } from "./location";
@@ -13,6 +14,7 @@ const EVERY_MS = 2000;
 const VIEWS = [
     { path: [], word: "Host" },
     { path: ["tenants"], word: "Tenants" },
+    { path: ["fleet"], word: "Fleet" },
     { path: ["calibrate"], word: "Calibrate" },
 ] as const;
 
@@ -24,8 +26,12 @@ export function App() {
     const calibration = useCalibration(); // goes on while another view is shown
     const [view, domain, target] = path; // of tenants, the second is a tenant's name
 
+    const inFleet = host.answer?.fleet || view === "fleet";
+    const views = VIEWS.filter(({ word }) => word !== "Fleet" || inFleet);
+
     let shown = <HostPage live={host} trends={trends} />;
     if (view === "tenants") shown = <TenantsPage live={host} trends={trends} chosen={domain} />;
+    if (view === "fleet") shown = <FleetPage live={host} />;
     if (view === "calibrate") shown = <CalibratePage calibration={calibration} />;
     if (view === "drive" && domain && target) {
         shown = <DrivePage key={path.join("/")} domain={domain} target={target} host={host} />;
@@ -35,7 +41,7 @@ export function App() {
             <PageSection type="subnav" hasBodyWrapper={false}>
                 <Nav variant="horizontal" aria-label="Views">
                     <NavList>
-                        {VIEWS.map(({ path: to, word }) => (
+                        {views.map(({ path: to, word }) => (
                             <NavItem
                                 key={word}
                                 to={`#${cockpit.location.encode([...to])}`}

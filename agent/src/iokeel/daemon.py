@@ -59,7 +59,8 @@ _BOUND_AGAIN_S = 10
 class Agent:
     """The running agent: its sources, the law's state, and its errors.
 
-    on_tick: called after each tick. fleet: None without [fleet].
+    on_tick: called after each tick. looks: how often drives were looked at. fleet: None without
+    [fleet].
     """
 
     config: Config
@@ -74,6 +75,7 @@ class Agent:
     on_tick: Callable[[], None] = lambda: None
     outcomes: Outcomes = field(init=False)
     history: History = field(default_factory=History)
+    looks: int = 0
     _changed: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
@@ -138,6 +140,7 @@ class Agent:
                 self.announce,
                 self.metrics,
                 self.history,
+                lambda: self.looks,
             )
             await stack.enter_async_context(serve(api, self.config.agent))
             followers = [asyncio.create_task(source.run()) for source in self.sources]
@@ -213,6 +216,7 @@ class Agent:
             )
             before = self.state
             self.state, orders = decide(before, seen, now_ns)
+            self.looks += 1
             # Before anything else is waited for, so that what was decided counts as held at once.
             self._tell_fleet(complete=domains is None and self._knows_all())
             self.metrics.errors["internal"] += self._notices.tell(self.state)

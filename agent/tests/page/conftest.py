@@ -87,3 +87,9 @@ def violations(page: Page) -> list[str]:
         f"{rule['id']}: {rule['help']}: {[node['html'] for node in rule['nodes']]}"
         for rule in found["violations"]
     ]
+
+
+def wider_than_the_window(page: Page) -> int:
+    """Return by how many pixels a page is wider than its window."""
+    found: int = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    return max(0, found)

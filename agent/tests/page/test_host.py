@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
-from math import inf
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from iokeel.core.counters import NS_PER_S
 from iokeel.core.policy import DrivePolicy
 from iokeel.errors import PolicyError
+from iokeel.report.history import History
+from iokeel.report.snapshot import series_values
 from testing.cockpit import Cockpit
 from testing.sim.guests import Guest, Phase
 from testing.simulated_api import SimulatedApi, mixed_guests, steady_guest
-from tests.page.conftest import BUILT, Open, picture, violations
+from tests.page.conftest import BUILT, Open, picture, violations, wider_than_the_window
 from tests.page.simulated import passing, served
 
 MANY_POINTS = re.compile(r"M.*(L.*){20}")
@@ -172,6 +176,25 @@ def test_names_are_shown_and_never_run(folder: Path, opened: Open) -> None:
         assert page.title() == "Disk limits"
 
 
+def test_a_gap_in_the_history_stays_a_gap(folder: Path, opened: Open) -> None:
+    host = SimulatedApi([steady_guest("db1", 300, 400)])
+    host.run(10)
+    host.history = History()
+    now_ns, known = time.monotonic_ns(), series_values(host.fleet.state)
+    for age_s in range(110, 0, -2):
+        values = [nan] * len(known) if 40 < age_s < 80 else known
+        host.history.add(now_ns - age_s * NS_PER_S, host.fleet.state.drives, values)
+    socket = folder / "agent.sock"
+    with served(host.served, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(cockpit.url)
+        chart = page.locator(".iokeel-rate")
+        expect(chart).to_have_attribute("d", re.compile(r"^M[^M]*L[^M]*M[^M]*L[^M]*$"))
+        page.get_by_role("link", name="db1 vda").click()
+        summary = "Rate against limit, iops. rate: 300 to 300, allowed: 400 to 400"
+        expect(page.get_by_role("img", name=summary)).to_be_visible()
+        picture(page, "gap")
+
+
 def test_a_thousand_drives_are_shown_a_page_at_a_time(folder: Path, opened: Open) -> None:
     host = SimulatedApi(mixed_guests(1000), 4)
     host.run(6)
@@ -211,7 +234,7 @@ def test_anybody_can_read_it(
             if view == "drive":
                 expect(page.get_by_role("list", name="The last decision")).to_be_visible()
             assert violations(page) == [], view
-            assert _wider_than_the_window(page) == 0, view
+            assert wider_than_the_window(page) == 0, view
             picture(page, f"{view}-{name}")
 
 
@@ -220,8 +243,3 @@ def test_figures_are_in_the_persons_own_locale(folder: Path, opened: Open) -> No
     with served(small_host().served, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
         page = opened(cockpit.url, locale="de-DE")
         expect(page.locator("table[aria-label=Drives] tbody tr").first).to_contain_text("6.000")
-
-
-def _wider_than_the_window(page: Page) -> int:
-    found: int = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    return max(0, found)

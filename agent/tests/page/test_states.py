@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from playwright.sync_api import expect
 from testing.cockpit import Cockpit
 from testing.simulated_api import SimulatedApi, steady_guest
 from tests.page.conftest import BUILT, Open, picture, violations
-from tests.page.simulated import served
+from tests.page.simulated import Served, served
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def host() -> SimulatedApi:
@@ -23,14 +25,21 @@ def host() -> SimulatedApi:
     return found
 
 
-@contextlib.asynccontextmanager
-async def app_at(socket: Path, app: web.Application) -> AsyncIterator[None]:
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.UnixSite(runner, str(socket)).start()
-    yield
-    await runner.cleanup()
-    socket.unlink(missing_ok=True)
+def answering(path: str, handler: Handler) -> Served:
+    """Return what serves one path, as no agent of this version does."""
+
+    @contextlib.asynccontextmanager
+    async def serving(socket: Path) -> AsyncIterator[None]:
+        app = web.Application()
+        app.add_routes([web.get(path, handler)])
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, str(socket)).start()
+        yield
+        await runner.cleanup()
+        socket.unlink(missing_ok=True)
+
+    return serving
 
 
 def test_a_host_without_guests_is_no_error(folder: Path, opened: Open) -> None:
@@ -47,15 +56,8 @@ def test_an_agent_that_takes_its_time_is_waited_for(folder: Path, opened: Open) 
         await asyncio.sleep(3600)
         return web.Response()
 
-    @contextlib.asynccontextmanager
-    async def serving(socket: Path) -> AsyncIterator[None]:
-        app = web.Application()
-        app.add_routes([web.get("/{path:.*}", slow)])
-        async with app_at(socket, app):
-            yield
-
-    socket = folder / "agent.sock"
-    with served(serving, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+    socket, slowly = folder / "agent.sock", answering("/{path:.*}", slow)
+    with served(slowly, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
         page = opened(cockpit.url)
         expect(page.get_by_text("Asking the agent")).to_be_visible()
         assert violations(page) == []
@@ -90,15 +92,8 @@ def test_an_agent_of_another_version_is_no_riddle(folder: Path, opened: Open) ->
     async def other(request: web.Request) -> web.Response:
         return web.json_response([{"domain": "db1", "disks": []}])
 
-    @contextlib.asynccontextmanager
-    async def serving(socket: Path) -> AsyncIterator[None]:
-        app = web.Application()
-        app.add_routes([web.get("/v1/vms", other)])
-        async with app_at(socket, app):
-            yield
-
-    socket = folder / "agent.sock"
-    with served(serving, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+    socket, otherwise = folder / "agent.sock", answering("/v1/host", other)
+    with served(otherwise, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
         page = opened(cockpit.url)
         expect(page.get_by_text("The agent is of another version than this page")).to_be_visible()
         assert violations(page) == []

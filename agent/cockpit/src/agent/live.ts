@@ -13,6 +13,9 @@ export interface Live<T> {
 /**
  * Asks at once, and again every `everyMs` while the page is visible.
  *
+ * It asks when the clock is a multiple of that. So several people's pages ask at the same moment,
+ * and the agent makes one answer for all of them.
+ *
  * key: what is asked for; another one begins anew. An answer stays while later questions fail.
  */
 export function useLive<T>(key: string, everyMs: number, question: () => Promise<T>): Live<T> {
@@ -31,7 +34,8 @@ export function useLive<T>(key: string, everyMs: number, question: () => Promise
                 if (!(error instanceof AgentError)) throw error;
                 if (!ended) setLive((before) => failed(before, key, error));
             }
-            if (!ended && !document.hidden) timer = window.setTimeout(() => void tick(), everyMs);
+            const pauseMs = everyMs - (Date.now() % everyMs);
+            if (!ended && !document.hidden) timer = window.setTimeout(() => void tick(), pauseMs);
         };
         const shown = () => {
             window.clearTimeout(timer);

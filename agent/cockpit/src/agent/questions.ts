@@ -2,21 +2,15 @@
 
 import { ask } from "./client";
 import * as records from "./records";
-import type { Checked, History, Settings, Storage, Vm } from "./records";
+import type { Checked, History, Host, Settings } from "./records";
 
-/** The host at one moment. */
-export interface HostNow {
-    vms: Vm[];
-    storages: Storage[];
+/** The host, and when that was. */
+export interface HostNow extends Host {
     at: number;
 }
 
 export async function hostNow(): Promise<HostNow> {
-    const [vms, storages] = await Promise.all([
-        ask("/v1/vms", [], records.Vms),
-        ask("/v1/storages", [], records.Storages),
-    ]);
-    return { vms, storages, at: Date.now() };
+    return { ...(await ask("/v1/host", [], records.Host)), at: Date.now() };
 }
 
 export function settings(): Promise<Settings> {

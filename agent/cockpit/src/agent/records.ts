@@ -75,6 +75,35 @@ export const Storage = v.object({
 });
 export type Storage = v.InferOutput<typeof Storage>;
 
+const FleetTenant = v.object({
+    tenant: v.string(),
+    limit_iops: count,
+    allowed_iops: maybe,
+    floor_iops: count,
+    held_iops: maybe,
+    stale_s: maybe,
+    charges: v.record(v.string(), count),
+    silent: v.array(v.string()),
+    coordinator: v.nullable(v.string()),
+    error: v.nullable(Fault),
+});
+export type FleetTenant = v.InferOutput<typeof FleetTenant>;
+
+export const Fleet = v.object({
+    host: v.string(),
+    error: v.nullable(Fault),
+    tenants: v.array(FleetTenant),
+});
+export type Fleet = v.InferOutput<typeof Fleet>;
+
+/** The host at one moment. fleet: null if the agent is in none. */
+export const Host = v.object({
+    vms: v.array(Vm),
+    storages: v.array(Storage),
+    fleet: v.nullable(Fleet),
+});
+export type Host = v.InferOutput<typeof Host>;
+
 export const History = v.object({
     ages_s: v.array(v.number()),
     drives: v.array(
@@ -121,6 +150,3 @@ export const Checked = v.object({
     vm: v.nullable(Promised),
 });
 export type Checked = v.InferOutput<typeof Checked>;
-
-export const Vms = v.array(Vm);
-export const Storages = v.array(Storage);

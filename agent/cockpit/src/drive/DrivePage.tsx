@@ -48,7 +48,8 @@ export function DrivePage({
     });
     const rows = host.answer ? rowsOf(host.answer) : [];
     const row = rows.find(({ drive }) => drive.domain === domain && drive.target === target);
-    if (!live.answer || !row) {
+    const vm = host.answer?.vms.find((one) => one.domain === domain);
+    if (!live.answer || !vm || !row) {
         return (
             <PageSection hasBodyWrapper={false}>
                 <Where domain={domain} target={target} />
@@ -66,7 +67,7 @@ export function DrivePage({
                 <Flex>
                     <Heading domain={domain} target={target} />
                     <StateLabel state={row.state} />
-                    <PolicyButton drive={row.drive} storage={storage} />
+                    <PolicyButton vm={vm} target={target} storage={storage} />
                 </Flex>
                 <Stale live={live} />
                 {row.fault && <Alert component="h2" variant="danger" isInline title={visible(said(row.fault))} />}

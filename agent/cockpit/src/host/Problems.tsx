@@ -4,13 +4,12 @@ import type { HostNow } from "../agent/questions";
 import type { Row } from "../drives";
 import { Link } from "../shared/Link";
 import { plural, visible } from "../shared/words";
-import { problems } from "./findProblems";
+import { type Problem, problems } from "./findProblems";
 
 const AT_FIRST = 5;
 
 /** What is wrong, or that nothing is. */
 export function Problems({ now, rows }: { now: HostNow; rows: readonly Row[] }) {
-    const [all, setAll] = useState(false);
     const found = problems(now, rows);
     if (!found.length) {
         const held = rows.filter((row) => row.state === "held").length;
@@ -21,6 +20,13 @@ export function Problems({ now, rows }: { now: HostNow; rows: readonly Row[] }) 
             </StackItem>
         );
     }
+    return <ProblemList problems={found} />;
+}
+
+/** What is wrong, the first few of it at first. */
+export function ProblemList({ problems: found }: { problems: readonly Problem[] }) {
+    const [all, setAll] = useState(false);
+    if (!found.length) return null;
     const shown = all ? found : found.slice(0, AT_FIRST);
     return (
         <StackItem>

@@ -2,7 +2,7 @@
 
 import { said } from "../agent/client";
 import type { HostNow } from "../agent/questions";
-import type { Fault, Storage } from "../agent/records";
+import type { Fault, Fleet, Storage } from "../agent/records";
 import type { Row } from "../drives";
 import { list, percent, rate } from "../shared/words";
 
@@ -24,7 +24,26 @@ export function problems(now: HostNow, rows: readonly Row[]): Problem[] {
     const orders = rows.flatMap(({ drive, key }) =>
         drive.error ? [ofDrive(key, [drive.domain, drive.target], drive.error)] : [],
     );
-    return [...policies, ...orders, ...now.storages.flatMap(ofStorage)];
+    const fleet = now.fleet ? fleetProblems(now.fleet) : [];
+    return [...policies, ...orders, ...fleet, ...now.storages.flatMap(ofStorage)];
+}
+
+/** Returns what is wrong with the fleet, as this host knows it. */
+export function fleetProblems(fleet: Fleet): Problem[] {
+    const problem = (key: string, severity: Problem["severity"], text: string): Problem => {
+        return { key: `fleet ${key}`, severity, text, drive: null };
+    };
+    const found = fleet.error ? [problem("etcd", "danger", `fleet: etcd can't be used: ${said(fleet.error)}`)] : [];
+    for (const { tenant, error, silent, charges } of fleet.tenants) {
+        if (error) found.push(problem(`error ${tenant}`, "danger", `fleet: tenant ${tenant}: ${said(error)}`));
+        for (const host of silent) {
+            const text =
+                `fleet: host ${host} doesn't report, and stays charged ${rate(charges[host] ?? 0)} iops` +
+                ` of tenant ${tenant}; see \`iokeel fleet forget --help\``;
+            found.push(problem(`silent ${tenant} ${host}`, "warning", text));
+        }
+    }
+    return found;
 }
 
 function ofVm(domain: string, target: string | null, fault: Fault): Problem {

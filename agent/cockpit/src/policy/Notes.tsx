@@ -1,5 +1,6 @@
 import { Alert } from "@patternfly/react-core";
 import { visible } from "../shared/words";
+import { type Attribute, nameOf } from "./attributes";
 import type { Theirs } from "./usePolicy";
 
 /** What a person has to know before saving: that others changed the policy, or where it goes. */
@@ -24,9 +25,9 @@ export function Notes({
                 >
                     {theirs.length > 0 && (
                         <ul>
-                            {theirs.map(({ name, before, now }) => (
-                                <li key={name}>
-                                    {name}: {visible(before) || "not given"} before, {visible(now) || "not given"}{" "}
+                            {theirs.map(({ attribute, before, now }) => (
+                                <li key={attribute}>
+                                    {whose(attribute)}: {visible(before) || "not given"} before, {visible(now) || "not given"}{" "}
                                     now
                                 </li>
                             ))}
@@ -49,4 +50,9 @@ export function Notes({
             )}
         </>
     );
+}
+
+function whose(attribute: Attribute): string {
+    const name = nameOf(attribute);
+    return attribute.startsWith("policy.") ? `${name} of the VM` : name;
 }

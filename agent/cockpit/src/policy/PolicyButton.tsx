@@ -1,12 +1,20 @@
 import { Alert, Button } from "@patternfly/react-core";
 import { useState } from "react";
-import type { Drive, Storage } from "../agent/records";
+import type { Storage, Vm } from "../agent/records";
 import { useSettings } from "../agent/useSettings";
 import { useAdmin } from "../location";
 import { PolicyForm } from "./PolicyForm";
 
 /** Opens the form for a drive's policy, or says why it can't be changed here. */
-export function PolicyButton({ drive, storage }: { drive: Drive; storage: Storage | null }) {
+export function PolicyButton({
+    vm,
+    target,
+    storage,
+}: {
+    vm: Vm;
+    target: string;
+    storage: Storage | null;
+}) {
     const admin = useAdmin();
     const settings = useSettings();
     const [open, setOpen] = useState(false);
@@ -24,7 +32,8 @@ export function PolicyButton({ drive, storage }: { drive: Drive; storage: Storag
             {saved && <Alert component="h2" variant="success" isInline isPlain title="The policy is saved." />}
             {open && (
                 <PolicyForm
-                    drive={drive}
+                    vm={vm}
+                    target={target}
                     storage={storage}
                     settings={settings}
                     uri={uri}

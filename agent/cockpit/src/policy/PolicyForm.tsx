@@ -2,63 +2,66 @@ import {
     Alert,
     Button,
     Form,
-    FormGroup,
-    FormHelperText,
-    FormSelect,
-    FormSelectOption,
-    HelperText,
-    HelperTextItem,
-    InputGroup,
-    InputGroupItem,
-    InputGroupText,
+    FormSection,
+    Grid,
+    GridItem,
     Modal,
     ModalBody,
     ModalFooter,
     ModalHeader,
-    TextInput,
 } from "@patternfly/react-core";
-import type { Drive, Settings, Storage } from "../agent/records";
+import type { Settings, Storage, Vm } from "../agent/records";
 import { Name } from "../shared/Name";
 import { visible } from "../shared/words";
-import { type Attribute, NUMBERS } from "./attributes";
-import { meaning } from "./meaning";
+import { type Attribute, FIELDS, type Part } from "./attributes";
 import { Notes } from "./Notes";
+import { PolicyField } from "./PolicyField";
+import { Promises } from "./Promises";
 import { StoragePromise } from "./StoragePromise";
 import { usePolicy } from "./usePolicy";
 
-const WHOLE = /^[0-9]{1,12}$/;
-
-/** The form for a drive's policy. onClose: called with whether it was saved. */
+/** The form for the policy of a drive and of its VM. onClose: called with whether it was saved. */
 export function PolicyForm({
-    drive,
+    vm,
+    target,
     storage,
     settings,
     uri,
     onClose,
 }: {
-    drive: Drive;
+    vm: Vm;
+    target: string;
     storage: Storage | null;
     settings: Settings;
     uri: string;
     onClose: (saved: boolean) => void;
 }) {
-    const policy = usePolicy(uri, drive.domain, drive.target);
+    const policy = usePolicy(uri, vm.domain, target);
     const { values, edits, promised } = policy;
-    const text = (name: Attribute) => edits[name] ?? values?.[name] ?? "";
-    const chosen = settings.classes[text("class")];
-    const classes = Object.keys(settings.classes);
-    const unknown = text("class") && !chosen ? [text("class")] : [];
+    const text = (attribute: Attribute) => values && (edits[attribute] ?? values[attribute] ?? "");
+    const byClass = settings.classes[text("drive.class") || text("policy.class") || ""] ?? null;
     const save = async () => {
         if (await policy.save()) onClose(true);
     };
+    const fields = (part: Part) =>
+        FIELDS[part].map((field) => (
+            <PolicyField
+                key={field.attribute}
+                field={field}
+                text={text(field.attribute)}
+                byClass={byClass}
+                settings={settings}
+                onChange={(typed) => policy.edit(field.attribute, typed)}
+            />
+        ));
 
     return (
-        <Modal variant="medium" isOpen onClose={() => onClose(false)} aria-labelledby="policy-title">
+        <Modal variant="large" isOpen onClose={() => onClose(false)} aria-labelledby="policy-title">
             <ModalHeader
                 labelId="policy-title"
                 title={
                     <>
-                        Policy of <Name text={drive.domain} /> <Name text={drive.target} />
+                        Policy of <Name text={vm.domain} /> <Name text={target} />
                     </>
                 }
                 description="A rate in iops counts 4K reads. Larger requests cost more."
@@ -75,55 +78,25 @@ export function PolicyForm({
                     {policy.error && (
                         <Alert component="h2" variant="danger" isInline role="alert" title={visible(policy.error)} />
                     )}
-                    <FormGroup label="Class" fieldId="policy-class">
-                        <FormSelect
-                            id="policy-class"
-                            value={text("class")}
-                            isDisabled={!values}
-                            onChange={(_, name) => policy.edit("class", name)}
-                        >
-                            <FormSelectOption value="" label="that of its VM, or none" />
-                            {[...classes, ...unknown].map((name) => (
-                                <FormSelectOption key={name} value={name} label={visible(name)} />
-                            ))}
-                        </FormSelect>
-                    </FormGroup>
-                    {Object.entries(NUMBERS).map(([key, kind]) => {
-                        const name = key as keyof typeof NUMBERS;
-                        const given = text(name);
-                        const otherwise = chosen ? kind.otherwise(chosen) : null;
-                        const iops = WHOLE.test(given) ? Number(given) : given ? null : otherwise;
-                        return (
-                            <FormGroup key={name} label={kind.word} fieldId={`policy-${name}`}>
-                                <InputGroup>
-                                    <InputGroupItem isFill>
-                                        <TextInput
-                                            id={`policy-${name}`}
-                                            value={given}
-                                            inputMode="decimal"
-                                            isDisabled={!values}
-                                            placeholder={otherwise === null ? "" : `${otherwise} by its class`}
-                                            onChange={(_, typed) => policy.edit(name, typed.trim())}
-                                        />
-                                    </InputGroupItem>
-                                    {kind.unit && <InputGroupText>{kind.unit}</InputGroupText>}
-                                </InputGroup>
-                                {kind.unit === "iops" && iops !== null && (
-                                    <FormHelperText>
-                                        <HelperText>
-                                            <HelperTextItem>{meaning(iops, settings)}</HelperTextItem>
-                                        </HelperText>
-                                    </FormHelperText>
-                                )}
-                            </FormGroup>
-                        );
-                    })}
+                    <Grid hasGutter md={6}>
+                        <GridItem>
+                            <FormSection title="This drive" titleElement="h2">
+                                {fields("drive")}
+                            </FormSection>
+                        </GridItem>
+                        <GridItem>
+                            <FormSection title="All drives of its VM" titleElement="h2">
+                                {fields("policy")}
+                            </FormSection>
+                        </GridItem>
+                    </Grid>
                     {promised && storage && (
-                        <StoragePromise
-                            storage={storage}
-                            before={drive.reservation_iops}
-                            after={promised.reservation_iops}
-                        />
+                        <StoragePromise storage={storage} vm={vm} checked={promised} settings={settings} />
+                    )}
+                    {promised && (
+                        <FormSection title="What is then promised" titleElement="h2">
+                            <Promises checked={promised} />
+                        </FormSection>
                     )}
                 </Form>
             </ModalBody>

@@ -1,35 +1,83 @@
-/** The attributes of a drive's policy that the form has, and how it names them. */
+/** The attributes that the form has: all that a policy's schema knows of a drive and of a VM. */
 
 import type { Promised } from "../agent/records";
 
-export const ATTRIBUTES = [
-    "class",
-    "limit",
-    "burst",
-    "burst-seconds",
-    "reservation",
-    "weight",
-    "latency-target-ms",
-] as const;
-export type Attribute = (typeof ATTRIBUTES)[number];
+/** The elements of a policy: the <drive> that the form is about, and the <policy> around it. */
+export type Part = "drive" | "policy";
 
-/** An attribute's text as it is written; "": not given. */
-export type Values = Readonly<Record<Attribute, string>>;
-export type Edits = Partial<Values>;
+/** An attribute of one of them: "drive.limit". */
+export type Attribute = `${Part}.${string}`;
 
-export interface Kind {
+/** Attributes' texts as they are written; "" or none: not given. */
+export type Values = Readonly<Partial<Record<Attribute, string>>>;
+
+/** What an attribute's text is: a number with its unit, a word of a list, the name of a class. */
+export type Kind =
+    | { is: "number"; unit: string; otherwise?: (promised: Promised) => number | null }
+    | { is: "choice"; choices: Readonly<Record<string, string>> }
+    | { is: "class"; none: string }
+    | { is: "name" };
+
+export interface Field {
+    attribute: Attribute;
     word: string;
-    unit: string;
-    /** What it is without this attribute, by the class. */
-    otherwise: (promised: Promised) => number | null;
+    kind: Kind;
 }
 
-/** All but the class, which is chosen from a list. */
-export const NUMBERS: Readonly<Record<Exclude<Attribute, "class">, Kind>> = {
-    limit: { word: "Limit", unit: "iops", otherwise: (p) => p.limit_iops },
-    burst: { word: "Burst", unit: "iops", otherwise: (p) => p.burst_iops },
-    "burst-seconds": { word: "Longest burst", unit: "s", otherwise: (p) => p.burst_seconds },
-    reservation: { word: "Reservation", unit: "iops", otherwise: (p) => p.reservation_iops || null },
-    weight: { word: "Weight", unit: "", otherwise: (p) => p.weight },
-    "latency-target-ms": { word: "Latency target", unit: "ms", otherwise: (p) => p.latency_target_ms },
+/** otherwise: what a rate is without the attribute, by the class. */
+function iops(otherwise?: (promised: Promised) => number | null): Kind {
+    return { is: "number", unit: "iops", ...(otherwise && { otherwise }) };
+}
+
+export const FIELDS: Readonly<Record<Part, readonly Field[]>> = {
+    drive: [
+        { attribute: "drive.class", word: "Class", kind: { is: "class", none: "that of its VM, or none" } },
+        { attribute: "drive.limit", word: "Limit", kind: iops((p) => p.limit_iops) },
+        { attribute: "drive.burst", word: "Burst", kind: iops((p) => p.burst_iops) },
+        {
+            attribute: "drive.burst-seconds",
+            word: "Longest burst",
+            kind: { is: "number", unit: "s", otherwise: (p) => p.burst_seconds },
+        },
+        { attribute: "drive.reservation", word: "Reservation", kind: iops((p) => p.reservation_iops || null) },
+        { attribute: "drive.weight", word: "Weight", kind: { is: "number", unit: "", otherwise: (p) => p.weight } },
+        {
+            attribute: "drive.latency-target-ms",
+            word: "Latency target",
+            kind: { is: "number", unit: "ms", otherwise: (p) => p.latency_target_ms },
+        },
+        {
+            attribute: "drive.budget",
+            word: "Reads and writes",
+            kind: {
+                is: "choice",
+                choices: {
+                    "": "as its class says, or together",
+                    shared: "have the limit together",
+                    separate: "have the limit each",
+                },
+            },
+        },
+    ],
+    policy: [
+        { attribute: "policy.tenant", word: "Tenant", kind: { is: "name" } },
+        { attribute: "policy.class", word: "Class of each drive", kind: { is: "class", none: "none" } },
+        { attribute: "policy.limit", word: "Limit of all together", kind: iops() },
+        { attribute: "policy.burst", word: "Burst of all together", kind: iops() },
+        {
+            attribute: "policy.burst-seconds",
+            word: "Longest burst of all together",
+            kind: { is: "number", unit: "s" },
+        },
+        { attribute: "policy.reservation", word: "Reservation of all together", kind: iops() },
+    ],
 };
+
+export const ATTRIBUTES: readonly Attribute[] = [...FIELDS.drive, ...FIELDS.policy].map(
+    ({ attribute }) => attribute,
+);
+
+/** The name of an attribute in the XML. */
+export function nameOf(attribute: Attribute): string {
+    return attribute.slice(attribute.indexOf(".") + 1);
+}

@@ -1,14 +1,14 @@
 import { useCallback, useEffect, useState } from "react";
 import { said } from "../agent/client";
 import { checked } from "../agent/questions";
-import type { Promised } from "../agent/records";
-import { type Attribute, ATTRIBUTES, type Edits, type Values } from "./attributes";
+import type { Checked } from "../agent/records";
+import { type Attribute, ATTRIBUTES, type Values } from "./attributes";
 import { Changed, type Policies, read, write } from "./metadata";
 import { edited, PolicyUnreadable, valuesOf } from "./xml";
 
 /** Another person's change of an attribute, while the form was open. */
 export interface Theirs {
-    name: Attribute;
+    attribute: Attribute;
     before: string;
     now: string;
 }
@@ -17,29 +17,30 @@ export interface Theirs {
  * A drive's policy as it is written, as it is edited, and what the agent says of it.
  *
  * apart: the next start has another policy. transient: there is no next start. theirs: what
- * somebody else has changed of the drive's; empty if it is another part; null if nobody has.
+ * somebody else has changed of what the form has; empty if it is another part; null if nobody has.
+ * promised: by the policy as it is edited; null after an error.
  */
 export interface PolicyEdit {
     values: Values | null;
-    edits: Edits;
+    edits: Values;
     apart: boolean;
     transient: boolean;
     theirs: readonly Theirs[] | null;
-    promised: Promised | null;
+    promised: Checked | null;
     error: string | null;
     busy: boolean;
-    edit: (name: Attribute, text: string) => void;
+    edit: (attribute: Attribute, text: string) => void;
     save: () => Promise<boolean>;
 }
 
 const PAUSE_MS = 300;
 
-/** Edits the policy of one drive. uri: the agent's connection to libvirt. */
+/** Edits the policy of one drive, and of its VM. uri: the agent's connection to libvirt. */
 export function usePolicy(uri: string, domain: string, target: string): PolicyEdit {
     const [was, setWas] = useState<Policies | null>(null);
-    const [edits, setEdits] = useState<Edits>({});
+    const [edits, setEdits] = useState<Values>({});
     const [theirs, setTheirs] = useState<readonly Theirs[] | null>(null);
-    const [promised, setPromised] = useState<Promised | null>(null);
+    const [promised, setPromised] = useState<Checked | null>(null);
     const [error, setError] = useState<string | null>(null);
     const [busy, setBusy] = useState(false);
 
@@ -99,24 +100,23 @@ export function usePolicy(uri: string, domain: string, target: string): PolicyEd
         promised,
         error,
         busy,
-        edit: (name, text) => setEdits((before) => ({ ...before, [name]: text })),
+        edit: (attribute, text) => setEdits((before) => ({ ...before, [attribute]: text })),
         save,
     };
 }
 
 /** Each policy gets the same changes; what else is in it stays. */
-function changed(was: Policies, target: string, edits: Edits): Policies {
+function changed(was: Policies, target: string, edits: Values): Policies {
     return {
         live: edited(was.live, target, edits),
         next: was.next === null ? null : edited(was.next, target, edits),
     };
 }
 
-async function ask(domain: string, was: Policies, target: string, edits: Edits) {
+async function ask(domain: string, was: Policies, target: string, edits: Values) {
     const now = changed(was, target, edits);
-    const told = await checked(domain, now.live);
-    const promised = told.drives[target] ?? null;
-    if (told.error) return { promised, error: said(told.error) };
+    const promised = await checked(domain, now.live);
+    if (promised.error) return { promised: null, error: said(promised.error) };
     if (now.next === null || now.next === now.live) return { promised, error: null };
     const later = await checked(domain, now.next);
     const error = later.error && `after the guest's next start: ${said(later.error)}`;
@@ -124,10 +124,10 @@ async function ask(domain: string, was: Policies, target: string, edits: Edits) 
 }
 
 function differences(before: Values, now: Values): Theirs[] {
-    return ATTRIBUTES.filter((name) => before[name] !== now[name]).map((name) => ({
-        name,
-        before: before[name],
-        now: now[name],
+    return ATTRIBUTES.filter((attribute) => before[attribute] !== now[attribute]).map((attribute) => ({
+        attribute,
+        before: before[attribute] ?? "",
+        now: now[attribute] ?? "",
     }));
 }
 

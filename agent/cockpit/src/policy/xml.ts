@@ -1,29 +1,33 @@
-/** A drive's attributes in the XML of a policy, as libvirt gives it. */
+/** The attributes of a policy's elements, as libvirt gives its XML. */
 
-import { type Attribute, ATTRIBUTES, type Edits, type Values } from "./attributes";
+import { type Attribute, ATTRIBUTES, nameOf, type Values } from "./attributes";
 
 const EMPTY = "<policy/>";
 
-/** Returns a drive's attributes. Throws PolicyUnreadable. */
+/** Returns the attributes of a drive and of its policy. Throws PolicyUnreadable. */
 export function valuesOf(xml: string, target: string): Values {
-    const drive = driveIn(parsed(xml), target);
-    const text = (name: Attribute) => drive?.getAttribute(name) ?? "";
-    return Object.fromEntries(ATTRIBUTES.map((name) => [name, text(name)])) as Record<Attribute, string>;
+    const policy = parsed(xml);
+    const drive = driveIn(policy, target);
+    const text = (attribute: Attribute) => {
+        const element = attribute.startsWith("drive.") ? drive : policy;
+        return element?.getAttribute(nameOf(attribute)) ?? "";
+    };
+    return Object.fromEntries(ATTRIBUTES.map((attribute) => [attribute, text(attribute)]));
 }
 
-/** Returns a policy with a drive's attributes changed, and all else as it was. "" removes one. */
-export function edited(xml: string, target: string, edits: Edits): string {
+/** Returns a policy with some attributes changed, and all else as it was. "" removes one. */
+export function edited(xml: string, target: string, edits: Values): string {
     const policy = parsed(xml);
     let drive = driveIn(policy, target);
-    if (!drive) {
-        drive = policy.ownerDocument.createElementNS(policy.namespaceURI, "drive");
-        drive.setAttribute("target", target);
-        policy.append(drive);
-    }
-    for (const name of ATTRIBUTES) {
-        const value = edits[name];
-        if (value) drive.setAttribute(name, value);
-        else if (value === "") drive.removeAttribute(name);
+    for (const attribute of ATTRIBUTES) {
+        const value = edits[attribute];
+        if (value === undefined) continue;
+        if (attribute.startsWith("policy.")) {
+            put(policy, attribute, value);
+        } else if (value || drive) {
+            drive ??= added(policy, target);
+            put(drive, attribute, value);
+        }
     }
     return new XMLSerializer().serializeToString(policy);
 }
@@ -41,4 +45,16 @@ function driveIn(policy: Element, target: string): Element | undefined {
     return [...policy.children].find(
         (element) => element.localName === "drive" && element.getAttribute("target") === target,
     );
+}
+
+function added(policy: Element, target: string): Element {
+    const drive = policy.ownerDocument.createElementNS(policy.namespaceURI, "drive");
+    drive.setAttribute("target", target);
+    policy.append(drive);
+    return drive;
+}
+
+function put(element: Element, attribute: Attribute, value: string): void {
+    if (value) element.setAttribute(nameOf(attribute), value);
+    else element.removeAttribute(nameOf(attribute));
 }

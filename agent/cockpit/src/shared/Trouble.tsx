@@ -32,8 +32,8 @@ const WORDS: Record<Trouble, Words> = {
         icon: PluggedIcon,
     },
     refused: {
-        title: "The agent refuses this",
-        body: "",
+        title: "There is no such drive",
+        body: "Its guest has stopped, or the drive was unplugged.",
         icon: DisconnectedIcon,
     },
 };
@@ -65,7 +65,7 @@ export function Stale<T>({ live }: { live: Live<T> }) {
     const when = live.since ? ` What is shown is from ${time(live.since)}.` : "";
     return (
         <Alert component="h2" variant="warning" isInline title={`${title}.${when}`} role="alert">
-            {body || visible(live.error.message)}
+            {body}
         </Alert>
     );
 }

@@ -180,6 +180,7 @@ class Parts:
             None if asked_ns is None else (now_ns() - asked_ns) / NS_PER_S,
             others,
             tuple(host for host in others if view is not None and host not in view.claims),
+            {host: other.charged for host, other in entries.items()},
             view.leader if view is not None else None,
             error,
         )

@@ -17,7 +17,8 @@ class BudgetInFleet(NamedTuple):
     because etcd hasn't answered since the agent's start. floor_iops, charged_iops: this host's; 0
     if it has no part yet. held_iops: what its QEMUs may be held to; None: that has no end.
     stale_s: since when etcd wasn't read; None: since the agent's start. others: what other hosts
-    may do, by name; silent: those of them that don't report. coordinator: None if there is none.
+    may do, by name; silent: those of them that don't report. charges: what each host is charged,
+    this one too, by name. coordinator: None if there is none.
     """
 
     name: str
@@ -30,6 +31,7 @@ class BudgetInFleet(NamedTuple):
     stale_s: float | None
     others: Mapping[str, int]
     silent: tuple[str, ...]
+    charges: Mapping[str, int]
     coordinator: str | None
     error: IokeelError | None
 

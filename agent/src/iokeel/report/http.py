@@ -26,8 +26,9 @@ from iokeel.report.history import SPAN_S, History
 from iokeel.report.prometheus import CONTENT_TYPE, Metrics
 from iokeel.report.promises import policy_report, settings_report
 from iokeel.report.records import SERIES, ErrorReport, HistoryReport, PolicyReport, Refusal
+from iokeel.report.shared_answers import SharedAnswers
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
-from iokeel.report.to_records import storage_reports, vm_reports
+from iokeel.report.to_records import host_report, storage_reports, vm_reports
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import did_you_mean, shown, shown_path
 
@@ -46,7 +47,7 @@ class Api:
     """What the API needs of the agent.
 
     config: returns the configuration that is in force. announce: called with the name of a VM that
-    a hook says comes, goes or changes.
+    a hook says comes, goes or changes. looks: returns how often the agent has looked at its drives.
     """
 
     config: Callable[[], Config]
@@ -54,9 +55,11 @@ class Api:
     announce: Callable[[str], None]
     metrics: Metrics
     history: History
+    looks: Callable[[], int]
 
 
 _API = web.AppKey("api", Api)
+_SHARED = web.AppKey("shared", SharedAnswers)
 
 
 class HookMessage(msgspec.Struct):
@@ -78,6 +81,7 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
     """
     public = [web.get("/metrics", _metrics)]
     private = [
+        web.get("/v1/host", _host),
         web.get("/v1/vms", _vms),
         web.get("/v1/storages", _storages),
         web.get("/v1/why", _why),
@@ -100,6 +104,7 @@ async def _runner(
 ) -> web.AppRunner:
     app = web.Application(client_max_size=_MOST_BYTES)
     app[_API] = api
+    app[_SHARED] = SharedAnswers(api.looks)
     app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
@@ -158,12 +163,19 @@ def _clear(path: Path) -> None:
     raise ConfigError(str(path), "another process serves it", "stop that agent first")
 
 
+async def _host(request: web.Request) -> web.Response:
+    take = request.app[_API].take_snapshot
+    return _body(request.app[_SHARED].get("host", lambda: host_report(take())))
+
+
 async def _vms(request: web.Request) -> web.Response:
-    return _json(vm_reports(request.app[_API].take_snapshot()))
+    take = request.app[_API].take_snapshot
+    return _body(request.app[_SHARED].get("vms", lambda: vm_reports(take())))
 
 
 async def _storages(request: web.Request) -> web.Response:
-    return _json(storage_reports(request.app[_API].take_snapshot(domains=())))
+    take = request.app[_API].take_snapshot
+    return _body(request.app[_SHARED].get("storages", lambda: storage_reports(take(domains=()))))
 
 
 async def _why(request: web.Request) -> web.Response:
@@ -281,7 +293,10 @@ async def _metrics(request: web.Request) -> web.Response:
 def _json(
     answer: msgspec.Struct | Sequence[msgspec.Struct], status: HTTPStatus = HTTPStatus.OK
 ) -> web.Response:
-    body = msgspec.json.encode(answer)
+    return _body(msgspec.json.encode(answer), status)
+
+
+def _body(body: bytes, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
     return web.Response(body=body, content_type="application/json", charset="utf-8", status=status)
 
 

@@ -150,6 +150,48 @@ class VmReport(Struct, kw_only=True):
     drives: list[DriveReport]
 
 
+class FleetTenantReport(Struct, kw_only=True):
+    """A tenant of the fleet, as this host knows it. Rates are normalized I/O operations a second.
+
+    limit_iops: over all hosts. allowed_iops: what its drives here may do now; None: what they have,
+    because etcd hasn't answered since the agent's start. floor_iops: this host's; 0 if it has no
+    part yet. held_iops: what its QEMUs may be held to; None: that has no end. stale_s: how long ago
+    etcd was read; None: not since the agent's start. charges: what each host is charged, by name;
+    silent: those of the others that don't report. coordinator: None if there is none.
+    """
+
+    tenant: str
+    limit_iops: int
+    allowed_iops: int | None
+    floor_iops: int
+    held_iops: int | None
+    stale_s: float | None
+    charges: dict[str, int]
+    silent: list[str]
+    coordinator: str | None
+    error: ErrorReport | None
+
+
+class FleetReport(Struct, kw_only=True):
+    """This host's part in the fleet.
+
+    host: its name there. error: what is wrong with etcd; None if nothing is. tenants: those whose
+    drives are here.
+    """
+
+    host: str
+    error: ErrorReport | None
+    tenants: list[FleetTenantReport]
+
+
+class HostReport(Struct, kw_only=True):
+    """The host at one moment. fleet: None without [fleet]."""
+
+    vms: list[VmReport]
+    storages: list[StorageReport]
+    fleet: FleetReport | None
+
+
 SERIES = ("normalized_iops", "allowed_iops", "latency_s", "wait_s", "credit_s")
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from iokeel.core.limits import ThrottleLimits
+from iokeel.report.fleet_snapshot import FleetSnapshot, BudgetInFleet
 from iokeel.report.records import (
     DriveReport,
     ErrorReport,
+    FleetReport,
+    FleetTenantReport,
+    HostReport,
     StorageReport,
     ThrottleReport,
     VmReport,
@@ -17,6 +21,15 @@ from iokeel.report.snapshot import (
     ThrottleSnapshot,
     VmSnapshot,
 )
+
+
+def host_report(snapshot: Snapshot) -> HostReport:
+    """Return the report of a snapshot of the whole host."""
+    return HostReport(
+        vms=vm_reports(snapshot),
+        storages=storage_reports(snapshot),
+        fleet=None if snapshot.fleet is None else _fleet(snapshot.fleet),
+    )
 
 
 def vm_reports(snapshot: Snapshot) -> list[VmReport]:
@@ -122,4 +135,27 @@ def _storage(storage: StorageSnapshot) -> StorageReport:
         busy_ratio=storage.busy_ratio,
         suffering=[str(drive) for drive in storage.suffering],
         exhausted=storage.exhausted,
+    )
+
+
+def _fleet(fleet: FleetSnapshot) -> FleetReport:
+    return FleetReport(
+        host=fleet.host,
+        error=ErrorReport.of(fleet.error) if fleet.error else None,
+        tenants=[_fleet_tenant(tenant) for tenant in fleet.tenants.values()],
+    )
+
+
+def _fleet_tenant(tenant: BudgetInFleet) -> FleetTenantReport:
+    return FleetTenantReport(
+        tenant=tenant.name,
+        limit_iops=tenant.limit_iops,
+        allowed_iops=tenant.allowed_iops,
+        floor_iops=tenant.floor_iops,
+        held_iops=tenant.held_iops,
+        stale_s=tenant.stale_s,
+        charges=dict(tenant.charges),
+        silent=list(tenant.silent),
+        coordinator=tenant.coordinator,
+        error=ErrorReport.of(tenant.error) if tenant.error else None,
     )

@@ -69,6 +69,14 @@ def drive(agent: Agent, target: str) -> Any:
     return next(d for vm in agent.ask("/v1/vms") for d in vm["drives"] if d["target"] == target)
 
 
+def test_the_host_is_told_in_one_answer(agent: Agent) -> None:
+    eventually(lambda: bool(drive(agent, "vda")["limits_in_force"]), what="limits are set")
+    host = agent.ask("/v1/host")
+    assert [[d["target"] for d in vm["drives"]] for vm in host["vms"]] == [["vda", "vdb"]]
+    assert host["vms"][0].keys() == agent.ask("/v1/vms")[0].keys()
+    assert (host["storages"], host["fleet"]) == (agent.ask("/v1/storages"), None)
+
+
 def test_why_explains_all_drives_or_one(agent: Agent) -> None:
     eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     assert set(agent.ask("/v1/why?domain=db1")) == {"vda", "vdb"}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.machinery
 import importlib.util
+import itertools
 import os
 import socket
 import tempfile
@@ -32,7 +33,7 @@ _AGENT = Path(_FOLDER.name) / "agent.sock"
 _CONFIG = Path(_FOLDER.name) / "agent.toml"
 _WORDS = [
     *(b"GET POST HTTP/1.1 /v1/vms /v1/storages /v1/why?domain=db1&target=vda /v1/hook".split()),
-    *(b"/v1/history?domain=db1&seconds=60&series=wait_s".split()),
+    *(b"/v1/host /v1/history?domain=db1&seconds=60&series=wait_s".split()),
     *(b"/metrics Content-Length: 5 Transfer-Encoding: chunked Host: a gzip deflate".split()),
     *(b"domain operation xml prepare start db1 vda ok error where what mend".split()),
     *(b"\r\n\r\n", b"HTTP/1.1 200 OK\r\n", b"%00", b"%0a", b"%ff", b"Content-Encoding: gzip\r\n"),
@@ -106,7 +107,7 @@ _KNOWN = Known(State(), {"db1": VmInfo("db1", {"vda": DriveInfo("vda")}, None)},
 _METRICS = Metrics()
 _LOOP = asyncio.new_event_loop()
 _SERVING = serve(
-    Api(Config, _snapshot, lambda name: None, _METRICS, History()),
+    Api(Config, _snapshot, lambda name: None, _METRICS, History(), itertools.count().__next__),
     AgentConfig(socket=_API),
 )
 _LOOP.run_until_complete(_SERVING.__aenter__())
