@@ -17,7 +17,8 @@ from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.tenant_sums import TenantSums
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
 from iokeel.fleet.etcd import Etcd
-from iokeel.fleet.keys import Kind
+from iokeel.fleet.handover import Handovers
+from iokeel.fleet.keys import Keys, Kind
 from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import READ_S, Participant
 from iokeel.fleet.parts import Parts
@@ -40,7 +41,8 @@ class Member:
     sums: returns what a tenant's drives here ask for and are held to. parts: this host's in all
     budgets. problems: what is wrong with tenants' budgets, by name. problem: what is wrong with
     etcd; None if nothing is. errors: how often something went wrong. on_change: called with a
-    tenant when what it may do here has changed.
+    tenant when what it may do here has changed. handovers: the credit of guests that come and
+    leave.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Member:
         self.errors = 0
         self.on_change: Callable[[str], None] = lambda _: None
         self.etcd: Etcd | None = None
+        self.handovers = Handovers(Keys(config.access.prefix), lambda: self.etcd)
         self._config = config
         self._memory = Memory(folder)
         self.parts = Parts(config.host, self._memory, sums)
