@@ -67,6 +67,10 @@ class Keys:
     def stamp(self, budget: BudgetId) -> str:
         return self.stamps + _path(budget)
 
+    def leaders_of(self, kind: Kind) -> str:
+        """Return the prefix of the coordinators of all budgets of a kind."""
+        return f"{self.leaders}{kind.value}/"
+
     def leader(self, budget: BudgetId) -> str:
         return self.leaders + _path(budget)
 

@@ -18,7 +18,7 @@ from iokeel.core.sharing.tenant_sums import TenantSums
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.handover import Handovers
-from iokeel.fleet.keys import Keys, Kind
+from iokeel.fleet.keys import Keys, Kind, last_part
 from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import READ_S, Participant
 from iokeel.fleet.parts import Parts
@@ -31,7 +31,11 @@ log = logging.getLogger(__name__)
 
 _STAY_S = LEASE_S / 5
 # A change of budgets comes by the watch; this is in case one was lost.
-_LIST_S = 30.0
+_LIST_S = 300.0
+# etcd takes so many keys in a question by default, and some more.
+_MOST_NAMES = 100
+# Each watch is a connection. Beyond so many, one follows the ledgers of all tenants.
+_MOST_WATCHES = 32
 _LEAVE_S = 2.0
 
 
@@ -60,8 +64,9 @@ class Member:
         self.parts = Parts(config.host, self._memory, sums)
         self._wake = asyncio.Event()
         self._due: set[str] = set()
-        self._list_due = True
+        self._unlisted: set[str] | None = None
         self._read_at: dict[str, float] = {}
+        self._listed_at = 0.0
 
     # What the daemon asks
 
@@ -122,6 +127,7 @@ class Member:
                     watches.follow(self._prefixes(store))
                     await self._round(store)
                 except IokeelError as error:
+                    self._unlisted = None
                     self._tell(error)
                     await asyncio.sleep(next(waits))
                     continue
@@ -137,11 +143,12 @@ class Member:
 
     async def _round(self, store: FleetStore) -> None:
         """Do what is due."""
-        now = time.monotonic()
-        if self._list_due or now >= self._read_at.get("", 0.0) + _LIST_S:
-            self._list_due = False
+        names, self._unlisted = self._unlisted, set()
+        is_due = time.monotonic() >= self._listed_at + _LIST_S
+        if is_due or names is None or len(names) > _MOST_NAMES:
             await self._list(store)
-            self._read_at[""] = now
+        elif names:
+            await self._list(store, names)
         self.parts.take_part()
         for name, participant in [*self.parts.participants.items()]:
             now = time.monotonic()
@@ -165,19 +172,21 @@ class Member:
         view = participant.view
         gone = view is not None and view.raw[self._key(participant)] is None
         self._tell_of(name, _gone(name) if gone else None)
-        if participant.entry is None and not participant.coordinates and self.parts.has_left(name):
+        if self.parts.may_leave(name):
             await participant.leave()
-            if self.parts.has_left(name):
-                del self.parts.participants[name]
+            if self.parts.may_leave(name):
+                self.parts.leave(name)
 
     def _key(self, participant: Participant) -> str:
         assert self.parts.store is not None
         return self.parts.store.keys.budget(participant.budget)
 
-    async def _list(self, store: FleetStore) -> None:
-        """Read which tenants are the fleet's."""
+    async def _list(self, store: FleetStore, names: Collection[str] | None = None) -> None:
+        """Read which tenants are the fleet's: some that have changed, or all."""
+        if names is None:
+            self._listed_at = time.monotonic()
         changed: dict[str, Remembered | None] = {}
-        for name, budget in (await store.budgets(Kind.TENANT)).items():
+        for name, budget in (await store.budgets(Kind.TENANT, names)).items():
             known = self._memory.tenants.get(name)
             if isinstance(budget, FleetRefused):
                 self._tell_of(name, budget)
@@ -187,6 +196,7 @@ class Member:
                 changed[name] = None
         if changed:
             await asyncio.to_thread(self._memory.keep, changed)
+        self.parts.appointed |= await store.offices(Kind.TENANT, names)
         for name in changed.keys() - self._memory.tenants.keys():
             if (participant := self.parts.participants.pop(name, None)) is not None:
                 await participant.leave()
@@ -194,9 +204,11 @@ class Member:
 
     def _prefixes(self, store: FleetStore) -> set[str]:
         """Return what to watch: budgets, ledgers, and claims on the budgets coordinated here."""
-        keys = store.keys
-        prefixes = {keys.budgets(Kind.TENANT), keys.stamps}
-        for participant in self.parts.participants.values():
+        keys, there = store.keys, self.parts.participants.values()
+        stamps = {keys.stamp(participant.budget) for participant in there}
+        prefixes = {keys.budgets(Kind.TENANT)}
+        prefixes |= stamps if len(stamps) <= _MOST_WATCHES else {keys.stamps}
+        for participant in there:
             if participant.coordinates:
                 prefixes.add(keys.claims(participant.budget))
         return prefixes
@@ -205,7 +217,10 @@ class Member:
         """Note that keys have changed below a prefix; None: any may have."""
         assert self.parts.store is not None
         if prefix == self.parts.store.keys.budgets(Kind.TENANT):
-            self._list_due = True
+            if keys is None or self._unlisted is None:
+                self._unlisted = None
+            else:
+                self._unlisted.update(last_part(key) for key in keys)
         for name, participant in self.parts.participants.items():
             mine = {self._key(participant), self.parts.store.keys.stamp(participant.budget)}
             if keys is None or prefix == self.parts.store.keys.claims(participant.budget):

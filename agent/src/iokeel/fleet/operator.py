@@ -17,6 +17,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Entry, Ledger, Word
 from iokeel.errors import FleetRefused, OutcomeUnknown
+from iokeel.fleet.appoint import appoint
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind, last_part
 from iokeel.fleet.messages import Delete, Is, Put
@@ -86,7 +87,8 @@ class Operator:
     async def view(self) -> FleetView:
         """Return the whole fleet at one moment. Raises ConnectionLost or FleetRefused."""
         keys, kind = self._store.keys, Kind.TENANT.value
-        parts = [keys.budgets(Kind.TENANT), f"{keys.ledgers}{kind}/", f"{keys.leaders}{kind}/"]
+        leaders = keys.leaders_of(Kind.TENANT)
+        parts = [keys.budgets(Kind.TENANT), f"{keys.ledgers}{kind}/", leaders]
         claims = f"{keys.prefix}claims/{kind}/"
         found = await self._store.etcd.read([], [keys.hosts, *parts, claims])
         tenants: dict[str, TenantView] = {}
@@ -120,7 +122,7 @@ class Operator:
         keys = self._store.keys
         names = {name: keys.budget(BudgetId(Kind.TENANT, name)) for name in wanted}
         found = await self._store.etcd.read([*names.values()], [keys.history])
-        changes = []
+        changes, new = [], []
         demands: list[Is] = []
         puts: list[Put | Delete] = []
         for name, budget in wanted.items():
@@ -128,10 +130,13 @@ class Operator:
             old = None if raw is None else budget_of(names[name], raw)
             if old != budget:
                 changes.append(difference(name, old, budget))
+                if old is None:
+                    new.append(BudgetId(Kind.TENANT, name))
                 demands.append(Is(names[name], raw))
                 puts.append(Put(names[name], budget_value(budget)))
         if not changes:
             return []
+        await appoint(self._store, new)
         past = sorted(key for key in found.values if key.startswith(keys.history))
         too_many = max(0, len(past) + len(changes) - _MOST_CHANGES)
         puts += [Delete(key) for key in past[:too_many]]

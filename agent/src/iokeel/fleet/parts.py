@@ -35,6 +35,7 @@ class Parts:
 
     sums: returns what a tenant's drives here ask for and are held to. store: the fleet's data, once
     there is a connection to etcd. listed: whether the tenants have been read since the start.
+    appointed: the tenants that this host was told to coordinate.
     """
 
     def __init__(self, host: str, memory: Memory, sums: Callable[[str], TenantSums]) -> None:
@@ -44,6 +45,7 @@ class Parts:
         self.store: FleetStore | None = None
         self.participants: dict[str, Participant] = {}
         self.listed = False
+        self.appointed: set[str] = set()
         self._started = self._begun = 0.0
         self._here: frozenset[str] = frozenset()
 
@@ -107,7 +109,9 @@ class Parts:
             if name in self.participants:
                 continue
             part = Part(known.ledger, before=0 if known.ledger else self.sums(name).kept)
-            if name not in self._here and entry_of(part, self.store.me) is None:
+            is_ours = name in self._here or name in self.appointed
+            is_nobodys = known.ledger is not None and not known.ledger.entries
+            if not is_ours and not is_nobodys and entry_of(part, self.store.me) is None:
                 continue
             self.participants[name] = Participant(
                 self.store,
@@ -125,10 +129,20 @@ class Parts:
         known = self.memory.tenants[tenant]._replace(ledger=ledger)
         await asyncio.to_thread(self.memory.keep, {tenant: known})
 
-    def has_left(self, tenant: str) -> bool:
-        """Return whether none of a tenant's drives is here."""
-        sums = self.sums(tenant)
-        return not sums.most and not sums.held
+    def may_leave(self, tenant: str) -> bool:
+        """Return whether none of a tenant's drives is here, and another host coordinates it.
+
+        The last host stays, so that the next guest finds a coordinator that needn't wait.
+        """
+        sums, participant = self.sums(tenant), self.participants[tenant]
+        leader = participant.view.leader if participant.view is not None else None
+        others = leader not in (None, self.me.name)
+        return participant.entry is None and others and not sums.most and not sums.held
+
+    def leave(self, tenant: str) -> None:
+        """Take no more part in a tenant's budget."""
+        self.appointed.discard(tenant)
+        del self.participants[tenant]
 
     def tenant(self, name: str, error: IokeelError | None) -> TenantInFleet:
         """Return this host's part in a tenant's budget, for a report. error: what is wrong."""

@@ -82,6 +82,25 @@ def test_a_tenant_is_set_shown_and_removed(fleet: Callable[..., Done]) -> None:
     assert said[1:] == ["tenant acme: removed"]
 
 
+def test_a_new_tenant_has_a_coordinator_before_any_guest(
+    fleet: Callable[..., Done], one_etcd: real.Etcd, prefix: str
+) -> None:
+    told: list[bool] = []
+
+    async def be_there(store: FleetStore) -> None:
+        await store.sign_in()
+        words = ("tenant", "set", "acme", "--limit", "1000")
+        assert (await asyncio.to_thread(fleet, *words)).status == 0
+        told.append((await store.view(ACME)).leader == "dead")
+        told.append(await store.offices(Kind.TENANT) == {"acme"})
+        await store.leave()  # it is the host's own office: it ends with the host's lease
+        told.append((await store.view(ACME)).leader is None)
+
+    assert fleet("tenant", "set", "umbra", "--limit", "1000").status == 0  # nobody is there
+    in_store(one_etcd, prefix, be_there)
+    assert told == [True, True, True]
+
+
 def test_a_file_is_imported_once(fleet: Callable[..., Done], tmp_path: Path) -> None:
     file = tmp_path / "tenants.toml"
     file.write_text("[tenants.acme]\nlimit = 1000\n[tenants.umbra]\nlimit = 2000\nweight = 50\n")
