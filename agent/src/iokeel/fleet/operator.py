@@ -34,6 +34,8 @@ from iokeel.fleet.records import (
 )
 from iokeel.fleet.store import FleetStore
 
+# etcd takes 128 changes in a transaction by default. A budget is two, and drops an old one.
+MOST_AT_ONCE = 40
 # Changes that etcd keeps.
 _MOST_CHANGES = 1000
 
@@ -114,11 +116,19 @@ class Operator:
         return FleetView(self._store.etcd.member, tuple(hosts), tenants)
 
     async def set_budgets(self, wanted: Mapping[str, Budget | None]) -> list[str]:
-        """Set tenants' budgets, or remove them (None), all at once; return what has changed.
+        """Set tenants' budgets, or remove them (None), and return what has changed.
 
-        Raises ConnectionLost, or FleetRefused if somebody else changes them at the same time.
+        Up to MOST_AT_ONCE are set at once or not at all. Raises ConnectionLost, or FleetRefused if
+        somebody else changes them at the same time; the same call again then sets the rest.
         """
         await self._store.open()
+        changes: list[str] = []
+        for first in range(0, len(wanted), MOST_AT_ONCE):
+            some = list(wanted)[first : first + MOST_AT_ONCE]
+            changes += await self._set({name: wanted[name] for name in some})
+        return changes
+
+    async def _set(self, wanted: Mapping[str, Budget | None]) -> list[str]:
         keys = self._store.keys
         names = {name: keys.budget(BudgetId(Kind.TENANT, name)) for name in wanted}
         found = await self._store.etcd.read([*names.values()], [keys.history])

@@ -113,6 +113,15 @@ def test_a_file_is_imported_once(fleet: Callable[..., Done], tmp_path: Path) -> 
     assert [row["tenant"] for row in json.loads(fleet("tenants", "--json").out)] == ["acme"]
 
 
+def test_a_file_may_have_more_tenants_than_etcd_takes_at_once(
+    fleet: Callable[..., Done], tmp_path: Path
+) -> None:
+    file = tmp_path / "tenants.toml"
+    file.write_text("".join(f"[tenants.t{n}]\nlimit = 1000\n" for n in range(130)))
+    assert len(fleet("import", file).out.splitlines()) == 130
+    assert fleet("import", file).out == "nothing to change\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
