@@ -49,9 +49,12 @@ async def leave(etcd: Etcd, key: str, credit: GuestCredit) -> None:
 
     Raises OutcomeUnknown, ConnectionLost if nothing was written, or FleetRefused.
     """
-    older = (await etcd.read([key])).values.get(key)
     value = encoded(CreditRecord(drives=dict(credit.drives), vm=credit.vm_s))
-    lease = await etcd.grant_lease(KEPT_S)
+    try:
+        older = (await etcd.read([key])).values.get(key)
+        lease = await etcd.grant_lease(KEPT_S)
+    except OutcomeUnknown as error:
+        raise ConnectionLost(error.where, error.what, error.mend) from None
     await etcd.write([Is(key, older)], [Put(key, value, lease)])
 
 
@@ -77,6 +80,7 @@ class Handovers:
         self._keys = keys
         self._etcd = etcd
         self._uuids: dict[str, str] = {}
+        self._known: set[str] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def looked(
@@ -95,8 +99,10 @@ class Handovers:
             uuid, credit = self._uuids.get(domain), credit_left(drives, now_ns)
             if uuid is not None and credit is not None:
                 self._spawn(self._leave(domain, uuid, credit))
-        came = {drive.domain for drive in after.keys() - before.keys()}
-        came -= {drive.domain for drive in before if drive.domain in came}
+        # A guest that has just come may have been seen in a look at it alone before this one.
+        known = {drive.domain for drive in before} if self._known is None else self._known
+        self._known = {drive.domain for drive in after}
+        came = self._known - known
         self._uuids = {name: vm.uuid for name, vm in vms.items() if vm.uuid is not None}
         for domain in came & self._uuids.keys():
             if any(known.saves_credit for d, known in after.items() if d.domain == domain):
