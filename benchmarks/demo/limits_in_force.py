@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -46,10 +47,15 @@ class Limits(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A drive's limits at a time of the host's clock, in seconds of the epoch."""
+    """A drive's limits at a time of the host's clock, in seconds of the epoch.
+
+    passed: the cost of all that QEMU has let through so far, by its own count, in normalized I/O
+    operations; None if it doesn't count.
+    """
 
     at_s: float
     limits: Limits
+    passed: float | None = None
 
 
 def changes(samples: Sequence[Sample]) -> list[Sample]:
@@ -64,6 +70,23 @@ def gaps(samples: Sequence[Sample]) -> list[tuple[float, float]]:
         for before, after in pairwise(samples)
         if after.at_s - before.at_s > UNANSWERED_S
     ]
+
+
+def most_passed(samples: Sequence[Sample]) -> float | None:
+    """Return the most that QEMU let through in about a second, by its own count.
+
+    As a ratio of the limit in force, between two samples that are a second or a little more apart.
+    None if QEMU doesn't count.
+    """
+    ratios = []
+    for i, before in enumerate(samples):
+        if (end := bisect_left(samples, before.at_s + 1, key=lambda s: s.at_s)) == len(samples):
+            break
+        after, limit = samples[end], max(s.limits.iops_total for s in samples[i : end + 1])
+        if before.passed is not None and after.passed is not None and limit:
+            rate = (after.passed - before.passed) / (after.at_s - before.at_s)
+            ratios.append(rate / limit)
+    return max(ratios, default=None)
 
 
 class Throttle:
@@ -164,8 +187,10 @@ class Watch(Sampler):
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             due = max(due + _INTERVAL_S, time.monotonic())
             for name, domain in self._domains.items():
-                limits = self._read(domain)
-                self.samples[name].append(Sample(time.time(), limits))
+                asked_s = time.time()
+                limits, passed = self._read(domain)
+                at_s = (asked_s + time.time()) / 2
+                self.samples[name].append(Sample(at_s, limits, passed))
                 if name not in self.begun_s and _requests(domain) > self._requests[name]:
                     self.begun_s[name] = time.time()
 
@@ -175,9 +200,9 @@ def _requests(domain: Any) -> int:
     return int(reads + writes)
 
 
-def _read(domain: Any) -> Limits:
+def _read(domain: Any) -> tuple[Limits, None]:
     tune: Mapping[str, int] = domain.blockIoTune("vda")  # asks QEMU's monitor each time
-    return Limits(
+    limits = Limits(
         tune["total_bytes_sec"],
         tune["read_bytes_sec"],
         tune["write_bytes_sec"],
@@ -186,15 +211,17 @@ def _read(domain: Any) -> Limits:
         tune["write_iops_sec"],
         tune.get("size_iops_sec", 0),
     )
+    return limits, None
 
 
-def _read_exact(domain: Any) -> Limits:
+def _read_exact(domain: Any) -> tuple[Limits, float | None]:
     command = '{"execute": "query-throttle-groups"}'
     groups = json.loads(libvirt_qemu.qemuMonitorCommand(domain, command, 0))["return"]
     if not groups:
-        return Limits()
+        return Limits(), None
     (group,) = groups
-    return group_limits(group)
+    passed = sum(group[way].get("cost", 0.0) for way in ("read", "write"))
+    return group_limits(group), passed
 
 
 def group_limits(group: Mapping[str, Any]) -> Limits:

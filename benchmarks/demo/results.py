@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.demo.conformance import Conformance
-from benchmarks.demo.limits_in_force import Sample, changes, gaps
+from benchmarks.demo.limits_in_force import Sample, changes, gaps, most_passed
 from benchmarks.demo.scenario import BENCHMARKS, Scenario
 from benchmarks.demo.stage import Stage
 from benchmarks.demo.verdict import Rows, Verdict
@@ -61,6 +61,9 @@ def _stage(stage: Stage, rows: Rows) -> Json:
         "unanswered_s": {
             name: [[round(at_s - begun_s[name], 3) for at_s in gap] for gap in gaps(samples)]
             for name, samples in stage.limits.items()
+        },
+        "qemu_let_through_at_most": {
+            name: _rounded(most_passed(samples)) for name, samples in stage.limits.items()
         },
         "drives": {name: [_row(row) for row in phases] for name, phases in rows.items()},
     }

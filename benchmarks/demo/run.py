@@ -99,7 +99,7 @@ def main(options: Options) -> int:
     out.print(summary.table(rows["iokeel"], rows.get("static limit"), scenario.bounds))
     draw(options.folder / "shift.png", scenario, stages)
     verdict = Verdict.on(rows["iokeel"])
-    for line in summary.lines(verdict):
+    for line in summary.lines(verdict, stages[0].limits):
         out.print(line)
     out.print(f"Figures: {_shown(options.folder / 'results.json')}")
     out.print(f"Plot:    {_shown(options.folder / 'shift.png')}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
 
+from benchmarks.demo.limits_in_force import Sample, most_passed
 from benchmarks.demo.scenario import Bounds
 from benchmarks.demo.verdict import Outcome, Rows, Verdict
 
@@ -46,8 +47,17 @@ def table(held: Rows, static: Rows | None, bounds: Bounds) -> Table:
     return shown
 
 
-def lines(verdict: Verdict) -> Iterator[str]:
-    """Yield what the verdict is, and what the machine did to the run."""
+def lines(verdict: Verdict, limits: Mapping[str, Sequence[Sample]]) -> Iterator[str]:
+    """Yield what the verdict is, and what the machine did to the run.
+
+    limits: those in force, by guest.
+    """
+    passed = [(name, most_passed(samples)) for name, samples in limits.items()]
+    if shown := ", ".join(f"{name} {most:.1%}" for name, most in passed if most is not None):
+        yield (
+            f"By QEMU's own count, the most that it let through in a second: {shown} of the limit."
+            " Fio's log may show more, because a busy guest sees completions late."
+        )
     if any(seconds >= 0.5 for seconds in verdict.held_up_s.values()):
         guests = ", ".join(f"{name} {s:.1f} s" for name, s in verdict.held_up_s.items())
         yield (

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.demo.broken_agent import break_agent
 from benchmarks.demo.conformance import LATE_S, Conformance, Drive, Span
 from benchmarks.demo.fio_log import Completions, GuestClock
-from benchmarks.demo.limits_in_force import Limits, Sample, Throttle
+from benchmarks.demo.limits_in_force import Limits, Sample, Throttle, most_passed
 from benchmarks.demo.scenario import Bounds, load_scenario
 from benchmarks.demo.spans import spans
 from benchmarks.demo.stage import LimitChange
@@ -259,7 +259,7 @@ def test_a_run_needs_one_miss_to_be_missed_and_a_clear_phase_of_each_drive_to_be
     ):
         verdict = Verdict.on({"db1": rows, "web1": [kept]})
         assert verdict.outcome is outcome
-        assert says in list(lines(verdict))[-1]
+        assert says in list(lines(verdict, {}))[-1]
 
 
 @pytest.mark.parametrize(("how", "limit"), [("high", 1100), ("low", 900)])
@@ -271,3 +271,24 @@ def test_a_broken_agent_takes_limits_for_others(
     policy = DomainPolicy({"vda": DrivePolicy(limit=1000)}, default=DrivePolicy())
     assert policy.for_drive("vda") == DrivePolicy(limit=limit)
     assert policy.for_drive("vdb") == DrivePolicy()
+
+
+def test_most_passed_is_the_highest_rate_of_a_second_over_its_limit() -> None:
+    limit = Limits(iops_total=100)
+    passed = [0, 20, 40, 60, 80, 100, 130, 150, 170, 190, 210]  # one fifth of a second is 30
+    samples = [Sample(i / 5, limit, float(cost)) for i, cost in enumerate(passed)]
+    assert most_passed(samples) == pytest.approx(1.1)
+
+
+def test_most_passed_goes_by_the_limit_in_force() -> None:
+    """A second in which a limit is halved counts against the higher one."""
+    costs = [0, 100, 200, 250, 300]
+    samples = [
+        Sample(float(i), Limits(iops_total=100 if i <= 2 else 50), float(cost))
+        for i, cost in enumerate(costs)
+    ]
+    assert most_passed(samples) == 1
+
+
+def test_nothing_passed_is_known_of_a_qemu_that_does_not_count() -> None:
+    assert most_passed([Sample(float(i), Limits(iops_total=100)) for i in range(5)]) is None
