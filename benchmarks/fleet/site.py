@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -15,15 +16,16 @@ from tempfile import TemporaryDirectory
 from benchmarks.fleet.network import Network
 from testing.agents import IOKEEL, Agent
 from testing.etcd import Etcd, running
+from testing.fleet_daemon import start_daemon
 from testing.fleet_monitor import Monitor, WatchedGroups
 from testing.processes import end
-from testing.waiting import eventually
 
 HOSTS = ("a", "b", "c", "d")
 MEMBERS = ("m0", "m1", "m2")
 GROUPS = ("g0", "g1")
 TENANT = "acme"
 BUDGET = 4000
+_BROKEN = (sys.executable, str(Path(__file__).with_name("broken_agent.py")))
 # What a host's load asks for, in 4 KiB reads a second; 0: all there is.
 _RATES = (50, 300, 1500, 0, 0)
 _PHASE_S = (4.0, 20.0)
@@ -76,8 +78,15 @@ class Site:
                 host.done += int(fields[5]) // 4  # KiB read
 
 
-def agent_of(site_folder: Path, name: str, network: Network, etcd: Etcd, socket: Path) -> Agent:
-    """Return a host's agent, not started. socket: of its storage daemon."""
+def agent_of(
+    site_folder: Path,
+    name: str,
+    network: Network,
+    etcd: Etcd,
+    socket: Path,
+    program: Sequence[str] = (str(IOKEEL),),
+) -> Agent:
+    """Return a host's agent, not started. socket: of its storage daemon. program: that runs it."""
     folder = site_folder / name
     folder.mkdir(exist_ok=True)
     drives = "".join(f"[vm.drives.{group}]\nlimit = {BUDGET}\n" for group in GROUPS)
@@ -86,13 +95,14 @@ def agent_of(site_folder: Path, name: str, network: Network, etcd: Etcd, socket:
         f"[fleet]\netcd = {list(etcd.urls)}\nhost = '{name[0]}'\n[cgroup]\nenabled = false\n"
         f"[[vm]]\nname = 'sd-{name}'\nsocket = '{socket}'\ntenant = '{TENANT}'\n{drives}",
     )
-    agent.command = (*network.inside(name[0]), str(IOKEEL))
+    agent.command = (*network.inside(name[0]), *program)
     return agent
 
 
 @contextlib.contextmanager
-def site(daemon: Path, seed: int) -> Iterator[Site]:
-    """Start a site. daemon: a storage daemon with the patches."""
+def site(daemon: Path, seed: int, *, broken: bool = False) -> Iterator[Site]:
+    """Start a site. daemon: a storage daemon with the patches. broken: see broken_agent.py."""
+    program = _BROKEN if broken else (str(IOKEEL),)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="iokeel-fleet-")))
         network = Network([*MEMBERS, *HOSTS])
@@ -105,9 +115,9 @@ def site(daemon: Path, seed: int) -> Iterator[Site]:
         for name in HOSTS:
             own = folder / name
             own.mkdir()
-            process = start_daemon(daemon, own)
+            process = start_daemon(daemon, own, GROUPS)
             stack.callback(end, process)
-            agent = agent_of(folder, name, network, etcd, own / "qmp.sock")
+            agent = agent_of(folder, name, network, etcd, own / "qmp.sock", program)
             hosts[name] = SiteHost(name, own, agent, process)
         set_tenant(hosts["a"].agent)
         for host in hosts.values():
@@ -127,26 +137,6 @@ def site(daemon: Path, seed: int) -> Iterator[Site]:
             stack.callback(load.join)
         stack.callback(there.ended.set)
         yield there
-
-
-def start_daemon(program: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a storage daemon whose drives take no time, so that only limits hold them."""
-    words = [str(program)]
-    for name in ("qmp", "watch"):
-        path = f"path={folder}/{name}.sock,server=on,wait=off"
-        words += ["--chardev", f"socket,id={name},{path}", "--monitor", f"chardev={name}"]
-    for group in GROUPS:
-        words += [
-            *("--object", f"throttle-group,id={group}"),
-            *("--blockdev", f"null-co,node-name=n-{group},size={64 << 20},read-zeroes=off"),
-            *("--blockdev", f"throttle,node-name=t-{group},file=n-{group},throttle-group={group}"),
-        ]
-    words += ["--nbd-server", f"addr.type=unix,addr.path={folder}/nbd"]
-    for group in GROUPS:
-        words += ["--export", f"nbd,id=e-{group},node-name=t-{group},name={group},writable=on"]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE)
-    eventually((folder / "nbd").exists, what=program.name, process=process)
-    return process
 
 
 def set_tenant(agent: Agent) -> None:

@@ -23,7 +23,13 @@ from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
 from iokeel.core.sharing.tenant_part import with_outcome
-from iokeel.core.sharing.tenant_sums import TenantSums, by_tenant, tenant_sums
+from iokeel.core.sharing.tenant_sums import (
+    Sums,
+    by_storage,
+    by_tenant,
+    storage_sums,
+    tenant_sums,
+)
 from iokeel.core.state import NEW, DriveState, Pricing, State
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 from iokeel.host.cgroup.groups import Cgroups
@@ -80,6 +86,7 @@ class Agent:
     _stopping: bool = False
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
     _of_tenants: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
+    _on_storages: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.storages = DriveStorages(self.config.storages)
@@ -197,17 +204,19 @@ class Agent:
                 await self.storages.follow(self.vms(), self._sample_timeout_s)
             now_ns = time.monotonic_ns()
             drives = dict(self._seen(domains, counters))
+            shared = self.fleet.granted_storages() if self.fleet is not None else {}
             seen = Observation(
                 drives,
                 partial=domains is not None,
-                storages=self._storages_seen(drives.values()) if domains is None else {},
+                storages=self._storages_seen(drives.values(), shared) if domains is None else {},
                 unread=[] if domains is not None else self._unread(drives),
                 granted=self._granted(drives.values()),
+                granted_storages=shared,
             )
             before = self.state
             self.state, orders = decide(before, seen, now_ns)
             # Before anything else is waited for, so that what was decided counts as held at once.
-            self._tell_fleet(complete=domains is None and self._unread_vms() == set())
+            self._tell_fleet(complete=domains is None and self._knows_all())
             self.metrics.errors["internal"] += self._notices.tell(self.state)
             self.metrics.errors["config"] += self._notices.tell_gone(self.state)
             self._moved = self._moved or bool(orders)
@@ -231,9 +240,13 @@ class Agent:
 
     # The fleet
 
-    def sums(self, tenant: str) -> TenantSums:
+    def tenant_sums(self, tenant: str) -> Sums:
         """Return what a tenant's drives here ask of the fleet, and what they are held to."""
         return tenant_sums(self._of_tenants.get(tenant, ()))
+
+    def storage_sums(self, storage: StorageId) -> Sums:
+        """Return the same of the drives on a storage, and their load."""
+        return storage_sums(self._on_storages.get(storage, ()), self.state.storages.get(storage))
 
     def _granted(self, drives: Iterable[DriveSeen]) -> Mapping[str, TenantPolicy]:
         """Return what the fleet lets tenants do on this host now."""
@@ -245,7 +258,13 @@ class Agent:
     def _tell_fleet(self, *, complete: bool) -> None:
         if self.fleet is not None:
             self._of_tenants = by_tenant(self.state.drives)
-            self.fleet.looked(self._of_tenants, complete=complete)
+            self._on_storages = by_storage(self.state.drives)
+            self.fleet.looked(self._of_tenants, self._on_storages, complete=complete)
+
+    def _knows_all(self) -> bool:
+        """Return whether all VMs have been read, and which storages their drives are on."""
+        found = all(known.storage is not None for known in self.state.drives.values())
+        return found and self._unread_vms() == set()
 
     def _hand_over(self, before: State, now_ns: int) -> None:
         """Let credit follow guests that have come or gone since an earlier look at all drives."""
@@ -351,8 +370,13 @@ class Agent:
     def _sample_timeout_s(self) -> float:
         return 0.8 * self.config.agent.tick_seconds
 
-    def _storages_seen(self, drives: Iterable[DriveSeen]) -> dict[StorageId, StorageSeen]:
-        """Return the storages that drives are on, or that configuration names."""
+    def _storages_seen(
+        self, drives: Iterable[DriveSeen], shared: Mapping[StorageId, int | None]
+    ) -> dict[StorageId, StorageSeen]:
+        """Return the storages that drives are on, or that configuration names.
+
+        shared: what the fleet grants on those that other hosts use too.
+        """
         counters = self._disk_stats.read(self.storages.devices)
         configured = self.config.storages
         names = {*configured, *(drive.storage for drive in drives if drive.storage is not None)}
@@ -360,6 +384,7 @@ class Agent:
             name: StorageSeen(
                 configured[name].policy if name in configured else StoragePolicy(),
                 counters.get(name),
+                shared.get(name),
             )
             for name in names
         }

@@ -42,9 +42,11 @@ def sources_of(config: Config, store: StateStore) -> list[Source]:
 def join_fleet(agent: Agent) -> None:
     """Make an agent a member of the fleet, if it is configured. Raises IokeelError."""
     if (config := agent.config).fleet is not None:
+        from iokeel.fleet.keys import Kind
         from iokeel.fleet.member import Member
 
-        agent.fleet = Member(config.fleet, config.agent.state_dir, agent.sums)
+        sums_of = {Kind.TENANT: agent.tenant_sums, Kind.STORAGE: agent.storage_sums}
+        agent.fleet = Member(config.fleet, config.agent.state_dir, sums_of)
 
 
 async def run_agent(config: Config, read: Callable[[], Config]) -> None:

@@ -13,7 +13,7 @@ from itertools import count
 
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet import host as hosting
-from iokeel.core.fleet.claims import Budget, HostClaim
+from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.coordinate import in_office, with_word
 from iokeel.core.fleet.host import Answer, Me, Part
 from iokeel.core.fleet.ledger import Ledger, Word, recovered
@@ -34,9 +34,14 @@ class TooLittle(AssertionError):
 
 @dataclass
 class Fleet:
-    """All hosts, and etcd. bound: the most that may be held: see `_settle_bound`."""
+    """All hosts, and etcd.
+
+    shared: of a storage's budget; None if it is a tenant's. bound: the most that may be held: see
+    `_settle_bound`.
+    """
 
     protocol: Protocol = field(default_factory=Protocol)
+    shared: Shared | None = None
     now_s: float = 0.0
     hosts: dict[str, Host] = field(default_factory=dict)
     etcd: Stored = field(default_factory=lambda: Stored(None))
@@ -138,7 +143,7 @@ class Fleet:
             stamp = self.protocol.applied(host.disk, host.me, held)
             if entry is None:
                 held = host.part.before
-            host.claims.append(HostClaim(host.me.instance, *host.work, held, stamp))
+            host.claims.append(HostClaim(host.me.instance, *host.work, held, stamp, host.load))
 
     def post(self, host: Host) -> None:
         """Bring a host's oldest claim to etcd."""
@@ -175,6 +180,7 @@ class Fleet:
         is_same = (now and now.stamp) == (found and found.stamp)
         if is_same and self.etcd.budget is not None:
             self.etcd = self.etcd._replace(ledger=write.ledger)
+            self.bound = max(self.bound, self._limit())
             self._settle_bound()
             if told and host.runs:
                 self._hear(host, self.etcd, None)
@@ -199,10 +205,11 @@ class Fleet:
     def _settle_bound(self) -> None:
         """Bring the bound down to a budget that was lowered, once all hosts know of it.
 
-        A budget that an operator has lowered is kept as soon as hosts could be lowered.
+        A budget that an operator or a storage's latency has lowered is kept as soon as hosts could
+        be lowered.
         """
         ledger, budget = self.etcd.ledger, self.etcd.budget
-        if ledger is None or budget is None or ledger.charged > budget.amount:
+        if ledger is None or budget is None or ledger.charged > self._limit():
             return
         for host in self.hosts.values():
             amounts = [host.may_hold]
@@ -212,7 +219,14 @@ class Fleet:
                 amounts.append(entry.amount if entry is not None else 0)
             if max(amounts) > charged_to(ledger, host):
                 return
-        self.bound = budget.amount
+        self.bound = self._limit()
+
+    def _limit(self) -> int:
+        """Return what is to be kept: the budget, or a storage's capacity as it was corrected."""
+        ledger, budget = self.etcd.ledger, self.etcd.budget
+        if ledger is not None and (budget is None or budget.shared is not None):
+            return ledger.amount
+        return budget.amount if budget is not None else 0
 
     # Faults
 
@@ -256,7 +270,7 @@ class Fleet:
     def set_budget(self, amount: int) -> None:
         """Let an operator set the budget."""
         self.bound = max(self.bound, amount)
-        self.etcd = self.etcd._replace(budget=Budget(amount))
+        self.etcd = self.etcd._replace(budget=Budget(amount, shared=self.shared))
         self._settle_bound()
 
     def say(self, host: Host, word: Word) -> None:
@@ -320,7 +334,7 @@ class Fleet:
                 other.fragile_until_s = self._term_from_now_s()
             other.write, other.tenure = None, None  # its connection is lost
         self.etcd = then
-        self.bound = max(self.bound, then.budget.amount)
+        self.bound = max(self.bound, then.budget.amount, self._limit())
         host.tells_by_s = self.now_s + _TELLS_WITHIN_S
 
     def _knows_enough(self, known: Ledger) -> bool:

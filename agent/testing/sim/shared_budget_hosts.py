@@ -13,6 +13,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.coordinate import Tenure
 from iokeel.core.fleet.host import Answer, Me, Part
 from iokeel.core.fleet.ledger import Ledger, Stamp
+from iokeel.core.sharing.storage import Load
 
 # The longest that a QEMU takes for new limits. With a tick it stays within hosting.GUARD_S.
 LONGEST_ORDER_S = 2.5
@@ -74,8 +75,9 @@ class Work(NamedTuple):
 
 @dataclass
 class Host:
-    """A host. held: what its QEMUs are held to. order_s: how long they take for new limits, at most
-    LONGEST_ORDER_S. orders: when they are done, and their amounts.
+    """A host. load: what it tells of a storage. held: what its QEMUs are held to. order_s: how long
+    they take for new limits, at most LONGEST_ORDER_S. orders: when they are done, and their
+    amounts.
 
     disk: what the agent finds after a start. clock_ratio: its clock's speed. fragile_until_s: until
     then its agent doesn't die, because nobody who reaches etcd knows what it has. tells_by_s: by
@@ -85,6 +87,7 @@ class Host:
     me: Me
     clock_ratio: float = 1.0
     work: Work = field(default_factory=Work)
+    load: Load | None = None
     process: Process = Process.RUNS
     connected: bool = True
     held: int = 0

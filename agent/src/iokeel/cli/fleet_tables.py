@@ -7,16 +7,19 @@ from typing import TypedDict
 
 from rich.table import Table
 
-from iokeel.cli.cells import NONE, name_cell, plain_table, rate_cell
-from iokeel.fleet.operator import FleetView, TenantView
+from iokeel.cli.cells import NONE, ms_cell, name_cell, plain_table, rate_cell
+from iokeel.core.fleet.capacity import together
+from iokeel.fleet.keys import Kind
+from iokeel.fleet.operator import BudgetView, FleetView
 
 
 class HostRow(TypedDict):
-    """A host. iops are normalized, summed over its tenants."""
+    """A host. iops are normalized, summed over its tenants. coordinates: tenants and storages."""
 
     host: str
     is_there: bool
     tenants: int
+    storages: int
     amount_iops: int
     charged_iops: int
     coordinates: int
@@ -37,8 +40,30 @@ class TenantRow(TypedDict):
     errors: list[str]
 
 
+class StorageRow(TypedDict):
+    """A shared storage. iops are normalized. silent: hosts that are charged and don't report.
+
+    usable_iops: its capacity as latency has corrected it, less the rates of drives without a
+    policy; None if no host has used it yet. latency_s: the mean of all hosts' requests.
+    """
+
+    storage: str
+    capacity_iops: int | None
+    capacity_ratio: float | None
+    usable_iops: int | None
+    latency_target_s: float | None
+    latency_s: float | None
+    normalized_iops: float
+    hosts: int
+    amount_iops: int
+    charged_iops: int
+    coordinator: str | None
+    silent: list[str]
+    errors: list[str]
+
+
 class ShareRow(TypedDict):
-    """A host's part of a tenant's budget, and its claim. None: it doesn't report."""
+    """A host's part of a budget, and its claim. None: it doesn't report."""
 
     host: str
     reports: bool
@@ -54,18 +79,19 @@ class ShareRow(TypedDict):
 
 def host_rows(view: FleetView) -> list[HostRow]:
     """Return all hosts that are there, or that are charged something, by name."""
-    names = {*view.hosts, *(name for t in view.tenants.values() for name in t.entries)}
+    names = {*view.hosts, *(name for b in view.budgets.values() for name in b.entries)}
     rows = []
     for name in sorted(names):
-        entries = [t.entries[name] for t in view.tenants.values() if name in t.entries]
+        entries = [t.entries[name] for t in view.of(Kind.TENANT).values() if name in t.entries]
         rows.append(
             HostRow(
                 host=name,
                 is_there=name in view.hosts,
                 tenants=len(entries),
+                storages=sum(name in s.entries for s in view.of(Kind.STORAGE).values()),
                 amount_iops=sum(entry.amount for entry in entries),
                 charged_iops=sum(entry.charged for entry in entries),
-                coordinates=sum(t.leader == name for t in view.tenants.values()),
+                coordinates=sum(b.leader == name for b in view.budgets.values()),
             )
         )
     return rows
@@ -86,13 +112,44 @@ def tenant_rows(view: FleetView) -> list[TenantRow]:
             silent=[host for host in t.entries if not t.reports(host)],
             errors=[str(error) for error in t.errors],
         )
-        for name, t in sorted(view.tenants.items())
+        for name, t in sorted(view.of(Kind.TENANT).items())
         if t.budget or t.entries or t.errors
     ]
 
 
-def share_rows(tenant: TenantView) -> list[ShareRow]:
-    """Return the hosts' parts of a tenant's budget, by host."""
+def storage_rows(view: FleetView) -> list[StorageRow]:
+    """Return all shared storages that have a budget or a charge, by name."""
+    return [
+        _storage_row(name, known)
+        for name, known in sorted(view.of(Kind.STORAGE).items())
+        if known.budget or known.entries or known.errors
+    ]
+
+
+def _storage_row(name: str, known: BudgetView) -> StorageRow:
+    policy = known.budget.storage if known.budget else None
+    learnt = known.ledger.learnt if known.ledger else None
+    load = together([claim.load for claim in known.claims.values() if claim.load], 1.0)
+    target_ms = policy.latency_target_ms if policy else None
+    return StorageRow(
+        storage=name,
+        capacity_iops=policy.capacity if policy else None,
+        capacity_ratio=learnt.ratio if learnt else None,
+        usable_iops=known.ledger.amount if known.ledger else None,
+        latency_target_s=None if target_ms is None else target_ms / 1000,
+        latency_s=load.activity.latency_s if load.activity else None,
+        normalized_iops=load.done + load.strangers,
+        hosts=len(known.entries),
+        amount_iops=sum(entry.amount for entry in known.entries.values()),
+        charged_iops=sum(entry.charged for entry in known.entries.values()),
+        coordinator=known.leader,
+        silent=[host for host in known.entries if not known.reports(host)],
+        errors=[str(error) for error in known.errors],
+    )
+
+
+def share_rows(tenant: BudgetView) -> list[ShareRow]:
+    """Return the hosts' parts of a budget, by host."""
     rows = []
     for host in sorted({*tenant.entries, *tenant.claims}):
         entry, claim = tenant.entries.get(host), tenant.claims.get(host)
@@ -115,7 +172,7 @@ def share_rows(tenant: TenantView) -> list[ShareRow]:
 
 def host_table(rows: list[HostRow]) -> Table:
     """Return a row for each host."""
-    table = plain_table("host", "there", "tenants", "may use", "charged", "coordinates")
+    table = plain_table("host", "there", "tenants", "may use", "charged", "storages", "coordinates")
     for row in rows:
         table.add_row(
             name_cell(row["host"]),
@@ -123,6 +180,7 @@ def host_table(rows: list[HostRow]) -> Table:
             str(row["tenants"]),
             rate_cell(row["amount_iops"]),
             rate_cell(row["charged_iops"]),
+            str(row["storages"]),
             str(row["coordinates"]),
         )
     return table
@@ -138,6 +196,37 @@ def tenant_table(rows: list[TenantRow]) -> Table:
             name_cell(row["tenant"]),
             rate_cell(row["limit_iops"]),
             rate_cell(row["reservation_iops"]),
+            str(row["hosts"]),
+            rate_cell(row["amount_iops"]),
+            rate_cell(row["charged_iops"]),
+            str(len(row["silent"])),
+            name_cell(row["coordinator"] or NONE),
+        )
+    return table
+
+
+def storage_table(rows: list[StorageRow]) -> Table:
+    """Return a row for each shared storage."""
+    table = plain_table(
+        "storage",
+        "capacity",
+        "usable",
+        "norm. iops",
+        "ms / target",
+        "hosts",
+        "may use",
+        "charged",
+        "silent",
+        "coordinator",
+    )
+    for row in rows:
+        target = row["latency_target_s"]
+        table.add_row(
+            name_cell(row["storage"]),
+            rate_cell(row["capacity_iops"]),
+            rate_cell(row["usable_iops"]),
+            rate_cell(row["normalized_iops"]),
+            ms_cell(row["latency_s"]) + ("" if target is None else f" / {ms_cell(target)}"),
             str(row["hosts"]),
             rate_cell(row["amount_iops"]),
             rate_cell(row["charged_iops"]),
@@ -177,23 +266,34 @@ _ENDLESS = 2**53
 
 def complaints(view: FleetView) -> Iterator[str]:
     """Yield what an operator has to know of the fleet, a line each."""
-    for row in tenant_rows(view):
-        name, limit = name_cell(row["tenant"]), row["limit_iops"]
-        yield from row["errors"]
-        if limit is None and row["hosts"]:
-            yield f"tenant {name} has no budget, and hosts are still charged; set it or wait"
-        elif limit is not None and row["charged_iops"] > limit:
-            over = rate_cell(row["charged_iops"])
-            yield (
-                f"tenant {name}: hosts may be held to {over}, more than its limit of"
-                f" {rate_cell(limit)}, until they have lowered it"
-            )
-        if limit is not None and view.tenants[row["tenant"]].claims and row["coordinator"] is None:
-            yield f"tenant {name} has no coordinator now; another host takes over within seconds"
-        for host in row["silent"]:
-            entry = view.tenants[row["tenant"]].entries[host]
-            yield (
-                f"tenant {name}: host {name_cell(host)} doesn't report, and stays charged"
-                f" {rate_cell(entry.charged)}; start its agent, or answer for it by `iokeel fleet"
-                f" forget {name_cell(host)}`"
-            )
+    for budget, known in sorted(view.budgets.items(), key=lambda item: str(item[0])):
+        if not (known.budget or known.entries or known.errors):
+            continue
+        name = f"{budget.kind.value} {name_cell(budget.name)}"
+        yield from map(str, known.errors)
+        yield from _charges(name, known)
+        if known.budget and known.claims and known.leader is None:
+            yield f"{name} has no coordinator now; another host takes over within seconds"
+        for host, entry in known.entries.items():
+            if not known.reports(host):
+                yield (
+                    f"{name}: host {name_cell(host)} doesn't report, and stays charged"
+                    f" {rate_cell(entry.charged)}; start its agent, or answer for it by `iokeel"
+                    f" fleet forget {name_cell(host)}`"
+                )
+
+
+def _charges(name: str, known: BudgetView) -> Iterator[str]:
+    charged = sum(entry.charged for entry in known.entries.values())
+    if known.budget is None:
+        if known.entries:
+            yield f"{name} has no budget, and hosts are still charged; set it or wait"
+        return
+    limit, what = known.budget.amount, "its limit of"
+    if known.budget.shared is not None:
+        limit, what = known.ledger.amount if known.ledger else limit, "the usable"
+    if charged > limit:
+        yield (
+            f"{name}: hosts may be held to {rate_cell(charged)}, more than {what}"
+            f" {rate_cell(limit)}, until they have lowered it"
+        )

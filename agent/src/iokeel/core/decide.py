@@ -6,8 +6,9 @@ Here's how it works. `decide` looks at every drive once a tick:
    sizes, and its normalized rate R.
 2. *Demand and credit* (drive/binding.py, drive/burst.py, sharing/demand.py): did its limits hold
    it? That tells its demand, and the burst credit that it saves or spends.
-3. *Share* (sharing/vm_limit.py, sharing/tenant_part.py, sharing/allocate.py): VMs' limits, what the
-   fleet grants, tenants' limits and capacities are divided among all drives.
+3. *Share* (sharing/vm_limit.py, sharing/tenant_part.py, sharing/allocate.py,
+   sharing/storage_part.py): VMs' limits, what the fleet grants, tenants' limits and capacities are
+   divided among all drives.
 4. *Allowed*: the rate L that the drive may have is its policy's limit (its burst while it
    has credit), and no more than its parts of its VM's limit and its tenant's, and its share.
 5. *Reasons* (`_reason`): is there one to set limits? Its policy may have changed, its limits may
@@ -46,7 +47,12 @@ from iokeel.core.policy import UNKNOWN
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
-from iokeel.core.sharing.tenant_part import with_granted, with_order, with_tenant_parts
+from iokeel.core.sharing.storage_part import with_storage_parts
+from iokeel.core.sharing.tenant_part import (
+    with_granted,
+    with_order,
+    with_tenant_parts,
+)
 from iokeel.core.sharing.vm_limit import static_rates, with_vm_parts
 from iokeel.core.state import (
     NEW,
@@ -90,14 +96,18 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     there: Mapping[DriveId, DriveState] = {
         drive: drives[drive] for drive in seen.drives if drive not in failures
     }
+    has_parts = bool(seen.granted or seen.granted_storages)
     try:
         there = with_vm_parts(there)
         tenants = with_granted(state.tenants, seen.granted)
-        if seen.granted or state.has_parts:
+        if has_parts or state.has_parts:
             drives = with_tenant_parts({**drives, **there}, seen, tenants, models)
             there = {drive: drives[drive] for drive in there}
         if not seen.partial:
             storages, shares = allocate(there, seen.storages, state.storages, tenants)
+        if has_parts or state.has_parts:
+            drives = with_storage_parts({**drives, **there}, seen, storages, models)
+            there = {drive: drives[drive] for drive in there}
     except Exception as error:
         failures[None] = error
     orders: list[SetLimits] = []
@@ -118,8 +128,8 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         except Exception as error:
             drives[drive], failures[drive] = known, error
             continue
-        if order is not None and after.part is not None:
-            after = after._replace(part=with_order(after, after.part))
+        if order is not None:
+            after = with_order(after)
         drives[drive] = after
         if order is not None:
             last = raises if after.vm is not None and _is_raised(before, after) else orders
@@ -133,7 +143,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         storages,
         tuple(suspects),
         failures,
-        has_parts=bool(seen.granted),
+        has_parts=has_parts,
     )
     return state, orders + raises
 
@@ -147,8 +157,9 @@ def static_limits(state: State) -> list[SetLimits]:
         policy, model, rate = known.policy, models[known.storage], static.get(drive)
         if policy is None or known.sent.limits is None:
             continue
-        if (part := known.part) is not None:  # what it has now: nobody would hear of a raise
-            most = known.each_budget(floor(min(part.most, part.held)))
+        parts = [part for part in (known.part, known.storage_part) if part is not None]
+        if parts:  # what it has now: nobody would hear of a raise
+            most = known.each_budget(floor(min(min(part.most, part.held) for part in parts)))
             rate = float(most) if rate is None else min(rate, most)
         if rate is not None:
             storage = state.storages.get(known.storage or "")
@@ -216,6 +227,7 @@ def _with_reading(
         before.sent,
         None if vm is None else before.vm._replace(policy=vm) if before.vm else VmPart(vm),
         before.part,
+        before.storage_part,
     )
 
 
@@ -273,7 +285,7 @@ def _is_raised(before: DriveState, after: DriveState) -> bool:
 def _looked_at(
     known: DriveState, abilities: Abilities, share: Share | None, finding: Finding
 ) -> DriveState:
-    policy, storage, tenant, _, measured, demand, credit, _, pricing, _, sent, vm, part = known
+    policy, storage, tenant, _, measured, demand, credit, _, pricing, _, sent, vm, *parts = known
     return DriveState(
         policy,
         storage,
@@ -287,7 +299,7 @@ def _looked_at(
         finding,
         sent,
         vm,
-        part,
+        *parts,
     )
 
 
@@ -298,7 +310,7 @@ def _allowed(known: DriveState, share: Share | None) -> float | None:
         allowed = max(1.0, share.most)
     if known.vm is not None and (most := known.vm_most) is not None:
         allowed = max(1.0, most if allowed is None else min(most, allowed))
-    if (most := known.tenant_most) is not None:  # in whole numbers, so that sums are exact
+    if (most := known.fleet_most) is not None:  # in whole numbers, so that sums are exact
         allowed = float(max(1, floor(most if allowed is None else min(most, allowed))))
     return allowed
 

@@ -10,7 +10,7 @@ from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy, UnknownPolicy, VmPolicy
-from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
+from iokeel.core.sharing.storage import StorageCounters, StorageId, StoragePolicy
 
 
 class DriveSeen(NamedTuple):
@@ -35,10 +35,15 @@ class DriveSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StorageSeen:
-    """A storage at a tick. counters: None if it has none, or if they can't be read now."""
+    """A storage at a tick.
+
+    counters: None if it has none, or if they can't be read now. granted: what the fleet lets this
+    host's drives do on it now; None if it isn't the fleet's, or that isn't known.
+    """
 
     policy: StoragePolicy
     counters: StorageCounters | None = None
+    granted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,8 @@ class Observation:
     partial: other VMs exist that are not looked at this time. storages: by name, those that
     drives are on; empty in a partial snapshot. unread: drives that are not seen, but may be there:
     their VM can't be read now. granted: the tenants of the fleet, and what they may do on this host
-    now; one without a limit there keeps what it has, and nothing is raised.
+    now; one without a limit there keeps what it has, and nothing is raised. granted_storages: the
+    same of the storages that the fleet shares; None is without a limit.
     """
 
     drives: Mapping[DriveId, DriveSeen]
@@ -56,3 +62,4 @@ class Observation:
     storages: Mapping[str, StorageSeen] = field(default_factory=dict)
     unread: Collection[DriveId] = ()
     granted: Mapping[str, TenantPolicy] = field(default_factory=dict)
+    granted_storages: Mapping[StorageId, int | None] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from iokeel.core.drive.mix import NO_NOISE, Mix, Noise
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.sharing.storage import StorageActivity, StorageCounters, StoragePolicy
+from iokeel.core.sharing.storage import Load, StorageActivity, StorageCounters, StoragePolicy
 
 
 class Verdict(Enum):
@@ -100,12 +100,13 @@ class VmPart(NamedTuple):
         return burst if burst is not None else self.policy.limit
 
 
-class TenantPart(NamedTuple):
-    """A drive's part of what the fleet lets its tenant do here (sharing/tenant_part.py).
+class FleetPart(NamedTuple):
+    """A drive's part of what the fleet lets its tenant do here, or all drives on its storage.
 
-    part: as it was divided. most: the part of it that no other drive may still be held to. held:
-    the most that its QEMU may be held to now; inf if that has no end. All are for both budgets
-    together, if reads and writes have one each.
+    sharing/tenant_part.py and sharing/storage_part.py divide it. part: as it was divided. most: the
+    part of it that no other drive may still be held to. held: the most that its QEMU may be held to
+    now; inf if that has no end. All are for both budgets together, if reads and writes have one
+    each.
     """
 
     part: int
@@ -193,7 +194,8 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     """The law's memory of a drive.
 
     storage: the last one known; None if it never was. share: None if nothing is divided that the
-    drive has a part in. part: None if its tenant isn't the fleet's.
+    drive has a part in. part: of its tenant's; None if that isn't the fleet's. storage_part: the
+    same of its storage's.
     """
 
     policy: DrivePolicy | None = None
@@ -208,7 +210,8 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     finding: Finding = Finding()
     sent: Sent = Sent()
     vm: VmPart | None = None
-    part: TenantPart | None = None
+    part: FleetPart | None = None
+    storage_part: FleetPart | None = None
 
     def with_sent(self, limits: ThrottleLimits) -> DriveState:
         """Return the state with other limits as those that were sent last."""
@@ -243,8 +246,19 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
 
     @property
     def tenant_most(self) -> int | None:
-        """The rate that the fleet allows it; with separate budgets, for each of the two."""
+        """The rate that the fleet allows it of its tenant's; with separate budgets, for each."""
         return None if self.part is None else self.each_budget(self.part.most)
+
+    @property
+    def storage_most(self) -> int | None:
+        """The rate that the fleet allows it of its storage's; with separate budgets, for each."""
+        return None if self.storage_part is None else self.each_budget(self.storage_part.most)
+
+    @property
+    def fleet_most(self) -> int | None:
+        """The lower of the two; None if it has neither."""
+        parts = (most for most in (self.tenant_most, self.storage_most) if most is not None)
+        return min(parts, default=None)
 
     def each_budget(self, part: int) -> int:
         """Return a part of its VM's or tenant's limit; with separate budgets, for each of both."""
@@ -260,8 +274,8 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
             bounds.append(ceiling)
         if vm_most is not None:
             bounds.append(vm_most)
-        if (tenant_most := self.tenant_most) is not None:
-            bounds.append(tenant_most)
+        if (fleet_most := self.fleet_most) is not None:
+            bounds.append(fleet_most)
         if share is not None and share is not NOT_DIVIDED:
             bounds.append(share.most)
         return min(bounds, default=None)
@@ -311,7 +325,8 @@ class StorageState:
 
     activity: its load in the last interval, None if unknown. promised, wanted: the sums of its
     drives' reservations and demands. suffering: drives above their latency target. protected:
-    drives for whose latency targets the others' large reads wait in parts.
+    drives for whose latency targets the others' large reads wait in parts. load: what its drives
+    did in the last interval. amounts: what each drive got in the last division.
     """
 
     policy: StoragePolicy
@@ -323,6 +338,8 @@ class StorageState:
     wanted: float = 0.0
     suffering: tuple[DriveId, ...] = ()
     protected: tuple[DriveId, ...] = ()
+    load: Load = field(default_factory=Load)
+    amounts: Mapping[DriveId, float] = field(default_factory=dict)
 
     @property
     def oversold(self) -> bool:
@@ -337,7 +354,7 @@ class State:
     tenants: the policies of tenants that have one. suspects: drives that need a second look,
     LOOK_AGAIN_S from now (drive/retune.py). failures: errors of the law itself in the last
     decision, by drive; under None, one of the division among all drives. has_parts: some tenants
-    are the fleet's.
+    or storages are the fleet's.
     """
 
     model: CostModel = DEFAULT_MODEL

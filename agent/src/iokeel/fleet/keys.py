@@ -42,9 +42,11 @@ class Keys:
         self.prefix = prefix
         self.format = f"{prefix}format"
         self.hosts = f"{prefix}hosts/"
+        self.budgets = f"{prefix}budgets/"
         self.ledgers = f"{prefix}ledgers/"
         self.stamps = f"{prefix}stamps/"
         self.leaders = f"{prefix}leaders/"
+        self.all_claims = f"{prefix}claims/"
         self.history = f"{prefix}history/"
 
     def credit(self, uuid: str) -> str:
@@ -54,12 +56,8 @@ class Keys:
     def host(self, name: str) -> str:
         return self.hosts + _quoted(name)
 
-    def budgets(self, kind: Kind) -> str:
-        """Return the prefix of all budgets of a kind."""
-        return f"{self.prefix}budgets/{kind.value}/"
-
     def budget(self, budget: BudgetId) -> str:
-        return self.budgets(budget.kind) + _quoted(budget.name)
+        return self.budgets + _path(budget)
 
     def ledger(self, budget: BudgetId) -> str:
         return self.ledgers + _path(budget)
@@ -67,24 +65,29 @@ class Keys:
     def stamp(self, budget: BudgetId) -> str:
         return self.stamps + _path(budget)
 
-    def leaders_of(self, kind: Kind) -> str:
-        """Return the prefix of the coordinators of all budgets of a kind."""
-        return f"{self.leaders}{kind.value}/"
-
     def leader(self, budget: BudgetId) -> str:
         return self.leaders + _path(budget)
 
     def claims(self, budget: BudgetId) -> str:
         """Return the prefix of all claims on a budget."""
-        return f"{self.prefix}claims/{_path(budget)}/"
+        return f"{self.all_claims}{_path(budget)}/"
 
     def claim(self, budget: BudgetId, host: str) -> str:
         return self.claims(budget) + _quoted(host)
 
 
 def last_part(key: str) -> str:
-    """Return the host or budget that a key's last part names."""
+    """Return the host that a key's last part names."""
     return unquote(key.rpartition("/")[2])
+
+
+def budget_in(key: str, prefix: str) -> BudgetId | None:
+    """Return the budget whose kind and name follow a prefix; None if its kind isn't known."""
+    kind, _, rest = key.removeprefix(prefix).partition("/")
+    try:
+        return BudgetId(Kind(kind), unquote(rest.partition("/")[0]))
+    except ValueError:
+        return None
 
 
 def _path(budget: BudgetId) -> str:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from iokeel.config.settings import FleetConfig
 from iokeel.core.policy import TenantPolicy
-from iokeel.core.sharing.tenant_sums import TenantSums
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.handover import Handovers
-from iokeel.fleet.keys import Keys, Kind, last_part
+from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in
 from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import READ_S, Participant
-from iokeel.fleet.parts import Parts
+from iokeel.fleet.parts import Parts, SumsOf
 from iokeel.fleet.store import LEASE_S, FleetStore
 from iokeel.fleet.watch import Watches
 from iokeel.hypervisors.backoff import delays
@@ -42,40 +41,43 @@ _LEAVE_S = 2.0
 class Member:
     """This host as a member of the fleet.
 
-    sums: returns what a tenant's drives here ask for and are held to. parts: this host's in all
-    budgets. problems: what is wrong with tenants' budgets, by name. problem: what is wrong with
-    etcd; None if nothing is. errors: how often something went wrong. on_change: called with a
+    parts: this host's in all budgets. problems: what is wrong with budgets. problem: what is wrong
+    with etcd; None if nothing is. errors: how often something went wrong. on_change: called with a
     tenant when what it may do here has changed. handovers: the credit of guests that come and
     leave.
     """
 
-    def __init__(
-        self, config: FleetConfig, folder: Path, sums: Callable[[str], TenantSums]
-    ) -> None:
+    def __init__(self, config: FleetConfig, folder: Path, sums_of: SumsOf) -> None:
         self.host = config.host
         self.problem: IokeelError | None = None
-        self.problems: dict[str, IokeelError] = {}
+        self.problems: dict[BudgetId, IokeelError] = {}
         self.errors = 0
         self.on_change: Callable[[str], None] = lambda _: None
         self.etcd: Etcd | None = None
         self.handovers = Handovers(Keys(config.access.prefix), lambda: self.etcd)
         self._config = config
         self._memory = Memory(folder)
-        self.parts = Parts(config.host, self._memory, sums)
+        self.parts = Parts(config.host, self._memory, sums_of)
         self._wake = asyncio.Event()
-        self._due: set[str] = set()
-        self._unlisted: set[str] | None = None
-        self._read_at: dict[str, float] = {}
+        self._due: set[BudgetId] = set()
+        self._unlisted: set[BudgetId] | None = None
+        self._read_at: dict[BudgetId, float] = {}
         self._listed_at = 0.0
 
     # What the daemon asks
 
     def granted(self, here: Collection[str]) -> dict[str, TenantPolicy]:
-        """Return what each tenant of the fleet may do on this host now; see Parts.granted."""
-        return self.parts.granted(here)
+        """Return what each tenant of the fleet may do on this host now; see Parts.tenants."""
+        return self.parts.tenants(here)
 
-    def looked(self, here: Collection[str], *, complete: bool) -> None:
-        """Go on after a look at drives; see Parts.looked."""
+    def granted_storages(self) -> dict[str, int | None]:
+        """Return what the drives here may do on each of the fleet's storages now; None: as now."""
+        return self.parts.storages()
+
+    def looked(self, tenants: Iterable[str], storages: Iterable[str], *, complete: bool) -> None:
+        """Go on after a look at drives of these tenants, on these storages; see Parts.looked."""
+        here = [BudgetId(Kind.TENANT, name) for name in tenants]
+        here += [BudgetId(Kind.STORAGE, name) for name in storages]
         if self.parts.looked(here, complete=complete):
             self._due.update(self.parts.news())
             if self._due:
@@ -89,10 +91,8 @@ class Member:
             self.problem,
             etcd.trips if etcd is not None else 0,
             etcd.failures if etcd is not None else 0,
-            {
-                name: self.parts.tenant(name, self.problems.get(name))
-                for name in sorted(self.parts.participants)
-            },
+            self.parts.shown(Kind.TENANT, self.problems),
+            self.parts.shown(Kind.STORAGE, self.problems),
         )
 
     # The connection
@@ -143,62 +143,62 @@ class Member:
 
     async def _round(self, store: FleetStore) -> None:
         """Do what is due."""
-        names, self._unlisted = self._unlisted, set()
+        budgets, self._unlisted = self._unlisted, set()
         is_due = time.monotonic() >= self._listed_at + _LIST_S
-        if is_due or names is None or len(names) > _MOST_NAMES:
+        if is_due or budgets is None or len(budgets) > _MOST_NAMES:
             await self._list(store)
-        elif names:
-            await self._list(store, names)
+        elif budgets:
+            await self._list(store, budgets)
         self.parts.take_part()
-        for name, participant in [*self.parts.participants.items()]:
+        for budget, participant in [*self.parts.participants.items()]:
             now = time.monotonic()
-            if name in self._due or now >= self._read_at.get(name, 0.0) + READ_S:
-                self._due.discard(name)
-                self._read_at[name] = now
-                await self._step(name, participant)
+            if budget in self._due or now >= self._read_at.get(budget, 0.0) + READ_S:
+                self._due.discard(budget)
+                self._read_at[budget] = now
+                await self._step(budget, participant)
 
-    async def _step(self, name: str, participant: Participant) -> None:
-        before = self.parts.allowance(name)
+    async def _step(self, budget: BudgetId, participant: Participant) -> None:
+        before = self.parts.allowance(budget)
         try:
             await participant.step()
         except ConnectionLost:
-            self._due.add(name)
+            self._due.add(budget)
             raise
         except IokeelError as error:
-            self._tell_of(name, error)
+            self._tell_of(budget, error)
             return
-        if self.parts.allowance(name) != before:
-            self.on_change(name)
+        if budget.kind is Kind.TENANT and self.parts.allowance(budget) != before:
+            self.on_change(budget.name)
         view = participant.view
         gone = view is not None and view.raw[self._key(participant)] is None
-        self._tell_of(name, _gone(name) if gone else None)
-        if self.parts.may_leave(name):
+        self._tell_of(budget, _gone(budget) if gone else None)
+        if self.parts.may_leave(budget):
             await participant.leave()
-            if self.parts.may_leave(name):
-                self.parts.leave(name)
+            if self.parts.may_leave(budget):
+                self.parts.leave(budget)
 
     def _key(self, participant: Participant) -> str:
         assert self.parts.store is not None
         return self.parts.store.keys.budget(participant.budget)
 
-    async def _list(self, store: FleetStore, names: Collection[str] | None = None) -> None:
-        """Read which tenants are the fleet's: some that have changed, or all."""
-        if names is None:
+    async def _list(self, store: FleetStore, some: Collection[BudgetId] | None = None) -> None:
+        """Read which tenants and storages are the fleet's: some that have changed, or all."""
+        if some is None:
             self._listed_at = time.monotonic()
-        changed: dict[str, Remembered | None] = {}
-        for name, budget in (await store.budgets(Kind.TENANT, names)).items():
-            known = self._memory.tenants.get(name)
+        changed: dict[BudgetId, Remembered | None] = {}
+        for budget_id, budget in (await store.budgets(some)).items():
+            known = self._memory.known.get(budget_id)
             if isinstance(budget, FleetRefused):
-                self._tell_of(name, budget)
+                self._tell_of(budget_id, budget)
             elif budget is not None and (known is None or known.budget != budget):
-                changed[name] = Remembered(budget, known.ledger if known else None)
+                changed[budget_id] = Remembered(budget, known.ledger if known else None)
             elif budget is None and known is not None:
-                changed[name] = None
+                changed[budget_id] = None
         if changed:
             await asyncio.to_thread(self._memory.keep, changed)
-        self.parts.appointed |= await store.offices(Kind.TENANT, names)
-        for name in changed.keys() - self._memory.tenants.keys():
-            if (participant := self.parts.participants.pop(name, None)) is not None:
+        self.parts.appointed |= await store.offices(some)
+        for budget_id in changed.keys() - self._memory.known.keys():
+            if (participant := self.parts.participants.pop(budget_id, None)) is not None:
                 await participant.leave()
         self.parts.listed = True
 
@@ -206,7 +206,7 @@ class Member:
         """Return what to watch: budgets, ledgers, and claims on the budgets coordinated here."""
         keys, there = store.keys, self.parts.participants.values()
         stamps = {keys.stamp(participant.budget) for participant in there}
-        prefixes = {keys.budgets(Kind.TENANT)}
+        prefixes = {keys.budgets}
         prefixes |= stamps if len(stamps) <= _MOST_WATCHES else {keys.stamps}
         for participant in there:
             if participant.coordinates:
@@ -216,17 +216,18 @@ class Member:
     def _changed(self, prefix: str, keys: Collection[str] | None) -> None:
         """Note that keys have changed below a prefix; None: any may have."""
         assert self.parts.store is not None
-        if prefix == self.parts.store.keys.budgets(Kind.TENANT):
+        if prefix == self.parts.store.keys.budgets:
             if keys is None or self._unlisted is None:
                 self._unlisted = None
             else:
-                self._unlisted.update(last_part(key) for key in keys)
-        for name, participant in self.parts.participants.items():
+                found = {budget_in(key, prefix) for key in keys}
+                self._unlisted |= {budget for budget in found if budget is not None}
+        for budget, participant in self.parts.participants.items():
             mine = {self._key(participant), self.parts.store.keys.stamp(participant.budget)}
             if keys is None or prefix == self.parts.store.keys.claims(participant.budget):
-                self._due.add(name)
+                self._due.add(budget)
             elif not mine.isdisjoint(keys):
-                self._due.add(name)
+                self._due.add(budget)
         self._wake.set()
 
     async def _rest(self) -> None:
@@ -260,18 +261,19 @@ class Member:
             log.info("fleet: etcd answers again")
         self.problem = error
 
-    def _tell_of(self, tenant: str, error: IokeelError | None) -> None:
+    def _tell_of(self, budget: BudgetId, error: IokeelError | None) -> None:
         if error is None:
-            self.problems.pop(tenant, None)
-        elif self.problems.get(tenant) != error:
+            self.problems.pop(budget, None)
+        elif self.problems.get(budget) != error:
             self.errors += 1
-            self.problems[tenant] = error
-            log.error("fleet, tenant %s: %s", tenant, error)
+            self.problems[budget] = error
+            log.error("fleet, %s: %s", budget, error)
 
 
-def _gone(tenant: str) -> IokeelError:
+def _gone(budget: BudgetId) -> IokeelError:
+    command = f"iokeel fleet {budget.kind.value}"
     return IokeelError(
-        f"etcd, tenant {tenant}",
+        f"etcd, {budget}",
         "its budget is gone, though nobody has removed it",
-        "set it again by `iokeel fleet tenant set`, or remove it by `iokeel fleet tenant remove`",
+        f"set it again by `{command} set`, or remove it by `{command} remove`",
     )

@@ -18,16 +18,18 @@ from typing import NamedTuple
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.ledger import Ledger
 from iokeel.errors import FleetRefused, IokeelError
+from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.records import budget_of, budget_value, ledger_of, ledger_value
 from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
 
 FILE = "fleet.db"
+_TABLES = {Kind.TENANT: "tenants", Kind.STORAGE: "storages"}
 
 
 class Remembered(NamedTuple):
-    """A tenant of the fleet: its budget as last read, and the last ledger seen, or None."""
+    """A budget of the fleet as last read, and the last ledger seen, or None."""
 
     budget: Budget
     ledger: Ledger | None
@@ -36,8 +38,8 @@ class Remembered(NamedTuple):
 class Memory:
     """The file `fleet.db` in the agent's state folder.
 
-    instance: tells this host from another one of its name; made with the file. tenants: as they are
-    in the file.
+    instance: tells this host from another one of its name; made with the file. known: the fleet's
+    budgets as they are in the file.
 
     A file that is damaged is set aside, and this host is then another one for the fleet: it keeps
     what is in force, and gets no more until an operator has answered for the old one. Raises
@@ -67,7 +69,7 @@ class Memory:
     def _read(self) -> None:
         self._database = self._open()
         self.instance = self._instance()
-        self.tenants: Mapping[str, Remembered] = self._tenants()
+        self.known: Mapping[BudgetId, Remembered] = self._budgets()
 
     def _unusable(self, error: Exception) -> IokeelError:
         return IokeelError(
@@ -90,10 +92,11 @@ class Memory:
         database.execute("PRAGMA synchronous = FULL")  # each commit is flushed to the disk
         with database:
             database.execute("CREATE TABLE IF NOT EXISTS host (instance TEXT)")
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS tenants"
-                " (name TEXT PRIMARY KEY, budget BLOB NOT NULL, ledger BLOB)"
-            )
+            for table in _TABLES.values():
+                database.execute(
+                    f"CREATE TABLE IF NOT EXISTS {table}"
+                    " (name TEXT PRIMARY KEY, budget BLOB NOT NULL, ledger BLOB)"
+                )
         return database
 
     def _instance(self) -> str:
@@ -105,31 +108,34 @@ class Memory:
             database.execute("INSERT INTO host VALUES (?)", (instance,))
         return instance
 
-    def _tenants(self) -> dict[str, Remembered]:
-        # SQLite keeps any type in any column, so in a damaged file they may be others.
-        rows = self._database.execute(
-            "SELECT CAST(name AS TEXT), CAST(budget AS BLOB), CAST(ledger AS BLOB) FROM tenants"
-        ).fetchall()
+    def _budgets(self) -> dict[BudgetId, Remembered]:
         found = {}
-        for name, budget, ledger in rows:
-            where = f"tenant {name}"
-            known = budget_of(where, budget)
-            if known is not None:
-                seen = None if ledger is None else ledger_of(where, ledger)
-                found[name] = Remembered(known, seen)
+        for kind, table in _TABLES.items():
+            # SQLite keeps any type in any column, so in a damaged file they may be others.
+            rows = self._database.execute(
+                "SELECT CAST(name AS TEXT), CAST(budget AS BLOB), CAST(ledger AS BLOB)"
+                f" FROM {table}"
+            ).fetchall()
+            for name, budget, ledger in rows:
+                budget_id = BudgetId(kind, name)
+                known = budget_of(str(budget_id), budget)
+                if known is not None:
+                    seen = None if ledger is None else ledger_of(str(budget_id), ledger)
+                    found[budget_id] = Remembered(known, seen)
         return found
 
-    def keep(self, changed: Mapping[str, Remembered | None]) -> None:
-        """Write some tenants, or forget them (None). Raises IokeelError if that can't be done."""
+    def keep(self, changed: Mapping[BudgetId, Remembered | None]) -> None:
+        """Write some budgets, or forget them (None). Raises IokeelError if that can't be done."""
         try:
             with self._lock, self._database as database:
-                for name, known in changed.items():
+                for (kind, name), known in changed.items():
+                    table = _TABLES[kind]
                     if known is None:
-                        database.execute("DELETE FROM tenants WHERE name = ?", (name,))
+                        database.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
                         continue
                     ledger = None if known.ledger is None else ledger_value(known.ledger)
                     database.execute(
-                        "INSERT OR REPLACE INTO tenants VALUES (?, ?, ?)",
+                        f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)",
                         (name, budget_value(known.budget), ledger),
                     )
         except sqlite3.Error as error:
@@ -139,8 +145,8 @@ class Memory:
                 "free some space; until then this host goes down to its floors",
             ) from None
         # Another one, because the event loop may go through the old one at this moment.
-        after = {**self.tenants, **changed}
-        self.tenants = {name: known for name, known in after.items() if known is not None}
+        after = {**self.known, **changed}
+        self.known = {budget: known for budget, known in after.items() if known is not None}
 
     def close(self) -> None:
         """Close the file."""

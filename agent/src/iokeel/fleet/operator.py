@@ -1,4 +1,4 @@
-"""What operators do with the fleet: look at all of it, and set its tenants' budgets."""
+"""What operators do with the fleet: look at all of it, and set its budgets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iokeel.core.fleet.ledger import Entry, Ledger, Word
 from iokeel.errors import FleetRefused, OutcomeUnknown
 from iokeel.fleet.appoint import appoint
 from iokeel.fleet.etcd import Etcd
-from iokeel.fleet.keys import BudgetId, Keys, Kind, last_part
+from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in, last_part
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.participant import say
 from iokeel.fleet.records import (
@@ -41,8 +41,8 @@ _MOST_CHANGES = 1000
 
 
 @dataclass
-class TenantView:
-    """A tenant of the fleet, as it is in etcd.
+class BudgetView:
+    """A tenant's limit or a storage's capacity, as it is in etcd.
 
     budget: None if it was removed, or is gone. claims: by host, of those that report. leader: the
     host that coordinates it. errors: of values that can't be used.
@@ -69,7 +69,11 @@ class FleetView(NamedTuple):
 
     member: str
     hosts: tuple[str, ...]
-    tenants: Mapping[str, TenantView]
+    budgets: Mapping[BudgetId, BudgetView]
+
+    def of(self, kind: Kind) -> dict[str, BudgetView]:
+        """Return the budgets of a kind, by name."""
+        return {budget.name: view for budget, view in self.budgets.items() if budget.kind is kind}
 
 
 class Change(NamedTuple):
@@ -88,35 +92,35 @@ class Operator:
 
     async def view(self) -> FleetView:
         """Return the whole fleet at one moment. Raises ConnectionLost or FleetRefused."""
-        keys, kind = self._store.keys, Kind.TENANT.value
-        leaders = keys.leaders_of(Kind.TENANT)
-        parts = [keys.budgets(Kind.TENANT), f"{keys.ledgers}{kind}/", leaders]
-        claims = f"{keys.prefix}claims/{kind}/"
-        found = await self._store.etcd.read([], [keys.hosts, *parts, claims])
-        tenants: dict[str, TenantView] = {}
+        keys = self._store.keys
+        parts = [keys.budgets, keys.ledgers, keys.leaders, keys.all_claims]
+        found = await self._store.etcd.read([], [keys.hosts, *parts])
+        budgets: dict[BudgetId, BudgetView] = {}
         hosts = []
         for key, raw in sorted(found.values.items()):
             if key.startswith(keys.hosts):
                 hosts.append(last_part(key))
                 continue
-            name = last_part(key.removeprefix(claims).partition("/")[0])
-            name = name if key.startswith(claims) else last_part(key)
-            tenant = tenants.setdefault(name, TenantView())
+            part = next(prefix for prefix in parts if key.startswith(prefix))
+            budget = budget_in(key, part)
+            if budget is None:
+                continue
+            view = budgets.setdefault(budget, BudgetView())
             try:
-                if key.startswith(parts[0]):
-                    tenant.budget = budget_of(key, raw)
-                elif key.startswith(parts[1]):
-                    tenant.ledger = ledger_of(key, raw)
-                elif key.startswith(parts[2]):
-                    tenant.leader = decoded(LeaderRecord, key, raw).host
+                if part == keys.budgets:
+                    view.budget = budget_of(key, raw)
+                elif part == keys.ledgers:
+                    view.ledger = ledger_of(key, raw)
+                elif part == keys.leaders:
+                    view.leader = decoded(LeaderRecord, key, raw).host
                 else:
-                    tenant.claims[last_part(key)] = claim_of(key, raw)
+                    view.claims[last_part(key)] = claim_of(key, raw)
             except FleetRefused as error:
-                tenant.errors.append(error)
-        return FleetView(self._store.etcd.member, tuple(hosts), tenants)
+                view.errors.append(error)
+        return FleetView(self._store.etcd.member, tuple(hosts), budgets)
 
-    async def set_budgets(self, wanted: Mapping[str, Budget | None]) -> list[str]:
-        """Set tenants' budgets, or remove them (None), and return what has changed.
+    async def set_budgets(self, wanted: Mapping[BudgetId, Budget | None]) -> list[str]:
+        """Set budgets, or remove them (None), and return what has changed.
 
         Up to MOST_AT_ONCE are set at once or not at all. Raises ConnectionLost, or FleetRefused if
         somebody else changes them at the same time; the same call again then sets the rest.
@@ -125,28 +129,28 @@ class Operator:
         changes: list[str] = []
         for first in range(0, len(wanted), MOST_AT_ONCE):
             some = list(wanted)[first : first + MOST_AT_ONCE]
-            changes += await self._set({name: wanted[name] for name in some})
+            changes += await self._set({budget: wanted[budget] for budget in some})
         return changes
 
-    async def _set(self, wanted: Mapping[str, Budget | None]) -> list[str]:
+    async def _set(self, wanted: Mapping[BudgetId, Budget | None]) -> list[str]:
         keys = self._store.keys
-        names = {name: keys.budget(BudgetId(Kind.TENANT, name)) for name in wanted}
+        names = {budget: keys.budget(budget) for budget in wanted}
         found = await self._store.etcd.read([*names.values()], [keys.history])
-        changes, new = [], []
+        changes, fresh = [], []
         demands: list[Is] = []
         puts: list[Put | Delete] = []
-        for name, budget in wanted.items():
-            raw = found.values.get(names[name])
-            old = None if raw is None else budget_of(names[name], raw)
-            if old != budget:
-                changes.append(difference(name, old, budget))
+        for budget, new in wanted.items():
+            raw = found.values.get(names[budget])
+            old = None if raw is None else budget_of(names[budget], raw)
+            if old != new:
+                changes.append(difference(budget, old, new))
                 if old is None:
-                    new.append(BudgetId(Kind.TENANT, name))
-                demands.append(Is(names[name], raw))
-                puts.append(Put(names[name], budget_value(budget)))
+                    fresh.append(budget)
+                demands.append(Is(names[budget], raw))
+                puts.append(Put(names[budget], budget_value(new)))
         if not changes:
             return []
-        await appoint(self._store, new)
+        await appoint(self._store, fresh)
         past = sorted(key for key in found.values if key.startswith(keys.history))
         too_many = max(0, len(past) + len(changes) - _MOST_CHANGES)
         puts += [Delete(key) for key in past[:too_many]]
@@ -167,41 +171,57 @@ class Operator:
         records = [decoded(ChangeRecord, key, raw) for key, raw in sorted(found.values.items())]
         return [Change(r.at, r.by, r.what) for r in records]
 
-    async def forget(self, host: str, word: Word) -> list[str]:
-        """Answer for a host that doesn't report; return the tenants that it was charged for.
+    async def forget(self, host: str, word: Word) -> list[BudgetId]:
+        """Answer for a host that doesn't report; return the budgets that it was charged for.
 
         Raises FleetRefused if it reports.
         """
         view = await self.view()
-        mine = [name for name, tenant in view.tenants.items() if host in tenant.entries]
-        for name in mine:
-            if view.tenants[name].reports(host):
+        mine = [budget for budget, known in view.budgets.items() if host in known.entries]
+        for budget in mine:
+            if view.budgets[budget].reports(host):
                 raise FleetRefused(
-                    f"host {host}", f"reports on tenant {name}", "stop its agent, and wait 15 s"
+                    f"host {host}", f"reports on {budget}", "stop its agent, and wait 15 s"
                 )
-        told = []
-        for name in mine:
-            if await say(self._store, BudgetId(Kind.TENANT, name), host, word):
-                told.append(name)
+        told = [budget for budget in mine if await say(self._store, budget, host, word)]
         if told:
-            what = f"forget {host} --{word.value}: {', '.join(told)}"
+            what = f"forget {host} --{word.value}: {', '.join(map(str, told))}"
             await self._store.etcd.write([], [*_history(self._store.keys, [what])])
         return told
 
 
-def difference(name: str, old: Budget | None, new: Budget | None) -> str:
+def difference(budget: BudgetId, old: Budget | None, new: Budget | None) -> str:
     """Return a change of a budget in words."""
     if new is None:
-        return f"tenant {name}: removed"
-    fields = [
-        (field, was, now)
-        for field, was, now in zip(
-            ("limit", "even_ratio", "reservation", "weight"), old or new, new, strict=True
-        )
-        if old is None or was != now
+        return f"{budget}: removed"
+    before = {} if old is None else _figures(old)
+    after = _figures(new)
+    words = [
+        f"{name} {now}" if old is None else f"{name} {before.get(name, 'none')} -> {now}"
+        for name, now in after.items()
+        if before.get(name) != now
     ]
-    words = [f"{f} {now:g}" if old is None else f"{f} {was:g} -> {now:g}" for f, was, now in fields]
-    return f"tenant {name}: {'new, ' if old is None else ''}{', '.join(words)}"
+    words += [f"{name} {was} -> none" for name, was in before.items() if name not in after]
+    return f"{budget}: {'new, ' if old is None else ''}{', '.join(words)}"
+
+
+def _figures(budget: Budget) -> dict[str, str]:
+    """Return a budget's figures by the names that operators know."""
+    if budget.shared is None:
+        values: dict[str, float | None] = {
+            "limit": budget.amount,
+            "even_ratio": budget.even_ratio,
+            "reservation": budget.reservation,
+            "weight": budget.weight,
+        }
+    else:
+        values = {"capacity": budget.amount, "even_ratio": budget.even_ratio}
+        values |= budget.shared._asdict()
+    return {
+        name: f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _history(keys: Keys, changes: list[str]) -> list[Put | Delete]:

@@ -14,10 +14,12 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S
+from iokeel.core.fleet.capacity import LOAD_S
 from iokeel.core.fleet.claims import HostClaim
 from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_word
 from iokeel.core.fleet.host import TERM_S, Answer, Part, allowance, applied, entry_of, heard
 from iokeel.core.fleet.ledger import Entry, Ledger, Word, recovered
+from iokeel.core.sharing.storage import Load
 from iokeel.errors import ConnectionLost, FleetRefused
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId
@@ -48,12 +50,13 @@ class Holding(NamedTuple):
     """A host at one moment.
 
     held: the most that its QEMUs may be held to, with all limits that are on their way. kept: the
-    same without those that have no limits yet.
+    same without those that have no limits yet. load: what its drives did, if it is a storage's.
     """
 
     demand: Demand
     held: int
     kept: int
+    load: Load | None = None
 
 
 class Participant:
@@ -84,6 +87,7 @@ class Participant:
         self._clock = clock
         self._tenure: Tenure | None = None
         self._told: tuple[int, HostClaim] | None = None
+        self._told_ns = 0
         self._leaderless_ns: int | None = None
 
     @property
@@ -101,7 +105,9 @@ class Participant:
         """Whether a step would tell something new."""
         if self._told is None or self._told[0] != self._store.lease:
             return True
-        return not is_old(self._told[1], self._new_claim())
+        told, now = self._told[1], self._new_claim()
+        load_is_due = now_ns() - self._told_ns >= LOAD_S * NS_PER_S
+        return not is_old(told, now) or (load_is_due and told.load != now.load)
 
     @property
     def coordinates(self) -> bool:
@@ -173,10 +179,10 @@ class Participant:
         if lease is not None and self.has_news:
             claim = self._new_claim()
             if await self._store.claim({self.budget: claim}):
-                self._told = lease, claim
+                self._told, self._told_ns = (lease, claim), now_ns()
 
     def _new_claim(self) -> HostClaim:
-        me, (demand, held, _) = self._store.me, self._look()
+        me, (demand, held, _, load) = self._store.me, self._look()
         return HostClaim(
             me.instance,
             demand.reservation,
@@ -185,6 +191,7 @@ class Participant:
             demand.most,
             held,
             applied(self.part, me, held),
+            load,
         )
 
     async def _coordinate(self, view: View) -> None:
@@ -249,8 +256,11 @@ def first_in_turn(budget: BudgetId, hosts: Collection[str]) -> str | None:
 
 
 def is_old(told: HostClaim, now: HostClaim) -> bool:
-    """Return whether a claim says nothing that the last one hasn't said, but for small moves."""
+    """Return whether a claim says nothing that the last one hasn't said, but for small moves.
+
+    Loads are told at their own times.
+    """
     return (
-        replace(told, wants=0, held=0) == replace(now, wants=0, held=0)
+        replace(told, wants=0, held=0, load=None) == replace(now, wants=0, held=0, load=None)
         and abs(now.wants - told.wants) <= TELL_RATIO * told.wants
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 from iokeel.core.counters import NS_PER_S
@@ -15,14 +15,14 @@ from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import TERM_S, Me, Part, allowance, entry_of
 from iokeel.core.fleet.ledger import Ledger
 from iokeel.core.policy import TenantPolicy
-from iokeel.core.sharing.tenant_sums import ENDLESS, TenantSums
+from iokeel.core.sharing.tenant_sums import ENDLESS, Sums
 from iokeel.errors import IokeelError
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import Memory
 from iokeel.fleet.participant import Demand, Holding, Participant
 from iokeel.fleet.store import FleetStore
-from iokeel.report.fleet_snapshot import TenantInFleet
+from iokeel.report.fleet_snapshot import BudgetInFleet
 
 # A host that starts waits so long for guests that don't answer before it tells what it holds.
 _FIND_S = 6.0
@@ -30,48 +30,63 @@ _FIND_S = 6.0
 _GRACE_S = 4.0
 
 
-class Parts:
-    """This host's parts in the budgets of the fleet's tenants.
+#: Returns what the drives of a tenant, or on a storage, ask for here, and what they are held to.
+SumsOf = Mapping[Kind, Callable[[str], Sums]]
 
-    sums: returns what a tenant's drives here ask for and are held to. store: the fleet's data, once
-    there is a connection to etcd. listed: whether the tenants have been read since the start.
-    appointed: the tenants that this host was told to coordinate.
+
+class Parts:
+    """This host's parts in the fleet's budgets: tenants' limits, and shared storages' capacities.
+
+    store: the fleet's data, once there is a connection to etcd. listed: whether the budgets have
+    been read since the start. appointed: the budgets that this host was told to coordinate.
     """
 
-    def __init__(self, host: str, memory: Memory, sums: Callable[[str], TenantSums]) -> None:
+    def __init__(self, host: str, memory: Memory, sums_of: SumsOf) -> None:
         self.me = Me(host, memory.instance)
         self.memory = memory
-        self.sums = sums
         self.store: FleetStore | None = None
-        self.participants: dict[str, Participant] = {}
+        self.participants: dict[BudgetId, Participant] = {}
         self.listed = False
-        self.appointed: set[str] = set()
+        self.appointed: set[BudgetId] = set()
+        self._sums_of = sums_of
         self._started = self._begun = 0.0
-        self._here: frozenset[str] = frozenset()
+        self._here: frozenset[BudgetId] = frozenset()
 
-    def granted(self, here: Collection[str]) -> dict[str, TenantPolicy]:
+    def tenants(self, here: Collection[str]) -> dict[str, TenantPolicy]:
         """Return what each tenant of the fleet may do on this host now.
 
         One without a limit there keeps what it has. here: the tenants whose drives are on this
         host. Soon after a start, it isn't known yet which others are the fleet's, so all may be.
         """
         granted = {
-            name: _grant(known.budget, self.allowance(name))
-            for name, known in self.memory.tenants.items()
+            budget.name: _grant(known.budget, self.allowance(budget))
+            for budget, known in self.memory.known.items()
+            if budget.kind is Kind.TENANT
         }
         if self._starts and not self.listed:
             granted |= {name: TenantPolicy() for name in here if name not in granted}
         return granted
 
-    def allowance(self, tenant: str) -> int | None:
-        """Return the most that a tenant's drives here may be held to; None: what they have."""
-        participant = self.participants.get(tenant)
+    def storages(self) -> dict[str, int | None]:
+        """Return what drives on each of the fleet's storages may do on this host now.
+
+        None: what they have.
+        """
+        return {
+            budget.name: self.allowance(budget)
+            for budget in self.memory.known
+            if budget.kind is Kind.STORAGE
+        }
+
+    def allowance(self, budget: BudgetId) -> int | None:
+        """Return the most that a budget's drives here may be held to; None: what they have."""
+        participant = self.participants.get(budget)
         if participant is not None:
             in_grace = self._starts and participant.part.end_ns is None
             return None if in_grace else participant.allowance
         if self._starts or self.store is not None:  # it takes part after this look
             return None
-        part = Part(self.memory.tenants[tenant].ledger)
+        part = Part(self.memory.known[budget].ledger)
         return allowance(part, self.me, now_ns())
 
     @property
@@ -79,11 +94,11 @@ class Parts:
         """Whether the agent has just started, so that etcd may not have answered yet."""
         return not self._begun or time.monotonic() < self._begun + _GRACE_S
 
-    def looked(self, here: Collection[str], *, complete: bool) -> bool:
+    def looked(self, here: Iterable[BudgetId], *, complete: bool) -> bool:
         """Go on after a look at drives; return False as long as some of them may not be found.
 
-        here: the tenants whose drives are on this host. complete: all VMs that run here have been
-        read.
+        here: the budgets that drives on this host draw on, if they are the fleet's. complete: all
+        VMs that run here have been read.
         """
         now = time.monotonic()
         self._started = self._started or now
@@ -95,67 +110,83 @@ class Parts:
         self.take_part()
         return True
 
-    def news(self) -> Iterator[str]:
-        """Yield the tenants on which this host has to tell something new."""
-        for name, participant in self.participants.items():
+    def news(self) -> Iterator[BudgetId]:
+        """Yield the budgets on which this host has to tell something new."""
+        for budget, participant in self.participants.items():
             if participant.has_news:
-                yield name
+                yield budget
 
     def take_part(self) -> None:
-        """Take part in the budgets of the fleet's tenants that are here, or were."""
+        """Take part in the fleet's budgets whose drives are here, or were."""
         if self.store is None or not self._begun:
             return
-        for name, known in self.memory.tenants.items():
-            if name in self.participants:
+        for budget, known in self.memory.known.items():
+            if budget in self.participants:
                 continue
-            part = Part(known.ledger, before=0 if known.ledger else self.sums(name).kept)
-            is_ours = name in self._here or name in self.appointed
+            part = Part(known.ledger, before=0 if known.ledger else self.sums(budget).kept)
+            is_ours = budget in self._here or budget in self.appointed
             is_nobodys = known.ledger is not None and not known.ledger.entries
             if not is_ours and not is_nobodys and entry_of(part, self.store.me) is None:
                 continue
-            self.participants[name] = Participant(
+            self.participants[budget] = Participant(
                 self.store,
-                BudgetId(Kind.TENANT, name),
-                partial(self._keep_ledger, name),
+                budget,
+                partial(self._keep_ledger, budget),
                 part,
-                partial(self._holding, name),
+                partial(self._holding, budget),
             )
 
-    def _holding(self, tenant: str) -> Holding:
-        reservation, weight, wants, most, held, kept = self.sums(tenant)
-        return Holding(Demand(reservation, weight, wants, most), held, kept)
+    def sums(self, budget: BudgetId) -> Sums:
+        """Return what a budget's drives here ask for, and what they are held to."""
+        return self._sums_of[budget.kind](budget.name)
 
-    async def _keep_ledger(self, tenant: str, ledger: Ledger) -> None:
-        known = self.memory.tenants[tenant]._replace(ledger=ledger)
-        await asyncio.to_thread(self.memory.keep, {tenant: known})
+    def _holding(self, budget: BudgetId) -> Holding:
+        reservation, weight, wants, most, held, kept, load = self.sums(budget)
+        return Holding(Demand(reservation, weight, wants, most), held, kept, load)
 
-    def may_leave(self, tenant: str) -> bool:
-        """Return whether none of a tenant's drives is here, and another host coordinates it.
+    async def _keep_ledger(self, budget: BudgetId, ledger: Ledger) -> None:
+        known = self.memory.known[budget]._replace(ledger=ledger)
+        await asyncio.to_thread(self.memory.keep, {budget: known})
+
+    def may_leave(self, budget: BudgetId) -> bool:
+        """Return whether none of a budget's drives is here, and another host coordinates it.
 
         The last host stays, so that the next guest finds a coordinator that needn't wait.
         """
-        sums, participant = self.sums(tenant), self.participants[tenant]
+        sums, participant = self.sums(budget), self.participants[budget]
         leader = participant.view.leader if participant.view is not None else None
         others = leader not in (None, self.me.name)
         return participant.entry is None and others and not sums.most and not sums.held
 
-    def leave(self, tenant: str) -> None:
-        """Take no more part in a tenant's budget."""
-        self.appointed.discard(tenant)
-        del self.participants[tenant]
+    def leave(self, budget: BudgetId) -> None:
+        """Take no more part in a budget."""
+        self.appointed.discard(budget)
+        del self.participants[budget]
 
-    def tenant(self, name: str, error: IokeelError | None) -> TenantInFleet:
-        """Return this host's part in a tenant's budget, for a report. error: what is wrong."""
-        participant = self.participants[name]
+    def shown(
+        self, kind: Kind, problems: Mapping[BudgetId, IokeelError]
+    ) -> dict[str, BudgetInFleet]:
+        """Return this host's parts in budgets of a kind, for a report, by name."""
+        here = sorted(budget for budget in self.participants if budget.kind is kind)
+        return {budget.name: self._shown(budget, problems.get(budget)) for budget in here}
+
+    def _shown(self, budget: BudgetId, error: IokeelError | None) -> BudgetInFleet:
+        participant = self.participants[budget]
         part, entry, view = participant.part, participant.entry, participant.view
-        held = self.sums(name).held
+        held = self.sums(budget).held
         asked_ns = None if part.end_ns is None else part.end_ns - TERM_S * NS_PER_S
-        entries = part.ledger.entries if part.ledger is not None else {}
+        ledger = part.ledger
+        entries = ledger.entries if ledger is not None else {}
         others = {host: other.amount for host, other in entries.items() if host != self.me.name}
-        return TenantInFleet(
-            name,
-            self.memory.tenants[name].budget.amount,
-            self.allowance(name),
+        set_to = self.memory.known[budget].budget
+        limit = set_to.amount
+        if ledger is not None and set_to.shared is not None:
+            limit = ledger.amount
+        return BudgetInFleet(
+            budget.name,
+            set_to.amount,
+            limit,
+            self.allowance(budget),
             entry.floor if entry is not None else 0,
             entry.charged if entry is not None else 0,
             None if held >= ENDLESS else held,

@@ -6,13 +6,15 @@ and says so.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Annotated, TypeVar
 
 import msgspec
 
-from iokeel.core.fleet.claims import EVEN_RATIO, Budget, HostClaim
-from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp, Word
-from iokeel.core.policy import MOST_IOPS, MOST_WEIGHT
+from iokeel.core.fleet.claims import EVEN_RATIO, Budget, HostClaim, Shared
+from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
+from iokeel.core.policy import MOST_IOPS, MOST_LATENCY_MS, MOST_WEIGHT
+from iokeel.core.sharing.storage import Load, StorageActivity
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.words.quoting import shown
 
@@ -23,6 +25,8 @@ VERSION = 1
 _MOST = 2**53
 _Iops = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 _Number = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+# Above any rate, time or load that a host may measure.
+_Figure = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
@@ -51,6 +55,15 @@ class LeaderRecord(Record, kw_only=True):
     host: _Name
 
 
+class _SharedRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    latency_target_ms: Annotated[float, msgspec.Meta(gt=0, le=MOST_LATENCY_MS)] | None = None
+    least_ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] = Shared().least_ratio
+    most_ratio: Annotated[float, msgspec.Meta(ge=1, le=100)] = Shared().most_ratio
+
+
+# What only storages have is left out of tenants' values, so that older agents can read those.
+
+
 class BudgetRecord(Record, kw_only=True):
     """A budget as an operator has set it. amount: None if it was removed on purpose."""
 
@@ -58,6 +71,7 @@ class BudgetRecord(Record, kw_only=True):
     even_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = EVEN_RATIO
     reservation: Annotated[int, msgspec.Meta(ge=0, le=MOST_IOPS)] = 0
     weight: Annotated[int, msgspec.Meta(ge=1, le=MOST_WEIGHT)] = 100
+    shared: _SharedRecord | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChangeRecord(Record, kw_only=True):
@@ -73,6 +87,27 @@ class _StampRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     sequence: _Number
 
 
+class _ActivityRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    elapsed_s: _Figure
+    raw_iops: _Figure
+    latency_s: _Figure | None
+    busy_ratio: _Figure
+    queue: _Figure
+    mean_cost: _Figure | None
+    served_cost: _Figure | None
+
+
+class _LoadRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    activity: _ActivityRecord | None
+    done: _Figure
+    strangers: _Figure
+    known: bool
+    gifts: _Figure
+    drained: bool
+    usable_part: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    short: bool
+
+
 class ClaimRecord(Record, kw_only=True):
     """A host's claim."""
 
@@ -83,6 +118,7 @@ class ClaimRecord(Record, kw_only=True):
     most: _Iops
     held: _Iops
     applied: _StampRecord | None = None
+    load: _LoadRecord | msgspec.UnsetType = msgspec.UNSET
 
 
 class _EntryRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -101,6 +137,11 @@ class _SpanRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     last: _Number
 
 
+class _LearntRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    capacity: _Number
+    ratio: Annotated[float, msgspec.Meta(gt=0, le=100)]
+
+
 class LedgerRecord(Record, kw_only=True):
     """A budget's ledger."""
 
@@ -108,6 +149,7 @@ class LedgerRecord(Record, kw_only=True):
     spans: Annotated[list[_SpanRecord], msgspec.Meta(min_length=1)]
     hosts: dict[str, _EntryRecord]
     before: Annotated[int, msgspec.Meta(ge=0)] = 0
+    learnt: _LearntRecord | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Version(msgspec.Struct):
@@ -158,7 +200,8 @@ def ledger_of(key: str, raw: bytes) -> Ledger:
             "has figures that contradict each other",
             "see what else writes below [fleet] prefix",
         )
-    return Ledger(record.amount, spans, entries, record.before)
+    learnt = Learnt(record.learnt.capacity, record.learnt.ratio) if record.learnt else None
+    return Ledger(record.amount, spans, entries, record.before, learnt)
 
 
 def ledger_value(ledger: Ledger) -> bytes:
@@ -171,7 +214,13 @@ def ledger_value(ledger: Ledger) -> bytes:
     }
     spans = [_SpanRecord(*span) for span in ledger.spans]
     return encoded(
-        LedgerRecord(amount=ledger.amount, spans=spans, hosts=hosts, before=ledger.before)
+        LedgerRecord(
+            amount=ledger.amount,
+            spans=spans,
+            hosts=hosts,
+            before=ledger.before,
+            learnt=_LearntRecord(*ledger.learnt) if ledger.learnt is not None else msgspec.UNSET,
+        )
     )
 
 
@@ -184,7 +233,8 @@ def claim_of(key: str, raw: bytes) -> HostClaim:
     """Return a claim. Raises NewerSchema or FleetRefused."""
     r = decoded(ClaimRecord, key, raw)
     applied = _stamp_of(r.applied) if r.applied is not None else None
-    return HostClaim(r.instance, r.reservation, r.weight, r.wants, r.most, r.held, applied)
+    load = _load_of(r.load) if r.load else None
+    return HostClaim(r.instance, r.reservation, r.weight, r.wants, r.most, r.held, applied, load)
 
 
 def claim_value(claim: HostClaim) -> bytes:
@@ -199,23 +249,65 @@ def claim_value(claim: HostClaim) -> bytes:
             most=claim.most,
             held=claim.held,
             applied=applied,
+            load=_load_record(claim.load) if claim.load is not None else msgspec.UNSET,
         )
+    )
+
+
+def _load_of(r: _LoadRecord) -> Load:
+    a = r.activity
+    activity = None
+    if a is not None:
+        activity = StorageActivity(
+            a.elapsed_s,
+            a.raw_iops,
+            a.latency_s,
+            a.busy_ratio,
+            a.queue,
+            a.mean_cost,
+            a.served_cost,
+        )
+    return Load(activity, r.done, r.strangers, r.known, r.gifts, r.drained, r.usable_part, r.short)
+
+
+def _load_record(load: Load) -> _LoadRecord:
+    activity, done, strangers, known, gifts, drained, usable_part, short = load
+    return _LoadRecord(
+        _ActivityRecord(*astuple(activity)) if activity is not None else None,
+        done,
+        strangers,
+        known,
+        gifts,
+        drained,
+        usable_part,
+        short,
     )
 
 
 def budget_of(key: str, raw: bytes) -> Budget | None:
     """Return a budget, or None if it was removed. Raises NewerSchema or FleetRefused."""
     r = decoded(BudgetRecord, key, raw)
-    return None if r.amount is None else Budget(r.amount, r.even_ratio, r.reservation, r.weight)
+    if r.amount is None:
+        return None
+    shared = None
+    if r.shared:
+        shared = Shared(r.shared.latency_target_ms, r.shared.least_ratio, r.shared.most_ratio)
+    return Budget(r.amount, r.even_ratio, r.reservation, r.weight, shared)
 
 
 def budget_value(budget: Budget | None) -> bytes:
     """Return a budget as a value; None: one that is removed."""
     if budget is None:
         return encoded(BudgetRecord(amount=None))
-    amount, even_ratio, reservation, weight = budget
+    amount, even_ratio, reservation, weight, shared = budget
     return encoded(
-        BudgetRecord(amount=amount, even_ratio=even_ratio, reservation=reservation, weight=weight)
+        BudgetRecord(
+            amount=amount,
+            even_ratio=even_ratio,
+            reservation=reservation,
+            weight=weight,
+            shared=_SharedRecord(*shared) if shared is not None else msgspec.UNSET,
+        )
     )
 
 

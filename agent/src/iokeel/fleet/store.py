@@ -15,7 +15,7 @@ from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Ledger
 from iokeel.errors import FleetRefused
 from iokeel.fleet.etcd import Etcd
-from iokeel.fleet.keys import BudgetId, Keys, Kind, last_part
+from iokeel.fleet.keys import BudgetId, Keys, budget_in, last_part
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.records import (
     Format,
@@ -229,32 +229,38 @@ class FleetStore:
         )
 
     async def budgets(
-        self, kind: Kind, names: Collection[str] | None = None
-    ) -> dict[str, Budget | FleetRefused | None]:
-        """Return some budgets of a kind by name, or all: None for one that was removed on purpose.
+        self, some: Collection[BudgetId] | None = None
+    ) -> dict[BudgetId, Budget | FleetRefused | None]:
+        """Return some budgets, or all: None for one that was removed on purpose.
 
         One that can't be used is the error.
         """
-        if names is None:
-            found = await self.etcd.read([], [self.keys.budgets(kind)])
+        if some is None:
+            found = await self.etcd.read([], [self.keys.budgets])
         else:
-            found = await self.etcd.read([self.keys.budget(BudgetId(kind, n)) for n in names])
-        budgets: dict[str, Budget | FleetRefused | None] = {}
+            found = await self.etcd.read([self.keys.budget(budget) for budget in some])
+        budgets: dict[BudgetId, Budget | FleetRefused | None] = {}
         for key, raw in found.values.items():
+            budget = budget_in(key, self.keys.budgets)
+            if budget is None:
+                continue
             try:
-                budgets[last_part(key)] = budget_of(key, raw)
+                budgets[budget] = budget_of(key, raw)
             except FleetRefused as error:
-                budgets[last_part(key)] = error
+                budgets[budget] = error
         return budgets
 
-    async def offices(self, kind: Kind, names: Collection[str] | None = None) -> set[str]:
+    async def offices(self, some: Collection[BudgetId] | None = None) -> set[BudgetId]:
         """Return those of some budgets, or of all, that this host has to coordinate."""
-        if names is None:
-            found = await self.etcd.read([], [self.keys.leaders_of(kind)])
+        if some is None:
+            found = await self.etcd.read([], [self.keys.leaders])
         else:
-            found = await self.etcd.read([self.keys.leader(BudgetId(kind, n)) for n in names])
+            found = await self.etcd.read([self.keys.leader(budget) for budget in some])
         mine = encoded(LeaderRecord(host=self.me.name))
-        return {last_part(key) for key, raw in found.values.items() if raw == mine}
+        held = {
+            budget_in(key, self.keys.leaders) for key, raw in found.values.items() if raw == mine
+        }
+        return {budget for budget in held if budget is not None}
 
     async def set_budget(self, budget: BudgetId, figures: Budget | None) -> None:
         """Set a budget; None removes it."""

@@ -10,7 +10,7 @@ from iokeel.core.drive.envelope import OVERSHOOT_RATIO
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.state import Share
-from iokeel.report.fleet_snapshot import FleetSnapshot
+from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.snapshot import (
     DirectionSnapshot,
     DriveSnapshot,
@@ -83,29 +83,38 @@ def _vm_part(vm: VmSnapshot, drive: DriveSnapshot) -> Iterator[str]:
 
 
 def _fleet(fleet: FleetSnapshot | None, tenant: str | None, drive: DriveSnapshot) -> Iterator[str]:
-    """Yield what the fleet lets the drive's tenant do here, and who else has how much."""
-    if drive.tenant_iops is None or tenant is None:
-        return
-    known = fleet.tenants.get(tenant) if fleet is not None else None
-    if fleet is None or known is None or known.allowed_iops is None:
-        yield f"It isn't known yet what the fleet lets {tenant} do here, so nothing is raised."
-    else:
-        text = (
-            f"The fleet lets {tenant} do {iops(known.allowed_iops)} on this host of"
-            f" {iops(known.limit_iops)} over all; {iops(known.floor_iops)} of that is its floor."
-        )
-        others = [
-            f"{host} {iops(amount)}{', which is silent' if host in known.silent else ''}"
-            for host, amount in known.others.items()
-        ]
-        if others:
-            text += f" Others may do: {'; '.join(others)}."
-        yield text
-        if known.error is not None:
-            yield f"Error: {known.error}."
-    if fleet is not None and fleet.error is not None:
+    """Yield what the fleet lets the drive's tenant and storage do here, and who else has what."""
+    grants = []
+    if tenant is not None and drive.tenant_iops is not None:
+        known = fleet.tenants.get(tenant) if fleet is not None else None
+        grants.append((tenant, known, drive.tenant_iops))
+    if drive.storage is not None and drive.fleet_storage_iops is not None:
+        known = fleet.storages.get(drive.storage) if fleet is not None else None
+        grants.append((f"all drives on {drive.storage}", known, drive.fleet_storage_iops))
+    for whose, known, part in grants:
+        yield from _granted(whose, known)
+        yield f"The drive's part of that is {iops(part)}."
+    if grants and fleet is not None and fleet.error is not None:
         yield f"etcd can't be used: {fleet.error}."
-    yield f"The drive's part of that is {iops(drive.tenant_iops)}."
+
+
+def _granted(whose: str, known: BudgetInFleet | None) -> Iterator[str]:
+    if known is None or known.allowed_iops is None:
+        yield f"It isn't known yet what the fleet lets {whose} do here, so nothing is raised."
+        return
+    text = (
+        f"The fleet lets {whose} do {iops(known.allowed_iops)} on this host of"
+        f" {iops(known.limit_iops)} over all; {iops(known.floor_iops)} of that is its floor."
+    )
+    others = [
+        f"{host} {iops(amount)}{', which is silent' if host in known.silent else ''}"
+        for host, amount in known.others.items()
+    ]
+    if others:
+        text += f" Others may do: {'; '.join(others)}."
+    yield text
+    if known.error is not None:
+        yield f"Error: {known.error}."
 
 
 def _rates(drive: DriveSnapshot) -> Iterator[str]:

@@ -8,17 +8,20 @@ from typing import NamedTuple
 from iokeel.errors import IokeelError
 
 
-class TenantInFleet(NamedTuple):
-    """A tenant of the fleet, as this host knows it. Rates are normalized I/O operations a second.
+class BudgetInFleet(NamedTuple):
+    """A tenant or storage of the fleet, as this host knows it.
 
-    limit_iops: over all hosts. allowed_iops: what its drives here may do now; None: what they have,
+    Rates are normalized I/O operations a second. set_iops: over all hosts, as an operator has set
+    it; limit_iops: the same, as a storage's latency has corrected it, and without its drives that
+    have no policy. allowed_iops: what its drives here may do now; None: what they have,
     because etcd hasn't answered since the agent's start. floor_iops, charged_iops: this host's; 0
     if it has no part yet. held_iops: what its QEMUs may be held to; None: that has no end.
     stale_s: since when etcd wasn't read; None: since the agent's start. others: what other hosts
     may do, by name; silent: those of them that don't report. coordinator: None if there is none.
     """
 
-    tenant: str
+    name: str
+    set_iops: int
     limit_iops: int
     allowed_iops: int | None
     floor_iops: int
@@ -35,11 +38,13 @@ class FleetSnapshot(NamedTuple):
     """This host's part in the fleet.
 
     host: its name there. error: what is wrong with etcd; None if nothing is. trips, failures:
-    etcd's answers, and how often one of its members failed. tenants: those whose drives are here.
+    etcd's answers, and how often one of its members failed. tenants, storages: those whose drives
+    are here.
     """
 
     host: str
     error: IokeelError | None
     trips: int
     failures: int
-    tenants: Mapping[str, TenantInFleet]
+    tenants: Mapping[str, BudgetInFleet]
+    storages: Mapping[str, BudgetInFleet]

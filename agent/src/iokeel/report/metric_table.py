@@ -18,6 +18,7 @@ from iokeel.report.metric_types import (
     of_domain,
     of_drive,
     of_fleet,
+    of_fleet_storage,
     of_fleet_tenant,
     of_storage,
     of_throttle,
@@ -371,6 +372,52 @@ METRICS = (
         "Time since the tenant's ledger was read. From 11 s on, the host is at its floor.",
         lambda t: t.stale_s,
     ),
+    of_fleet(
+        "coordinated_storages",
+        Kind.GAUGE,
+        "storages",
+        "Shared storages whose capacity this host divides among all hosts.",
+        lambda f: sum(known.coordinator == f.host for known in f.storages.values()),
+    ),
+    of_fleet_storage(
+        "capacity_iops", _IOPS, "The shared storage's capacity as it is set.", lambda s: s.set_iops
+    ),
+    of_fleet_storage(
+        "usable_iops",
+        _IOPS,
+        "The same as latency has corrected it, less the rates of drives without a policy.",
+        lambda s: s.limit_iops,
+    ),
+    of_fleet_storage(
+        "allowed_iops",
+        _IOPS,
+        "What the drives on this host may do on it now.",
+        lambda s: s.allowed_iops,
+    ),
+    of_fleet_storage(
+        "floor_iops",
+        _IOPS,
+        "What they may do if etcd can't be reached.",
+        lambda s: s.floor_iops,
+    ),
+    of_fleet_storage(
+        "charged_iops",
+        _IOPS,
+        "What this host is charged of it, because its QEMUs may be held to that.",
+        lambda s: s.charged_iops,
+    ),
+    of_fleet_storage(
+        "held_iops",
+        _IOPS,
+        "What the QEMUs here may be held to, orders on their way included.",
+        lambda s: s.held_iops,
+    ),
+    of_fleet_storage(
+        "stale_seconds",
+        "seconds",
+        "Time since the storage's ledger was read. From 11 s on, the host is at its floor.",
+        lambda s: s.stale_s,
+    ),
 )
 
 DESCRIPTIONS = (
@@ -388,7 +435,7 @@ ERROR_KINDS = {
     "config": "a tenant or storage has gone from the configuration and stays as it was",
     "connect": "libvirtd or a QMP socket can't be reached",
     "controller": "a VM's cgroup has no I/O controller",
-    "fleet": "etcd, or a tenant's data there, can't be used; the host goes down to its floor",
+    "fleet": "etcd, or a budget there, can't be used; the host goes down to its floor",
     "internal": "a fault of the agent's own: please report what its log says",
     "missing": "a QMP socket is not there",
     "permission": "the agent may not use a QMP socket or write a cgroup",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from iokeel.report.fleet_snapshot import FleetSnapshot, TenantInFleet
+from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.snapshot import (
     DirectionSnapshot,
     DriveSnapshot,
@@ -84,7 +84,7 @@ def of_fleet(
 
 
 def of_fleet_tenant(
-    name: str, unit: str, text: str, value: Callable[[TenantInFleet], float | None]
+    name: str, unit: str, text: str, value: Callable[[BudgetInFleet], float | None]
 ) -> Metric:
     """Return a gauge with a sample for each of the fleet's tenants that is on this host."""
 
@@ -93,6 +93,19 @@ def of_fleet_tenant(
         return (((tenant,), value(known)) for tenant, known in tenants.items())
 
     described = Description(f"iokeel_fleet_tenant_{name}", Kind.GAUGE, unit, text, ("tenant",))
+    return Metric(described, samples)
+
+
+def of_fleet_storage(
+    name: str, unit: str, text: str, value: Callable[[BudgetInFleet], float | None]
+) -> Metric:
+    """Return a gauge with a sample for each of the fleet's storages that drives here are on."""
+
+    def samples(snapshot: Snapshot) -> Iterator[Sample]:
+        storages = snapshot.fleet.storages if snapshot.fleet is not None else {}
+        return (((storage,), value(known)) for storage, known in storages.items())
+
+    described = Description(f"iokeel_fleet_storage_{name}", Kind.GAUGE, unit, text, ("storage",))
     return Metric(described, samples)
 
 

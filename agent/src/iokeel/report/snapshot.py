@@ -75,10 +75,11 @@ class DriveSnapshot(NamedTuple):
     """A drive. Rates are of the last interval, elapsed_s seconds long; None: not known.
 
     normalized_iops: its rate; allowed_iops: the rate it may have, None: nothing limits it. share:
-    of its storage or tenant's limit; vm_iops: its part of its VM's limit; tenant_iops: its part of
-    what the fleet lets its tenant do here. mode:
-    "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits; None if
-    it is not held. limits: those that the agent decided on limits_age_s ago for limits_reason;
+    of its storage or tenant's limit; vm_iops: its part of its VM's limit; tenant_iops,
+    fleet_storage_iops: its part of what the fleet lets its tenant do here, and of what it lets all
+    drives on its storage do. mode: "exact" if its QEMU charges by the cost curve, "retune" if the
+    agent adjusts its limits; None if it is not held. limits: those that the agent decided on
+    limits_age_s ago for limits_reason;
     in_force: those that QEMU or libvirt last told of, None if they aren't known.
     priced_for: the mix of requests that they were made for; None if it was not known.
     pricing_error_ratio: how far above its rate they would hold the present mix. binding: the fields
@@ -97,6 +98,7 @@ class DriveSnapshot(NamedTuple):
     share: Share | None
     vm_iops: float | None
     tenant_iops: float | None
+    fleet_storage_iops: float | None
     mode: str | None
     limits: ThrottleLimits | None
     in_force: ThrottleLimits | None
@@ -288,6 +290,7 @@ def _drive(drive: DriveId, info: DriveInfo, known: Known, now_ns: int) -> DriveS
         share=None if state.share is NOT_DIVIDED else state.share,
         vm_iops=state.vm_most,
         tenant_iops=state.tenant_most,
+        fleet_storage_iops=state.storage_most,
         mode=mode,
         limits=sent.limits,
         in_force=info.in_force,

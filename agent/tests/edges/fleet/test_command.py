@@ -90,15 +90,76 @@ def test_a_new_tenant_has_a_coordinator_before_any_guest(
     async def be_there(store: FleetStore) -> None:
         await store.sign_in()
         words = ("tenant", "set", "acme", "--limit", "1000")
-        assert (await asyncio.to_thread(fleet, *words)).status == 0
+        done = asyncio.create_task(asyncio.to_thread(fleet, *words))
+        while not done.done():
+            assert await store.stay()
+            await asyncio.sleep(0.5)
+        assert done.result().status == 0
         told.append((await store.view(ACME)).leader == "dead")
-        told.append(await store.offices(Kind.TENANT) == {"acme"})
+        told.append(await store.offices() == {ACME})
         await store.leave()  # it is the host's own office: it ends with the host's lease
         told.append((await store.view(ACME)).leader is None)
 
     assert fleet("tenant", "set", "umbra", "--limit", "1000").status == 0  # nobody is there
     in_store(one_etcd, prefix, be_there)
     assert told == [True, True, True]
+
+
+def test_a_storage_is_set_shown_and_removed(fleet: Callable[..., Done]) -> None:
+    disk = "nbd:10.0.0.1:10809"
+    words = ("storage", "set", disk, "--capacity", "60000", "--latency-target-ms", "4")
+    assert fleet(*words).out == (
+        f"storage {disk}: new, capacity 60000, even_ratio 0.1, latency_target_ms 4,"
+        " least_ratio 0.25, most_ratio 1.5\n"
+    )
+    assert fleet(*words).out == "nothing to change\n"
+    (row,) = json.loads(fleet("storages", "--json").out)
+    assert (row["storage"], row["capacity_iops"], row["latency_target_s"]) == (disk, 60000, 0.004)
+    assert (row["usable_iops"], row["latency_s"], row["hosts"]) == (None, None, 0)
+    assert fleet("why", disk).out.startswith(f"{disk} has a capacity of 60000; ")
+    assert json.loads(fleet("status", "--json").out)["storages"] == 1
+    dry = fleet("storage", "set", disk, "--most-ratio", "2", "--dry-run")
+    assert (dry.status, dry.out) == (1, f"storage {disk}: most_ratio 1.5 -> 2\n")
+    assert json.loads(fleet("tenants", "--json").out) == []
+    assert fleet("storage", "remove", disk).out == f"storage {disk}: removed\n"
+    assert json.loads(fleet("storages", "--json").out) == []
+    assert "no such storage in the fleet" in fleet("storage", "remove", disk).complaint
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("san",), "has no capacity"),
+        (("san", "--capacity", "0"), "capacity"),
+        (("san", "--capacity", "9", "--latency-target-ms", "-1"), "latency_target_ms"),
+        (("san", "--capacity", "9", "--least-ratio", "2"), "least_ratio"),
+        (("no name", "--capacity", "9"), "no name"),
+        (("NBD:x", "--capacity", "9"), "is not a network storage"),
+    ],
+)
+def test_a_storage_that_makes_no_sense_is_refused(
+    fleet: Callable[..., Done], words: tuple[str, ...], complaint: str
+) -> None:
+    done = fleet("storage", "set", *words)
+    assert done.status != 0
+    assert complaint in done.complaint
+    assert json.loads(fleet("storages", "--json").out) == []
+
+
+def test_storages_are_imported_by_name_or_by_source(
+    fleet: Callable[..., Done], tmp_path: Path
+) -> None:
+    file = tmp_path / "storages.toml"
+    file.write_text(
+        "[storage.san]\ncapacity = 1000\n"
+        "[storage.ceph]\nsource = 'rbd:vms'\ncapacity = 2000\nlatency_target_ms = 5\n"
+    )
+    assert len(fleet("import", file).out.splitlines()) == 2
+    assert fleet("import", file).out == "nothing to change\n"
+    rows = json.loads(fleet("storages", "--json").out)
+    assert [row["storage"] for row in rows] == ["rbd:vms", "san"]
+    file.write_text("[storage.san]\ncapacity = 1000\npath = '/srv'\n")
+    assert "is each host's own" in fleet("import", file).complaint
 
 
 def test_a_file_is_imported_once(fleet: Callable[..., Done], tmp_path: Path) -> None:
@@ -143,7 +204,7 @@ def test_what_makes_no_sense_is_refused(
 def test_a_file_with_something_else_is_refused(fleet: Callable[..., Done], tmp_path: Path) -> None:
     file = tmp_path / "tenants.toml"
     for text, said in (
-        ("[agent]\n", "write [tenants.NAME] only"),
+        ("[agent]\n", "write [tenants.NAME] and [storage.NAME] only"),
         ("[tenants.acme]\nweight = 5\n", "has no limit"),
         ("tenants = 5", "not a table"),
         ("limit", "not TOML"),
@@ -167,7 +228,7 @@ def test_a_dead_host_is_shown_and_answered_for(
     asked = fleet("forget", "dead", "--off-for-good", stdin=b"n\n")
     assert asked.status == 1
     assert "has no running guest" in asked.err
-    assert "answered for on acme" in fleet("forget", "dead", "--off-for-good", "--yes").out
+    assert "answered for on tenant acme" in fleet("forget", "dead", "--off-for-good", "--yes").out
     (row,) = json.loads(fleet("why", "acme", "--json").out)["hosts"]
     assert row["answered_for"] == "off-for-good"
     assert "is charged nothing" in fleet("forget", "nobody", "--at-floor", "--yes").complaint

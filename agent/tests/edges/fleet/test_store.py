@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iokeel.core.fleet.claims import Budget, HostClaim
+from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Stamp, first_ledger, successor
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd
@@ -95,7 +95,9 @@ async def test_a_ledger_replaces_only_the_one_that_was_found(store_of: OpenStore
         await b.set_budget(ACME, Budget(500))
         assert not await a.replace(ACME, seen, successor(first, "e"), as_leader=True)
         assert await a.replace(ACME, await a.view(ACME), successor(first, "e"), as_leader=True)
-        assert await a.budgets(Kind.TENANT) == {"acme": Budget(500)}
+        disk = BudgetId(Kind.STORAGE, "nbd:10.0.0.1:10809")
+        await a.set_budget(disk, Budget(9000, shared=Shared(5.0)))
+        assert await a.budgets() == {ACME: Budget(500), disk: Budget(9000, shared=Shared(5.0))}
 
 
 async def test_values_of_other_programs_and_newer_agents_are_told_apart(
@@ -145,13 +147,13 @@ async def test_what_has_not_changed_is_not_sent_again(store_of: OpenStore) -> No
 
 
 async def test_some_budgets_are_read_or_all(store_of: OpenStore) -> None:
+    umbra, nobody = (BudgetId(Kind.TENANT, name) for name in ("umbra", "nobody"))
     async with store_of("a") as a:
-        for name in ("acme", "umbra"):
-            await a.set_budget(BudgetId(Kind.TENANT, name), Budget(1000))
-        some = await a.budgets(Kind.TENANT, ["acme", "nobody"])
-        assert some == {"acme": Budget(1000)}
-        assert (await a.budgets(Kind.TENANT)).keys() == {"acme", "umbra"}
+        for budget in (ACME, umbra):
+            await a.set_budget(budget, Budget(1000))
+        assert await a.budgets([ACME, nobody]) == {ACME: Budget(1000)}
+        assert (await a.budgets()).keys() == {ACME, umbra}
         await a.sign_in()
         assert await a.campaign(ACME)
-        assert await a.offices(Kind.TENANT) == await a.offices(Kind.TENANT, ["acme"]) == {"acme"}
-        assert await a.offices(Kind.TENANT, ["umbra"]) == set()
+        assert await a.offices() == await a.offices([ACME]) == {ACME}
+        assert await a.offices([umbra]) == set()

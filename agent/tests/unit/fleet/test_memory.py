@@ -10,8 +10,12 @@ import pytest
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.ledger import Entry, first_ledger, successor
 from iokeel.errors import IokeelError
+from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import FILE, Memory, Remembered
 
+ACME = BudgetId(Kind.TENANT, "acme")
+# A storage of the same name is another budget.
+UMBRA = BudgetId(Kind.STORAGE, "acme")
 BUDGET = Budget(4000, 0.2, 100, 300)
 FIRST = first_ledger(4000, "e")
 LEDGER = successor(FIRST, "f")
@@ -21,11 +25,11 @@ def test_what_is_kept_is_there_again(tmp_path: Path) -> None:
     memory = Memory(tmp_path)
     entry = Entry("i", 1, 2, 3, 1, LEDGER.stamp)
     known = Remembered(BUDGET, LEDGER.__class__(4000, LEDGER.spans, {"a": entry}))
-    memory.keep({"acme": Remembered(BUDGET, None), "umbra": Remembered(BUDGET, FIRST)})
-    memory.keep({"acme": known, "umbra": None})
+    memory.keep({ACME: Remembered(BUDGET, None), UMBRA: Remembered(BUDGET, FIRST)})
+    memory.keep({ACME: known, UMBRA: None})
     memory.close()
     again = Memory(tmp_path)
-    assert again.tenants == {"acme": known}
+    assert again.known == {ACME: known}
     assert again.instance == memory.instance
 
 
@@ -45,7 +49,7 @@ def test_a_damaged_file_makes_another_host(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = Memory(tmp_path)
-    memory.keep({"acme": Remembered(BUDGET, LEDGER)})
+    memory.keep({ACME: Remembered(BUDGET, LEDGER)})
     if content == b"rows":
         with memory._database as database:
             database.execute("UPDATE tenants SET ledger = 'mine!'")
@@ -56,7 +60,7 @@ def test_a_damaged_file_makes_another_host(
     with caplog.at_level(logging.ERROR):
         again = Memory(tmp_path)
     assert again.instance != memory.instance
-    assert again.tenants == {}
+    assert again.known == {}
     assert "iokeel fleet forget" in caplog.text
     assert (tmp_path / FILE).with_suffix(".damaged").exists()
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.fleet.claims import Budget, HostClaim
-from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp, Word
+from iokeel.core.fleet.claims import Budget, HostClaim, Shared
+from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
+from iokeel.core.sharing.storage import Load, StorageActivity
 from iokeel.errors import FleetRefused
 from iokeel.fleet.records import (
     budget_of,
@@ -35,12 +36,27 @@ ENTRIES = st.builds(
     st.none() | st.sampled_from(Word),
 )
 LEDGERS = st.builds(
-    lambda amount, entries, before: Ledger(
-        amount, (Span("d", 1, 3), Span("e", 4, 9)), entries, before
+    lambda amount, entries, before, learnt: Ledger(
+        amount, (Span("d", 1, 3), Span("e", 4, 9)), entries, before, learnt
     ),
     FIGURES,
     st.dictionaries(st.text(max_size=8), ENTRIES, max_size=4),
     FIGURES,
+    st.none() | st.builds(Learnt, st.integers(1, 10**8), st.floats(0.01, 100)),
+)
+RATES = st.floats(0, 1e9)
+MAYBE = st.none() | RATES
+LOADS = st.builds(
+    Load,
+    st.none()
+    | st.builds(StorageActivity, RATES, RATES, MAYBE, st.floats(0, 1), RATES, MAYBE, MAYBE),
+    RATES,
+    RATES,
+    st.booleans(),
+    RATES,
+    st.booleans(),
+    st.floats(0.01, 1),
+    st.booleans(),
 )
 CLAIMS = st.builds(
     HostClaim,
@@ -51,6 +67,7 @@ CLAIMS = st.builds(
     FIGURES,
     FIGURES,
     st.none() | STAMPS,
+    st.none() | LOADS,
 )
 GOOD = ledger_value(Ledger(9, (Span("e", 1, 1),), {"a": Entry("i", 1, 2, 3, 1, Stamp("e", 1))}))
 
@@ -65,8 +82,24 @@ def test_a_claim_is_read_as_it_was_written(claim: HostClaim) -> None:
     assert claim_of("k", claim_value(claim)) == claim
 
 
-def test_a_budget_is_read_as_it_was_written() -> None:
-    assert budget_of("k", budget_value(Budget(500, 0.25))) == Budget(500, 0.25)
+@pytest.mark.parametrize("shared", [None, Shared(), Shared(2.5, 0.5, 3.0)])
+def test_a_budget_is_read_as_it_was_written(shared: Shared | None) -> None:
+    budget = Budget(500, 0.25, shared=shared)
+    assert budget_of("k", budget_value(budget)) == budget
+
+
+def test_a_tenants_values_are_those_that_older_agents_read() -> None:
+    claim = HostClaim("i", 1, 2, 3, 4, 5, Stamp("e", 1))
+    assert claim_value(claim) == (
+        b'{"v":1,"instance":"i","reservation":1,"weight":2,"wants":3,"most":4,"held":5,'
+        b'"applied":["e",1]}'
+    )
+    assert budget_value(Budget(500)) == (
+        b'{"v":1,"amount":500,"even_ratio":0.1,"reservation":0,"weight":100}'
+    )
+    assert GOOD == (
+        b'{"v":1,"amount":9,"spans":[["e",1,1]],"hosts":{"a":["i",1,2,3,1,["e",1],null]},"before":0}'
+    )
 
 
 @pytest.mark.parametrize(

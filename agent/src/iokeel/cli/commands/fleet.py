@@ -2,42 +2,57 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
-import tomllib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Annotated, TypeVar
+from collections.abc import Iterable
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 
+from iokeel.cli.fleet_setting import (
+    ask,
+    budgets_of,
+    known,
+    read_tables,
+    say,
+    set_budgets,
+    view_of,
+)
 from iokeel.cli.fleet_tables import (
     complaints,
     host_rows,
     host_table,
     share_rows,
     share_table,
+    storage_rows,
+    storage_table,
     tenant_rows,
     tenant_table,
 )
 from iokeel.cli.options import ConfigOption, JsonOption, out
-from iokeel.config.load import load, tenants_of
-from iokeel.config.validation import validated
 from iokeel.core.fleet.claims import EVEN_RATIO, Budget
 from iokeel.core.fleet.ledger import Word
-from iokeel.errors import ConfigError, IokeelError, PolicyError
-from iokeel.fleet.operator import Change, FleetView, Operator, difference, operator
-from iokeel.words.os_errors import reason
-from iokeel.words.quoting import did_you_mean, shown, shown_path
+from iokeel.errors import ConfigError, IokeelError
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.operator import BudgetView, Change, FleetView
+from iokeel.words.quoting import shown, shown_path
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 tenant_app = typer.Typer(add_completion=False, no_args_is_help=True)
+storage_app = typer.Typer(add_completion=False, no_args_is_help=True)
 app.add_typer(tenant_app, name="tenant")
-T = TypeVar("T")
+app.add_typer(storage_app, name="storage")
 
 TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
+StorageArgument = Annotated[
+    str, typer.Argument(metavar="STORAGE", help="Its name on all hosts, such as rbd:pool.")
+]
+FloorsOption = Annotated[
+    float | None,
+    typer.Option(
+        "--floors", min=0, max=1, help="The part that hosts have evenly without asking (0.1)."
+    ),
+]
 HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="The host's name in the fleet.")]
 DryOption = Annotated[
     bool, typer.Option("--dry-run", help="Only show what would change; exit status 1 if anything.")
@@ -54,24 +69,34 @@ def tenant() -> None:
     """Set the limits of tenants over all hosts together."""
 
 
+@storage_app.callback()
+def storage() -> None:
+    """Set the capacities of storages that many hosts use."""
+
+
 @app.command()
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show whether etcd answers, who is there, and what an operator has to know."""
-    view = _view(config)
+    view = view_of(config)
     said = [*complaints(view)]
     tenants = [row for row in tenant_rows(view) if row["limit_iops"] is not None]
+    storages = [row for row in storage_rows(view) if row["capacity_iops"] is not None]
     if as_json:
         values = {"member": view.member, "hosts": [*view.hosts], "tenants": len(tenants)}
-        print(json.dumps(values | {"complaints": said}, indent=2))
+        values |= {"storages": len(storages), "complaints": said}
+        print(json.dumps(values, indent=2))
         return
-    print(f"etcd {view.member}: {len(view.hosts)} hosts are there, {len(tenants)} tenants")
-    _say(said)
+    print(
+        f"etcd {view.member}: {len(view.hosts)} hosts are there, {len(tenants)} tenants,"
+        f" {len(storages)} storages"
+    )
+    say(said)
 
 
 @app.command()
 def hosts(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show each host: is it there, and what is it charged?"""
-    view = _view(config)
+    view = view_of(config)
     rows = host_rows(view)
     _show(rows, host_table(rows) if rows else "no hosts", (), as_json)
 
@@ -79,37 +104,59 @@ def hosts(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 @app.command()
 def tenants(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show each tenant: its limit over all hosts, and what of it they have."""
-    view = _view(config)
+    view = view_of(config)
     rows = tenant_rows(view)
     _show(rows, tenant_table(rows) if rows else "no tenants", complaints(view), as_json)
 
 
 @app.command()
-def why(name: TenantArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Explain who has how much of a tenant's limit, and why."""
-    view = _view(config)
-    known = {n: t for n, t in view.tenants.items() if t.budget or t.entries or t.errors}
-    if name not in known:
-        raise IokeelError(shown(name), "no such tenant in the fleet", did_you_mean(name, known))
-    tenant = known[name]
-    rows = share_rows(tenant)
-    limit, reservation = (
-        (tenant.budget.amount, tenant.budget.reservation) if tenant.budget else (None, 0)
-    )
+def storages(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show each shared storage: its capacity, its latency, and what hosts have of it."""
+    view = view_of(config)
+    rows = storage_rows(view)
+    _show(rows, storage_table(rows) if rows else "no storages", complaints(view), as_json)
+
+
+@app.command()
+def why(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A tenant or a storage.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain who has how much of a tenant's limit or of a shared storage, and why."""
+    view = view_of(config)
+    kind = Kind.TENANT
+    if name not in view.of(kind) and name in view.of(Kind.STORAGE):
+        kind = Kind.STORAGE
+    budget = known(view, kind, name, charged=True)
+    rows = share_rows(budget)
     if as_json:
-        print(json.dumps({"tenant": name, "limit_iops": limit, "hosts": rows}, indent=2))
+        limit = budget.budget.amount if budget.budget else None
+        key = "limit_iops" if kind is Kind.TENANT else "capacity_iops"
+        print(json.dumps({kind.value: name, key: limit, "hosts": rows}, indent=2))
         return
-    if limit is None:
-        print(f"{name} has no limit in the fleet")
-    else:
-        free = limit - sum(row["charged_iops"] for row in rows)
-        print(
-            f"{name} has a limit of {limit} and a reservation of {reservation} over all hosts;"
-            f" {max(0, free)} of it are charged to nobody. Coordinator: {tenant.leader or 'none'}"
-        )
+    print(_about(name, budget, sum(row["charged_iops"] for row in rows)))
     if rows:
         out.print(share_table(rows))
-    _say(complaints(FleetView(view.member, view.hosts, {name: tenant})))
+    say(complaints(FleetView(view.member, view.hosts, {BudgetId(kind, name): budget})))
+
+
+def _about(name: str, known: BudgetView, charged: int) -> str:
+    """Return a budget in a sentence or two. charged: to all hosts."""
+    budget = known.budget
+    if budget is None:
+        return f"{shown_path(name)} has nothing set in the fleet"
+    usable = budget.amount
+    text = f"has a limit of {usable} and a reservation of {budget.reservation} over all hosts"
+    if budget.shared is not None:
+        text, learnt = f"has a capacity of {budget.amount}", known.ledger and known.ledger.learnt
+        if known.ledger and learnt:
+            usable = known.ledger.amount
+            text += f", times {learnt.ratio:.2f} by its latency; {usable} of it are usable"
+    return (
+        f"{shown_path(name)} {text}; {max(0, usable - charged)} of it are charged to nobody."
+        f" Coordinator: {known.leader or 'none'}"
+    )
 
 
 @app.command()
@@ -134,7 +181,7 @@ def forget(
     """Answer for a host that doesn't report, so that others get what it is charged.
 
     QEMU keeps the limits of an agent that is dead. If guests still run on the
-    host with the limits that they had, tenants get more than their limits.
+    host with the limits that they had, tenants and storages get more than theirs.
     """
     if at_floor == off_for_good:
         raise ConfigError(
@@ -148,17 +195,21 @@ def forget(
             else "has no running guest, and never comes back with its state"
         )
         typer.confirm(
-            f"Is it sure that {host} {what}? If not, its tenants may get more than their limits",
+            f"Is it sure that {host} {what}? If not, tenants and storages may get more than theirs",
             abort=True,
             err=True,
         )
-    told = _ask(config, lambda o: o.forget(host, word))
+    told = ask(config, lambda o: o.forget(host, word))
     if not told:
         raise IokeelError(f"host {shown(host)}", "is charged nothing", "see `iokeel fleet hosts`")
     if as_json:
-        print(json.dumps({"host": host, "word": word.value, "tenants": told}))
+        tenants = [budget.name for budget in told if budget.kind is Kind.TENANT]
+        storages = [budget.name for budget in told if budget.kind is Kind.STORAGE]
+        values = {"host": host, "word": word.value, "tenants": tenants, "storages": storages}
+        print(json.dumps(values))
     else:
-        print(f"{host} is answered for on {', '.join(told)}; it counts in 15 to 30 s")
+        on = ", ".join(map(str, told))
+        print(f"{host} is answered for on {on}; it counts in 15 to 30 s")
 
 
 @tenant_app.command("set")
@@ -171,12 +222,7 @@ def set_(
         int | None, typer.Option("--reservation", help="Over all hosts, normalized iops.")
     ] = None,
     weight: Annotated[int | None, typer.Option("--weight", help="On each storage.")] = None,
-    floors: Annotated[
-        float | None,
-        typer.Option(
-            "--floors", min=0, max=1, help="The part that hosts have evenly without asking (0.1)."
-        ),
-    ] = None,
+    floors: FloorsOption = None,
     dry_run: DryOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -185,7 +231,7 @@ def set_(
 
     What isn't given stays as it is.
     """
-    there = _view(config, create=True).tenants.get(name)
+    there = view_of(config, create=True).of(Kind.TENANT).get(name)
     old = there.budget if there is not None else None
     table = {"reservation": reservation, "weight": weight, "limit": limit}
     if old is not None:
@@ -193,10 +239,10 @@ def set_(
         table = {key: kept[key] if value is None else value for key, value in table.items()}
         floors = old.even_ratio if floors is None else floors
     written = {key: value for key, value in table.items() if value is not None}
-    budgets = _budgets(
+    budgets = budgets_of(
         {"tenants": {name: written}}, "tenant set", EVEN_RATIO if floors is None else floors
     )
-    _set(config, budgets, dry_run=dry_run, as_json=as_json)
+    set_budgets(config, budgets, dry_run=dry_run, as_json=as_json)
 
 
 @tenant_app.command()
@@ -207,45 +253,109 @@ def remove(
     as_json: JsonOption = False,
 ) -> None:
     """Take a tenant out of the fleet: each host then goes by its own configuration."""
-    known = {n for n, t in _view(config).tenants.items() if t.budget or t.errors}
-    if name not in known:
-        raise IokeelError(shown(name), "no such tenant in the fleet", did_you_mean(name, known))
-    _set(config, {name: None}, dry_run=dry_run, as_json=as_json)
+    known(view_of(config), Kind.TENANT, name)
+    set_budgets(config, {BudgetId(Kind.TENANT, name): None}, dry_run=dry_run, as_json=as_json)
+
+
+@storage_app.command("set")
+def set_storage(
+    name: StorageArgument,
+    capacity: Annotated[
+        int | None, typer.Option("--capacity", help="That it serves, normalized iops.")
+    ] = None,
+    latency_target_ms: Annotated[
+        float | None,
+        typer.Option("--latency-target-ms", help="Above it on average, it is overloaded."),
+    ] = None,
+    least_ratio: Annotated[
+        float | None, typer.Option("--least-ratio", help="Latency corrects it to no less (0.25).")
+    ] = None,
+    most_ratio: Annotated[
+        float | None, typer.Option("--most-ratio", help="Latency corrects it to no more (1.5).")
+    ] = None,
+    floors: FloorsOption = None,
+    dry_run: DryOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set the capacity of a storage, and let all hosts that use it share that.
+
+    What isn't given stays as it is.
+    """
+    there = view_of(config, create=True).of(Kind.STORAGE).get(name)
+    old = there.budget if there is not None else None
+    table = {
+        "capacity": capacity,
+        "latency_target_ms": latency_target_ms,
+        "least_ratio": least_ratio,
+        "most_ratio": most_ratio,
+    }
+    if old is not None and old.shared is not None:
+        kept = {"capacity": old.amount, **old.shared._asdict()}
+        table = {key: kept[key] if value is None else value for key, value in table.items()}
+        floors = old.even_ratio if floors is None else floors
+    written: dict[str, object] = {key: value for key, value in table.items() if value is not None}
+    own_name = name
+    if ":" in name:
+        own_name, written["source"] = "shared", name
+    budgets = budgets_of(
+        {"storage": {own_name: written}}, "storage set", EVEN_RATIO if floors is None else floors
+    )
+    set_budgets(config, budgets, dry_run=dry_run, as_json=as_json)
+
+
+@storage_app.command("remove")
+def remove_storage(
+    name: StorageArgument,
+    dry_run: DryOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a storage out of the fleet: each host then goes by its own configuration."""
+    known(view_of(config), Kind.STORAGE, name)
+    set_budgets(config, {BudgetId(Kind.STORAGE, name): None}, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("import")
 def import_(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="[tenants.NAME] tables; - for stdin.")
+        str,
+        typer.Argument(
+            metavar="FILE", help="[tenants.NAME] and [storage.NAME] tables; - for stdin."
+        ),
     ],
     remove_others: Annotated[
-        bool, typer.Option("--remove-others", help="Remove the tenants that aren't in it.")
+        bool, typer.Option("--remove-others", help="Remove what isn't in it.")
     ] = False,
     dry_run: DryOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set tenants from a file, and show what changes. A second time changes nothing."""
-    values, where = _read(file)
-    if unknown := sorted(values.keys() - {"tenants"}):
+    """Set tenants and storages from a file, and show what changes.
+
+    A second time changes nothing.
+    """
+    values, where = read_tables(file)
+    if unknown := sorted(values.keys() - {"tenants", "storage"}):
         raise ConfigError(
-            f"{where}, {shown(unknown[0])[1:-1]}", "not known here", "write [tenants.NAME] only"
+            f"{where}, {shown(unknown[0])[1:-1]}",
+            "not known here",
+            "write [tenants.NAME] and [storage.NAME] only",
         )
-    wanted: dict[str, Budget | None] = {**_budgets(values, where, EVEN_RATIO)}
-    view = _view(config, create=True)
-    for name, tenant in view.tenants.items():
-        kept, new = tenant.budget, wanted.get(name)
+    wanted: dict[BudgetId, Budget | None] = {**budgets_of(values, where)}
+    for budget, there in view_of(config, create=True).budgets.items():
+        kept, new = there.budget, wanted.get(budget)
         if kept is not None and new is not None:
-            wanted[name] = new._replace(even_ratio=kept.even_ratio)
+            wanted[budget] = new._replace(even_ratio=kept.even_ratio)
         elif remove_others and kept is not None:
-            wanted[name] = None
-    _set(config, wanted, dry_run=dry_run, as_json=as_json)
+            wanted[budget] = None
+    set_budgets(config, wanted, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
 def history(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show the changes that operators have made, the newest last."""
-    changes: list[Change] = _ask(config, lambda o: o.history())
+    changes: list[Change] = ask(config, lambda o: o.history())
     if as_json:
         print(json.dumps([change._asdict() for change in changes], indent=2))
         return
@@ -253,91 +363,9 @@ def history(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         print(shown_path(f"{change.at}  {change.by}  {change.what}"))
 
 
-def _ask(
-    config: Path | None, question: Callable[[Operator], Awaitable[T]], *, create: bool = False
-) -> T:
-    """Return the answer to a question to etcd. Raises IokeelError."""
-    settings = load(config).fleet
-    if settings is None:
-        raise ConfigError(
-            str(config) if config else "the configuration", "has no [fleet]", "write it there"
-        )
-
-    async def ask() -> T:
-        async with operator(settings, create=create) as there:
-            return await question(there)
-
-    return asyncio.run(ask())
-
-
-def _view(config: Path | None, *, create: bool = False) -> FleetView:
-    return _ask(config, lambda o: o.view(), create=create)
-
-
-def _budgets(values: Mapping[str, object], where: str, floors: float) -> dict[str, Budget]:
-    """Return tenants as budgets, checked as in the configuration. Raises ConfigError."""
-    budgets = {}
-    try:
-        for name, policy in tenants_of(validated(values, where), where):
-            if policy.limit is None:
-                raise PolicyError(f"{where}, [tenants.{name}]", "has no limit", "give one")
-            budgets[name] = Budget(policy.limit, floors, policy.reservation, policy.weight)
-    except PolicyError as error:
-        raise ConfigError(error.where, error.what, error.mend) from None
-    return budgets
-
-
-def _set(
-    config: Path | None, wanted: Mapping[str, Budget | None], *, dry_run: bool, as_json: bool
-) -> None:
-    """Set budgets, and say what changes and what an operator has to know of that."""
-    view = _view(config, create=True)
-    changes = []
-    for name, budget in wanted.items():
-        there = view.tenants.get(name)
-        old = there.budget if there is not None else None
-        if old != budget:
-            changes.append(difference(name, old, budget))
-        claims = there.claims.values() if there is not None else ()
-        if budget is not None and (asked := sum(c.reservation for c in claims)) > budget.amount:
-            print(
-                f"iokeel: tenant {name}: its drives reserve {asked} together, more than the limit"
-                f" of {budget.amount}, so hosts' floors are scaled down",
-                file=sys.stderr,
-            )
-    if not dry_run:
-        changes = _ask(config, lambda o: o.set_budgets(wanted), create=True)
-    if as_json:
-        print(json.dumps({"changes": changes, "done": not dry_run}, indent=2))
-    else:
-        _say(changes or ["nothing to change"])
-    if dry_run and changes:
-        raise typer.Exit(1)
-
-
-def _read(file: str) -> tuple[dict[str, object], str]:
-    """Return a TOML file's values, and its name. Raises ConfigError."""
-    where = "standard input" if file == "-" else shown_path(file)
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except (OSError, ValueError) as error:
-        said = reason(error) if isinstance(error, OSError) else str(error)
-        raise ConfigError(where, f"can't be read, {said}", "give a readable file") from None
-    try:
-        return tomllib.loads(data.decode()), where
-    except (ValueError, RecursionError) as error:
-        what = shown(str(error))[1:-1]
-        raise ConfigError(where, f"not TOML, {what}", "write [tenants.NAME] tables") from None
-
-
 def _show(rows: object, table: RenderableType, complaints: Iterable[str], as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
         return
     out.print(table)
-    _say(complaints)
-
-
-def _say(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(line)
+    say(complaints)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from iokeel.core.fleet.ledger import Entry, HostName, Stamp
 from iokeel.core.sharing.divide import Claim, divide
+from iokeel.core.sharing.storage import LEAST_RATIO, MOST_RATIO, Load, StoragePolicy
 from iokeel.core.sharing.vm_limit import OUTGROWN_RATIO
 
 # The part of what reservations leave that is divided evenly among hosts as floors.
@@ -24,7 +25,8 @@ class HostClaim:
     reservation, wants, most: what is reserved there, what is demanded, and the most that policies
     allow, in the budget's unit. most is 0 if the host has no drive that draws on the budget.
     weight: > 0. held: the most that its QEMUs may be held to now. applied: the stamp of the newest
-    entry of its own that is in force there and on its disk; None if there is none.
+    entry of its own that is in force there and on its disk; None if there is none. load: on a
+    storage, what its drives did in the last interval; None if that isn't known.
     """
 
     instance: str
@@ -34,20 +36,36 @@ class HostClaim:
     most: int = 0
     held: int = 0
     applied: Stamp | None = None
+    load: Load | None = None
+
+
+class Shared(NamedTuple):
+    """How latency corrects a shared storage's capacity, as StoragePolicy has it."""
+
+    latency_target_ms: float | None = None
+    least_ratio: float = LEAST_RATIO
+    most_ratio: float = MOST_RATIO
 
 
 class Budget(NamedTuple):
     """A budget as an operator has set it.
 
-    amount: in normalized I/O operations a second. even_ratio: the part of what reservations leave
-    that is divided evenly as floors, 0 to 1. reservation, weight: what a tenant has of storages. A
-    host has the same part of the reservation as of the amount.
+    amount: in normalized I/O operations a second; a storage's capacity before it is corrected.
+    even_ratio: the part of what reservations leave that is divided evenly as floors, 0 to 1.
+    reservation, weight: what a tenant has of storages. A host has the same part of the reservation
+    as of the amount. shared: None for a tenant.
     """
 
     amount: int
     even_ratio: float = EVEN_RATIO
     reservation: int = 0
     weight: int = 100
+    shared: Shared | None = None
+
+    @property
+    def storage(self) -> StoragePolicy | None:
+        """The policy of a shared storage; None for a tenant's limit."""
+        return None if self.shared is None else StoragePolicy(self.amount, *self.shared)
 
 
 def floors(

@@ -26,6 +26,7 @@ from math import floor
 from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S
+from iokeel.core.fleet.capacity import Correction, amount_of, corrected
 from iokeel.core.fleet.claims import Budget, HostClaim, floors, targets
 from iokeel.core.fleet.host import LAPSE_S, WAIT_NS
 from iokeel.core.fleet.ledger import (
@@ -44,12 +45,14 @@ class Tenure(NamedTuple):
     """A coordinator's time in office, by its own clock.
 
     epoch: of the ledgers that it writes. asked_ns: when it last read the ledger. since_ns: when it
-    had the first answer of etcd with a ledger of its own; None until then.
+    had the first answer of etcd with a ledger of its own; None until then. correction: of a
+    storage's capacity.
     """
 
     epoch: str
     asked_ns: int
     since_ns: int | None = None
+    correction: Correction | None = None
 
 
 def in_office(
@@ -82,8 +85,15 @@ def coordinate(
     tenure: from `in_office`. now_ns: after the answer, by the coordinator's clock that also counts
     while it is suspended.
     """
+    learnt = None
+    if (storage := budget.storage) is not None:
+        now = corrected(tenure.correction, ledger, claims, storage, now_ns)
+        tenure = tenure._replace(correction=now)
+        amount, learnt = amount_of(now, ledger, budget)
+        budget = budget._replace(amount=amount)
     if ledger is None:
-        return first_ledger(budget.amount, tenure.epoch), tenure._replace(since_ns=None)
+        first = replace(first_ledger(budget.amount, tenure.epoch), learnt=learnt)
+        return first, tenure._replace(since_ns=None)
     if ledger.stamp.epoch != tenure.epoch:
         after, tenure = successor(ledger, tenure.epoch), tenure._replace(since_ns=None)
     else:
@@ -110,8 +120,9 @@ def coordinate(
     entries = _lowered(entries, lowest, wanted, after.stamp)
     if waited:
         entries = _raised(entries, present, budget, lowest, wanted, after.stamp)
-    after = replace(after, amount=budget.amount, entries=entries)
-    is_same = entries == ledger.entries and budget.amount == ledger.amount
+    after = replace(after, amount=budget.amount, entries=entries, learnt=learnt)
+    same = (ledger.entries, ledger.amount, ledger.learnt)
+    is_same = same == (entries, budget.amount, learnt)
     return (ledger if is_same and after.stamp.epoch == ledger.stamp.epoch else after), tenure
 
 

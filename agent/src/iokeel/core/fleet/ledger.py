@@ -82,18 +82,27 @@ class Entry:
         return replace(self, amount=self.floor, stamp=stamp, word=word)
 
 
+class Learnt(NamedTuple):
+    """What a shared storage's latency has taught: the ratio that corrects a set capacity."""
+
+    capacity: int
+    ratio: float
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """A budget's ledger.
 
-    amount: the budget that it was last divided by. spans: its history, oldest first; the last one
-    is of its own epoch and ends with it. before: ledgers up to this sequence aren't in the history.
+    amount: the budget that it was last divided by. learnt: with that amount, of a storage. spans:
+    its history, oldest first; the last one is of its own epoch and ends with it. before: ledgers up
+    to this sequence aren't in the history.
     """
 
     amount: int
     spans: tuple[Span, ...]
     entries: Mapping[HostName, Entry] = field(default_factory=dict)
     before: int = 0
+    learnt: Learnt | None = None
 
     @property
     def stamp(self) -> Stamp:

@@ -23,11 +23,14 @@ docs/measurements.md shows the cost and gain of each constant.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.limits import BUCKET_S
 from iokeel.core.sharing.latency import is_loaded, storage_strain
-from iokeel.core.sharing.storage import StorageActivity
-from iokeel.core.state import DriveState, StorageState
+from iokeel.core.sharing.storage import Load, StorageActivity
+from iokeel.core.state import DriveState, Feedback, StorageState
 
 POWER = 0.1
 STEP = 0.9
@@ -39,6 +42,14 @@ HEADROOM_RATIO = 0.85
 LEARN_S = 300.0
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
 LONGEST_S = 2.0
+# Latency says little about an interval that was disturbed: gifts were more than this part of the
+# storage, or the ratio has just been cut to this part of itself or less.
+_GIFT_RATIO = 0.02
+_CUT_RATIO = 0.95
+# A disturbance only counts if the storage did at least this part of its allocation. Its requests
+# take a while, so doubt lasts for this many intervals at most.
+_FULL_RATIO = 0.95
+_MOST_DOUBT = 2
 
 
 def follow(
@@ -65,6 +76,37 @@ def follow(
     if strain < CALM_RATIO and short:
         return float(ratio * (1 + UP_RATIO * (1 - strain / CALM_RATIO)) ** elapsed_s)
     return ratio
+
+
+def feedback_after(before: StorageState, load: Load, worst: float | None = None) -> Feedback:
+    """Return the feedback after an interval, but for the room and the peak.
+
+    worst: the worst strain of drives with a latency target; None if there is none.
+    """
+    last = before.feedback
+    if _is_doubtful(before, load, worst):
+        return replace(last, fell=False, doubt=last.doubt + 1)
+    ratio = ratio_after(before, load.activity, load.total, load.usable_part)
+    return replace(last, ratio=ratio, fell=ratio < _CUT_RATIO * last.ratio, doubt=0)
+
+
+def _is_doubtful(before: StorageState, load: Load, worst: float | None) -> bool:
+    """Return whether a latency above its target may be due to a disturbance, not to load.
+
+    Disturbances are gifts; many drives that woke at once, under limits for the rates before; and a
+    cut whose queue has drained, so that the reading shows the time before it.
+    """
+    strain = max(storage_strain(before.policy, load.activity) or 0.0, worst or 0.0)
+    most = before.division.usable or inf
+    if strain <= 1 or before.feedback.doubt >= _MOST_DOUBT:
+        return False
+    if load.done < _FULL_RATIO * load.usable_part * most:
+        return False
+    return (
+        (before.feedback.fell and load.drained)
+        or load.gifts > _GIFT_RATIO * most
+        or load.done > SLACK * most
+    )
 
 
 def ratio_after(

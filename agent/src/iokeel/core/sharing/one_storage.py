@@ -5,19 +5,22 @@
 2. *Usable* is the corrected capacity, less the rates of drives without a policy.
 3. It is divided among drives and those that have a promise together (groups.py).
 4. If drives have a latency target, the others are cut to the room (headroom.py).
+
+If the fleet shares the storage, what it grants to this host is usable, and 1 only corrects the
+room: the coordinator corrects the capacity by the loads of all hosts (core/fleet/capacity.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 
 import iokeel.core.sharing.capacity as capacity_law
 from iokeel.core.counters import DriveId
 from iokeel.core.observation import StorageSeen
-from iokeel.core.sharing.capacity import gift, peak_after, ratio_after
+from iokeel.core.sharing.capacity import feedback_after, gift, peak_after
 from iokeel.core.sharing.claimant import Claimant
+from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.sharing.groups import Member, divide_members, promised
 from iokeel.core.sharing.headroom import (
     claim_headroom,
@@ -28,18 +31,9 @@ from iokeel.core.sharing.headroom import (
     room_after,
     worst_strain,
 )
-from iokeel.core.sharing.latency import storage_strain
-from iokeel.core.sharing.storage import StorageActivity
+from iokeel.core.sharing.storage import Load, StorageActivity
+from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, StorageState
-
-# Latency says little about an interval that was disturbed: gifts were more than this part of the
-# storage, or the ratio has just been cut to this part of itself or less.
-_GIFT_RATIO = 0.02
-_CUT_RATIO = 0.95
-# A disturbance only counts if the storage did at least this part of its allocation. Its requests
-# take a while, so doubt lasts for this many intervals at most.
-_FULL_RATIO = 0.95
-_MOST_DOUBT = 2
 
 
 @dataclass(slots=True)
@@ -75,19 +69,26 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     if before is None or before.policy != policy:
         before = StorageState(policy, feedback=Feedback(room=capacity_law.HEADROOM_RATIO))
     worst, suffering = worst_strain(one.protected)
-    feedback = _feedback(one, before, worst, suffers=bool(suffering))
+    load = _load(one, before)
+    feedback = _feedback(one, before, load, worst, suffers=bool(suffering))
+    granted = one.seen.granted
     capacity = policy.capacity * feedback.ratio if policy.capacity else None
     if policy.capacity is None and one.protected:
         if suffering or before.division.usable is not None:
             capacity = feedback.peak
+    if granted is not None:
+        capacity = granted + one.strangers
+        _want_spare(one.claimants)
     wanted = sum(c.wants for c in one.claimants)
-    division = Division()
+    division, amounts = Division(), dict[DriveId, float]()
+    if granted is not None:
+        _want_footholds(one.claimants, granted)
     if capacity is not None:
         usable = max(0.0, capacity - one.strangers)
         if one.keeps_headroom:
             room = min(1.0, max(feedback.room, least_room(usable, one.others)))
             feedback = replace(feedback, room=room)
-        division = _divide(one, usable, feedback.room, suffers=bool(suffering))
+        division, amounts = _divide(one, usable, feedback.room, suffers=bool(suffering))
     return StorageState(
         policy,
         counters=one.seen.counters or before.counters,
@@ -98,69 +99,65 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         wanted=wanted,
         suffering=tuple(suffering),
         protected=protected_drives(one.seen, one.protected),
+        load=load._replace(short=division.short),
+        amounts=amounts,
     )
 
 
 def _feedback(
-    one: OneStorage, before: StorageState, worst: float | None, *, suffers: bool
+    one: OneStorage, before: StorageState, load: Load, worst: float | None, *, suffers: bool
 ) -> Feedback:
     """Return the feedback of the last interval.
 
     worst: the protected drives' worst strain.
     """
     last = before.feedback
-    rates = [c.known.measured.rate for c in one.claimants]
-    done = sum(rate or 0.0 for rate in rates)
-    total = one.strangers + done
     elapsed_s = max(
         (did.elapsed_s for c in one.claimants if (did := c.known.measured.rates)), default=0.0
     )
-    usable_part = last.room if one.keeps_headroom else 1.0
-    ratio, room, doubt = last.ratio, last.room, 0
-    if _is_doubtful(one, before, worst, done, usable_part):
-        doubt = last.doubt + 1
-    else:
-        known_total = None if None in rates else total
-        ratio = ratio_after(before, one.activity, known_total, usable_part)
-        room = room_after(before, worst, one.others, elapsed_s)
-    return Feedback(
-        ratio,
-        fell=ratio < _CUT_RATIO * last.ratio,
-        doubt=doubt,
-        room=room,
-        peak=peak_after(before, total, suffers, elapsed_s),
+    after = feedback_after(before, load, worst)
+    if one.seen.granted is not None:  # all hosts' latency corrects it, by their coordinator
+        after = replace(after, ratio=last.ratio, fell=False)
+    return replace(
+        after,
+        room=last.room if after.doubt else room_after(before, worst, one.others, elapsed_s),
+        peak=peak_after(before, load.strangers + load.done, suffers, elapsed_s),
     )
 
 
-def _is_doubtful(
-    one: OneStorage, before: StorageState, worst: float | None, done: float, usable_part: float
-) -> bool:
-    """Return whether a latency above its target may be due to a disturbance, not to load.
-
-    done: the rate of drives with a policy. Disturbances are gifts; many drives that woke at once,
-    under limits for the rates before; and a cut whose queue has drained, so that the reading shows
-    the time before it.
-    """
-    strain = max(storage_strain(one.seen.policy, one.activity) or 0.0, worst or 0.0)
-    most = before.division.usable or inf
-    if strain <= 1 or before.feedback.doubt >= _MOST_DOUBT:
-        return False
-    if done < _FULL_RATIO * usable_part * most:
-        return False
-    return (
-        (before.feedback.fell and _has_drained(one))
-        or sum(gift(c.known) for c in one.claimants) > _GIFT_RATIO * most
-        or done > capacity_law.SLACK * most
-    )
-
-
-def _has_drained(one: OneStorage) -> bool:
+def _load(one: OneStorage, before: StorageState) -> Load:
+    """Return what the storage's drives did in the last interval."""
+    rates = [c.known.measured.rate for c in one.claimants]
     counters, activity = one.seen.counters, one.activity
-    return counters is None or activity is None or 2 * counters.in_flight < activity.queue
+    return Load(
+        activity,
+        sum(rate or 0.0 for rate in rates),
+        one.strangers,
+        None not in rates,
+        sum(gift(c.known) for c in one.claimants),
+        counters is None or activity is None or 2 * counters.in_flight < activity.queue,
+        before.feedback.room if one.keeps_headroom else 1.0,
+    )
 
 
-def _divide(one: OneStorage, usable: float, room: float, *, suffers: bool) -> Division:
-    """Set each claimant's share of a storage, and return the division."""
+def _want_spare(claimants: Sequence[Claimant]) -> None:
+    """Let drives want more than they do, because they only show that while they may do more."""
+    for claimant in claimants:
+        claimant.wants = min(claimant.most, SPARE_RATIO * claimant.wants)
+
+
+def _want_footholds(claimants: Sequence[Claimant], granted: int) -> None:
+    """Let each drive want something to begin with, as of a VM's limit."""
+    weight = sum(c.policy.weight for c in claimants)
+    for claimant in claimants:
+        foothold = FOOTHOLD_RATIO * granted * claimant.policy.weight / weight
+        claimant.wants = min(claimant.most, claimant.wants + foothold)
+
+
+def _divide(
+    one: OneStorage, usable: float, room: float, *, suffers: bool
+) -> tuple[Division, dict[DriveId, float]]:
+    """Set each claimant's share of a storage, and return the division and the amounts."""
     wants = {c.drive: c.wants for c in one.claimants}
     least = least_room(usable, one.others)
     if one.keeps_headroom:
@@ -169,9 +166,10 @@ def _divide(one: OneStorage, usable: float, room: float, *, suffers: bool) -> Di
     top = divide_members(one.members, usable, one.name, amounts)
     cut = cut_to_room(room * usable, one.others, amounts) if one.keeps_headroom else 0.0
     give_rest(usable, one.protected, amounts)
-    return Division(
+    given = sum(min(amount, wants[drive]) for drive, amount in amounts.items())
+    division = Division(
         usable,
-        given=sum(min(amount, wants[drive]) for drive, amount in amounts.items()),
+        given=given,
         level=top.level,
         kept=top.kept,
         short=any(
@@ -180,3 +178,9 @@ def _divide(one: OneStorage, usable: float, room: float, *, suffers: bool) -> Di
         cut=cut,
         exhausted=suffers and room <= least,
     )
+    if one.keeps_headroom:  # what is left is headroom, so it is nobody else's
+        rest = [Claim(0.0, c.policy.weight) for c in one.protected]
+        more = divide(max(0.0, usable - sum(amounts.values())), rest).amounts
+        for claimant, extra in zip(one.protected, more, strict=True):
+            amounts[claimant.drive] += extra
+    return division, amounts

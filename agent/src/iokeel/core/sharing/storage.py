@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.curve import CostModel
@@ -79,6 +80,31 @@ class StorageActivity:
     queue: float
     mean_cost: float | None = None
     served_cost: float | None = None
+
+
+class Load(NamedTuple):
+    """What a storage's drives did in an interval: on a host, or in the fleet on all of them.
+
+    Rates are normalized I/O operations a second. activity: None if unknown. done: by drives with a
+    policy; strangers: by the others. known: whether all of these rates are. gifts: what stock QEMU
+    let through for nothing. drained: the queue is short now, however long it was on average.
+    usable_part: of the capacity, less than 1 while headroom is kept. short: a drive could do more
+    if it were allowed more.
+    """
+
+    activity: StorageActivity | None = None
+    done: float = 0.0
+    strangers: float = 0.0
+    known: bool = True
+    gifts: float = 0.0
+    drained: bool = True
+    usable_part: float = 1.0
+    short: bool = False
+
+    @property
+    def total(self) -> float | None:
+        """The rate of all drives; None if unknown."""
+        return self.strangers + self.done if self.known else None
 
 
 def activity_between(earlier: StorageCounters, later: StorageCounters) -> StorageActivity | None:

@@ -33,7 +33,7 @@ from iokeel.core.sharing.vm_limit import (
     divided,
     still_fit,
 )
-from iokeel.core.state import DriveState, Share, State, TenantPart
+from iokeel.core.state import DriveState, FleetPart, Share, State
 
 
 def with_granted(
@@ -75,14 +75,15 @@ def with_tenant_parts(
     for tenant, there in tenants.items():
         states = [drives[drive] for drive in there]
         held = [
-            _held(known, seen.drives.get(drive), models[known.storage])
+            held_by(known, seen.drives.get(drive), models[known.storage])
             for drive, known in zip(there, states, strict=True)
         ]
         limit = policies[tenant].limit
         if limit is None or granted[tenant].limit is None:
-            parts = _kept(states, held)
+            parts = kept(states, held)
         else:
-            parts = _parts(limit, states, held)
+            before = [known.part for known in states]
+            parts = parts_of(limit, before, states, held, _wishes(limit, states))
         for drive, known, part in zip(there, states, parts, strict=True):
             after[drive] = known._replace(part=part)
     return after
@@ -94,27 +95,47 @@ def with_outcome(state: State, order: SetLimits) -> State:
     So what is freed by that needn't wait for the next look.
     """
     known = state.drives.get(order.drive)
-    if known is None or known.part is None or known.pricing.rate is None:
+    if known is None or held_in(known) is None or known.pricing.rate is None:
         return state
     if known.sent.limits != order.limits:
         return state
-    part = known.part._replace(held=known.pricing.rate * _budgets(known))
-    return replace(state, drives={**state.drives, order.drive: known._replace(part=part)})
+    after = _with_held(known, known.pricing.rate * _budgets(known))
+    return replace(state, drives={**state.drives, order.drive: after})
 
 
-def with_order(after: DriveState, part: TenantPart) -> TenantPart:
-    """Return a drive's part once limits are on their way: it may be held to either of both."""
+def with_order(after: DriveState) -> DriveState:
+    """Return a drive's state once limits are on their way: it may be held to either of both."""
+    held = held_in(after)
+    if held is None:
+        return after
     rate = inf if after.pricing.rate is None else after.pricing.rate * _budgets(after)
-    return part._replace(held=max(part.held, rate))
+    return _with_held(after, max(held, rate))
 
 
-def _held(known: DriveState, seen: DriveSeen | None, model: CostModel) -> float:
+def held_in(known: DriveState) -> float | None:
+    """Return the most that a drive's QEMU may be held to, as its parts have it; None: it has none.
+
+    It is the same in both parts.
+    """
+    part = known.part if known.part is not None else known.storage_part
+    return None if part is None else part.held
+
+
+def _with_held(known: DriveState, held: float) -> DriveState:
+    part, storage_part = known.part, known.storage_part
+    return known._replace(
+        part=None if part is None else part._replace(held=held),
+        storage_part=None if storage_part is None else storage_part._replace(held=held),
+    )
+
+
+def held_by(known: DriveState, seen: DriveSeen | None, model: CostModel) -> float:
     """Return the most that a drive's QEMU may be held to now, over both budgets."""
     sent, rate = known.sent, known.pricing.rate
     in_force = None if seen is None else seen.in_force
     if in_force is None:
-        if known.part is not None:
-            return known.part.held
+        if (held := held_in(known)) is not None:
+            return held
         # An earlier agent's last order may not have been carried out.
         maybe = [limits for limits in (sent.limits, sent.replaced) if limits is not None]
         return max((rate_in_force(limits, model) for limits in maybe), default=inf)
@@ -125,22 +146,27 @@ def _held(known: DriveState, seen: DriveSeen | None, model: CostModel) -> float:
     return ours if in_force == sent.limits else max(ours, rate_in_force(in_force, model))
 
 
-def _kept(states: Sequence[DriveState], held: Sequence[float]) -> list[TenantPart]:
+def kept(states: Sequence[DriveState], held: Sequence[float]) -> list[FleetPart]:
     """Return the parts of drives that keep what they have."""
     parts = []
     for known, now in zip(states, held, strict=True):
         most = max(_budgets(known), 0 if now == inf else ceil(now))
-        parts.append(TenantPart(most, most, now))
+        parts.append(FleetPart(most, most, now))
     return parts
 
 
-def _parts(limit: int, states: Sequence[DriveState], held: Sequence[float]) -> list[TenantPart]:
+def parts_of(
+    limit: int,
+    before: Sequence[FleetPart | None],
+    states: Sequence[DriveState],
+    held: Sequence[float],
+    wishes: Sequence[Wish],
+) -> list[FleetPart]:
     """Return the parts of a limit after a tick, and how much of them may be in force."""
-    wishes = _wishes(limit, states)
     parts, least = divided(limit, wishes)
-    before = [None if known.part is None else known.part.part for known in states]
-    if still_fit(limit, before, parts, least):
-        parts = [part for part in before if part is not None]
+    old_parts = [None if part is None else part.part for part in before]
+    if still_fit(limit, old_parts, parts, least):
+        parts = [part for part in old_parts if part is not None]
     # A drive that nothing holds yet is lowered, whatever it gets, and counts as one to raise.
     base = [0.0 if now == inf else now for now in held]
     wanted = [max(0.0, part - now) for part, now in zip(parts, base, strict=True)]
@@ -149,7 +175,7 @@ def _parts(limit: int, states: Sequence[DriveState], held: Sequence[float]) -> l
         [Claim(0, max(1, p), w) for p, w in zip(parts, wanted, strict=True)],
     )
     return [
-        TenantPart(part, max(_budgets(known), floor(min(part, old + extra))), now)
+        FleetPart(part, max(_budgets(known), floor(min(part, old + extra))), now)
         for known, part, old, extra, now in zip(
             states, parts, base, more.amounts, held, strict=True
         )

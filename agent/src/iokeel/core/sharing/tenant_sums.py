@@ -1,4 +1,7 @@
-"""Adds up what a tenant's drives on this host ask of the fleet, and what they are held to."""
+"""Adds up what drives on this host ask of the fleet, and what they are held to.
+
+They are those of a tenant, or those on a storage that other hosts use too.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.sharing.tenant_part import most_and_wants
+from iokeel.core.sharing.storage import Load
+from iokeel.core.sharing.tenant_part import held_in, most_and_wants
 from iokeel.core.sharing.vm_limit import SPARE_RATIO
-from iokeel.core.state import DriveState
+from iokeel.core.state import DriveState, StorageState
 
 #: Stands for a rate that has no end, in whole numbers.
 ENDLESS = 2**53
@@ -18,12 +22,12 @@ ENDLESS = 2**53
 _IDLE_RATE = 1.0
 
 
-class TenantSums(NamedTuple):
-    """The sums over a tenant's drives on this host.
+class Sums(NamedTuple):
+    """The sums over a tenant's or a storage's drives on this host.
 
     reservation, weight, wants, most: see iokeel.core.fleet.claims.HostClaim. held: the most that
     their QEMUs may be held to now, ENDLESS if that has no end. kept: the same of those drives of
-    which it has one.
+    which it has one. load: None for a tenant's.
     """
 
     reservation: int = 0
@@ -32,9 +36,25 @@ class TenantSums(NamedTuple):
     most: int = 0
     held: int = 0
     kept: int = 0
+    load: Load | None = None
 
 
-def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> TenantSums:
+def storage_sums(
+    drives: Iterable[tuple[DriveId, DriveState]], storage: StorageState | None
+) -> Sums:
+    """Return the sums of the drives with a policy on a storage. storage: None if it isn't known.
+
+    Tenants' and VMs' reservations on it count as they do in its division.
+    """
+    sums = tenant_sums(drives)
+    if storage is None:
+        return sums
+    return sums._replace(
+        reservation=_whole(storage.promised), wants=_whole(storage.wanted), load=storage.load
+    )
+
+
+def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
     """Return the sums of a tenant's drives that have a policy.
 
     The weight is that of its active drives, or of all if none is. So an idle host doesn't lessen
@@ -58,10 +78,11 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> TenantSums:
         reserved[drive.domain] = reserved.get(drive.domain, 0) + policy.reservation
         if known.vm is not None:
             promised[drive.domain] = known.vm.policy.reservation
-        now = inf if known.part is None else known.part.held
+        held_now = held_in(known)
+        now = inf if held_now is None else held_now
         held += now
         kept += 0.0 if now == inf else now
-    return TenantSums(
+    return Sums(
         sum(max(own, promised.get(vm, 0)) for vm, own in reserved.items()),
         active or idle or 100,
         _whole(wants),
@@ -77,8 +98,19 @@ def _whole(rate: float) -> int:
 
 def by_tenant(drives: Mapping[DriveId, DriveState]) -> dict[str, list[tuple[DriveId, DriveState]]]:
     """Return the drives of each tenant that have a policy."""
+    return _by((known.tenant, drive, known) for drive, known in drives.items())
+
+
+def by_storage(drives: Mapping[DriveId, DriveState]) -> dict[str, list[tuple[DriveId, DriveState]]]:
+    """Return the drives on each storage that have a policy."""
+    return _by((known.storage, drive, known) for drive, known in drives.items())
+
+
+def _by(
+    drives: Iterable[tuple[str | None, DriveId, DriveState]],
+) -> dict[str, list[tuple[DriveId, DriveState]]]:
     found: dict[str, list[tuple[DriveId, DriveState]]] = {}
-    for drive, known in drives.items():
-        if known.tenant is not None and known.policy is not None:
-            found.setdefault(known.tenant, []).append((drive, known))
+    for name, drive, known in drives:
+        if name is not None and known.policy is not None:
+            found.setdefault(name, []).append((drive, known))
     return found

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from iokeel.core.fleet import host as hosting
-from iokeel.core.fleet.claims import HostClaim
+from iokeel.core.fleet.claims import HostClaim, Shared
 from iokeel.core.fleet.host import Me, Part
 from iokeel.core.fleet.ledger import Word
+from iokeel.core.sharing.storage import Load, StorageActivity
 from testing.sim.shared_budget import Fleet
 from testing.sim.shared_budget_hosts import LONGEST_ORDER_S, Host, Process, Protocol, Work
 
@@ -39,6 +40,7 @@ class FleetModel(RuleBasedStateMachine):
     """
 
     protocol = Protocol()
+    shared: Shared | None = None
 
     @initialize(
         works=st.tuples(WORKS, WORKS, WORKS),
@@ -46,7 +48,7 @@ class FleetModel(RuleBasedStateMachine):
         orders_s=st.tuples(ORDERS_S, ORDERS_S, ORDERS_S),
     )
     def begin(self, works: tuple[Work, ...], held: int, orders_s: tuple[float, ...]) -> None:
-        self.fleet = Fleet(self.protocol)
+        self.fleet = Fleet(self.protocol, self.shared)
         self.fleet.set_budget(BUDGET)
         for name, work, ratio in zip(NAMES, works, (1.0, 1.002, 0.998), strict=True):
             self.fleet.hosts[name] = Host(
@@ -296,6 +298,8 @@ class FleetModel(RuleBasedStateMachine):
         budget, ledger = self.fleet.etcd.budget, self.fleet.etcd.ledger
         assert budget is not None
         assert ledger is not None
+        if self.shared is not None:
+            budget = budget._replace(amount=ledger.amount)
         hosts = [self.fleet.hosts[name] for name in NAMES if self.fleet.hosts[name].work.most > 0]
         floors = [ledger.entries[host.me.name].floor for host in hosts]
         held = [host.held for host in hosts]
@@ -306,6 +310,40 @@ class FleetModel(RuleBasedStateMachine):
         expected = with_floors(budget.amount, [host.work for host in hosts], floors)
         for has, low, amount in zip(held, floors, expected, strict=True):
             assert has >= max(low, amount / 1.02 - len(hosts))
+
+
+TARGET_MS = 10.0
+
+
+class StorageModel(FleetModel):
+    """The same for a storage, whose latency moves the budget at any time."""
+
+    shared: Shared | None = Shared(TARGET_MS)
+
+    @rule(
+        name=HOSTS,
+        strain=st.sampled_from([0.1, 0.9, 1.2, 5.0, 50.0]),
+        strangers=st.sampled_from([0.0, 0.0, 300.0]),
+        short=st.booleans(),
+        times=st.sampled_from([0, 4, 12]),
+    )
+    def measure(self, name: str, strain: float, strangers: float, short: bool, times: int) -> None:
+        """Let a host measure some latency, and tell others of it."""
+        host = self.fleet.hosts[name]
+        latency_s, done = strain * TARGET_MS / 1000, float(host.held)
+        activity = StorageActivity(1.0, done, latency_s, 1.0, done * latency_s, 1.0, 1.0)
+        host.load = Load(activity, done, strangers, short=short)
+        self.rounds(times)
+
+    @rule(name=HOSTS)
+    def fall_silent(self, name: str) -> None:
+        self.fleet.hosts[name].load = None
+
+    @rule()
+    def all_heals(self) -> None:
+        for host in self.fleet.hosts.values():
+            host.load = None
+        super().all_heals()
 
 
 def with_floors(budget: int, works: Sequence[Work], floors: Sequence[int]) -> list[float]:

@@ -110,6 +110,16 @@ def uses_anothers_entry(part: Part, me: Me, now_ns: int) -> int:
     return hosting.allowance(part, Me(me.name, instance), now_ns)
 
 
+def grants_what_latency_has_taken(
+    ledger: Ledger | None, claims: Claims, budget: Budget, tenure: Tenure, now_ns: int
+) -> tuple[Ledger, Tenure]:
+    """Write the corrected capacity down, and divide the one that is set."""
+    right, tenure = coordinating.coordinate(ledger, claims, budget, tenure, now_ns)
+    wrong, _ = coordinating.coordinate(ledger, claims, budget._replace(shared=None), tenure, now_ns)
+    return (replace(wrong, amount=right.amount, learnt=right.learnt), tenure)
+
+
+GRANTS_WHAT_LATENCY_HAS_TAKEN = Protocol(coordinate=grants_what_latency_has_taken)
 MUTANTS = {
     "raises before lowering": Protocol(coordinate=raises_before_lowering),
     "forgets the dead": Protocol(coordinate=forgets_the_dead),

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from testing.sim.shared_budget import TooLittle, TooMuch
-from tests.unit.core.fleet.model import FleetModel
-from tests.unit.core.fleet.mutants import MUTANTS
+from tests.unit.core.fleet.model import FleetModel, StorageModel
+from tests.unit.core.fleet.mutants import GRANTS_WHAT_LATENCY_HAS_TAKEN, MUTANTS
 
 
 def run(machine: type[FleetModel], examples: int) -> None:
@@ -29,8 +29,15 @@ def run(machine: type[FleetModel], examples: int) -> None:
     )
 
 
-def test_never_above_nor_below_the_floor_whatever_fails() -> None:
-    run(FleetModel, 120)
+@pytest.mark.parametrize("machine", [FleetModel, StorageModel])
+def test_never_above_nor_below_the_floor_whatever_fails(machine: type[FleetModel]) -> None:
+    run(machine, 120)
+
+
+def test_a_mutant_that_grants_what_latency_has_taken_is_caught() -> None:
+    machine = type("Mutant", (StorageModel,), {"protocol": GRANTS_WHAT_LATENCY_HAS_TAKEN})
+    with pytest.raises(TooMuch):
+        run(machine, 120)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

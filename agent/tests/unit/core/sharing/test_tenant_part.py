@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,7 +23,7 @@ from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.tenant_part import with_outcome
 from iokeel.core.sharing.tenant_sums import ENDLESS, by_tenant, tenant_sums
-from iokeel.core.state import State
+from iokeel.core.state import FleetPart, State
 
 EXACT = Abilities(cost_curve=True, keeps_levels=True)
 DRIVES = [DriveId("a", "vda"), DriveId("b", "vda"), DriveId("c", "vda")]
@@ -33,7 +36,23 @@ def rate(limits: ThrottleLimits) -> float:
 
 
 class Host(RuleBasedStateMachine):
-    """A host whose QEMUs take limits late, or refuse them; and a fleet that grants and takes."""
+    """A host whose QEMUs take limits late, or refuse them; and a fleet that grants and takes.
+
+    What it grants is for a tenant, or for a storage.
+    """
+
+    place: Mapping[str, Any] = {"tenant": "acme"}
+
+    def granted(self, *, partial: bool) -> dict[str, Any]:
+        """Return what an observation has of the grant."""
+        return {"granted": {"acme": TenantPolicy(limit=self.grant)}}
+
+    def held(self) -> int:
+        """Return what the fleet is told."""
+        return tenant_sums(by_tenant(self.state.drives).get("acme", ())).held
+
+    def part(self, drive: DriveId) -> FleetPart | None:
+        return self.state.drives[drive].part
 
     @initialize(grant=st.sampled_from([1000, 50]), separate=st.booleans())
     def begin(self, grant: int, separate: bool) -> None:
@@ -52,7 +71,7 @@ class Host(RuleBasedStateMachine):
     def seen(self, drive: DriveId) -> DriveSeen:
         pending = bool(self.sent[drive])
         in_force = None if pending else self.in_force[drive]
-        return DriveSeen(self.policies[drive], None, in_force, False, EXACT, tenant="acme")
+        return DriveSeen(self.policies[drive], None, in_force, False, EXACT, **self.place)
 
     def look(self, only: DriveId | None) -> None:
         self.now_ns += NS_PER_S
@@ -61,8 +80,8 @@ class Host(RuleBasedStateMachine):
             {drive: self.seen(drive) for drive in there},
             partial=only is not None,
             unread=self.hidden,
-            granted={"acme": TenantPolicy(limit=self.grant)},
         )
+        observation = replace(observation, **self.granted(partial=only is not None))
         self.state, orders = decide(self.state, observation, self.now_ns)
         for order in orders:
             self.sent[order.drive].append(order)
@@ -119,7 +138,7 @@ class Host(RuleBasedStateMachine):
 
     @rule()
     def tell(self) -> None:
-        held = tenant_sums(by_tenant(self.state.drives).get("acme", ())).held
+        held = self.held()
         if self.grant is not None and held <= self.grant:
             self.charged = self.grant
 
@@ -130,21 +149,22 @@ class Host(RuleBasedStateMachine):
 
     @invariant()
     def what_is_told_is_not_less_than_what_is_held(self) -> None:
-        held = tenant_sums(by_tenant(self.state.drives).get("acme", ())).held
+        held = self.held()
         assert held >= min(ENDLESS, sum(map(rate, self.in_force.values()))) - 1e-6
 
     def teardown(self) -> None:
         """No limit of an agent that stops is higher than what was told."""
         for order in static_limits(self.state):
-            part = self.state.drives[order.drive].part
+            part = self.part(order.drive)
             assert part is not None
             assert rate(order.limits) <= max(2, part.held)
 
 
-TestHost = Host.TestCase
-TestHost.settings = settings(
+SETTINGS = settings(
     max_examples=150, stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
+TestHost = Host.TestCase
+TestHost.settings = SETTINGS
 
 
 def settle(

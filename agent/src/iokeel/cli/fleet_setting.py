@@ -1,0 +1,150 @@
+"""Sets the fleet's budgets, as `iokeel fleet` was told: tenants' limits, storages' capacities."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tomllib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+from iokeel.config.load import load, storages_of, tenants_of
+from iokeel.config.tables import Root
+from iokeel.config.validation import validated
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.fleet.claims import EVEN_RATIO, Budget, Shared
+from iokeel.errors import ConfigError, IokeelError, PolicyError
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.operator import BudgetView, FleetView, Operator, difference, operator
+from iokeel.words.os_errors import reason
+from iokeel.words.quoting import did_you_mean, shown, shown_path
+
+T = TypeVar("T")
+# What else a storage is on a host, or costs there, is each host's to say.
+_SHARED = frozenset({"source", "capacity", "latency_target_ms", "least_ratio", "most_ratio"})
+
+
+def ask(
+    config: Path | None, question: Callable[[Operator], Awaitable[T]], *, create: bool = False
+) -> T:
+    """Return the answer to a question to etcd. Raises IokeelError."""
+    settings = load(config).fleet
+    if settings is None:
+        raise ConfigError(
+            str(config) if config else "the configuration", "has no [fleet]", "write it there"
+        )
+
+    async def ask() -> T:
+        async with operator(settings, create=create) as there:
+            return await question(there)
+
+    return asyncio.run(ask())
+
+
+def view_of(config: Path | None, *, create: bool = False) -> FleetView:
+    """Return the whole fleet. create: also if there is none yet, and then make it."""
+    return ask(config, lambda o: o.view(), create=create)
+
+
+def budgets_of(
+    values: Mapping[str, object], where: str, floors: float = EVEN_RATIO
+) -> dict[BudgetId, Budget]:
+    """Return tenants and storages as budgets, checked as in the configuration.
+
+    A storage with a source has that as its name, as on hosts that don't configure it.
+    Raises ConfigError.
+    """
+    raw = validated(values, where)
+    return {**dict(_tenants(raw, where, floors)), **dict(_storages(raw, where, floors))}
+
+
+def _tenants(raw: Root, where: str, floors: float) -> Iterator[tuple[BudgetId, Budget]]:
+    try:
+        for name, policy in tenants_of(raw, where):
+            if policy.limit is None:
+                raise PolicyError(f"{where}, [tenants.{name}]", "has no limit", "give one")
+            budget = Budget(policy.limit, floors, policy.reservation, policy.weight)
+            yield BudgetId(Kind.TENANT, name), budget
+    except PolicyError as error:
+        raise ConfigError(error.where, error.what, error.mend) from None
+
+
+def _storages(raw: Root, where: str, floors: float) -> Iterator[tuple[BudgetId, Budget]]:
+    for name, storage in storages_of(raw, DEFAULT_MODEL, where):
+        at = f"{where}, [storage.{name}]"
+        if others := sorted(raw.storage[name].model_fields_set - _SHARED):
+            raise ConfigError(f"{at} {others[0]}", "is each host's own", "write it there")
+        policy = storage.policy
+        if policy.capacity is None:
+            raise ConfigError(at, "has no capacity", "give one; see `iokeel calibrate --help`")
+        shared = Shared(policy.latency_target_ms, policy.least_ratio, policy.most_ratio)
+        shared_name = storage.source or name
+        yield BudgetId(Kind.STORAGE, shared_name), Budget(policy.capacity, floors, shared=shared)
+
+
+def known(view: FleetView, kind: Kind, name: str, *, charged: bool = False) -> BudgetView:
+    """Return a budget. charged: also one that only has charges. Raises IokeelError."""
+    there = {
+        n: b for n, b in view.of(kind).items() if b.budget or b.errors or (charged and b.entries)
+    }
+    if name not in there:
+        raise IokeelError(
+            shown(name), f"no such {kind.value} in the fleet", did_you_mean(name, there)
+        )
+    return there[name]
+
+
+def set_budgets(
+    config: Path | None, wanted: Mapping[BudgetId, Budget | None], *, dry_run: bool, as_json: bool
+) -> None:
+    """Set budgets, and say what changes and what an operator has to know of that."""
+    view = view_of(config, create=True)
+    changes = []
+    for budget, new in wanted.items():
+        there = view.budgets.get(budget)
+        old = there.budget if there is not None else None
+        if old != new:
+            changes.append(difference(budget, old, new))
+        claims = there.claims.values() if there is not None else ()
+        if new is not None and (asked := sum(c.reservation for c in claims)) > new.amount:
+            what = "limit" if new.shared is None else "capacity"
+            print(
+                f"iokeel: {budget}: its drives reserve {asked} together, more than the {what}"
+                f" of {new.amount}, so hosts' floors are scaled down",
+                file=sys.stderr,
+            )
+    if not dry_run:
+        changes = ask(config, lambda o: o.set_budgets(wanted), create=True)
+    if as_json:
+        print(json.dumps({"changes": changes, "done": not dry_run}, indent=2))
+    else:
+        say(changes or ["nothing to change"])
+    if dry_run and changes:
+        raise typer.Exit(1)
+
+
+def read_tables(file: str) -> tuple[dict[str, object], str]:
+    """Return a TOML file's values, and its name. Raises ConfigError."""
+    where = "standard input" if file == "-" else shown_path(file)
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        said = reason(error) if isinstance(error, OSError) else str(error)
+        raise ConfigError(where, f"can't be read, {said}", "give a readable file") from None
+    try:
+        return tomllib.loads(data.decode()), where
+    except (ValueError, RecursionError) as error:
+        what = shown(str(error))[1:-1]
+        raise ConfigError(
+            where, f"not TOML, {what}", "write [tenants.NAME] and [storage.NAME] tables"
+        ) from None
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines."""
+    for line in lines:
+        print(line)

@@ -1,0 +1,143 @@
+"""Corrects the capacity of a storage that many hosts share, by the latency that all of them see.
+
+Each host measures its own drives: their rates, and their requests' latency without the throttle's
+wait. The coordinator adds these loads up to that of the whole storage, and goes by the law of a
+single host (core/sharing/capacity.py). The budget to divide is then the corrected capacity, less
+the rates of drives without a policy.
+
+A new coordinator goes on from what the ledger says was learnt last. That isn't newer than the
+ledger's amount, so both are within BAND_RATIO of what the last coordinator knew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import floor
+from typing import NamedTuple
+
+from iokeel.core.counters import NS_PER_S
+from iokeel.core.fleet.claims import Budget, HostClaim
+from iokeel.core.fleet.ledger import HostName, Learnt, Ledger
+from iokeel.core.sharing.capacity import LONGEST_S, feedback_after
+from iokeel.core.sharing.storage import Load, StorageActivity, StoragePolicy
+from iokeel.core.state import Division, Feedback, StorageState
+
+#: Hosts tell their load this often, and the capacity is corrected this often: no single reading
+#: may move it by more than so many seconds' worth.
+LOAD_S = LONGEST_S
+# A corrected capacity within this part of the ledger's amount is worth no change of limits.
+BAND_RATIO = 0.02
+# A storage of which less is given isn't too small. A new coordinator gives nothing for a term.
+_GIVEN_RATIO = 0.9
+
+
+class Correction(NamedTuple):
+    """What a coordinator knows of a storage's capacity. at_ns: when it was last corrected."""
+
+    at_ns: int
+    state: StorageState
+
+
+def corrected(
+    before: Correction | None,
+    ledger: Ledger | None,
+    claims: Mapping[HostName, HostClaim],
+    policy: StoragePolicy,
+    now_ns: int,
+) -> Correction:
+    """Return what is known of a storage's capacity, with the loads that hosts have told.
+
+    before: None if this host hasn't coordinated it just now. claims: of hosts that report.
+    """
+    if before is None or before.state.policy != policy:
+        return Correction(now_ns, _as_learnt(ledger, policy))
+    elapsed_s = (now_ns - before.at_ns) / NS_PER_S
+    if elapsed_s < LOAD_S:
+        return before
+    state = before.state
+    load = together([claim.load for claim in claims.values() if claim.load is not None], elapsed_s)
+    feedback = feedback_after(state, load)
+    usable = _usable(policy, feedback, load)
+    division = Division(usable=usable, short=load.short and _is_given(ledger, usable))
+    after = StorageState(
+        policy, activity=load.activity, feedback=feedback, division=division, load=load
+    )
+    return Correction(now_ns, after)
+
+
+def amount_of(now: Correction, ledger: Ledger | None, budget: Budget) -> tuple[int, Learnt | None]:
+    """Return the amount to divide, and what was learnt when it was last worth a change."""
+    state = now.state
+    usable = _usable(state.policy, state.feedback, state.load)
+    if ledger is not None and ledger.learnt is not None:
+        known = ledger.learnt
+        is_near = abs(usable - ledger.amount) <= BAND_RATIO * ledger.amount
+        if known.capacity == budget.amount and is_near:
+            return ledger.amount, known
+    return max(1, floor(usable)), Learnt(budget.amount, state.feedback.ratio)
+
+
+def together(loads: Collection[Load], elapsed_s: float) -> Load:
+    """Return the load of a storage from those of the hosts that use it. elapsed_s: to now."""
+    done = sum(load.done for load in loads)
+    return Load(
+        _activity([load for load in loads if load.activity is not None], elapsed_s),
+        done,
+        sum(load.strangers for load in loads),
+        all(load.known for load in loads),
+        sum(load.gifts for load in loads),
+        all(load.drained for load in loads),
+        _mean([(load.usable_part, load.done) for load in loads]) or 1.0,
+        any(load.short for load in loads),
+    )
+
+
+def _activity(loads: Collection[Load], elapsed_s: float) -> StorageActivity | None:
+    seen = [(load.activity, load.done) for load in loads if load.activity is not None]
+    if not seen:
+        return None
+    raw_iops = sum(activity.raw_iops for activity, _ in seen)
+    queue = sum(activity.queue for activity, _ in seen)
+    return StorageActivity(
+        elapsed_s,
+        raw_iops,
+        _mean([(activity.latency_s, activity.raw_iops) for activity, _ in seen]),
+        min(1.0, sum(activity.busy_ratio for activity, _ in seen)),
+        queue,
+        _mean([(activity.mean_cost, activity.raw_iops) for activity, _ in seen]),
+        _mean([(activity.served_cost, done) for activity, done in seen]),
+    )
+
+
+def _mean(values: Collection[tuple[float | None, float]]) -> float | None:
+    """Return the mean of values that are known, by their weights; None if there is none."""
+    known = [(value, weight) for value, weight in values if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None
+
+
+def _usable(policy: StoragePolicy, feedback: Feedback, load: Load) -> float:
+    assert policy.capacity is not None
+    return max(0.0, policy.capacity * feedback.ratio - load.strangers)
+
+
+def _is_given(ledger: Ledger | None, usable: float) -> bool:
+    """Return whether hosts may use about all of a storage already, so that more is of use."""
+    return ledger is None or ledger.charged >= _GIVEN_RATIO * usable
+
+
+def _as_learnt(ledger: Ledger | None, policy: StoragePolicy) -> StorageState:
+    """Return what the ledger says of a storage, if it is still of the same capacity."""
+    ratio = 1.0
+    usable = float(policy.capacity or 0)
+    if ledger is not None and ledger.learnt is not None:
+        if ledger.learnt.capacity == policy.capacity:
+            ratio = min(policy.most_ratio, max(policy.least_ratio, ledger.learnt.ratio))
+            usable = float(ledger.amount)
+    strangers = max(0.0, (policy.capacity or 0) * ratio - usable)
+    return StorageState(
+        policy,
+        feedback=Feedback(ratio=ratio),
+        division=Division(usable=usable),
+        load=Load(strangers=strangers),
+    )

@@ -1,0 +1,152 @@
+"""A shared storage's capacity follows the latency of all hosts, by the law of a single host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from iokeel.core.counters import NS_PER_S
+from iokeel.core.fleet.capacity import (
+    BAND_RATIO,
+    LOAD_S,
+    Correction,
+    amount_of,
+    corrected,
+    together,
+)
+from iokeel.core.fleet.claims import Budget, HostClaim, Shared
+from iokeel.core.fleet.coordinate import Tenure, coordinate
+from iokeel.core.fleet.host import WAIT_NS
+from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Stamp, first_ledger
+from iokeel.core.sharing.capacity import feedback_after
+from iokeel.core.sharing.storage import Load, StorageActivity
+from iokeel.core.state import Division, StorageState
+
+BUDGET = Budget(1000, 0.1, shared=Shared(10.0))
+POLICY = BUDGET.storage
+STEP_NS = round(LOAD_S * NS_PER_S)
+assert POLICY is not None
+
+
+def load(done: float, latency_ms: float, *, short: bool = True, strangers: float = 0.0) -> Load:
+    """A host's load of 4 KiB reads."""
+    seconds = latency_ms / 1000
+    activity = StorageActivity(1.0, done, seconds, 1.0, done * seconds, 1.0, 1.0)
+    return Load(activity, done, strangers, short=short)
+
+
+def claims(*loads: Load | None) -> dict[str, HostClaim]:
+    return {
+        f"h{number}": HostClaim(f"i{number}", 0, 100, 2000, 2000, load=each)
+        for number, each in enumerate(loads)
+    }
+
+
+def after(*steps: tuple[Load, ...], ledger: Ledger | None = None) -> Correction:
+    """Return a correction after steps with some hosts' loads, one LOAD_S after another."""
+    assert POLICY is not None
+    now = corrected(None, ledger, {}, POLICY, 0)
+    for number, loads in enumerate(steps, 1):
+        now = corrected(now, ledger, claims(*loads), POLICY, number * STEP_NS)
+    return now
+
+
+def test_hosts_loads_are_those_of_one_host_with_all_drives() -> None:
+    assert POLICY is not None
+    alone = StorageState(POLICY, division=Division(usable=1000.0, short=True))
+    for latencies in ([30.0] * 4, [3.0] * 4, [11.0, 10.0, 9.0, 12.0]):
+        single = feedback_after(alone, load(900, sum(latencies) / 4))
+        parts = [load(225, ms) for ms in latencies]
+        whole = feedback_after(alone, together(parts, 1.0))
+        assert whole.ratio == pytest.approx(single.ratio)
+
+
+def test_each_host_counts_by_its_requests() -> None:
+    both = together([load(900, 10.0), load(100, 30.0)], 1.0).activity
+    assert both is not None
+    assert both.latency_s == pytest.approx(0.012)
+    assert both.raw_iops == 1000
+    assert both.queue == pytest.approx(12.0)
+
+
+def test_large_requests_of_one_host_are_allowed_for() -> None:
+    large = StorageActivity(1.0, 10, 0.05, 1.0, 0.5, 30.0, 30.0)
+    small = StorageActivity(1.0, 500, 0.01, 1.0, 5.0, 1.0, 1.0)
+    both = together([Load(large, 300.0), Load(small, 500.0)], 1.0).activity
+    assert both is not None
+    assert both.mean_cost == pytest.approx(800 / 510)
+    assert both.served_cost == pytest.approx((300 * 30 + 500 * 1) / 800)
+
+
+def test_an_overloaded_storage_is_cut_and_grows_back_when_it_is_calm() -> None:
+    hot = (load(300, 40.0), load(300, 40.0))
+    low = after(hot, hot).state.feedback.ratio
+    assert low < 0.7
+    calm = (load(300, 1.0), load(300, 1.0))
+    ratios = [after(hot, hot, *[calm] * n).state.feedback.ratio for n in range(30)]
+    assert all(one <= other for one, other in pairwise(ratios))
+    assert ratios[-1] == pytest.approx(1.5)
+
+
+def test_nothing_grows_if_no_host_wants_more() -> None:
+    calm = (load(300, 1.0, short=False),) * 2
+    assert after(*[calm] * 5).state.feedback.ratio == 1
+
+
+def test_nothing_grows_while_hosts_wait_for_what_there_is() -> None:
+    calm = (load(300, 1.0),) * 2
+    entries = {"h0": Entry("i0", 0, 500, 500, 0, Stamp("e", 1))}
+    waits = replace(first_ledger(1000, "e"), entries=entries)
+    assert after(*[calm] * 5, ledger=waits).state.feedback.ratio == 1
+    entries["h0"] = replace(entries["h0"], amount=950, charged=950)
+    assert after(*[calm] * 5, ledger=waits).state.feedback.ratio > 1
+
+
+def test_it_is_corrected_once_in_a_while_however_often_claims_come() -> None:
+    assert POLICY is not None
+    hot = claims(load(900, 40.0))
+    now = corrected(None, None, {}, POLICY, 0)
+    first = corrected(now, None, hot, POLICY, STEP_NS)
+    again = corrected(first, None, hot, POLICY, STEP_NS + STEP_NS // 2)
+    assert again is first
+
+
+def test_drives_without_a_policy_are_left_their_rate() -> None:
+    now = after((load(300, 5.0, short=False, strangers=200.0), load(300, 5.0, short=False)))
+    assert amount_of(now, None, BUDGET) == (800, Learnt(1000, 1.0))
+
+
+def test_a_small_move_changes_nothing_and_a_new_coordinator_goes_on() -> None:
+    tenure, ledger = Tenure("e", 0), None
+    hot, amounts = claims(load(300, 14.0), load(300, 14.0)), []
+    for tick in range(12):
+        ledger, tenure = coordinate(ledger, hot, BUDGET, tenure, WAIT_NS + tick * STEP_NS)
+        amounts.append(ledger.amount)
+    moves = [abs(b / a - 1) for a, b in pairwise(amounts) if a != b]
+    assert moves
+    assert min(moves) > 0.9 * BAND_RATIO
+    assert ledger is not None
+    assert ledger.learnt is not None
+    calm = claims(load(300, 9.0, short=False))
+    other, _ = coordinate(ledger, calm, BUDGET, Tenure("f", 0), 0)
+    assert (other.amount, other.learnt) == (ledger.amount, ledger.learnt)
+
+
+def test_another_capacity_is_begun_anew() -> None:
+    ledger, _ = coordinate(None, {}, BUDGET, Tenure("e", 0), 0)
+    ledger = replace(ledger, amount=400, learnt=Learnt(1000, 0.4))
+    same, _ = coordinate(ledger, {}, BUDGET, Tenure("f", 0), 0)
+    assert same.amount == 400
+    other, _ = coordinate(ledger, {}, BUDGET._replace(amount=1200), Tenure("f", 0), 0)
+    assert (other.amount, other.learnt) == (1200, Learnt(1200, 1.0))
+
+
+def test_a_tenants_limit_is_never_corrected() -> None:
+    hot = claims(load(300, 40.0))
+    tenure, ledger = Tenure("e", 0), None
+    for tick in range(5):
+        ledger, tenure = coordinate(ledger, hot, Budget(1000), tenure, WAIT_NS + tick * STEP_NS)
+        assert (ledger.amount, ledger.learnt) == (1000, None)
+    assert tenure.correction is None
