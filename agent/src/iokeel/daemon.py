@@ -17,6 +17,7 @@ from iokeel.core.backstop import vm_orders
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide, static_limits
 from iokeel.core.drive.retune import LOOK_AGAIN_S
+from iokeel.core.fleet.handover import GuestCredit, with_credit
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
@@ -109,7 +110,7 @@ class Agent:
         if self.cgroups is not None:
             errors.update(self.cgroups.errors)
         if self.fleet is not None:
-            errors["fleet"] += self.fleet.errors
+            errors["fleet"] += self.fleet.errors + self.fleet.handovers.errors
         known = Known(
             self.state,
             self.vms(),
@@ -146,6 +147,7 @@ class Agent:
             followers = [asyncio.create_task(source.run()) for source in self.sources]
             if self.fleet is not None:
                 self.fleet.on_change = self._on_granted
+                self.fleet.handovers.on_credit = self._on_credit
                 followers.append(asyncio.create_task(self.fleet.run()))
             watcher = asyncio.create_task(self._look_at_changes())
             try:
@@ -223,6 +225,7 @@ class Agent:
             self.metrics.errors["config"] += self._notices.tell_gone(self.state)
             self._moved = self._moved or bool(orders)
             if domains is None:
+                self._hand_over(before, now_ns)
                 self._bound_cgroups(now_ns, partial=self._unread_vms() != set())
             changed = [
                 drive
@@ -266,6 +269,22 @@ class Agent:
         """Return whether all VMs have been read, and which storages their drives are on."""
         found = all(known.storage is not None for known in self.state.drives.values())
         return found and self._unread_vms() == set()
+
+    def _hand_over(self, before: State, now_ns: int) -> None:
+        """Let credit follow guests that have come or gone since an earlier look at all drives."""
+        if self.fleet is not None:
+            moves = self.fleet.handovers
+            moves.looked(before.drives, self.state.drives, self.vms(), now_ns)
+
+    def _on_credit(self, domain: str, credit: GuestCredit) -> None:
+        """Take over the credit of a guest that has come from another host."""
+        self.spawn(self._take_credit(domain, credit))
+
+    async def _take_credit(self, domain: str, credit: GuestCredit) -> None:
+        async with self._looking:
+            drives = with_credit(self.state.drives, domain, credit)
+            self.state = replace(self.state, drives=drives)
+        self._on_change(domain)
 
     def _on_granted(self, tenant: str) -> None:
         """Look again soon: the fleet grants a tenant more or less than before."""

@@ -331,7 +331,58 @@ def test_an_operation_that_means_nothing_to_the_agent_is_not_told(
     assert calls == []
 
 
-@pytest.mark.parametrize("operation", ["prepare", *OTHERS])
+# A guest that arrives
+
+ARRIVED = """<domain><name>db1</name><metadata>
+<p:policy xmlns:p="urn:iokeel:policy:1" class="gold"/>
+<other xmlns="urn:other"><total_iops_sec_max>1</total_iops_sec_max></other></metadata>
+<throttlegroups><throttlegroup>
+  <total_iops_sec>300</total_iops_sec>
+  <total_iops_sec_max>700</total_iops_sec_max>
+</throttlegroup></throttlegroups>
+<devices><disk><iotune>
+  <read_bytes_sec>1000</read_bytes_sec>
+  <read_bytes_sec_max>2000</read_bytes_sec_max>
+  <read_bytes_sec_max_length>60</read_bytes_sec_max_length>
+  <size_iops_sec>4096</size_iops_sec>
+</iotune></disk></devices></domain>
+"""
+CALM = """<domain><name>db1</name><metadata>
+<p:policy xmlns:p="urn:iokeel:policy:1" class="gold"/>
+<other xmlns="urn:other"><total_iops_sec_max>1</total_iops_sec_max></other></metadata>
+<throttlegroups><throttlegroup>
+  <total_iops_sec>300</total_iops_sec>
+</throttlegroup></throttlegroups>
+<devices><disk><iotune>
+  <read_bytes_sec>1000</read_bytes_sec>
+  <size_iops_sec>4096</size_iops_sec>
+</iotune></disk></devices></domain>
+"""
+
+
+@pytest.mark.parametrize("operation", ["migrate", "restore"])
+@pytest.mark.parametrize(
+    ("xml", "printed"),
+    [
+        pytest.param(ARRIVED, CALM, id="its bursts go, its limits stay"),
+        pytest.param(CALM, "", id="without bursts, libvirt keeps its own XML"),
+        pytest.param(ARRIVED.replace("urn:iokeel", "urn:x"), "", id="without a policy"),
+    ],
+)
+def test_a_guest_that_arrives_brings_no_burst(
+    strict: Host, operation: str, xml: str, printed: str
+) -> None:
+    done = subprocess.run(
+        [HOOK, "db1", operation, "begin", "-"],
+        env=strict.environment,
+        input=xml.encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.decode(), done.stderr) == (0, printed, b"")
+
+
+@pytest.mark.parametrize("operation", ["prepare", "migrate", *OTHERS])
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "</dev/null"])
 def test_closed_files_are_no_failure(strict: Host, operation: str, closed: str) -> None:
     done = subprocess.run(

@@ -74,9 +74,11 @@ def test_an_alert_says_what_where_and_the_command(alert: dict[str, Any]) -> None
     assert re.search(
         r"`(iokeel|journalctl|systemctl|promtool) ", alert["annotations"]["description"]
     )
-    if not alert["expr"].startswith("absent("):
-        for text in alert["annotations"].values():
-            assert "$labels.instance" in text
+    if alert["expr"].startswith(("absent(", "count(")):  # it is about all hosts
+        return
+    where = "tenant" if alert["expr"].startswith("sum by (tenant)") else "instance"
+    for text in alert["annotations"].values():
+        assert f"$labels.{where}" in text
 
 
 @pytest.mark.parametrize(

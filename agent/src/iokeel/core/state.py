@@ -223,6 +223,12 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         return self.finding.verdict in (Verdict.POLICY_UNKNOWN, Verdict.NOT_DIVIDED)
 
     @property
+    def saves_credit(self) -> bool:
+        """Whether it, or its VM, may burst at times."""
+        promises = (self.policy, None if self.vm is None else self.vm.policy)
+        return any(promise is not None and promise.burst is not None for promise in promises)
+
+    @property
     def ceiling(self) -> int | None:
         """The rate that its policy allows now: its burst while that is open, else its limit."""
         if self.policy is None:

@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 import aiohttp
@@ -30,7 +30,7 @@ from iokeel.fleet.messages import (
     Put,
     TxnReply,
     key_of,
-    ranges,
+    reading,
     transaction,
     value_of,
 )
@@ -54,10 +54,16 @@ def now_ns() -> int:
 
 
 class Found(NamedTuple):
-    """Keys and their values at one moment. asked_ns: before they were asked for (`now_ns`)."""
+    """Keys and their values at one moment.
+
+    asked_ns: before they were asked for (`now_ns`). unless: what was demanded instead was so.
+    leases: of the keys that have one.
+    """
 
     values: Mapping[str, bytes]
     asked_ns: int
+    unless: bool = False
+    leases: Mapping[str, int] = MappingProxyType({})
 
 
 class _TokenRefused(OutcomeUnknown):
@@ -84,7 +90,7 @@ class Etcd:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(ssl=self._tls if self._tls is not None else True)
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls if self._tls is not None else True)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self
@@ -105,13 +111,17 @@ class Etcd:
 
     # What may be asked
 
-    async def read(self, keys: Sequence[str], prefixes: Sequence[str] = ()) -> Found:
+    async def read(
+        self, keys: Sequence[str], prefixes: Sequence[str] = (), unless: Sequence[Is] = ()
+    ) -> Found:
         """Return some keys, and all that begin with some prefixes, at one moment.
+
+        unless: if there are any demands and all are met, only the prefixes are read.
 
         It is a moment after the question: the answer has all that was written before it. Raises
         ConnectionLost or FleetRefused.
         """
-        body: Json = {"success": ranges(keys, prefixes)}
+        body: Json = reading(keys, prefixes, unless)
         error: ConnectionLost | None = None
         for _ in range(len(self._urls) + 1):  # the first may only have lost an old connection
             asked_ns = self._clock()
@@ -121,7 +131,9 @@ class Etcd:
                 error = lost
                 continue
             found = [kv for r in reply.responses if r.response_range for kv in r.response_range.kvs]
-            return Found({key_of(kv): value_of(kv) for kv in found}, asked_ns)
+            values = {key_of(kv): value_of(kv) for kv in found}
+            leases = {key_of(kv): kv.lease for kv in found if kv.lease}
+            return Found(values, asked_ns, bool(unless) and reply.succeeded, leases)
         assert error is not None
         raise error
 

@@ -7,6 +7,7 @@ PREFIX/ledgers/KIND/NAME               its ledger
 PREFIX/stamps/KIND/NAME                the ledger's stamp, always written with it
 PREFIX/leaders/KIND/NAME               the host that coordinates it, under that host's lease
 PREFIX/claims/KIND/NAME/HOST           a host's claim on it, under the host's lease
+PREFIX/credit/UUID                     burst credit of a guest that has left its host, for a while
 PREFIX/history/NUMBER                  a change that an operator made, the oldest first
 """
 
@@ -47,6 +48,10 @@ class Keys:
         self.leaders = f"{prefix}leaders/"
         self.all_claims = f"{prefix}claims/"
         self.history = f"{prefix}history/"
+
+    def credit(self, uuid: str) -> str:
+        """Return the key of the burst credit that a guest takes along."""
+        return f"{self.prefix}credit/{_quoted(uuid)}"
 
     def host(self, name: str) -> str:
         return self.hosts + _quoted(name)

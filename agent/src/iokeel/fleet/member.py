@@ -16,7 +16,8 @@ from iokeel.config.settings import FleetConfig
 from iokeel.core.policy import TenantPolicy
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
 from iokeel.fleet.etcd import Etcd
-from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.handover import Handovers
+from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in
 from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import READ_S, Participant
 from iokeel.fleet.parts import Parts, SumsOf
@@ -29,7 +30,11 @@ log = logging.getLogger(__name__)
 
 _STAY_S = LEASE_S / 5
 # A change of budgets comes by the watch; this is in case one was lost.
-_LIST_S = 30.0
+_LIST_S = 300.0
+# etcd takes so many keys in a question by default, and some more.
+_MOST_NAMES = 100
+# Each watch is a connection. Beyond so many, one follows the ledgers of all tenants.
+_MOST_WATCHES = 32
 _LEAVE_S = 2.0
 
 
@@ -38,7 +43,8 @@ class Member:
 
     parts: this host's in all budgets. problems: what is wrong with budgets. problem: what is wrong
     with etcd; None if nothing is. errors: how often something went wrong. on_change: called with a
-    tenant when what it may do here has changed.
+    tenant when what it may do here has changed. handovers: the credit of guests that come and
+    leave.
     """
 
     def __init__(self, config: FleetConfig, folder: Path, sums_of: SumsOf) -> None:
@@ -48,14 +54,15 @@ class Member:
         self.errors = 0
         self.on_change: Callable[[str], None] = lambda _: None
         self.etcd: Etcd | None = None
+        self.handovers = Handovers(Keys(config.access.prefix), lambda: self.etcd)
         self._config = config
         self._memory = Memory(folder)
         self.parts = Parts(config.host, self._memory, sums_of)
         self._wake = asyncio.Event()
         self._due: set[BudgetId] = set()
-        self._list_due = True
-        self._listed_at = 0.0
+        self._unlisted: set[BudgetId] | None = None
         self._read_at: dict[BudgetId, float] = {}
+        self._listed_at = 0.0
 
     # What the daemon asks
 
@@ -120,6 +127,7 @@ class Member:
                     watches.follow(self._prefixes(store))
                     await self._round(store)
                 except IokeelError as error:
+                    self._unlisted = None
                     self._tell(error)
                     await asyncio.sleep(next(waits))
                     continue
@@ -135,11 +143,12 @@ class Member:
 
     async def _round(self, store: FleetStore) -> None:
         """Do what is due."""
-        now = time.monotonic()
-        if self._list_due or now >= self._listed_at + _LIST_S:
-            self._list_due = False
+        budgets, self._unlisted = self._unlisted, set()
+        is_due = time.monotonic() >= self._listed_at + _LIST_S
+        if is_due or budgets is None or len(budgets) > _MOST_NAMES:
             await self._list(store)
-            self._listed_at = now
+        elif budgets:
+            await self._list(store, budgets)
         self.parts.take_part()
         for budget, participant in [*self.parts.participants.items()]:
             now = time.monotonic()
@@ -163,20 +172,21 @@ class Member:
         view = participant.view
         gone = view is not None and view.raw[self._key(participant)] is None
         self._tell_of(budget, _gone(budget) if gone else None)
-        has_left = participant.entry is None and not participant.coordinates
-        if has_left and self.parts.has_left(budget):
+        if self.parts.may_leave(budget):
             await participant.leave()
-            if self.parts.has_left(budget):
-                del self.parts.participants[budget]
+            if self.parts.may_leave(budget):
+                self.parts.leave(budget)
 
     def _key(self, participant: Participant) -> str:
         assert self.parts.store is not None
         return self.parts.store.keys.budget(participant.budget)
 
-    async def _list(self, store: FleetStore) -> None:
-        """Read which tenants and storages are the fleet's."""
+    async def _list(self, store: FleetStore, some: Collection[BudgetId] | None = None) -> None:
+        """Read which tenants and storages are the fleet's: some that have changed, or all."""
+        if some is None:
+            self._listed_at = time.monotonic()
         changed: dict[BudgetId, Remembered | None] = {}
-        for budget_id, budget in (await store.budgets()).items():
+        for budget_id, budget in (await store.budgets(some)).items():
             known = self._memory.known.get(budget_id)
             if isinstance(budget, FleetRefused):
                 self._tell_of(budget_id, budget)
@@ -186,6 +196,7 @@ class Member:
                 changed[budget_id] = None
         if changed:
             await asyncio.to_thread(self._memory.keep, changed)
+        self.parts.appointed |= await store.offices(some)
         for budget_id in changed.keys() - self._memory.known.keys():
             if (participant := self.parts.participants.pop(budget_id, None)) is not None:
                 await participant.leave()
@@ -193,9 +204,11 @@ class Member:
 
     def _prefixes(self, store: FleetStore) -> set[str]:
         """Return what to watch: budgets, ledgers, and claims on the budgets coordinated here."""
-        keys = store.keys
-        prefixes = {keys.budgets, keys.stamps}
-        for participant in self.parts.participants.values():
+        keys, there = store.keys, self.parts.participants.values()
+        stamps = {keys.stamp(participant.budget) for participant in there}
+        prefixes = {keys.budgets}
+        prefixes |= stamps if len(stamps) <= _MOST_WATCHES else {keys.stamps}
+        for participant in there:
             if participant.coordinates:
                 prefixes.add(keys.claims(participant.budget))
         return prefixes
@@ -204,7 +217,11 @@ class Member:
         """Note that keys have changed below a prefix; None: any may have."""
         assert self.parts.store is not None
         if prefix == self.parts.store.keys.budgets:
-            self._list_due = True
+            if keys is None or self._unlisted is None:
+                self._unlisted = None
+            else:
+                found = {budget_in(key, prefix) for key in keys}
+                self._unlisted |= {budget for budget in found if budget is not None}
         for budget, participant in self.parts.participants.items():
             mine = {self._key(participant), self.parts.store.keys.stamp(participant.budget)}
             if keys is None or prefix == self.parts.store.keys.claims(participant.budget):

@@ -145,6 +145,18 @@ def ranges(keys: Sequence[str], prefixes: Sequence[str]) -> list[Json]:
     return [{"request_range": range_} for range_ in asked]
 
 
+def reading(keys: Sequence[str], prefixes: Sequence[str], unless: Sequence[Is]) -> Json:
+    """Return a transaction that reads both, or the prefixes only if there are demands and all met.
+
+    Without demands, etcd takes them for met.
+    """
+    return {
+        "compare": [_compare(demand) for demand in unless],
+        "success": ranges(() if unless else keys, prefixes),
+        "failure": ranges(keys, prefixes),
+    }
+
+
 def transaction(demands: Sequence[Is], changes: Sequence[Put | Delete]) -> Json:
     """Return a transaction that makes changes if all demands are met."""
     return {

@@ -17,6 +17,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Entry, Ledger, Word
 from iokeel.errors import FleetRefused, OutcomeUnknown
+from iokeel.fleet.appoint import appoint
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in, last_part
 from iokeel.fleet.messages import Delete, Is, Put
@@ -33,6 +34,8 @@ from iokeel.fleet.records import (
 )
 from iokeel.fleet.store import FleetStore
 
+# etcd takes 128 changes in a transaction by default. A budget is two, and drops an old one.
+MOST_AT_ONCE = 40
 # Changes that etcd keeps.
 _MOST_CHANGES = 1000
 
@@ -117,15 +120,23 @@ class Operator:
         return FleetView(self._store.etcd.member, tuple(hosts), budgets)
 
     async def set_budgets(self, wanted: Mapping[BudgetId, Budget | None]) -> list[str]:
-        """Set budgets, or remove them (None), all at once; return what has changed.
+        """Set budgets, or remove them (None), and return what has changed.
 
-        Raises ConnectionLost, or FleetRefused if somebody else changes them at the same time.
+        Up to MOST_AT_ONCE are set at once or not at all. Raises ConnectionLost, or FleetRefused if
+        somebody else changes them at the same time; the same call again then sets the rest.
         """
         await self._store.open()
+        changes: list[str] = []
+        for first in range(0, len(wanted), MOST_AT_ONCE):
+            some = list(wanted)[first : first + MOST_AT_ONCE]
+            changes += await self._set({budget: wanted[budget] for budget in some})
+        return changes
+
+    async def _set(self, wanted: Mapping[BudgetId, Budget | None]) -> list[str]:
         keys = self._store.keys
         names = {budget: keys.budget(budget) for budget in wanted}
         found = await self._store.etcd.read([*names.values()], [keys.history])
-        changes = []
+        changes, fresh = [], []
         demands: list[Is] = []
         puts: list[Put | Delete] = []
         for budget, new in wanted.items():
@@ -133,10 +144,13 @@ class Operator:
             old = None if raw is None else budget_of(names[budget], raw)
             if old != new:
                 changes.append(difference(budget, old, new))
+                if old is None:
+                    fresh.append(budget)
                 demands.append(Is(names[budget], raw))
                 puts.append(Put(names[budget], budget_value(new)))
         if not changes:
             return []
+        await appoint(self._store, fresh)
         past = sorted(key for key in found.values if key.startswith(keys.history))
         too_many = max(0, len(past) + len(changes) - _MOST_CHANGES)
         puts += [Delete(key) for key in past[:too_many]]

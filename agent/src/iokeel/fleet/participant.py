@@ -29,6 +29,9 @@ from iokeel.fleet.store import FleetStore, View
 READ_S = TERM_S / 5
 # How much a demand has to differ from the last one that was told.
 TELL_RATIO = 0.05
+# How often a host that doesn't coordinate reads the claims, to tell who doesn't report. Of more
+# than so many, it reads one a second on average.
+CLAIMS_S = 30.0
 # How long the host that should coordinate a budget may take before any other may.
 _LEADERLESS_S = 5.0
 
@@ -62,8 +65,8 @@ class Participant:
     keep: writes a ledger to the disk, so that a later process of the agent has it after any crash.
     part: as an earlier process left it: with the ledger that was kept, or with `before` if there is
     none. look: returns what the host asks for and is held to at that moment: limits that are
-    decided on later go by a ledger that was heard before. view: the last one; None until the first
-    step has succeeded.
+    decided on later go by a ledger that was heard before. clock: as now_ns. view: the last one;
+    None until the first step has succeeded.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Participant:
         keep: Callable[[Ledger], Awaitable[None]],
         part: Part,
         look: Callable[[], Holding],
+        clock: Callable[[], int] = now_ns,
     ) -> None:
         self.budget = budget
         self.part = part
@@ -80,6 +84,7 @@ class Participant:
         self._store = store
         self._keep = keep
         self._look = look
+        self._clock = clock
         self._tenure: Tenure | None = None
         self._told: tuple[int, HostClaim] | None = None
         self._told_ns = 0
@@ -88,7 +93,7 @@ class Participant:
     @property
     def allowance(self) -> int:
         """The most that this host's QEMUs together may be held to now."""
-        return allowance(self.part, self._store.me, now_ns())
+        return allowance(self.part, self._store.me, self._clock())
 
     @property
     def entry(self) -> Entry | None:
@@ -115,7 +120,7 @@ class Participant:
         Raises ConnectionLost, NewerSchema, FleetRefused, or what `keep` raises; another step may be
         taken at any time.
         """
-        view = await self._store.view(self.budget)
+        view = await self._read()
         if not await self._hear(view.ledger, view.asked_ns):
             await self._recover(view)
             return
@@ -129,10 +134,25 @@ class Participant:
             self._tenure = None
             await self._campaign(view)
 
+    async def _read(self) -> View:
+        """Read the budget, and the claims if they matter here."""
+        last = self.view
+        wanted = last is None or self._wants_claims(last, self._clock())
+        view = await self._store.view(self.budget, last, with_claims=wanted)
+        if not wanted and self._wants_claims(view, view.asked_ns):  # the leader has changed
+            view = await self._store.view(self.budget, view)
+        return view
+
+    def _wants_claims(self, view: View, now: int) -> bool:
+        """Return whether this host divides the budget or may soon, or its claims are old."""
+        old_s = max(CLAIMS_S, len(view.claims))
+        is_old = now >= view.claims_ns + old_s * NS_PER_S
+        return is_old or view.leader in (None, self._store.me.name)
+
     async def _hear(self, ledger: Ledger | None, asked_ns: int | None) -> bool:
         """Go by a ledger once it is on disk. Return False if it isn't what was there."""
         kept = self._look().kept
-        part, answer = heard(self.part, self._store.me, ledger, asked_ns, now_ns(), kept)
+        part, answer = heard(self.part, self._store.me, ledger, asked_ns, self._clock(), kept)
         if part.ledger is not None and part.ledger is not self.part.ledger:
             if self.part.ledger is None or part.ledger.stamp != self.part.ledger.stamp:
                 await self._keep(part.ledger)
@@ -176,7 +196,7 @@ class Participant:
 
     async def _coordinate(self, view: View) -> None:
         assert view.budget is not None
-        now = now_ns()
+        now = self._clock()
         tenure = in_office(self._tenure, view.ledger, fresh_epoch(), view.asked_ns, now)
         ledger, tenure = coordinate(view.ledger, view.claims, view.budget, tenure, now)
         if ledger is not view.ledger:
@@ -190,8 +210,8 @@ class Participant:
         if view.leader is not None or self._store.lease is None:
             self._leaderless_ns = None
             return
-        since_ns = self._leaderless_ns = self._leaderless_ns or now_ns()
-        is_late = now_ns() - since_ns > _LEADERLESS_S * NS_PER_S
+        since_ns = self._leaderless_ns = self._leaderless_ns or self._clock()
+        is_late = self._clock() - since_ns > _LEADERLESS_S * NS_PER_S
         if is_late or self._store.me.name == first_in_turn(self.budget, view.claims):
             await self._store.campaign(self.budget)
 

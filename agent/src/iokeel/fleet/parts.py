@@ -38,7 +38,7 @@ class Parts:
     """This host's parts in the fleet's budgets: tenants' limits, and shared storages' capacities.
 
     store: the fleet's data, once there is a connection to etcd. listed: whether the budgets have
-    been read since the start.
+    been read since the start. appointed: the budgets that this host was told to coordinate.
     """
 
     def __init__(self, host: str, memory: Memory, sums_of: SumsOf) -> None:
@@ -47,6 +47,7 @@ class Parts:
         self.store: FleetStore | None = None
         self.participants: dict[BudgetId, Participant] = {}
         self.listed = False
+        self.appointed: set[BudgetId] = set()
         self._sums_of = sums_of
         self._started = self._begun = 0.0
         self._here: frozenset[BudgetId] = frozenset()
@@ -123,7 +124,9 @@ class Parts:
             if budget in self.participants:
                 continue
             part = Part(known.ledger, before=0 if known.ledger else self.sums(budget).kept)
-            if budget not in self._here and entry_of(part, self.store.me) is None:
+            is_ours = budget in self._here or budget in self.appointed
+            is_nobodys = known.ledger is not None and not known.ledger.entries
+            if not is_ours and not is_nobodys and entry_of(part, self.store.me) is None:
                 continue
             self.participants[budget] = Participant(
                 self.store,
@@ -145,10 +148,20 @@ class Parts:
         known = self.memory.known[budget]._replace(ledger=ledger)
         await asyncio.to_thread(self.memory.keep, {budget: known})
 
-    def has_left(self, budget: BudgetId) -> bool:
-        """Return whether none of a budget's drives is here."""
-        sums = self.sums(budget)
-        return not sums.most and not sums.held
+    def may_leave(self, budget: BudgetId) -> bool:
+        """Return whether none of a budget's drives is here, and another host coordinates it.
+
+        The last host stays, so that the next guest finds a coordinator that needn't wait.
+        """
+        sums, participant = self.sums(budget), self.participants[budget]
+        leader = participant.view.leader if participant.view is not None else None
+        others = leader not in (None, self.me.name)
+        return participant.entry is None and others and not sums.most and not sums.held
+
+    def leave(self, budget: BudgetId) -> None:
+        """Take no more part in a budget."""
+        self.appointed.discard(budget)
+        del self.participants[budget]
 
     def shown(
         self, kind: Kind, problems: Mapping[BudgetId, IokeelError]

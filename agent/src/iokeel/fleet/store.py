@@ -7,8 +7,8 @@ coordinator gives up its tenure (iokeel.core.fleet.coordinate).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import Me
@@ -43,12 +43,14 @@ LEASE_S = 15
 class View:
     """A budget at one moment. asked_ns: before it was asked for, as `iokeel.fleet.etcd.now_ns`.
 
-    budget: None if no operator has set it. leader: its coordinator's name; None if it has none.
+    claims: as they were at claims_ns. budget: None if no operator has set it. leader: its
+    coordinator's name; None if it has none.
     unreadable: the errors of claims that can't be used, by host; those don't count. raw: the values
     that `FleetStore.replace` compares, by key.
     """
 
     asked_ns: int
+    claims_ns: int
     budget: Budget | None
     ledger: Ledger | None
     claims: Mapping[str, HostClaim]
@@ -162,21 +164,41 @@ class FleetStore:
         here = Is(self.keys.host(self.me.name), self._value)
         return await self.etcd.write([here, *demands], changes)
 
-    async def view(self, budget: BudgetId) -> View:
-        """Return a budget at one moment. Raises ConnectionLost, NewerSchema or FleetRefused."""
+    async def view(
+        self, budget: BudgetId, last: View | None = None, *, with_claims: bool = True
+    ) -> View:
+        """Return a budget at one moment. Raises ConnectionLost, NewerSchema or FleetRefused.
+
+        last: the last view of it; what hasn't changed since isn't sent again. with_claims: read
+        the claims too; else they stay as they were in the last view.
+        """
         keys, claims = self.keys, self.keys.claims(budget)
         names = [keys.budget(budget), keys.ledger(budget), keys.leader(budget), keys.stamp(budget)]
-        found = await self.etcd.read(names, [claims])
-        set_to, ledger, leader, _ = (found.values.get(name) for name in names)
-        there, unreadable = {}, {}
+        seen = [name for name in names if name != keys.ledger(budget)]  # the stamp speaks for it
+        same = [Is(name, last.raw[name]) for name in seen] if last is not None else []
+        found = await self.etcd.read(names, [claims] if with_claims else [], same)
+        there, unreadable, claims_ns = {}, {}, found.asked_ns
         for key, raw in found.values.items():
             if key.startswith(claims):
                 try:
                     there[last_part(key)] = claim_of(key, raw)
                 except FleetRefused as error:
                     unreadable[last_part(key)] = error
+        if last is not None and not with_claims:
+            there, unreadable = {**last.claims}, {**last.unreadable}
+            claims_ns = last.claims_ns
+        if last is not None and found.unless:
+            return replace(
+                last,
+                asked_ns=found.asked_ns,
+                claims_ns=claims_ns,
+                claims=there,
+                unreadable=unreadable,
+            )
+        set_to, ledger, leader, _ = (found.values.get(name) for name in names)
         return View(
             found.asked_ns,
+            claims_ns,
             budget_of(names[0], set_to) if set_to is not None else None,
             ledger_of(names[1], ledger) if ledger is not None else None,
             there,
@@ -206,12 +228,17 @@ class FleetStore:
             ],
         )
 
-    async def budgets(self) -> dict[BudgetId, Budget | FleetRefused | None]:
-        """Return all budgets: None for one that was removed on purpose.
+    async def budgets(
+        self, some: Collection[BudgetId] | None = None
+    ) -> dict[BudgetId, Budget | FleetRefused | None]:
+        """Return some budgets, or all: None for one that was removed on purpose.
 
         One that can't be used is the error.
         """
-        found = await self.etcd.read([], [self.keys.budgets])
+        if some is None:
+            found = await self.etcd.read([], [self.keys.budgets])
+        else:
+            found = await self.etcd.read([self.keys.budget(budget) for budget in some])
         budgets: dict[BudgetId, Budget | FleetRefused | None] = {}
         for key, raw in found.values.items():
             budget = budget_in(key, self.keys.budgets)
@@ -222,6 +249,18 @@ class FleetStore:
             except FleetRefused as error:
                 budgets[budget] = error
         return budgets
+
+    async def offices(self, some: Collection[BudgetId] | None = None) -> set[BudgetId]:
+        """Return those of some budgets, or of all, that this host has to coordinate."""
+        if some is None:
+            found = await self.etcd.read([], [self.keys.leaders])
+        else:
+            found = await self.etcd.read([self.keys.leader(budget) for budget in some])
+        mine = encoded(LeaderRecord(host=self.me.name))
+        held = {
+            budget_in(key, self.keys.leaders) for key, raw in found.values.items() if raw == mine
+        }
+        return {budget for budget in held if budget is not None}
 
     async def set_budget(self, budget: BudgetId, figures: Budget | None) -> None:
         """Set a budget; None removes it."""

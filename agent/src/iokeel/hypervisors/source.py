@@ -37,7 +37,8 @@ class VmInfo:
 
     drives: by target. policy: the last good one; None if it validly has none, UNKNOWN if no good
     one was read yet. policy_error: what is wrong with its policy now; None if nothing is. process:
-    its QEMU; None if that isn't on this host, or isn't found.
+    its QEMU; None if that isn't on this host, or isn't found. uuid: the same on each host that it
+    migrates to; None if unknown.
     """
 
     name: str
@@ -45,6 +46,7 @@ class VmInfo:
     policy: ToldPolicy | None = UNKNOWN
     policy_error: IokeelError | None = None
     process: Process | None = None
+    uuid: str | None = None
 
 
 class Reports:

@@ -38,11 +38,13 @@ class DomainXml:
     """A domain's XML, as far as the agent needs it.
 
     throttle_groups: the limits of its <throttlegroups>, by name; without those that make no sense.
+    uuid: None if it has none, as before it is defined.
     """
 
     name: str
     disks: tuple[Disk, ...]
     throttle_groups: Mapping[str, ThrottleLimits] = field(default_factory=dict)
+    uuid: str | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -62,6 +64,7 @@ def parse_domain(xml: str | bytes) -> DomainXml:
         name,
         tuple(_disks(root)),
         dict(_throttle_groups(root)),
+        (root.findtext("uuid") or "").strip() or None,
     )
 
 

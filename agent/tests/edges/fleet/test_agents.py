@@ -24,7 +24,7 @@ from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.store import FleetStore
 from testing import etcd as real
-from testing.agents import Agent, free_port, start_qemu
+from testing.agents import Agent, free_port, iokeel, start_qemu
 from testing.fleet_monitor import Monitor, settled, sockets
 from testing.iotune import TOLERANCE
 from testing.processes import end
@@ -34,6 +34,7 @@ ACME = BudgetId(Kind.TENANT, "acme")
 BUDGET = 4000
 PATIENCE_S = 90.0
 DRIVES = 2
+COORDINATED = "iokeel_fleet_coordinated_tenants"
 # By then an agent has found its guests, and keeps nothing only because it has just started.
 SETTLED_SAMPLES = 150
 
@@ -150,6 +151,22 @@ def test_hosts_go_to_their_floors_without_etcd_and_a_hanging_agent_stays_charged
         there["b"].agent.send(signal.SIGCONT)
         there["a"].limit(BUDGET, 250)
         eventually(settled(monitor, a=500, b=BUDGET - 500), PATIENCE_S)
+
+
+def test_a_tenants_first_guest_finds_a_coordinator_that_is_there_already(tmp_path: Path) -> None:
+    with real.running(real.Etcd(tmp_path / "etcd")) as etcd:
+        set_budget(etcd.urls, None)
+        with hosts(tmp_path, etcd.urls, "a", budget=2 * BUDGET) as (first, _):
+            a = first["a"].agent
+            a.config.write_text(a.config.read_text().replace("'acme'", "'umbra'"))
+            a.send(signal.SIGHUP)
+            done = iokeel("fleet", "tenant", "set", "acme", "--limit", "4000", "--config", a.config)
+            assert done.status == 0
+            eventually(lambda: a.metrics()[COORDINATED] == 1, PATIENCE_S)
+            with hosts(tmp_path, etcd.urls, "b") as (second, monitor):
+                eventually(settled(monitor, b=BUDGET), PATIENCE_S)
+                assert a.metrics()[COORDINATED] == 1
+                assert second["b"].agent.metrics()[COORDINATED] == 0
 
 
 def test_a_second_host_of_a_name_is_refused_and_gets_next_to_nothing(

@@ -82,6 +82,29 @@ def test_a_tenant_is_set_shown_and_removed(fleet: Callable[..., Done]) -> None:
     assert said[1:] == ["tenant acme: removed"]
 
 
+def test_a_new_tenant_has_a_coordinator_before_any_guest(
+    fleet: Callable[..., Done], one_etcd: real.Etcd, prefix: str
+) -> None:
+    told: list[bool] = []
+
+    async def be_there(store: FleetStore) -> None:
+        await store.sign_in()
+        words = ("tenant", "set", "acme", "--limit", "1000")
+        done = asyncio.create_task(asyncio.to_thread(fleet, *words))
+        while not done.done():
+            assert await store.stay()
+            await asyncio.sleep(0.5)
+        assert done.result().status == 0
+        told.append((await store.view(ACME)).leader == "dead")
+        told.append(await store.offices() == {ACME})
+        await store.leave()  # it is the host's own office: it ends with the host's lease
+        told.append((await store.view(ACME)).leader is None)
+
+    assert fleet("tenant", "set", "umbra", "--limit", "1000").status == 0  # nobody is there
+    in_store(one_etcd, prefix, be_there)
+    assert told == [True, True, True]
+
+
 def test_a_storage_is_set_shown_and_removed(fleet: Callable[..., Done]) -> None:
     disk = "nbd:10.0.0.1:10809"
     words = ("storage", "set", disk, "--capacity", "60000", "--latency-target-ms", "4")
@@ -149,6 +172,15 @@ def test_a_file_is_imported_once(fleet: Callable[..., Done], tmp_path: Path) -> 
     done = fleet("import", file, "--remove-others")
     assert done.out.splitlines() == ["tenant acme: limit 1000 -> 1500", "tenant umbra: removed"]
     assert [row["tenant"] for row in json.loads(fleet("tenants", "--json").out)] == ["acme"]
+
+
+def test_a_file_may_have_more_tenants_than_etcd_takes_at_once(
+    fleet: Callable[..., Done], tmp_path: Path
+) -> None:
+    file = tmp_path / "tenants.toml"
+    file.write_text("".join(f"[tenants.t{n}]\nlimit = 1000\n" for n in range(130)))
+    assert len(fleet("import", file).out.splitlines()) == 130
+    assert fleet("import", file).out == "nothing to change\n"
 
 
 @pytest.mark.parametrize(

@@ -117,3 +117,43 @@ async def test_values_of_other_programs_and_newer_agents_are_told_apart(
         view = await a.view(DISK)
         assert view.claims == {}
         assert isinstance(view.unreadable["b"], NewerSchema)
+
+
+async def test_what_has_not_changed_is_not_sent_again(store_of: OpenStore) -> None:
+    async with store_of("a") as a, store_of("b") as b:
+        await a.sign_in()
+        await a.set_budget(ACME, Budget(1000))
+        await a.campaign(ACME)
+        assert await a.replace(ACME, await a.view(ACME), first_ledger(1000, "e"), as_leader=True)
+        first = await b.view(ACME)
+        await a.claim({ACME: CLAIM})
+
+        same = await b.view(ACME, first, with_claims=False)
+        assert same.ledger is first.ledger
+        assert (same.claims, same.claims_ns) == ({}, first.claims_ns)
+        assert same.asked_ns > first.asked_ns
+        with_claims = await b.view(ACME, first)
+        assert with_claims.ledger is first.ledger
+        assert (with_claims.claims, with_claims.claims_ns) == ({"a": CLAIM}, with_claims.asked_ns)
+
+        ledger = successor(first_ledger(1000, "e"), "e")
+        assert await a.replace(ACME, first, ledger, as_leader=True)
+        changed = await b.view(ACME, with_claims, with_claims=False)
+        assert (changed.ledger, changed.claims) == (ledger, {"a": CLAIM})
+        await a.resign(ACME)
+        assert (await b.view(ACME, changed, with_claims=False)).leader is None
+        await a.set_budget(ACME, Budget(2000))
+        assert (await b.view(ACME, changed, with_claims=False)).budget == Budget(2000)
+
+
+async def test_some_budgets_are_read_or_all(store_of: OpenStore) -> None:
+    umbra, nobody = (BudgetId(Kind.TENANT, name) for name in ("umbra", "nobody"))
+    async with store_of("a") as a:
+        for budget in (ACME, umbra):
+            await a.set_budget(budget, Budget(1000))
+        assert await a.budgets([ACME, nobody]) == {ACME: Budget(1000)}
+        assert (await a.budgets()).keys() == {ACME, umbra}
+        await a.sign_in()
+        assert await a.campaign(ACME)
+        assert await a.offices() == await a.offices([ACME]) == {ACME}
+        assert await a.offices([umbra]) == set()

@@ -13,7 +13,8 @@ lost its data.
 
 A host that comes back to the fleet after LAPSE_S doesn't use more than it has for a term. What it
 finds may be older than what it doesn't know of, if etcd was restored. By then the agents that know
-better have said so.
+better have said so. A host that found no entry of its own then needn't wait: the one that it gets
+later answers its claim, and nobody else is given any of that before it has said that it holds less.
 
 All times are in ns, of the host's own clock that also counts while it is suspended.
 """
@@ -54,15 +55,15 @@ class Part(NamedTuple):
     in force. heard_ns: when it had the first answer with that ledger; end_ns: until when its amount
     is its own; since_ns: since when it has read the ledger without a long pause. All are None after
     a start of the agent, until it has read the ledger. kept: what its QEMUs were held to at
-    since_ns. before: what they were held to when it first made a claim; 0 once it has been in a
-    ledger.
+    since_ns; None if it had no entry then. before: what they were held to when it first made a
+    claim; 0 once it has been in a ledger.
     """
 
     ledger: Ledger | None = None
     heard_ns: int | None = None
     end_ns: int | None = None
     since_ns: int | None = None
-    kept: int = 0
+    kept: int | None = 0
     before: int = 0
 
 
@@ -87,19 +88,19 @@ def heard(
     if known is not None and (ledger is None or not ledger.descends_from(known.stamp)):
         older = asked_ns is None or (part.heard_ns is not None and asked_ns < part.heard_ns)
         return part, Answer.LATE if older else Answer.LOST
-    if ledger is None:
-        return part, Answer.GOOD
-    is_new = known is None or ledger.stamp != known.stamp
-    part = part._replace(
-        ledger=ledger,
-        heard_ns=now_ns if is_new or part.heard_ns is None else part.heard_ns,
-        before=0 if me.name in ledger.entries else part.before,
-    )
+    if ledger is not None:
+        is_new = known is None or ledger.stamp != known.stamp
+        part = part._replace(
+            ledger=ledger,
+            heard_ns=now_ns if is_new or part.heard_ns is None else part.heard_ns,
+            before=0 if me.name in ledger.entries else part.before,
+        )
     if asked_ns is None:
         return part, Answer.GOOD
     end_ns = asked_ns + TERM_S * NS_PER_S
     if part.end_ns is None or now_ns > part.end_ns - (TERM_S - LAPSE_S) * NS_PER_S:
-        return part._replace(end_ns=end_ns, since_ns=now_ns, kept=held), Answer.GOOD
+        kept = None if entry_of(part, me) is None else held
+        return part._replace(end_ns=end_ns, since_ns=now_ns, kept=kept), Answer.GOOD
     return part._replace(end_ns=max(part.end_ns, end_ns)), Answer.GOOD
 
 
@@ -119,7 +120,8 @@ def allowance(part: Part, me: Me, now_ns: int) -> int:
         return part.before
     if part.end_ns is None or now_ns >= part.end_ns - GUARD_S * NS_PER_S:
         return entry.floor
-    if part.since_ns is None or now_ns < part.since_ns + WAIT_NS:
+    waits = part.since_ns is None or now_ns < part.since_ns + WAIT_NS
+    if waits and part.kept is not None:
         return max(entry.floor, min(entry.amount, part.kept))
     return entry.amount
 

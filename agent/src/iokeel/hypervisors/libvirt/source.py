@@ -285,7 +285,7 @@ class LibvirtSource(Reports):
                 self._fallbacks.pop(drive, None)
             if drive in self._limits:
                 self._limits[drive] = _UNREAD
-        info = VmInfo(name, drives, policy, policy_error, process)
+        info = VmInfo(name, drives, policy, policy_error, process, xml.uuid)
         self._domains[name] = Domain(xml, info, number, abilities)
         if self._running is not None:
             self._running.add(name)

@@ -1,0 +1,100 @@
+"""A guest's credit in a real etcd: it is taken once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from iokeel.core.counters import Counters, DriveId
+from iokeel.core.fleet.handover import GuestCredit
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.state import Credit, DriveState, Measured
+from iokeel.errors import FleetRefused, NewerSchema
+from iokeel.fleet import handover
+from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.handover import Handovers
+from iokeel.fleet.keys import Keys
+from iokeel.fleet.messages import Put
+from iokeel.hypervisors.source import VmInfo
+from testing import etcd as real
+from testing.waiting import until
+
+UUID = "6d7b1f0a-3c2e-4b57-9f60-b0d1a5a3e2c1"
+CREDIT = GuestCredit({"vda": 12.5, "vdb": 0.0}, 3.0)
+DRIVE = DriveId("db1", "vda")
+
+
+def key(etcd: Etcd) -> str:
+    return Keys(etcd.access.prefix).credit(UUID)
+
+
+async def test_credit_is_taken_once_whoever_asks(etcd: Etcd) -> None:
+    assert await handover.take(etcd, key(etcd)) is None
+    await handover.leave(etcd, key(etcd), CREDIT)
+    found = await asyncio.gather(*(handover.take(etcd, key(etcd)) for _ in range(10)))
+    assert [credit for credit in found if credit is not None] == [CREDIT]
+
+
+async def test_later_credit_replaces_what_nobody_has_taken(etcd: Etcd) -> None:
+    await handover.leave(etcd, key(etcd), CREDIT)
+    await handover.leave(etcd, key(etcd), GuestCredit({"vda": 1.0}))
+    assert await handover.take(etcd, key(etcd)) == GuestCredit({"vda": 1.0})
+    assert await handover.take(etcd, key(etcd)) is None
+
+
+async def test_credit_that_nobody_takes_goes_in_the_end(etcd: Etcd, one_etcd: real.Etcd) -> None:
+    await handover.leave(etcd, key(etcd), CREDIT)
+    (found,) = json.loads(one_etcd.ctl("get", key(etcd)))["kvs"]
+    told = json.loads(one_etcd.ctl("lease", "timetolive", f"{found['lease']:x}"))
+    assert 0 < told["ttl"] <= handover.KEPT_S == told["granted-ttl"]
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (b'{"v":1,"drives":{"vda":-1}}', FleetRefused),
+        (b'{"v":1,"drives":{"vda":1e99}}', FleetRefused),
+        (b'{"v":2,"credits":[]}', NewerSchema),
+        (b"\xff", FleetRefused),
+    ],
+)
+async def test_what_iokeel_has_not_written_is_no_credit(
+    etcd: Etcd, value: bytes, error: type[Exception]
+) -> None:
+    await etcd.write([], [Put(key(etcd), value)])
+    with pytest.raises(error):
+        await handover.take(etcd, key(etcd))
+
+
+def state(seconds: float) -> dict[DriveId, DriveState]:
+    """Return the drives of a host with one guest."""
+    last = Counters(time.monotonic_ns(), 0, 0, 0, 0, None, None)
+    policy = DrivePolicy(limit=100, burst=200)
+    return {DRIVE: DriveState(policy=policy, measured=Measured(last), credit=Credit(seconds))}
+
+
+async def test_a_guest_that_moves_takes_its_credit_along(etcd: Etcd) -> None:
+    keys, came = Keys(etcd.access.prefix), {}
+    one, other = (Handovers(keys, lambda: etcd) for _ in range(2))
+    other.on_credit = lambda domain, credit: came.update({domain: credit})
+    vms = {"db1": VmInfo("db1", {}, uuid=UUID)}
+    before = state(30)
+    one.looked({}, before, vms, 0)
+    other.looked({}, {}, {}, 0)
+    other.looked(state(0), state(0), vms, 0)  # a look at it alone came before
+    one.looked(before, {}, {}, time.monotonic_ns())
+    await until(lambda: "db1" in came)
+    assert 27 <= came["db1"].drives["vda"] <= 28
+
+
+async def test_a_drive_that_is_unplugged_leaves_nothing(etcd: Etcd) -> None:
+    one = Handovers(Keys(etcd.access.prefix), lambda: etcd)
+    vms = {"db1": VmInfo("db1", {}, uuid=UUID)}
+    before = state(30)
+    one.looked({}, before, vms, 0)
+    one.looked(before, {}, vms, time.monotonic_ns())
+    await asyncio.sleep(0.5)
+    assert await handover.take(etcd, key(etcd)) is None

@@ -1,0 +1,210 @@
+"""A guest that migrates between two hosts of a fleet, under load: its limits and its credit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from benchmarks.demo.fio_log import Completions
+from testing import etcd as real
+from testing.agents import HostAgent, free_port
+from testing.iotune import highest_rate
+from testing.lab.domain import DiskSpec, domain_xml, make_disk
+from testing.lab.guest import image
+from testing.lab.host import PROJECT, Host
+from testing.lab.vm import Vm
+from testing.qmp_client import QmpClient
+from testing.waiting import eventually
+from tests.system.rig import policy
+
+pytestmark = pytest.mark.timeout(900)
+LIMIT, BURST = 60, 150  # a busy machine that emulates the guest can still do this
+SAVED_S = 30  # all that it can save
+LEAST_S = 5  # more than the guest can have saved on the way
+BOOT_S, RUN_S = 300, 60
+FIO = (
+    "fio --name=a --filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8 --rw=randread"
+    " --bs=4k --norandommap --time_based --runtime=%d --output=/dev/null --write_iops_log=/tmp/a"
+    " --log_unix_epoch=1"
+)
+_LIMITS = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}
+
+
+@dataclass
+class Place:
+    """A host of the fleet, with its agent."""
+
+    host: Host
+    agent: HostAgent
+
+    @property
+    def monitor(self) -> Path:
+        return self.host.dir / "db1.watch"
+
+
+@dataclass
+class Watch:
+    """Samples a guest's QEMU over a monitor of its own. A context manager.
+
+    rates: the highest normalized rate that its drive is held to, each time that the guest ran.
+    """
+
+    socket: Path
+    rates: list[float] = field(default_factory=list)
+    _end: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self.socket.exists():
+            if self._end.wait(0.01):
+                return
+        qmp = QmpClient(self.socket)
+        try:
+            while not self._end.wait(0.02):
+                if qmp.ask("query-status")["running"]:
+                    (block,) = [b for b in qmp.ask("query-block") if "inserted" in b]
+                    found = block["inserted"]
+                    limits = {name: int(found.get(key, 0)) for key, name in _LIMITS.items()}
+                    self.rates.append(highest_rate(limits))
+        except (OSError, ValueError):  # the QEMU has ended: the guest runs elsewhere
+            pass
+        finally:
+            qmp.close()
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.Etcd]:
+    with real.running(real.Etcd(tmp_path_factory.mktemp("etcd"))) as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def places(etcd: real.Etcd) -> Iterator[list[Place]]:
+    """Two hosts, each with an agent in the fleet."""
+    hooks = PROJECT / "libvirt-hooks"
+    with Host.bookworm(hooks=hooks) as a, Host.bookworm(hooks=hooks) as b:
+        for host in (a, b):
+            host.start_libvirtd()
+        tables = [f"[fleet]\netcd = {list(etcd.urls)}\nhost = '{name}'\n" for name in "ab"]
+        with HostAgent(a, tables[0]) as one, HostAgent(b, tables[1]) as other:
+            yield [Place(a, one), Place(b, other)]
+
+
+@pytest.fixture
+def guest(places: list[Place]) -> Iterator[Vm]:
+    """A guest of the first host with some credit."""
+    first = places[0]
+    drives = [DiskSpec("vda", make_disk(first.host.dir / "disk.raw", 64))]
+    wanted = policy(f'target="vda" limit="{LIMIT}" burst="{BURST}" burst-seconds="{SAVED_S}"')
+    vm, folder = Vm(first.host, "db1"), first.host.dir
+    xml = domain_xml(
+        "db1", drives, image=image(), folder=folder, policy=wanted, monitor=first.monitor
+    )
+    vm.define(xml)
+    vm.start(BOOT_S)
+    eventually(lambda: credit(first) >= SAVED_S, 90)
+    yield vm
+    for place in places:
+        vm = Vm(place.host, "db1")
+        if "db1" in place.host.virsh("list", "--name"):
+            vm.destroy()
+
+
+def credit(place: Place) -> float:
+    return float(place.agent.drive("db1")["credit_s"])
+
+
+def spent_s(rate: float) -> float:
+    """Return the credit that a second at this rate takes: the part of a whole burst."""
+    return max(0.0, rate - 1.05 * LIMIT) / (BURST - LIMIT)
+
+
+def least_left_s(credit_s: float, rates: Sequence[float]) -> float:
+    """Return the least credit that was left in any second, by the rule and the guest's own log."""
+    least = credit_s
+    for rate in rates:
+        saved_s = 1.0 if rate < 0.95 * LIMIT else 0.0
+        credit_s = min(credit_s + saved_s, SAVED_S) - spent_s(rate)
+        least = min(least, credit_s)
+    return least
+
+
+def migrate(source: Place, target: Place) -> None:
+    """Migrate the guest; its console, its agent and its monitor get sockets of the new host."""
+    xml = source.host.virsh("dumpxml", "db1", "--migratable")
+    new = source.host.dir / "new.xml"
+    new.write_text(xml.replace(f"{source.host.dir}/db1.", f"{target.host.dir}/db1."))
+    source.host.virsh(
+        *("migrate", "--live", "--unsafe", "db1", target.host.uri, "--persistent"),
+        *("--undefinesource", "--migrateuri", f"tcp://127.0.0.1:{free_port()}"),
+        *("--xml", str(new)),
+    )
+
+
+def test_limits_and_credit_go_along(guest: Vm, places: list[Place], etcd: real.Etcd) -> None:
+    source, target = places
+    had = credit(source)
+    running = guest.start_program(FIO % RUN_S)
+    eventually(lambda: credit(source) < had - 5, 120)
+    guest.agent.close()
+
+    with Watch(target.monitor) as watch:
+        left = credit(source)
+        migrate(source, target)
+        eventually(lambda: target.agent.says("its burst credit has come after it"), 60)
+        eventually(lambda: credit(target) > LEAST_S, 20)
+        came = credit(target)
+        moved = Vm(target.host, "db1")
+        assert moved.wait(running, 2 * RUN_S).status == 0
+
+    print(f"credit: {had:.1f} s, {left:.1f} s as it left, {came:.1f} s as it came")
+    assert len(watch.rates) > 100
+    assert max(watch.rates) < inf, "at no moment without limits"
+    log = moved.read("/tmp/a_iops.1.log")
+    rates = Completions.parse(log).seconds(0, RUN_S)
+    print([round(rate) for rate in rates])
+    assert max(rates) <= 1.25 * BURST
+    used_s = sum(spent_s(rate) for rate in rates)
+    print(f"credit used: {used_s:.1f} s, least left: {least_left_s(had, rates):.1f} s")
+    assert used_s > had - left + 3, "the credit that came was of use"
+    assert least_left_s(had, rates) > -2, "no second of credit was used twice"
+    assert "credit/" not in etcd.ctl("get", "/iokeel/", "--prefix", "--keys-only")
+
+
+def test_a_migration_that_fails_leaves_the_credit(
+    guest: Vm, places: list[Place], etcd: real.Etcd
+) -> None:
+    source, target = places
+    had = credit(source)
+    source.host.virsh("migrate-setspeed", "db1", "1")
+    abort = threading.Timer(2.0, lambda: source.host.virsh("domjobabort", "db1"))
+    abort.start()
+    with pytest.raises(RuntimeError, match=r"abort|cancel"):
+        migrate(source, target)
+    abort.join()
+    assert guest.running()
+    time.sleep(3)
+    assert had <= credit(source) <= SAVED_S
+    assert "credit/" not in etcd.ctl("get", "/iokeel/", "--prefix", "--keys-only")
+    assert not target.agent.says("credit")
