@@ -3,6 +3,9 @@ PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; s
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
+# So that a module is compiled once, and not by each process: `make test` starts a thousand.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos fleet test fuzz test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 

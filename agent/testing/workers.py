@@ -1,8 +1,9 @@
 """A pytest plugin: how several workers (--numprocesses) share the tests, and the machine.
 
 A test marked `alone` measures a time or a rate. Such tests run last, and one at a time; what their
-fixtures start may start beside another's. Tests that only compute take no time that another process
-wants.
+fixtures start may start beside another's. If some of a test's own steps needn't be alone, it asks
+for the fixture `alone`, and enters it for those that must be. Tests that only compute take no time
+that another process wants.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,15 @@ from xdist.scheduler import LoadScopeScheduling
 
 from testing.turns import Turn
 
+Alone = Callable[[], AbstractContextManager[None]]
+"""The type of the fixture `alone`."""
+
 # Two folders of the checkout, because every worker can lock them.
 _QUEUE = Path(__file__).parent
 _MACHINE = _QUEUE.parent
 _WITH_HOSTS = ("tests/system/", "tests/lab/")
 # A module's tests share what it starts, but no guest.
-_BY_MODULE = ("tests/monitoring/",)
+_BY_MODULE = ("tests/monitoring/", "tests/deploy/")
 _COMPUTE = ("tests/unit/", "tests/fuzz/")
 _TURN = pytest.StashKey[Turn]()
 # The others may have to make their hosts' images first.
@@ -51,17 +55,23 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if item.nodeid.startswith(_COMPUTE):
         with _idle_time():
             return (yield)
-    with Turn(_QUEUE, _MACHINE) as item.stash[_TURN]:
+    with Turn(_QUEUE, _MACHINE) as item.config.stash[_TURN]:
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Run a test itself alone, if it is marked so."""
-    if not _wants_to_be_alone(item):
+    if not _wants_to_be_alone(item) or "alone" in getattr(item, "fixturenames", ()):
         return (yield)
-    with item.stash[_TURN].alone():
+    with item.config.stash[_TURN].alone():
         return (yield)
+
+
+@pytest.fixture(scope="session")
+def alone(pytestconfig: pytest.Config) -> Alone:
+    """A context in which no other test runs, for tests that are marked `alone`."""
+    return lambda: pytestconfig.stash[_TURN].alone()
 
 
 @contextmanager

@@ -22,6 +22,8 @@ import io
 import platform
 import shutil
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -89,8 +91,9 @@ def lacking() -> str | None:
     return None if PYTHON.exists() else "apt-get install python3"
 
 
-def run(kernel: Path | None = None) -> Told:
-    """Boot the guest, and return its results.
+@contextmanager
+def booted(kernel: Path | None = None) -> Iterator[Vm]:
+    """Boot the guest, ready to `measure`.
 
     kernel: another than Debian's, with all built in, such as one that has io.latency.
     """
@@ -111,11 +114,16 @@ def run(kernel: Path | None = None) -> Told:
             vm.write("/root/packed.tar", packed.getvalue())
             vm.exec("cd /root && tar -xf packed.tar")
             vm.exec("modprobe bfq", check=kernel is None)
-            ran = vm.exec("cd /root && python3 main.py 2>log || { cat log >&2; false; }", 300)
-            told = msgspec.json.decode(ran.stdout, type=dict[str, object])
-            told["kernel"] = vm.exec("uname -r").stdout.decode().strip()
-            told["log"] = vm.read("/root/log").decode()
-            return msgspec.convert(told, Told)
+            yield vm
+
+
+def measure(vm: Vm) -> Told:
+    """Return the results of a booted guest. It can be asked once."""
+    ran = vm.exec("cd /root && python3 main.py 2>log || { cat log >&2; false; }", 300)
+    told = msgspec.json.decode(ran.stdout, type=dict[str, object])
+    told["kernel"] = vm.exec("uname -r").stdout.decode().strip()
+    told["log"] = vm.read("/root/log").decode()
+    return msgspec.convert(told, Told)
 
 
 def _source(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -129,7 +137,10 @@ def main() -> None:
     parser.add_argument("--io-latency", action="store_true", help="in a kernel with io.latency")
     options = parser.parse_args()
     kernel = with_io_latency() if options.io_latency else None
-    runs = [run(kernel) for _ in range(options.repeats)]
+    runs = []
+    for _ in range(options.repeats):
+        with booted(kernel) as vm:
+            runs.append(measure(vm))
     figures = Figures.of(runs)
     rows = {**figures.held, "within the share": figures.within}
     rows["without a bound"] = figures.without_bound

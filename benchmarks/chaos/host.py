@@ -187,14 +187,20 @@ class ChaosHost:
         self.journal.limits[guest.name, "vda"].append((time.time(), limit))
         self.set_policy(guest, guest.policy(limit))
 
+    def begin(self, seed: int) -> None:
+        """Start every guest's load, and forget what its monitor has seen before."""
+        for number, guest in enumerate(self.guests):
+            guest.monitor.looks.clear()
+            guest.start_load(Random(f"{seed} {number}"))
+
     def insist(self, *words: str | Path) -> None:
         """Run a virsh command until libvirtd has done it."""
         eventually(lambda: (self.host.virsh(*words), True)[1])
 
 
 @contextmanager
-def chaos_host(*, exact: bool, broken: bool, seed: int, guests: int = 2) -> Iterator[ChaosHost]:
-    """Start everything, and yield it once the agent holds every drive."""
+def chaos_host(*, exact: bool, broken: bool = False, guests: int = 2) -> Iterator[ChaosHost]:
+    """Start everything but the load, and yield it once the agent holds every drive."""
     with ExitStack() as stack:
         host = stack.enter_context(Host.bookworm())
         folder = stack.enter_context(folder_in_memory("chaos"))
@@ -212,9 +218,6 @@ def chaos_host(*, exact: bool, broken: bool, seed: int, guests: int = 2) -> Iter
                 stack.enter_context(guest.monitor)
                 # By QEMU's word: the agent reports limits as soon as it has decided on them.
                 eventually(guest.monitor.sees_limits)
-                guest.monitor.looks.clear()
-            for number, guest in enumerate(booted):
-                guest.start_load(Random(f"{seed} {number}"))
             yield chaos
 
 

@@ -84,21 +84,25 @@ class Result:
 
 def run(options: Options, say: Callable[[str], None] = print) -> Result:
     """Make the run that `options` describe."""
-    faults = plan(options.seed, options.seconds, _GUESTS)
     exact = options.mode == "exact"
-    with chaos_host(exact=exact, broken=options.broken, seed=options.seed) as chaos:
+    with chaos_host(exact=exact, broken=options.broken, guests=_GUESTS) as chaos:
         say("libvirtd, the agent and guests run")
-        zero_s = time.time()
-        carry_out(chaos, faults, say)
-        at_the_end = [*_end(chaos, zero_s)]
-        say("faults are over; fio's logs are read")
-        done = {guest.name: guest.end_load() for guest in chaos.guests}
-        log = chaos.agent.log()
+        return make_faults(chaos, options, say)
+
+
+def make_faults(chaos: ChaosHost, options: Options, say: Callable[[str], None] = print) -> Result:
+    """Start the load on a host, make the faults that `options` describe, and judge."""
+    faults = plan(options.seed, options.seconds, len(chaos.guests))
+    chaos.begin(options.seed)
+    zero_s = time.time()
+    carry_out(chaos, faults, say)
+    breaches = [*_end(chaos, zero_s)]
+    say("faults are over; fio's logs are read")
+    done = {guest.name: guest.end_load() for guest in chaos.guests}
     bounds = BOUNDS[options.mode]
     drives: dict[str, Judged] = {}
-    breaches = at_the_end
     for guest in chaos.guests:
-        looks = guest.monitor.looks
+        looks = tuple(guest.monitor.looks)
         for drive in ((guest.name, "vda"), (guest.name, "vdb")):
             judged = judge_limits(looks, drive, chaos.journal, bounds, zero_s)
             if drive[1] == "vda":
@@ -113,7 +117,7 @@ def run(options: Options, say: Callable[[str], None] = print) -> Result:
         Counter(fault.kind for fault in faults), drives, joined(breaches),
     )  # fmt: skip
     if result.all_breaches:
-        say(f"The agent's log:\n{log}")
+        say(f"The agent's log:\n{chaos.agent.log()}")
     return result
 
 

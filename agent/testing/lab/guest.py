@@ -13,8 +13,10 @@ from pathlib import Path
 
 from testing.lab import apt
 from testing.lab.cache import cached
+from testing.lab.stubs import libraries, stubs
 
 SOURCES = Path(__file__).parent / "initramfs"
+STUBS = Path(__file__).parent / "stubs.py"
 AGENT_PORT = "iokeel.lab"
 """Name of the guest agent's virtio-serial port. Not org.qemu.guest_agent.0: libvirtd would hold
 that socket itself, but the lab has to reach its guests while libvirtd is down."""
@@ -22,6 +24,7 @@ that socket itself, but the lab has to reach its guests while libvirtd is down."
 MODULES = ("virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "virtio_console",
            "button", "evdev")  # fmt: skip
 FIO = Path("/usr/bin/fio")
+_FIO_CALLS = ("libaio", "libc", "libm", "libnuma", "libz")
 BUSYBOX = Path("/bin/busybox")
 PYTHON = Path("/usr/bin/python3")
 
@@ -45,7 +48,7 @@ def image(programs: tuple[Path, ...] = (), modules: tuple[str, ...] = ()) -> Ima
     (kernel,) = apt.candidates(newest.depends.split()[0])  # linux-image-6.1.0-56-cloud-amd64
     made_from: list[str | bytes] = [
         kernel.sha256, agent.sha256, *apt.installed_versions("fio", "busybox-static"),
-        Path(__file__).read_bytes(), *(p.read_bytes() for p in sorted(SOURCES.iterdir())),
+        *(p.read_bytes() for p in (Path(__file__), STUBS, *sorted(SOURCES.iterdir()))),
         *map(_made, programs), *modules,
     ]  # fmt: skip
 
@@ -88,7 +91,13 @@ def _fill(root: Path, unpacked: Path, programs: tuple[Path, ...], modules: tuple
     for program in programs:
         shutil.copy2(program, root / "usr/bin")
     python = _standard_library(root) if PYTHON in programs else []
-    for library in _libraries(FIO, root / "usr/sbin/qemu-ga", *programs, *python):
+    unused = root / "usr/lib"  # where the loader looks last
+    unused.mkdir(exist_ok=True)
+    stubs(FIO, _FIO_CALLS, unused)
+    needed = libraries(FIO, first=unused)
+    for library in needed | libraries(root / "usr/sbin/qemu-ga", *programs, *python):
+        if library.parent == unused:
+            continue
         to = root / library.relative_to("/")
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(library, to)
@@ -102,15 +111,6 @@ def _standard_library(root: Path) -> list[Path]:
     unused = shutil.ignore_patterns("test", "dist-packages", "idlelib", "tkinter", "config-*")
     shutil.copytree(folder, root / folder.relative_to("/"), ignore=unused)
     return [*(folder / "lib-dynload").glob("*.so")]
-
-
-def _libraries(*programs: Path) -> set[Path]:
-    # ldd says "name => /path (address)", for the loader "/path (address)".
-    lines = _output("ldd", *map(str, programs)).splitlines()
-    if missing := [line.split()[0] for line in lines if "not found" in line]:
-        raise RuntimeError(f"shared libraries not on this machine: {', '.join(missing)}")
-    words = (word for line in lines if line.startswith("\t") for word in line.split())
-    return {Path(word) for word in words if word.startswith("/")}
 
 
 def _copy_modules(root: Path, unpacked: Path, more: tuple[str, ...]) -> None:

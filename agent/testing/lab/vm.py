@@ -26,15 +26,22 @@ class Vm(Programs):
         super().__init__(GuestAgent(host.dir / f"{name}.agent"))
 
     @classmethod
-    def boot(cls, host: Host, name: str, drives: Sequence[DiskSpec], **options: Any) -> "Vm":
-        """Define a domain, start it, and wait until its agent answers.
+    def boot(
+        cls,
+        host: Host,
+        name: str,
+        drives: Sequence[DiskSpec],
+        *,
+        ready: bool = True,
+        **options: Any,
+    ) -> "Vm":
+        """Define a domain, start it, and wait until its agent answers, unless `ready` is False.
 
         options: those of domain_xml.
         """
-        xml = domain_xml(name, drives, image=image(), folder=host.dir, **options)
         vm = cls(host, name)
-        vm.define(xml)
-        vm.start()
+        vm.define(domain_xml(name, drives, image=image(), folder=host.dir, **options))
+        vm.start() if ready else vm.launch()
         return vm
 
     def define(self, xml: str) -> None:
@@ -46,8 +53,12 @@ class Vm(Programs):
 
         timeout: seconds. Raises AgentError with the console's end when it doesn't answer.
         """
-        self.host.virsh("start", self.name)
+        self.launch()
         self.wait_ready(timeout)
+
+    def launch(self) -> None:
+        """Start the domain. Its QEMU runs, but the guest has yet to boot; see wait_ready()."""
+        self.host.virsh("start", self.name)
 
     def wait_ready(self, timeout: float = 60) -> None:
         """Wait until the guest's agent answers; see start()."""

@@ -115,18 +115,24 @@ def test_power_button_ends_the_guest_and_it_starts_again(vm: Vm) -> None:
     assert vm.exec(["cat", "/sys/block/vda/serial"]).stdout == b"first"
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize("host", ["trixie"], indirect=True)  # libvirt 11.2 brought the groups
-def test_throttle_group_is_shared_by_its_disks(host: Host) -> None:
+@pytest.fixture
+def group(host: Host) -> Iterator[Vm]:
+    """A guest whose two disks are in one throttle group."""
     disks = [
         DiskSpec(target, make_disk(host.dir / f"g2-{target}.img", 16), throttle_groups=["tenant"])
         for target in ("vda", "vdb")
     ]
     groups = {"tenant": {"total_iops_sec": 100}}
     with Vm.boot(host, "g2", disks, throttle_groups=groups) as vm:
-        other = vm.start_program(FIO.format(disk="vdb", seconds=5))
-        assert _iops(vm) == pytest.approx(50, rel=0.25)
-        vm.wait(other)
+        yield vm
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("host", ["trixie"], indirect=True)  # libvirt 11.2 brought the groups
+def test_throttle_group_is_shared_by_its_disks(group: Vm) -> None:
+    other = group.start_program(FIO.format(disk="vdb", seconds=5))
+    assert _iops(group) == pytest.approx(50, rel=0.25)
+    group.wait(other)
 
 
 def _left_of(folder: str) -> list[str]:
@@ -147,7 +153,7 @@ def test_nothing_is_left_after_close() -> None:
     with Host.bookworm() as host:
         host.start_libvirtd()
         make_disk(host.dir / "vda.img", 1)
-        Vm.boot(host, "g1", [DiskSpec("vda", host.dir / "vda.img")])
+        Vm.boot(host, "g1", [DiskSpec("vda", host.dir / "vda.img")], ready=False)
         stray = host.popen(["sleep", "1000"])
         assert _left_of(str(host.dir))
     assert not _left_of(str(host.dir))
@@ -163,7 +169,7 @@ from testing.lab.vm import Vm
 host = Host.bookworm()
 host.start_libvirtd()
 disk = DiskSpec("vda", make_disk(host.dir / "vda.img", 1))
-vm = Vm.boot(host, "g1", [disk])
+vm = Vm.boot(host, "g1", [disk], ready=False)
 print(host.dir, flush=True)
 signal.pause()
 """

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from testing.lab.domain import DiskSpec, make_disk
 from testing.lab.host import Host
 from testing.lab.vm import Vm
 from testing.waiting import eventually
+from testing.workers import Alone
 from tests.system.rig import blkdeviotune, policy, set_metadata
 
 pytestmark = pytest.mark.timeout(600)  # the first run makes a Debian 13
@@ -140,18 +142,22 @@ def test_a_removed_policy_takes_its_limits_with_it(guest: Vm, agent: HostAgent) 
 
 
 @pytest.mark.alone
-def test_a_class_covers_a_disk_that_is_plugged_in(guest: Vm, agent: HostAgent) -> None:
+def test_a_class_covers_a_disk_that_is_plugged_in(
+    guest: Vm, agent: HostAgent, alone: Alone
+) -> None:
     host = agent.host
     set_metadata(host, "db1", '<policy class="bronze"><drive target="vda" limit="2000"/></policy>')
-    guest.attach(DiskSpec("vdb", make_disk(host.dir / "second.raw", 8)))
-    eventually(lambda: limited(host, 1000, target="vdb"), 5)
+    second = DiskSpec("vdb", make_disk(host.dir / "second.raw", 8))
+    with alone():
+        guest.attach(second)
+        eventually(lambda: limited(host, 1000, target="vdb"), 5)
     guest.detach("vdb")
     set_metadata(host, "db1", '<policy class="nowhere"><drive target="vda" limit="2000"/></policy>')
     key = 'iokeel_domain_policy_valid{domain="db1"}'
     eventually(lambda: agent.metrics()[key] == 0)
     agent.stop(signal.SIGKILL)
     agent.start()
-    guest.attach(DiskSpec("vdb", host.dir / "second.raw"))
+    guest.attach(second)
     eventually(lambda: limited(host, 1000, target="vdb"))
     guest.detach("vdb")
     eventually(lambda: [d["target"] for d in agent.stats("db1")[0]["drives"]] == ["vda"])
@@ -174,12 +180,14 @@ def test_a_burst_opens_with_credit_and_goes_with_the_policy(guest: Vm, agent: Ho
 
 
 @pytest.mark.alone
-def test_a_restarted_guest_is_limited_again(guest: Vm, agent: HostAgent) -> None:
+def test_a_restarted_guest_is_limited_again(guest: Vm, agent: HostAgent, alone: Alone) -> None:
     in_charge(agent)
     guest.destroy()
     eventually(lambda: agent.stats() == [])
-    guest.start()
-    eventually(lambda: limited(agent.host, 2000), 5)
+    with alone():
+        guest.launch()
+        eventually(lambda: limited(agent.host, 2000), 5)
+    guest.wait_ready()
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
@@ -248,24 +256,30 @@ def test_a_full_disk_stops_nothing(guest: Vm, host: Host, tmp_path: Path) -> Non
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
 
 
-@pytest.mark.alone
-def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: HostAgent, disk: Path) -> None:
-    host = agent.host
-    other = make_disk(host.dir / "other.raw", 8)
-    with Vm.boot(host, "web1", [DiskSpec("vda", other)], policy=policy(class_="bronze")) as web:
+@pytest.fixture
+def web(host: Host, agent: HostAgent) -> Iterator[Vm]:
+    """A second guest, which the agent serves."""
+    drives = [DiskSpec("vda", make_disk(host.dir / "other.raw", 8))]
+    with Vm.boot(host, "web1", drives, policy=policy(class_="bronze")) as vm:
         eventually(lambda: limited(host, 1000, "web1"))
-        pid = (host.dir / "run/libvirt/qemu/db1.pid").read_text().strip()
-        host.run(["sh", "-c", f"kill -STOP {pid}"])
-        try:
-            eventually(lambda: agent.metrics()['iokeel_agent_errors_total{kind="timeout"}'] >= 1)
-            set_metadata(host, "web1", '<policy><drive target="vda" limit="650"/></policy>')
-            eventually(lambda: limited(host, 650, "web1"), 10)
-            web.exec("dd if=/dev/vda of=/dev/null bs=64k count=20 iflag=direct")
-            eventually(lambda: agent.drive("web1")["raw_read_iops"], 10)
-        finally:
-            host.run(["sh", "-c", f"kill -CONT {pid}"])
-        eventually(lambda: agent.drive("db1")["normalized_iops"] is not None)
-        assert limited(host, 2000)
+        yield vm
+
+
+@pytest.mark.alone
+def test_a_guest_that_hangs_delays_no_other(guest: Vm, agent: HostAgent, web: Vm) -> None:
+    host = agent.host
+    pid = (host.dir / "run/libvirt/qemu/db1.pid").read_text().strip()
+    host.run(["sh", "-c", f"kill -STOP {pid}"])
+    try:
+        eventually(lambda: agent.metrics()['iokeel_agent_errors_total{kind="timeout"}'] >= 1)
+        set_metadata(host, "web1", '<policy><drive target="vda" limit="650"/></policy>')
+        eventually(lambda: limited(host, 650, "web1"), 10)
+        web.exec("dd if=/dev/vda of=/dev/null bs=64k count=20 iflag=direct")
+        eventually(lambda: agent.drive("web1")["raw_read_iops"], 10)
+    finally:
+        host.run(["sh", "-c", f"kill -CONT {pid}"])
+    eventually(lambda: agent.drive("db1")["normalized_iops"] is not None)
+    assert limited(host, 2000)
 
 
 @pytest.mark.alone

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from benchmarks.chaos.run import Options, run
+from benchmarks.chaos.host import ChaosHost, chaos_host
+from benchmarks.chaos.run import Options, make_faults
 
 # Alone, because it gives the agent a time to mend what a hand has changed.
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
 
 
-def test_limits_hold_and_guests_run_whatever_fails_on_a_host() -> None:
-    result = run(Options(25, 1416, "stock"))
+@pytest.fixture
+def chaos() -> Iterator[ChaosHost]:
+    with chaos_host(exact=False) as made:
+        yield made
+
+
+def test_limits_hold_and_guests_run_whatever_fails_on_a_host(chaos: ChaosHost) -> None:
+    result = make_faults(chaos, Options(25, 1416, "stock"))
     # Rates depend on the machine. What fio's log says is for `make chaos` to judge.
     assert [breach for breach in result.all_breaches if breach.seen != "fio"] == []
     for guest in ("chaos0 vda", "chaos1 vda"):

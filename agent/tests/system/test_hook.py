@@ -38,7 +38,7 @@ def test_a_strict_hook_refuses_a_malformed_policy_and_says_why(
 ) -> None:
     configure(host, agent, strict=True)
     with pytest.raises(RuntimeError, match="limit"):
-        bad_guest.start()
+        bad_guest.launch()
     assert not bad_guest.running()
 
 
@@ -46,14 +46,15 @@ def test_another_hook_warns_and_the_guest_starts(
     host: Host, agent: HostAgent, bad_guest: Vm
 ) -> None:
     configure(host, agent, strict=False)
-    bad_guest.start()
+    bad_guest.launch()
     assert bad_guest.running()
 
 
 def test_a_strict_hook_lets_a_good_policy_start(host: Host, agent: HostAgent, disk: Path) -> None:
     configure(host, agent, strict=True)
     drives = [DiskSpec("vda", disk)]
-    with Vm.boot(host, "good1", drives, policy=policy('target="vda" limit="100"')) as vm:
+    wanted = policy('target="vda" limit="100"')
+    with Vm.boot(host, "good1", drives, ready=False, policy=wanted) as vm:
         assert vm.running()
 
 
@@ -61,5 +62,6 @@ def test_guests_start_while_the_agent_is_down(host: Host, agent: HostAgent, disk
     configure(host, agent, strict=True)
     agent.end()
     drives = [DiskSpec("vda", disk)]
-    with Vm.boot(host, "good2", drives, policy=policy('target="vda" limit="100"')) as vm:
+    wanted = policy('target="vda" limit="100"')
+    with Vm.boot(host, "good2", drives, ready=False, policy=wanted) as vm:
         assert vm.running()
