@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iokeel.core.limits import ThrottleLimits
-from iokeel.report.fleet_snapshot import FleetSnapshot, BudgetInFleet
+from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.records import (
     DriveReport,
     ErrorReport,
