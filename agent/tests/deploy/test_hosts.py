@@ -26,7 +26,7 @@ from testing.package_folder import (
     qemu_folder,
     signed_repository,
 )
-from testing.playbooks import Played, inventory, play
+from testing.playbooks import Played, break_off, inventory, play
 from testing.waiting import eventually
 
 pytestmark = [pytest.mark.booted, pytest.mark.timeout(1800)]
@@ -54,11 +54,14 @@ class Fleet:
     manifests: dict[str, list[str]] = field(default_factory=dict)
     limits: dict[str, str] = field(default_factory=dict)
 
+    def inventory(self) -> Path:
+        """Write the hosts' inventory, and return its file."""
+        return inventory(self.folder, self.hosts, iokeel_package=str(self.packages))
+
     def play(self, playbook: str, *words: str, **variables: Any) -> Played:
         """Run a playbook on all hosts, with variables beside those of the inventory."""
-        hosts = inventory(self.folder, self.hosts, iokeel_package=str(self.packages))
         variables = {"iokeel_serial": 2} | variables
-        played = play(playbook, hosts, *words, **variables)
+        played = play(playbook, self.inventory(), *words, **variables)
         print(played.out)
         return played
 
@@ -224,6 +227,28 @@ def test_a_configuration_that_the_agent_refuses_replaces_nothing(fleet: Fleet) -
         assert f"{CONFIG}, [classes.mine] limt: not known" in why
         assert "the old configuration stays" in why
         assert (show(machine, "MainPID"), machine.run("cat", CONFIG)) == (pid, text)
+
+
+def test_a_deployment_that_broke_off_before_the_restart_is_finished_by_the_next(
+    fleet: Fleet,
+) -> None:
+    machine = fleet.machines["hv13"]
+    pid, reads = show(machine, "MainPID"), config_reads(machine)
+    fleet.hosts["hv13"]["iokeel_tenants"] = {"acme": {"limit": 60000}}
+    at = "Look for a libvirt that started before it had the hook"
+    break_off("deploy.yml", fleet.inventory(), at, "--limit=hv13")
+    assert "limit = 60000" in machine.run("cat", CONFIG)
+    assert (show(machine, "MainPID"), config_reads(machine)) == (pid, reads)
+    played = fleet.play("deploy.yml", "--limit=hv13")
+    assert (played.status, played.changed["hv13"] > 0) == (0, True)
+    assert show(machine, "MainPID") not in ("0", pid)
+    assert fleet.play("deploy.yml", "--limit=hv13").changed == {"hv13": 0}
+
+
+def config_reads(machine: Machine) -> int:
+    """Return how often the agent has read its configuration again."""
+    said = machine.run("journalctl", "--unit=iokeel", "--output=cat", "--no-pager")
+    return said.count("the configuration was read again")
 
 
 # Policies

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from testing import role_doc
+from testing.agents import free_port
 from testing.playbooks import BIN, PLAYBOOKS, Played, inventory, play
 
 ROLE = role_doc.ROLE
@@ -90,6 +91,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """deploy.yml on hosts of which each has one fault (and this machine's own)."""
     hosts = {name: {**LOCAL, **variables} for name, (variables, _) in REFUSED.items()}
+    hosts["gone"] = {"ansible_host": "127.0.0.1", "ansible_port": free_port()}
     return play("deploy.yml", inventory(tmp_path_factory.mktemp("refused"), hosts), "--check")
 
 
@@ -98,6 +100,15 @@ def test_a_wrong_variable_is_refused_by_its_name(refusals: Played, name: str) ->
     (message,) = [message for host, message in refusals.failures if host == name]
     assert REFUSED[name][1] in message
     assert refusals.recap[name]["changed"] == 0
+
+
+def test_a_host_that_cannot_be_reached_is_named_and_the_others_are_checked(
+    refusals: Played,
+) -> None:
+    (message,) = [message for host, message in refusals.failures if host == "gone"]
+    assert "Connection refused" in message
+    assert refusals.recap["gone"]["unreachable"] == 1
+    assert refusals.recap["space"]["ok"] > 5
 
 
 POLICIES: dict[str, tuple[dict[str, Any], str]] = {
