@@ -6,6 +6,7 @@ The tests are steps of one story, in this order: what each leaves, the next one 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ pytestmark = [pytest.mark.booted, pytest.mark.timeout(1800)]
 CONFIG = "/etc/iokeel/agent.toml"
 HOOK = "/etc/libvirt/hooks/qemu.d/50-iokeel"
 LIMIT = 100
+ETCD = ("etcd", "etcdctl")
 DOMAINS = {"hv12": "idle1", "hv13": "db1"}
 POLICIES = {
     "hv12": {"idle1": {"drives": {"vda": {"limit": 500}}}},
@@ -80,7 +82,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     key = signed_repository(packages)
     machines = {
         "hv12": Machine("bookworm", {"/repository": packages}),
-        "hv13": Machine("trixie"),
+        "hv13": Machine("trixie", {f"/usr/local/bin/{name}": which(name) for name in ETCD}),
         "hv14": Machine("bookworm"),
     }
     with ExitStack() as stack:
@@ -104,6 +106,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         made.limits = guest.limits(machines["hv13"], "db1")
         assert made.limits["total_iops_sec"] == "3000"
         yield made
+
+
+def which(name: str) -> Path:
+    found = shutil.which(name)
+    assert found, f"{name} is missing: run agent/prerequisites"
+    return Path(found)
 
 
 def show(machine: Machine, name: str) -> str:
@@ -249,6 +257,42 @@ def config_reads(machine: Machine) -> int:
     """Return how often the agent has read its configuration again."""
     said = machine.run("journalctl", "--unit=iokeel", "--output=cat", "--no-pager")
     return said.count("the configuration was read again")
+
+
+def test_the_service_is_let_out_to_etcd_as_long_as_there_is_a_fleet(fleet: Fleet) -> None:
+    machine, url = fleet.machines["hv13"], "http://10.99.0.1:2379"
+    machine.run("ip", "address", "add", "10.99.0.1/32", "dev", "lo")
+    urls = (f"--listen-client-urls={url}", f"--advertise-client-urls={url}")
+    machine.run("systemd-run", "--quiet", "--unit=etcd", "etcd", "--data-dir=/tmp/etcd", *urls)
+    ask = ["etcdctl", f"--endpoints={url}", "get", "--keys-only", "--prefix", "/iokeel/hosts/"]
+    eventually(lambda: machine.status(*ask)[0] == 0, what="etcd answers")
+    confined = [f"--property=IPAddress{rule}" for rule in ("Deny=any", "Allow=localhost")]
+    alone = machine.status("systemd-run", "--quiet", "--wait", "--collect", *confined, *ask)
+    assert alone[0] != 0, "the machine's systemd lets everything out"
+    assert allowed(machine) == {"127.0.0.0/8", "::1/128"}
+
+    fleet.hosts["hv13"]["iokeel_fleet"] = {"etcd": [url]}
+    words = ["--limit=hv13", "--tags=configure,service"]
+    planned = fleet.play("deploy.yml", *words, "--check", "--diff")
+    assert "+IPAddressAllow=10.99.0.1\n" in planned.out
+    for addresses in ([], ["10.99.0.0/24"]):
+        fleet.hosts["hv13"]["iokeel_fleet_addresses"] = addresses
+        machine.run("systemctl", "stop", "iokeel")
+        eventually(lambda: machine.run(*ask) == "", 60, what="the host has left the fleet")
+        for changes in (True, False):
+            played = fleet.play("deploy.yml", *words)
+            assert (played.status, played.changed["hv13"] > 0) == (0, changes)
+        assert allowed(machine) == {"127.0.0.0/8", "::1/128", *(addresses or ["10.99.0.1/32"])}
+        eventually(lambda: machine.run(*ask) != "", 60, what="the host is in the fleet")
+    del fleet.hosts["hv13"]["iokeel_fleet"]
+    assert fleet.play("deploy.yml", *words).status == 0
+    assert allowed(machine) == {"127.0.0.0/8", "::1/128"}
+    machine.run("systemctl", "stop", "etcd")
+
+
+def allowed(machine: Machine) -> set[str]:
+    """Return the networks that the service may talk to."""
+    return {*show(machine, "IPAddressAllow").split()}
 
 
 # Policies

@@ -83,6 +83,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "space": ({"iokeel_min_free_mib": 10**9}, "MiB left in /usr or /var/lib, and iokeel_min_free"),
     "libvirt": ({"iokeel_libvirt": {"uri": "test:///no"}}, "libvirt doesn't answer at test:///no"),
     "package": ({"iokeel_package": "/nonexistent"}, "/nonexistent has no package iokeel_VER"),
+    "etcd": (
+        {"iokeel_fleet": {"etcd": ["https://etcd1:2379", "https://10.0.0.2:2379"]}},
+        "iokeel_fleet.etcd has names (etcd1): set iokeel_fleet_addresses",
+    ),
     "release": ({"iokeel_package": "/x/iokeel_1~deb99_amd64.deb"}, "isn't for Debian"),
 }  # fmt: skip
 
