@@ -91,6 +91,8 @@ def _environment(hosts: Path) -> dict[str, str]:
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
         "ANSIBLE_HOME": str(hosts.parent / "ansible"),
+        # Connections are known by the hosts' names, which other runs have too.
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(hosts.parent / "ansible/cp"),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_FORKS": "4",
         "LC_ALL": "C.UTF-8",
