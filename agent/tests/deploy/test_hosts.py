@@ -22,6 +22,7 @@ from testing.machines.ssh import admit
 from testing.machines.watch import watch
 from testing.package_folder import (
     LATER,
+    add_page,
     later_folder,
     package_folder,
     qemu_folder,
@@ -79,6 +80,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("fleet")
     packages = package_folder(folder / "packages")
     later = later_folder(folder / "later", packages)
+    add_page(packages, "bookworm")
     key = signed_repository(packages)
     machines = {
         "hv12": Machine("bookworm", {"/repository": packages}),
@@ -91,6 +93,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         machines["hv14"].sh("apt-get -qq --yes purge libvirt-daemon libvirt-clients")
         # The machines' own sources of packages are out of reach.
         machines["hv12"].sh("rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*")
+        # The page takes it, and others recommend it, so that apt would leave it there.
+        machines["hv12"].sh("dpkg --install /repository/dbus-user-session_*.deb")
         guest.define(machines["hv12"], "idle1")
         machines["hv12"].run("virsh", "destroy", "idle1")
         guest.define(machines["hv13"], "db1")
@@ -492,6 +496,26 @@ def test_a_repository_serves_as_well_as_a_folder(fleet: Fleet) -> None:
         assert (played.changed["hv12"] > 0) == changes
     assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
     assert show(machine, "ActiveState") == "active"
+
+
+def test_page_and_fleet_come_if_they_are_wanted_and_go_with_the_agent(fleet: Fleet) -> None:
+    machine = fleet.machines["hv12"]
+    page = "/usr/share/cockpit/iokeel/manifest.json"
+    # The packages come from a folder, then from the repository; Cockpit's always from there.
+    for package in (str(fleet.packages), ""):
+        given = {"iokeel_package": package, "iokeel_page": True}
+        words = ["--limit=hv12", "--tags=install"]
+        planned = fleet.play("deploy.yml", *words, "--check", **given)
+        assert (planned.status, planned.changed) == (0, {"hv12": 1})
+        assert machine.status("ls", page)[0] != 0
+        assert fleet.play("deploy.yml", *words, **given).changed == {"hv12": 1}
+        assert fleet.play("deploy.yml", *words, **given).changed == {"hv12": 0}
+        machine.run("ls", page)
+        if package:
+            machine.run("apt-get", "-qq", "--yes", "purge", "cockpit-iokeel")
+    beyond = {"etcd": ["http://10.99.0.1:2379"]}
+    words = ["--limit=hv12", "--tags=configure"]
+    assert fleet.play("deploy.yml", *words, iokeel_package="", iokeel_fleet=beyond).status == 0
     fleet.good("remove.yml")
     machine.sh("systemctl daemon-reload; systemctl reset-failed")
     assert differences(fleet, "hv12") == []

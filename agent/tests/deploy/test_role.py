@@ -87,6 +87,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"iokeel_fleet": {"etcd": ["https://etcd1:2379", "https://10.0.0.2:2379"]}},
         "iokeel_fleet.etcd has names (etcd1): set iokeel_fleet_addresses",
     ),
+    "page": ({"iokeel_page": True, "iokeel_package": "/nonexistent"}, "`make packages-page`"),
     "release": ({"iokeel_package": "/x/iokeel_1~deb99_amd64.deb"}, "isn't for Debian"),
 }  # fmt: skip
 
