@@ -59,7 +59,7 @@ test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (
 	agent/prerequisites chromium cockpit-ws cockpit-bridge cockpit-system
 	cd agent && ../$(BIN)/python -m pytest tests/page
 
-test-deploy: setup ## Build the packages, and test them on booted machines
+test-deploy: setup page ## Build the packages, and test them on booted machines
 	cd agent && ../$(BIN)/python -m pytest tests/deploy
 
 test-qemu: setup ## Build QEMU with the patches, and test it and the agent at its QMP socket

@@ -8,11 +8,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
+from testing import page_package
 from testing.lab.cache import cached
 from testing.lab.environment import NETWORK
 from testing.lab.namespace import Namespace
@@ -86,6 +87,33 @@ def signed_repository(folder: Path) -> Path:
     return key
 
 
+def add_page(folder: Path, codename: str) -> None:
+    """Add the page's package to a folder, and what it takes of Cockpit."""
+    root = hypervisor(codename)
+
+    def download(to: Path) -> None:
+        (to / "partial").mkdir()
+        with _networked(root, {Path("/debs"): to}) as inside:
+            inside.run(["apt-get", "-qq", "update"], timeout=600)
+            inside.run(
+                ["apt-get", "-qq", "install", "--yes", "--no-install-recommends", "--download-only",
+                 "--option=Dir::Cache::Archives=/debs", "cockpit-bridge"],
+                timeout=600,
+            )  # fmt: skip
+
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.move(page_package.build(Path(scratch)), folder)
+    for deb in cached(f"cockpit-{codename}", [root.name], download).glob("*.deb"):
+        shutil.copy(deb, folder)
+    _summed(folder)
+
+
+def _networked(root: Path, folders: Mapping[Path, Path]) -> Namespace:
+    lent = [Path(path) for path in NETWORK if Path(path).exists()]
+    binds = {path: (path, "ro") for path in lent} | {at: (to, "rw") for at, to in folders.items()}
+    return Namespace(Path(tempfile.mkdtemp(prefix="lab-")), root, binds)
+
+
 def qemu_folder(folder: Path) -> Path:
     """Fill a folder with Debian 13's QEMU under the version that the patched one has.
 
@@ -95,9 +123,7 @@ def qemu_folder(folder: Path) -> Path:
     root = hypervisor("trixie")
 
     def download(to: Path) -> None:
-        lent = [Path(path) for path in NETWORK if Path(path).exists()]
-        binds = {path: (path, "ro") for path in lent} | {Path("/debs"): (to, "rw")}
-        with Namespace(Path(tempfile.mkdtemp(prefix="lab-")), root, binds) as inside:
+        with _networked(root, {Path("/debs"): to}) as inside:
             inside.run(["apt-get", "-qq", "update"], timeout=600)
             inside.run(["env", "--chdir=/debs", "apt-get", "-qq", "download", *names], timeout=600)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -52,19 +53,9 @@ def play(
     playbook: str | Path, hosts: Path, *words: str, timeout_s: float = 600, **variables: Any
 ) -> Played:
     """Run one of the playbooks on an inventory. variables: given on the command line."""
-    environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")},
-        "PATH": f"{BIN}:{os.environ['PATH']}",
-        "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
-        "ANSIBLE_HOME": str(hosts.parent / "ansible"),
-        "ANSIBLE_NOCOLOR": "1",
-        "ANSIBLE_FORKS": "4",
-        "LC_ALL": "C.UTF-8",
-    }
     done = subprocess.run(
-        ["ansible-playbook", "--inventory", hosts, PLAYBOOKS / playbook, *words,
-         "--extra-vars", json.dumps(variables)],
-        cwd=PLAYBOOKS, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        _command(playbook, hosts, *words, **variables),
+        cwd=PLAYBOOKS, env=_environment(hosts), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False,
     )  # fmt: skip
     rows = _RECAP.findall(done.stdout)
@@ -73,3 +64,36 @@ def play(
         for host, counts in rows
     }
     return Played(done.returncode, done.stdout, recap)
+
+
+def break_off(playbook: str, hosts: Path, at: str, *words: str, **variables: Any) -> None:
+    """Run a playbook, and kill it as soon as it begins the task named `at`."""
+    playing = subprocess.Popen(
+        _command(playbook, hosts, *words, **variables),
+        cwd=PLAYBOOKS, env=_environment(hosts), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert playing.stdout is not None
+    with playing.stdout as lines:
+        assert any(line.startswith(f"TASK [iokeel : {at}]") for line in lines)
+        os.killpg(playing.pid, signal.SIGKILL)
+    playing.wait()
+
+
+def _command(playbook: str | Path, hosts: Path, *words: str, **variables: Any) -> list[str | Path]:
+    given = ["--extra-vars", json.dumps(variables)]
+    return ["ansible-playbook", "--inventory", hosts, PLAYBOOKS / playbook, *words, *given]
+
+
+def _environment(hosts: Path) -> dict[str, str]:
+    return {
+        **{key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")},
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
+        "ANSIBLE_HOME": str(hosts.parent / "ansible"),
+        # Connections are known by the hosts' names, which other runs have too.
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(hosts.parent / "ansible/cp"),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_FORKS": "4",
+        "LC_ALL": "C.UTF-8",
+    }

@@ -18,6 +18,8 @@ from testing.waiting import eventually
 _BOOT_S = 120.0
 _POWER_OFF = signal.SIGRTMIN + 4  # systemd(1)
 _numbers = itertools.count(1)
+#: With these, systemd keeps units to IPAddressAllow= by BPF.
+_FIREWALL = ("--capability=CAP_BPF", "--system-call-filter=bpf")
 # Without a group of its own, a machine would share its units' groups with every other machine.
 _IN_GROUP = """
 for folder in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/systemd; do
@@ -48,6 +50,7 @@ class Machine(Host):
             ["sh", "-euc", _IN_GROUP, "sh", self._name,
              "setpriv", "--pdeathsig=TERM", "systemd-nspawn", "--quiet", "--boot",
              f"--directory={self._root}", "--volatile=overlay", "--private-network",
+             *_FIREWALL,
              f"--machine={self._name}", "--register=no", "--keep-unit",
              *(f"--bind-ro={outside}:{inside}" for inside, outside in self._folders.items())],
             env={**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},

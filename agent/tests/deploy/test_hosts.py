@@ -6,6 +6,7 @@ The tests are steps of one story, in this order: what each leaves, the next one 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,12 +22,13 @@ from testing.machines.ssh import admit
 from testing.machines.watch import watch
 from testing.package_folder import (
     LATER,
+    add_page,
     later_folder,
     package_folder,
     qemu_folder,
     signed_repository,
 )
-from testing.playbooks import Played, inventory, play
+from testing.playbooks import Played, break_off, inventory, play
 from testing.waiting import eventually
 
 pytestmark = [pytest.mark.booted, pytest.mark.timeout(1800)]
@@ -34,6 +36,7 @@ pytestmark = [pytest.mark.booted, pytest.mark.timeout(1800)]
 CONFIG = "/etc/iokeel/agent.toml"
 HOOK = "/etc/libvirt/hooks/qemu.d/50-iokeel"
 LIMIT = 100
+ETCD = ("etcd", "etcdctl")
 DOMAINS = {"hv12": "idle1", "hv13": "db1"}
 POLICIES = {
     "hv12": {"idle1": {"drives": {"vda": {"limit": 500}}}},
@@ -54,11 +57,14 @@ class Fleet:
     manifests: dict[str, list[str]] = field(default_factory=dict)
     limits: dict[str, str] = field(default_factory=dict)
 
+    def inventory(self) -> Path:
+        """Write the hosts' inventory, and return its file."""
+        return inventory(self.folder, self.hosts, iokeel_package=str(self.packages))
+
     def play(self, playbook: str, *words: str, **variables: Any) -> Played:
         """Run a playbook on all hosts, with variables beside those of the inventory."""
-        hosts = inventory(self.folder, self.hosts, iokeel_package=str(self.packages))
         variables = {"iokeel_serial": 2} | variables
-        played = play(playbook, hosts, *words, **variables)
+        played = play(playbook, self.inventory(), *words, **variables)
         print(played.out)
         return played
 
@@ -74,10 +80,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("fleet")
     packages = package_folder(folder / "packages")
     later = later_folder(folder / "later", packages)
+    add_page(packages, "bookworm")
     key = signed_repository(packages)
     machines = {
         "hv12": Machine("bookworm", {"/repository": packages}),
-        "hv13": Machine("trixie"),
+        "hv13": Machine("trixie", {f"/usr/local/bin/{name}": which(name) for name in ETCD}),
         "hv14": Machine("bookworm"),
     }
     with ExitStack() as stack:
@@ -86,6 +93,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         machines["hv14"].sh("apt-get -qq --yes purge libvirt-daemon libvirt-clients")
         # The machines' own sources of packages are out of reach.
         machines["hv12"].sh("rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*")
+        # The page takes it, and others recommend it, so that apt would leave it there.
+        machines["hv12"].sh("dpkg --install /repository/dbus-user-session_*.deb")
         guest.define(machines["hv12"], "idle1")
         machines["hv12"].run("virsh", "destroy", "idle1")
         guest.define(machines["hv13"], "db1")
@@ -101,6 +110,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         made.limits = guest.limits(machines["hv13"], "db1")
         assert made.limits["total_iops_sec"] == "3000"
         yield made
+
+
+def which(name: str) -> Path:
+    found = shutil.which(name)
+    assert found, f"{name} is missing: run agent/prerequisites"
+    return Path(found)
 
 
 def show(machine: Machine, name: str) -> str:
@@ -224,6 +239,64 @@ def test_a_configuration_that_the_agent_refuses_replaces_nothing(fleet: Fleet) -
         assert f"{CONFIG}, [classes.mine] limt: not known" in why
         assert "the old configuration stays" in why
         assert (show(machine, "MainPID"), machine.run("cat", CONFIG)) == (pid, text)
+
+
+def test_a_deployment_that_broke_off_before_the_restart_is_finished_by_the_next(
+    fleet: Fleet,
+) -> None:
+    machine = fleet.machines["hv13"]
+    pid, reads = show(machine, "MainPID"), config_reads(machine)
+    fleet.hosts["hv13"]["iokeel_tenants"] = {"acme": {"limit": 60000}}
+    at = "Look for a libvirt that started before it had the hook"
+    break_off("deploy.yml", fleet.inventory(), at, "--limit=hv13")
+    assert "limit = 60000" in machine.run("cat", CONFIG)
+    assert (show(machine, "MainPID"), config_reads(machine)) == (pid, reads)
+    played = fleet.play("deploy.yml", "--limit=hv13")
+    assert (played.status, played.changed["hv13"] > 0) == (0, True)
+    assert show(machine, "MainPID") not in ("0", pid)
+    assert fleet.play("deploy.yml", "--limit=hv13").changed == {"hv13": 0}
+
+
+def config_reads(machine: Machine) -> int:
+    """Return how often the agent has read its configuration again."""
+    said = machine.run("journalctl", "--unit=iokeel", "--output=cat", "--no-pager")
+    return said.count("the configuration was read again")
+
+
+def test_the_service_is_let_out_to_etcd_as_long_as_there_is_a_fleet(fleet: Fleet) -> None:
+    machine, url = fleet.machines["hv13"], "http://10.99.0.1:2379"
+    machine.run("ip", "address", "add", "10.99.0.1/32", "dev", "lo")
+    urls = (f"--listen-client-urls={url}", f"--advertise-client-urls={url}")
+    machine.run("systemd-run", "--quiet", "--unit=etcd", "etcd", "--data-dir=/tmp/etcd", *urls)
+    ask = ["etcdctl", f"--endpoints={url}", "get", "--keys-only", "--prefix", "/iokeel/hosts/"]
+    eventually(lambda: machine.status(*ask)[0] == 0, what="etcd answers")
+    confined = [f"--property=IPAddress{rule}" for rule in ("Deny=any", "Allow=localhost")]
+    alone = machine.status("systemd-run", "--quiet", "--wait", "--collect", *confined, *ask)
+    assert alone[0] != 0, "the machine's systemd lets everything out"
+    assert allowed(machine) == {"127.0.0.0/8", "::1/128"}
+
+    fleet.hosts["hv13"]["iokeel_fleet"] = {"etcd": [url]}
+    words = ["--limit=hv13", "--tags=configure,service"]
+    planned = fleet.play("deploy.yml", *words, "--check", "--diff")
+    assert "+IPAddressAllow=10.99.0.1\n" in planned.out
+    for addresses in ([], ["10.99.0.0/24"]):
+        fleet.hosts["hv13"]["iokeel_fleet_addresses"] = addresses
+        machine.run("systemctl", "stop", "iokeel")
+        eventually(lambda: machine.run(*ask) == "", 60, what="the host has left the fleet")
+        for changes in (True, False):
+            played = fleet.play("deploy.yml", *words)
+            assert (played.status, played.changed["hv13"] > 0) == (0, changes)
+        assert allowed(machine) == {"127.0.0.0/8", "::1/128", *(addresses or ["10.99.0.1/32"])}
+        eventually(lambda: machine.run(*ask) != "", 60, what="the host is in the fleet")
+    del fleet.hosts["hv13"]["iokeel_fleet"]
+    assert fleet.play("deploy.yml", *words).status == 0
+    assert allowed(machine) == {"127.0.0.0/8", "::1/128"}
+    machine.run("systemctl", "stop", "etcd")
+
+
+def allowed(machine: Machine) -> set[str]:
+    """Return the networks that the service may talk to."""
+    return {*show(machine, "IPAddressAllow").split()}
 
 
 # Policies
@@ -423,6 +496,26 @@ def test_a_repository_serves_as_well_as_a_folder(fleet: Fleet) -> None:
         assert (played.changed["hv12"] > 0) == changes
     assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
     assert show(machine, "ActiveState") == "active"
+
+
+def test_page_and_fleet_come_if_they_are_wanted_and_go_with_the_agent(fleet: Fleet) -> None:
+    machine = fleet.machines["hv12"]
+    page = "/usr/share/cockpit/iokeel/manifest.json"
+    # The packages come from a folder, then from the repository; Cockpit's always from there.
+    for package in (str(fleet.packages), ""):
+        given = {"iokeel_package": package, "iokeel_page": True}
+        words = ["--limit=hv12", "--tags=install"]
+        planned = fleet.play("deploy.yml", *words, "--check", **given)
+        assert (planned.status, planned.changed) == (0, {"hv12": 1})
+        assert machine.status("ls", page)[0] != 0
+        assert fleet.play("deploy.yml", *words, **given).changed == {"hv12": 1}
+        assert fleet.play("deploy.yml", *words, **given).changed == {"hv12": 0}
+        machine.run("ls", page)
+        if package:
+            machine.run("apt-get", "-qq", "--yes", "purge", "cockpit-iokeel")
+    beyond = {"etcd": ["http://10.99.0.1:2379"]}
+    words = ["--limit=hv12", "--tags=configure"]
+    assert fleet.play("deploy.yml", *words, iokeel_package="", iokeel_fleet=beyond).status == 0
     fleet.good("remove.yml")
     machine.sh("systemctl daemon-reload; systemctl reset-failed")
     assert differences(fleet, "hv12") == []

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from testing import role_doc
+from testing.agents import free_port
 from testing.playbooks import BIN, PLAYBOOKS, Played, inventory, play
 
 ROLE = role_doc.ROLE
@@ -82,6 +83,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "space": ({"iokeel_min_free_mib": 10**9}, "MiB left in /usr or /var/lib, and iokeel_min_free"),
     "libvirt": ({"iokeel_libvirt": {"uri": "test:///no"}}, "libvirt doesn't answer at test:///no"),
     "package": ({"iokeel_package": "/nonexistent"}, "/nonexistent has no package iokeel_VER"),
+    "etcd": (
+        {"iokeel_fleet": {"etcd": ["https://etcd1:2379", "https://10.0.0.2:2379"]}},
+        "iokeel_fleet.etcd has names (etcd1): set iokeel_fleet_addresses",
+    ),
+    "page": ({"iokeel_page": True, "iokeel_package": "/nonexistent"}, "`make packages-page`"),
     "release": ({"iokeel_package": "/x/iokeel_1~deb99_amd64.deb"}, "isn't for Debian"),
 }  # fmt: skip
 
@@ -90,6 +96,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """deploy.yml on hosts of which each has one fault (and this machine's own)."""
     hosts = {name: {**LOCAL, **variables} for name, (variables, _) in REFUSED.items()}
+    hosts["gone"] = {"ansible_host": "127.0.0.1", "ansible_port": free_port()}
     return play("deploy.yml", inventory(tmp_path_factory.mktemp("refused"), hosts), "--check")
 
 
@@ -98,6 +105,15 @@ def test_a_wrong_variable_is_refused_by_its_name(refusals: Played, name: str) ->
     (message,) = [message for host, message in refusals.failures if host == name]
     assert REFUSED[name][1] in message
     assert refusals.recap[name]["changed"] == 0
+
+
+def test_a_host_that_cannot_be_reached_is_named_and_the_others_are_checked(
+    refusals: Played,
+) -> None:
+    (message,) = [message for host, message in refusals.failures if host == "gone"]
+    assert "Connection refused" in message
+    assert refusals.recap["gone"]["unreachable"] == 1
+    assert refusals.recap["space"]["ok"] > 5
 
 
 POLICIES: dict[str, tuple[dict[str, Any], str]] = {
