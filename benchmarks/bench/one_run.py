@@ -115,7 +115,8 @@ def _sys_ratio(report: Sequence[Mapping[str, object]], drive: Drive) -> float | 
 
 def _export_jobs(on: Stage) -> tuple[str, list[Drive]]:
     """Return fio's job file for all exports, and their drives."""
-    sections: dict[str, Job] = {"global": {"ioengine": "nbd", **_COMMON}}
+    # Threads end with fio, whatever ends it. Its processes don't: each has a session of its own.
+    sections: dict[str, Job] = {"global": {"ioengine": "nbd", "thread": 1, **_COMMON}}
     for drive, number in on.exports:
         place = {"uri": on.disk.uri(number), "size": on.disk.drive_bytes, "randseed": number + 1}
         for stream in drive.streams:
