@@ -213,7 +213,9 @@ def test_what_was_saved_before_requests_were_split_is_loaded(tmp_path: Path) -> 
 def test_a_corrupt_file_is_named_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
 ) -> None:
-    StateStore(tmp_path).save({VDA: SET})
+    before = StateStore(tmp_path)
+    with before.lock():  # at the end it closes the file, and so writes it as a whole
+        before.save({VDA: SET})
     (tmp_path / FILE).write_bytes(damage)
     for part in tmp_path.glob(f"{FILE}-*"):  # which hold it all once more
         part.unlink()
