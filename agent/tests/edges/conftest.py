@@ -30,9 +30,9 @@ def short_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vm(short_folder: Path) -> Iterator[str]:
-    """The configuration of a running VM: a QEMU with the drives vda and vdb."""
+    """The configuration of a running VM: a QEMU with the drives vda and vdb, without limits."""
     if shutil.which(QEMU) is None:
         pytest.skip(f"{QEMU} is not there")
     process, path = start_qemu(short_folder)
