@@ -207,20 +207,19 @@ class Agent:
                 await self.storages.follow(self.vms(), self._sample_timeout_s)
             now_ns = time.monotonic_ns()
             drives = dict(self._seen(domains, counters))
-            shared = self.fleet.granted_storages() if self.fleet is not None else {}
             seen = Observation(
                 drives,
                 partial=domains is not None,
-                storages=self._storages_seen(drives.values(), shared) if domains is None else {},
+                storages=self._storages_seen(drives.values()) if domains is None else {},
                 unread=[] if domains is not None else self._unread(drives),
                 granted=self._granted(drives.values()),
-                granted_storages=shared,
+                granted_storages=self.fleet.granted_storages() if self.fleet is not None else {},
             )
             before = self.state
             self.state, orders = decide(before, seen, now_ns)
             self.looks += 1
             # Before anything else is waited for, so that what was decided counts as held at once.
-            self._tell_fleet(complete=domains is None and self._knows_all())
+            self._tell_fleet(whole=domains is None)
             self.metrics.errors["internal"] += self._notices.tell(self.state)
             self.metrics.errors["config"] += self._notices.tell_gone(self.state)
             self._moved = self._moved or bool(orders)
@@ -259,10 +258,12 @@ class Agent:
         here = {drive.tenant for drive in drives if drive.tenant is not None}
         return self.fleet.granted(here | self._of_tenants.keys())
 
-    def _tell_fleet(self, *, complete: bool) -> None:
+    def _tell_fleet(self, *, whole: bool) -> None:
+        """Tell the fleet what drives ask and are held to. whole: after a look at all VMs."""
         if self.fleet is not None:
             self._of_tenants = by_tenant(self.state.drives)
             self._on_storages = by_storage(self.state.drives)
+            complete = whole and self._knows_all()
             self.fleet.looked(self._of_tenants, self._on_storages, complete=complete)
 
     def _knows_all(self) -> bool:
@@ -374,13 +375,8 @@ class Agent:
     def _sample_timeout_s(self) -> float:
         return 0.8 * self.config.agent.tick_seconds
 
-    def _storages_seen(
-        self, drives: Iterable[DriveSeen], shared: Mapping[StorageId, int | None]
-    ) -> dict[StorageId, StorageSeen]:
-        """Return the storages that drives are on, or that configuration names.
-
-        shared: what the fleet grants on those that other hosts use too.
-        """
+    def _storages_seen(self, drives: Iterable[DriveSeen]) -> dict[StorageId, StorageSeen]:
+        """Return the storages that drives are on, or that configuration names."""
         counters = self._disk_stats.read(self.storages.devices)
         configured = self.config.storages
         names = {*configured, *(drive.storage for drive in drives if drive.storage is not None)}
@@ -388,7 +384,6 @@ class Agent:
             name: StorageSeen(
                 configured[name].policy if name in configured else StoragePolicy(),
                 counters.get(name),
-                shared.get(name),
             )
             for name in names
         }
@@ -457,7 +452,7 @@ class Agent:
             self.outcomes.succeeded(order)
             if self.fleet is not None:
                 self.state = with_outcome(self.state, order)
-                self._tell_fleet(complete=False)
+                self._tell_fleet(whole=False)
             return True
         finally:
             self.outcomes.ended(order.drive)

@@ -48,11 +48,7 @@ from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
 from iokeel.core.sharing.storage_part import with_storage_parts
-from iokeel.core.sharing.tenant_part import (
-    with_granted,
-    with_order,
-    with_tenant_parts,
-)
+from iokeel.core.sharing.tenant_part import with_granted, with_order, with_tenant_parts
 from iokeel.core.sharing.vm_limit import static_rates, with_vm_parts
 from iokeel.core.state import (
     NEW,
@@ -104,7 +100,9 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
             drives = with_tenant_parts({**drives, **there}, seen, tenants, models)
             there = {drive: drives[drive] for drive in there}
         if not seen.partial:
-            storages, shares = allocate(there, seen.storages, state.storages, tenants)
+            storages, shares = allocate(
+                there, seen.storages, state.storages, tenants, seen.granted_storages
+            )
         if has_parts or state.has_parts:
             drives = with_storage_parts({**drives, **there}, seen, storages, models)
             there = {drive: drives[drive] for drive in there}
@@ -285,7 +283,7 @@ def _is_raised(before: DriveState, after: DriveState) -> bool:
 def _looked_at(
     known: DriveState, abilities: Abilities, share: Share | None, finding: Finding
 ) -> DriveState:
-    policy, storage, tenant, _, measured, demand, credit, _, pricing, _, sent, vm, *parts = known
+    policy, storage, tenant, _, measured, demand, credit, _, pricing, _, sent, vm, part, on = known
     return DriveState(
         policy,
         storage,
@@ -299,7 +297,8 @@ def _looked_at(
         finding,
         sent,
         vm,
-        *parts,
+        part,
+        on,
     )
 
 

@@ -37,13 +37,11 @@ class DriveSeen(NamedTuple):
 class StorageSeen:
     """A storage at a tick.
 
-    counters: None if it has none, or if they can't be read now. granted: what the fleet lets this
-    host's drives do on it now; None if it isn't the fleet's, or that isn't known.
+    counters: None if it has none, or if they can't be read now.
     """
 
     policy: StoragePolicy
     counters: StorageCounters | None = None
-    granted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

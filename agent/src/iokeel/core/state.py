@@ -257,8 +257,12 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     @property
     def fleet_most(self) -> int | None:
         """The lower of the two; None if it has neither."""
-        parts = (most for most in (self.tenant_most, self.storage_most) if most is not None)
-        return min(parts, default=None)
+        if self.part is None and self.storage_part is None:  # most often, and this is asked often
+            return None
+        tenant, storage = self.tenant_most, self.storage_most
+        if tenant is None or storage is None:
+            return storage if tenant is None else tenant
+        return min(tenant, storage)
 
     def each_budget(self, part: int) -> int:
         """Return a part of its VM's or tenant's limit; with separate budgets, for each of both."""

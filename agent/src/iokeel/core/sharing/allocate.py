@@ -36,11 +36,13 @@ def allocate(
     storages: Mapping[str, StorageSeen],
     before: Mapping[str, StorageState],
     tenants: Mapping[str, TenantPolicy],
+    granted: Mapping[str, int | None],
 ) -> tuple[dict[str, StorageState], dict[DriveId, Share]]:
     """Return the storages' states after a tick, and the shares of drives that have one.
 
     drives: the tick's, with its rates. storages: the tick's view of the storages with a name.
-    before: their states a tick ago. tenants: those with a policy.
+    before: their states a tick ago. tenants: those with a policy. granted: what the fleet lets this
+    host's drives do on storages; None if that isn't known.
     """
     claimants: dict[str | None, list[Claimant]] = {name: [] for name in storages}
     strangers: dict[str | None, float] = defaultdict(float)  # rates of drives without a policy
@@ -74,7 +76,8 @@ def allocate(
             if (part := parts_of_vms.get((vm, name)))
         }
         members = members_of(here, promises, reserved)
-        one = OneStorage(name, now, activities[name], here, strangers[name], members)
+        allowed = granted.get(name)
+        one = OneStorage(name, now, allowed, activities[name], here, strangers[name], members)
         after[name] = divide_storage(one, before.get(name))
     shares = {c.drive: c.share for there in claimants.values() for c in there if c.share}
     return after, shares

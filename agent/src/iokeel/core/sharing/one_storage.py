@@ -40,12 +40,14 @@ from iokeel.core.state import Division, Feedback, StorageState
 class OneStorage:
     """A storage at a tick, with its claimants.
 
-    strangers: the rate of its drives without a policy. members: its claimants, in the groups that
-    have a promise together.
+    granted: what the fleet lets its drives here do; None if it isn't the fleet's, or that isn't
+    known. strangers: the rate of its drives without a policy. members: its claimants, in the groups
+    that have a promise together.
     """
 
     name: str
     seen: StorageSeen
+    granted: int | None
     activity: StorageActivity | None
     claimants: Sequence[Claimant]
     strangers: float
@@ -71,7 +73,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     worst, suffering = worst_strain(one.protected)
     load = _load(one, before)
     feedback = _feedback(one, before, load, worst, suffers=bool(suffering))
-    granted = one.seen.granted
+    granted = one.granted
     capacity = policy.capacity * feedback.ratio if policy.capacity else None
     if policy.capacity is None and one.protected:
         if suffering or before.division.usable is not None:
@@ -116,7 +118,7 @@ def _feedback(
         (did.elapsed_s for c in one.claimants if (did := c.known.measured.rates)), default=0.0
     )
     after = feedback_after(before, load, worst)
-    if one.seen.granted is not None:  # all hosts' latency corrects it, by their coordinator
+    if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
         after = replace(after, ratio=last.ratio, fell=False)
     return replace(
         after,
@@ -178,7 +180,8 @@ def _divide(
         cut=cut,
         exhausted=suffers and room <= least,
     )
-    if one.keeps_headroom:  # what is left is headroom, so it is nobody else's
+    if one.keeps_headroom and one.granted is not None:
+        # What is left of it is headroom here, and no other host's.
         rest = [Claim(0.0, c.policy.weight) for c in one.protected]
         more = divide(max(0.0, usable - sum(amounts.values())), rest).amounts
         for claimant, extra in zip(one.protected, more, strict=True):

@@ -72,7 +72,7 @@ class Host:
     def allot(self) -> dict[str, Share]:
         """Return the drives' shares by their names, and keep the storages' states."""
         self.known = {**with_vm_parts(self.known)}
-        self.before, shares = allocate(self.known, self.storages, self.before, self.tenants)
+        self.before, shares = allocate(self.known, self.storages, self.before, self.tenants, {})
         return {_name(drive): share for drive, share in shares.items()}
 
     def most(self) -> dict[str, float]:

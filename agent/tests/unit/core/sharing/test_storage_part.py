@@ -27,7 +27,7 @@ class Host(of_tenant.Host):
     place: Mapping[str, Any] = {"storage": DISK}
 
     def granted(self, *, partial: bool) -> dict[str, Any]:
-        storages = {DISK: StorageSeen(StoragePolicy(), None, self.grant)}
+        storages = {DISK: StorageSeen(StoragePolicy())}
         return {"granted_storages": {DISK: self.grant}, "storages": {} if partial else storages}
 
     def held(self) -> int:
@@ -61,7 +61,7 @@ def settle(
         }
         observation = Observation(
             seen,
-            storages={DISK: StorageSeen(StoragePolicy(capacity=50), None, granted)},
+            storages={DISK: StorageSeen(StoragePolicy(capacity=50))},
             granted=granted_tenants or {},
             granted_storages={DISK: granted},
         )
