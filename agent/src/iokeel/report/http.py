@@ -23,10 +23,10 @@ from iokeel.errors import ConfigError, IokeelError, PolicyError
 from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.report.explain import explain
 from iokeel.report.history import SPAN_S, History
+from iokeel.report.once_a_look import OnceALook
 from iokeel.report.prometheus import CONTENT_TYPE, Metrics
 from iokeel.report.promises import policy_report, settings_report
 from iokeel.report.records import SERIES, ErrorReport, HistoryReport, PolicyReport, Refusal
-from iokeel.report.shared_answers import SharedAnswers
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
 from iokeel.report.to_records import host_report, storage_reports, vm_reports
 from iokeel.words.os_errors import reason
@@ -59,7 +59,7 @@ class Api:
 
 
 _API = web.AppKey("api", Api)
-_SHARED = web.AppKey("shared", SharedAnswers)
+_HOST = web.AppKey("host", OnceALook)
 
 
 class HookMessage(msgspec.Struct):
@@ -104,7 +104,7 @@ async def _runner(
 ) -> web.AppRunner:
     app = web.Application(client_max_size=_MOST_BYTES)
     app[_API] = api
-    app[_SHARED] = SharedAnswers(api.looks)
+    app[_HOST] = OnceALook(api.looks, lambda: host_report(api.take_snapshot()))
     app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
@@ -164,18 +164,15 @@ def _clear(path: Path) -> None:
 
 
 async def _host(request: web.Request) -> web.Response:
-    take = request.app[_API].take_snapshot
-    return _body(request.app[_SHARED].get("host", lambda: host_report(take())))
+    return _body(request.app[_HOST].get())
 
 
 async def _vms(request: web.Request) -> web.Response:
-    take = request.app[_API].take_snapshot
-    return _body(request.app[_SHARED].get("vms", lambda: vm_reports(take())))
+    return _json(vm_reports(request.app[_API].take_snapshot()))
 
 
 async def _storages(request: web.Request) -> web.Response:
-    take = request.app[_API].take_snapshot
-    return _body(request.app[_SHARED].get("storages", lambda: storage_reports(take(domains=()))))
+    return _json(storage_reports(request.app[_API].take_snapshot(domains=())))
 
 
 async def _why(request: web.Request) -> web.Response:

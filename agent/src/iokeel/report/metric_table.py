@@ -9,17 +9,17 @@ from iokeel.host.disk_counters import read_pressure
 from iokeel.report.metric_types import (
     DIRECTION_LABELS,
     DRIVE_LABELS,
+    BudgetKind,
     Description,
     Kind,
     Metric,
     Sample,
     of_agent,
+    of_budget,
     of_direction,
     of_domain,
     of_drive,
     of_fleet,
-    of_fleet_storage,
-    of_fleet_tenant,
     of_storage,
     of_throttle,
 )
@@ -45,6 +45,47 @@ def _info(snapshot: Snapshot) -> Iterator[Sample]:
     for vm in snapshot.vms.values():
         for drive in vm.drives.values():
             yield (*drive.id, drive.storage or "", vm.tenant or "", drive.mode or ""), 1
+
+
+def _of_each_budget(kind: BudgetKind) -> tuple[Metric, ...]:
+    """Return the metrics that tenants and storages of the fleet both have."""
+    return (
+        of_budget(
+            kind,
+            "allowed_iops",
+            _IOPS,
+            f"What the {kind}'s drives on this host may do now.",
+            lambda b: b.allowed_iops,
+        ),
+        of_budget(
+            kind,
+            "floor_iops",
+            _IOPS,
+            "What they may do if etcd can't be reached.",
+            lambda b: b.floor_iops,
+        ),
+        of_budget(
+            kind,
+            "charged_iops",
+            _IOPS,
+            f"What this host is charged for the {kind}, because its QEMUs may be held to that.",
+            lambda b: b.charged_iops,
+        ),
+        of_budget(
+            kind,
+            "held_iops",
+            _IOPS,
+            "What the QEMUs here may be held to, orders on their way included.",
+            lambda b: b.held_iops,
+        ),
+        of_budget(
+            kind,
+            "stale_seconds",
+            "seconds",
+            f"Time since the {kind}'s ledger was read. From 11 s on, the host is at its floor.",
+            lambda b: b.stale_s,
+        ),
+    )
 
 
 TICK_SECONDS = Description(
@@ -339,39 +380,6 @@ METRICS = (
         "Tenants whose limit this host divides among all hosts.",
         lambda f: sum(known.coordinator == f.host for known in f.tenants.values()),
     ),
-    of_fleet_tenant(
-        "limit_iops", _IOPS, "The tenant's limit over all hosts.", lambda t: t.limit_iops
-    ),
-    of_fleet_tenant(
-        "allowed_iops",
-        _IOPS,
-        "What the tenant's drives on this host may do now.",
-        lambda t: t.allowed_iops,
-    ),
-    of_fleet_tenant(
-        "floor_iops",
-        _IOPS,
-        "What they may do if etcd can't be reached.",
-        lambda t: t.floor_iops,
-    ),
-    of_fleet_tenant(
-        "charged_iops",
-        _IOPS,
-        "What this host is charged of the limit, because its QEMUs may be held to that.",
-        lambda t: t.charged_iops,
-    ),
-    of_fleet_tenant(
-        "held_iops",
-        _IOPS,
-        "What the QEMUs here may be held to, orders on their way included.",
-        lambda t: t.held_iops,
-    ),
-    of_fleet_tenant(
-        "stale_seconds",
-        "seconds",
-        "Time since the tenant's ledger was read. From 11 s on, the host is at its floor.",
-        lambda t: t.stale_s,
-    ),
     of_fleet(
         "coordinated_storages",
         Kind.GAUGE,
@@ -379,45 +387,29 @@ METRICS = (
         "Shared storages whose capacity this host divides among all hosts.",
         lambda f: sum(known.coordinator == f.host for known in f.storages.values()),
     ),
-    of_fleet_storage(
-        "capacity_iops", _IOPS, "The shared storage's capacity as it is set.", lambda s: s.set_iops
+    of_budget(
+        "tenant",
+        "limit_iops",
+        _IOPS,
+        "The tenant's limit over all hosts.",
+        lambda t: t.limit_iops,
     ),
-    of_fleet_storage(
+    *_of_each_budget("tenant"),
+    of_budget(
+        "storage",
+        "capacity_iops",
+        _IOPS,
+        "The shared storage's capacity as it is set.",
+        lambda s: s.set_iops,
+    ),
+    of_budget(
+        "storage",
         "usable_iops",
         _IOPS,
         "The same as latency has corrected it, less the rates of drives without a policy.",
         lambda s: s.limit_iops,
     ),
-    of_fleet_storage(
-        "allowed_iops",
-        _IOPS,
-        "What the drives on this host may do on it now.",
-        lambda s: s.allowed_iops,
-    ),
-    of_fleet_storage(
-        "floor_iops",
-        _IOPS,
-        "What they may do if etcd can't be reached.",
-        lambda s: s.floor_iops,
-    ),
-    of_fleet_storage(
-        "charged_iops",
-        _IOPS,
-        "What this host is charged of it, because its QEMUs may be held to that.",
-        lambda s: s.charged_iops,
-    ),
-    of_fleet_storage(
-        "held_iops",
-        _IOPS,
-        "What the QEMUs here may be held to, orders on their way included.",
-        lambda s: s.held_iops,
-    ),
-    of_fleet_storage(
-        "stale_seconds",
-        "seconds",
-        "Time since the storage's ledger was read. From 11 s on, the host is at its floor.",
-        lambda s: s.stale_s,
-    ),
+    *_of_each_budget("storage"),
 )
 
 DESCRIPTIONS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.snapshot import (
@@ -17,6 +17,7 @@ from iokeel.report.snapshot import (
     VmSnapshot,
 )
 
+BudgetKind: TypeAlias = Literal["tenant", "storage"]
 Labels: TypeAlias = tuple[str, ...]
 Sample: TypeAlias = tuple[Labels, float | None]
 """The labels' values and the metric's; None makes no sample."""
@@ -83,29 +84,23 @@ def of_fleet(
     return Metric(Description(f"iokeel_fleet_{name}", kind, unit, text), samples)
 
 
-def of_fleet_tenant(
-    name: str, unit: str, text: str, value: Callable[[BudgetInFleet], float | None]
+def of_budget(
+    kind: BudgetKind,
+    name: str,
+    unit: str,
+    text: str,
+    value: Callable[[BudgetInFleet], float | None],
 ) -> Metric:
-    """Return a gauge with a sample for each of the fleet's tenants that is on this host."""
+    """Return a gauge with a sample for each of the fleet's tenants, or storages, on this host."""
 
     def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        tenants = snapshot.fleet.tenants if snapshot.fleet is not None else {}
-        return (((tenant,), value(known)) for tenant, known in tenants.items())
+        fleet = snapshot.fleet
+        if fleet is None:
+            return iter(())
+        budgets = fleet.tenants if kind == "tenant" else fleet.storages
+        return (((budget,), value(known)) for budget, known in budgets.items())
 
-    described = Description(f"iokeel_fleet_tenant_{name}", Kind.GAUGE, unit, text, ("tenant",))
-    return Metric(described, samples)
-
-
-def of_fleet_storage(
-    name: str, unit: str, text: str, value: Callable[[BudgetInFleet], float | None]
-) -> Metric:
-    """Return a gauge with a sample for each of the fleet's storages that drives here are on."""
-
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        storages = snapshot.fleet.storages if snapshot.fleet is not None else {}
-        return (((storage,), value(known)) for storage, known in storages.items())
-
-    described = Description(f"iokeel_fleet_storage_{name}", Kind.GAUGE, unit, text, ("storage",))
+    described = Description(f"iokeel_fleet_{kind}_{name}", Kind.GAUGE, unit, text, (kind,))
     return Metric(described, samples)
 
 

@@ -150,17 +150,20 @@ class VmReport(Struct, kw_only=True):
     drives: list[DriveReport]
 
 
-class FleetTenantReport(Struct, kw_only=True):
-    """A tenant of the fleet, as this host knows it. Rates are normalized I/O operations a second.
+class FleetBudgetReport(Struct, kw_only=True):
+    """A tenant or storage of the fleet, as this host knows it.
 
-    limit_iops: over all hosts. allowed_iops: what its drives here may do now; None: what they have,
-    because etcd hasn't answered since the agent's start. floor_iops: this host's; 0 if it has no
-    part yet. held_iops: what its QEMUs may be held to; None: that has no end. stale_s: how long ago
-    etcd was read; None: not since the agent's start. charges: what each host is charged, by name;
-    silent: those of the others that don't report. coordinator: None if there is none.
+    Rates are normalized I/O operations a second. set_iops: over all hosts, as an operator has set
+    it; limit_iops: the same, as a storage's latency has corrected it. allowed_iops: what its drives
+    here may do now; None: what they have, because etcd hasn't answered since the agent's start.
+    floor_iops: this host's; 0 if it has no part yet. held_iops: what its QEMUs may be held to;
+    None: that has no end. stale_s: how long ago etcd was read; None: not since the agent's start.
+    charges: what each host is charged, by name; silent: those of the others that don't report.
+    coordinator: None if there is none.
     """
 
-    tenant: str
+    name: str
+    set_iops: int
     limit_iops: int
     allowed_iops: int | None
     floor_iops: int
@@ -175,13 +178,14 @@ class FleetTenantReport(Struct, kw_only=True):
 class FleetReport(Struct, kw_only=True):
     """This host's part in the fleet.
 
-    host: its name there. error: what is wrong with etcd; None if nothing is. tenants: those whose
-    drives are here.
+    host: its name there. error: what is wrong with etcd; None if nothing is. tenants, storages:
+    those whose drives are here.
     """
 
     host: str
     error: ErrorReport | None
-    tenants: list[FleetTenantReport]
+    tenants: list[FleetBudgetReport]
+    storages: list[FleetBudgetReport]
 
 
 class HostReport(Struct, kw_only=True):

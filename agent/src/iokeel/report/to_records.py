@@ -7,8 +7,8 @@ from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.records import (
     DriveReport,
     ErrorReport,
+    FleetBudgetReport,
     FleetReport,
-    FleetTenantReport,
     HostReport,
     StorageReport,
     ThrottleReport,
@@ -142,20 +142,22 @@ def _fleet(fleet: FleetSnapshot) -> FleetReport:
     return FleetReport(
         host=fleet.host,
         error=ErrorReport.of(fleet.error) if fleet.error else None,
-        tenants=[_fleet_tenant(tenant) for tenant in fleet.tenants.values()],
+        tenants=[_fleet_budget(tenant) for tenant in fleet.tenants.values()],
+        storages=[_fleet_budget(storage) for storage in fleet.storages.values()],
     )
 
 
-def _fleet_tenant(tenant: BudgetInFleet) -> FleetTenantReport:
-    return FleetTenantReport(
-        tenant=tenant.name,
-        limit_iops=tenant.limit_iops,
-        allowed_iops=tenant.allowed_iops,
-        floor_iops=tenant.floor_iops,
-        held_iops=tenant.held_iops,
-        stale_s=tenant.stale_s,
-        charges=dict(tenant.charges),
-        silent=list(tenant.silent),
-        coordinator=tenant.coordinator,
-        error=ErrorReport.of(tenant.error) if tenant.error else None,
+def _fleet_budget(budget: BudgetInFleet) -> FleetBudgetReport:
+    return FleetBudgetReport(
+        name=budget.name,
+        set_iops=budget.set_iops,
+        limit_iops=budget.limit_iops,
+        allowed_iops=budget.allowed_iops,
+        floor_iops=budget.floor_iops,
+        held_iops=budget.held_iops,
+        stale_s=budget.stale_s,
+        charges=dict(budget.charges),
+        silent=list(budget.silent),
+        coordinator=budget.coordinator,
+        error=ErrorReport.of(budget.error) if budget.error else None,
     )
