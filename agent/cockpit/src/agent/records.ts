@@ -75,8 +75,9 @@ export const Storage = v.object({
 });
 export type Storage = v.InferOutput<typeof Storage>;
 
-const FleetTenant = v.object({
-    tenant: v.string(),
+const FleetBudget = v.object({
+    name: v.string(),
+    set_iops: count,
     limit_iops: count,
     allowed_iops: maybe,
     floor_iops: count,
@@ -87,12 +88,13 @@ const FleetTenant = v.object({
     coordinator: v.nullable(v.string()),
     error: v.nullable(Fault),
 });
-export type FleetTenant = v.InferOutput<typeof FleetTenant>;
+export type FleetBudget = v.InferOutput<typeof FleetBudget>;
 
 export const Fleet = v.object({
     host: v.string(),
     error: v.nullable(Fault),
-    tenants: v.array(FleetTenant),
+    tenants: v.array(FleetBudget),
+    storages: v.array(FleetBudget),
 });
 export type Fleet = v.InferOutput<typeof Fleet>;
 

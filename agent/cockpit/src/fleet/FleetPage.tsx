@@ -1,11 +1,12 @@
 import { Card, CardBody, CardTitle, EmptyState, EmptyStateBody, PageSection, Stack, StackItem } from "@patternfly/react-core";
 import { UsersIcon } from "@patternfly/react-icons";
-import { Table, Tbody, Td, Th, Thead, Tr } from "@patternfly/react-table";
+import type { ReactNode } from "react";
 import type { Live } from "../agent/live";
 import type { HostNow } from "../agent/questions";
-import type { Fleet, FleetTenant } from "../agent/records";
+import type { Fleet, FleetBudget } from "../agent/records";
 import { fleetProblems } from "../host/findProblems";
 import { ProblemList } from "../host/Problems";
+import { type DenseRow, DenseTable } from "../shared/DenseTable";
 import { Link } from "../shared/Link";
 import { Name } from "../shared/Name";
 import { Stale, Waiting } from "../shared/Trouble";
@@ -13,7 +14,7 @@ import { NONE, rate } from "../shared/words";
 import { Shares } from "./Shares";
 import { sharesOf } from "./whoHas";
 
-/** The fleet as this host knows it: who has how much of the tenants' limits over all hosts. */
+/** The fleet as this host knows it: who has how much of tenants' limits and of shared storages. */
 export function FleetPage({ live }: { live: Live<HostNow> }) {
     if (!live.answer) {
         return (
@@ -44,66 +45,65 @@ function InFleet({ fleet }: { fleet: Fleet }) {
                     </CardTitle>
                     <CardBody>
                         {fleet.tenants.length ? (
-                            <TenantTable fleet={fleet} />
+                            <DenseTable
+                                label="The fleet's tenants"
+                                columns={["Tenant", "Limit over all hosts", ...COLUMNS]}
+                                rows={fleet.tenants.map((tenant) => tenantRow(tenant, fleet.host))}
+                            />
                         ) : (
                             "No drive here is of a tenant that has a limit in the fleet."
                         )}
                     </CardBody>
                 </Card>
             </StackItem>
+            {fleet.storages.length > 0 && (
+                <StackItem>
+                    <Card>
+                        <CardTitle component="h2">Storages that other hosts use too</CardTitle>
+                        <CardBody>
+                            <DenseTable
+                                label="The fleet's storages"
+                                columns={["Storage", "Capacity", "Usable", ...COLUMNS]}
+                                rows={fleet.storages.map((storage) => storageRow(storage, fleet.host))}
+                            />
+                        </CardBody>
+                    </Card>
+                </StackItem>
+            )}
         </>
     );
 }
 
-const COLUMNS = ["Tenant", "Limit over all hosts", "Allowed here", "Floor here", "Who is charged", "Coordinator"];
+const COLUMNS = ["Allowed here", "Floor here", "Who is charged", "Coordinator"];
 
-function TenantTable({ fleet }: { fleet: Fleet }) {
-    return (
-        <Table aria-label="The fleet's tenants" variant="compact" gridBreakPoint="grid-lg" className="iokeel-dense">
-            <Thead>
-                <Tr>
-                    {COLUMNS.map((word) => (
-                        <Th key={word} modifier="nowrap">
-                            {word}
-                        </Th>
-                    ))}
-                </Tr>
-            </Thead>
-            <Tbody>
-                {fleet.tenants.map((tenant) => (
-                    <OneTenant key={tenant.tenant} tenant={tenant} host={fleet.host} />
-                ))}
-            </Tbody>
-        </Table>
+function tenantRow(tenant: FleetBudget, host: string): DenseRow {
+    const name = (
+        <Link to={["tenants", tenant.name]}>
+            <Name text={tenant.name} />
+        </Link>
     );
+    return { key: tenant.name, cells: [name, rate(tenant.limit_iops), ...shared(tenant, host)] };
 }
 
-function OneTenant({ tenant, host }: { tenant: FleetTenant; host: string }) {
-    const cells = [
-        <Link to={["tenants", tenant.tenant]}>
-            <Name text={tenant.tenant} />
-        </Link>,
-        rate(tenant.limit_iops),
-        tenant.allowed_iops === null ? "not known yet" : rate(tenant.allowed_iops),
-        rate(tenant.floor_iops),
-        <Shares shares={sharesOf(tenant, host)} />,
-        tenant.coordinator === null ? NONE : <Name text={tenant.coordinator} />,
+function storageRow(storage: FleetBudget, host: string): DenseRow {
+    const name = <Name text={storage.name} />;
+    const cells = [name, rate(storage.set_iops), rate(storage.limit_iops), ...shared(storage, host)];
+    return { key: storage.name, cells };
+}
+
+function shared(budget: FleetBudget, host: string): ReactNode[] {
+    return [
+        budget.allowed_iops === null ? "not known yet" : rate(budget.allowed_iops),
+        rate(budget.floor_iops),
+        <Shares shares={sharesOf(budget, host)} />,
+        budget.coordinator === null ? NONE : <Name text={budget.coordinator} />,
     ];
-    return (
-        <Tr>
-            {COLUMNS.map((word, number) => (
-                <Td key={word} dataLabel={word}>
-                    {cells[number]}
-                </Td>
-            ))}
-        </Tr>
-    );
 }
 
 function NoFleet() {
     return (
         <EmptyState titleText="This host is in no fleet" headingLevel="h2" icon={UsersIcon}>
-            <EmptyStateBody>With [fleet] in its configuration, it shares tenants' limits with other hosts.</EmptyStateBody>
+            <EmptyStateBody>With [fleet] in its configuration, it shares tenants' limits and storages with other hosts.</EmptyStateBody>
         </EmptyState>
     );
 }

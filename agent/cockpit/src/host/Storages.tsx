@@ -1,10 +1,12 @@
 import { Card, CardBody, CardTitle, Label, Progress } from "@patternfly/react-core";
-import { Table, Tbody, Td, Th, Thead, Tr } from "@patternfly/react-table";
 import type { Storage } from "../agent/records";
 import { load, type Row, worst } from "../drives";
+import { type DenseRow, DenseTable } from "../shared/DenseTable";
 import { Name } from "../shared/Name";
 import { StateLabel } from "../shared/StateLabel";
 import { duration, NONE, percent, rate } from "../shared/words";
+
+const COLUMNS = ["Name", "Drives", "Load", "Capacity", "Latency / target", "Promised", "Drives' state"];
 
 /** The storages: load, latency against its target, promises against what can be kept. */
 export function Storages({ storages, rows }: { storages: readonly Storage[]; rows: readonly Row[] }) {
@@ -12,70 +14,44 @@ export function Storages({ storages, rows }: { storages: readonly Storage[]; row
         <Card>
             <CardTitle component="h2">Storages</CardTitle>
             <CardBody>
-                <Table
-                    aria-label="Storages"
-                    variant="compact"
-                    gridBreakPoint="grid-lg"
-                    className="iokeel-dense"
-                >
-                    <Thead>
-                        <Tr>
-                            <Th modifier="nowrap">Name</Th>
-                            <Th modifier="nowrap">Drives</Th>
-                            <Th modifier="nowrap">Load</Th>
-                            <Th modifier="nowrap">Capacity</Th>
-                            <Th modifier="nowrap">Latency / target</Th>
-                            <Th modifier="nowrap">Promised</Th>
-                            <Th modifier="nowrap">Drives' state</Th>
-                        </Tr>
-                    </Thead>
-                    <Tbody>
-                        {storages.map((storage) => (
-                            <OneStorage key={storage.storage} storage={storage} rows={rows} />
-                        ))}
-                    </Tbody>
-                </Table>
+                <DenseTable
+                    label="Storages"
+                    columns={COLUMNS}
+                    rows={storages.map((storage) => row(storage, rows))}
+                />
             </CardBody>
         </Card>
     );
 }
 
-function OneStorage({ storage, rows }: { storage: Storage; rows: readonly Row[] }) {
-    const part = load(storage);
+function row(storage: Storage, rows: readonly Row[]): DenseRow {
     const name = storage.storage;
     const target = storage.latency_target_s === null ? "" : ` / ${duration(storage.latency_target_s)}`;
+    const cells = [
+        <Name text={name} />,
+        storage.drives,
+        <Load storage={storage} />,
+        capacity(storage),
+        `${duration(storage.latency_s)}${target}`,
+        <Promised storage={storage} />,
+        <StateLabel state={worst(rows.filter(({ drive }) => drive.storage === name))} />,
+    ];
+    return { key: name, cells };
+}
+
+function Load({ storage }: { storage: Storage }) {
+    const part = load(storage);
+    const words = `${rate(storage.normalized_iops)} iops`;
+    if (part === null) return words;
     return (
-        <Tr>
-            <Td dataLabel="Name">
-                <Name text={name} />
-            </Td>
-            <Td dataLabel="Drives">{storage.drives}</Td>
-            <Td dataLabel="Load">
-                {part === null ? (
-                    `${rate(storage.normalized_iops)} iops`
-                ) : (
-                    <Progress
-                        aria-label="Load"
-                        size="sm"
-                        value={Math.min(100, 100 * part)}
-                        className="iokeel-load"
-                        label={`${rate(storage.normalized_iops)} iops`}
-                        valueText={percent(part)}
-                    />
-                )}
-            </Td>
-            <Td dataLabel="Capacity">{capacity(storage)}</Td>
-            <Td dataLabel="Latency / target">
-                {duration(storage.latency_s)}
-                {target}
-            </Td>
-            <Td dataLabel="Promised">
-                <Promised storage={storage} />
-            </Td>
-            <Td dataLabel="Drives' state">
-                <StateLabel state={worst(rows.filter(({ drive }) => drive.storage === name))} />
-            </Td>
-        </Tr>
+        <Progress
+            aria-label="Load"
+            size="sm"
+            value={Math.min(100, 100 * part)}
+            className="iokeel-load"
+            label={words}
+            valueText={percent(part)}
+        />
     );
 }
 

@@ -34,13 +34,17 @@ export function fleetProblems(fleet: Fleet): Problem[] {
         return { key: `fleet ${key}`, severity, text, drive: null };
     };
     const found = fleet.error ? [problem("etcd", "danger", `fleet: etcd can't be used: ${said(fleet.error)}`)] : [];
-    for (const { tenant, error, silent, charges } of fleet.tenants) {
-        if (error) found.push(problem(`error ${tenant}`, "danger", `fleet: tenant ${tenant}: ${said(error)}`));
+    const budgets = [
+        ...fleet.tenants.map((tenant) => ({ ...tenant, kind: "tenant" })),
+        ...fleet.storages.map((storage) => ({ ...storage, kind: "storage" })),
+    ];
+    for (const { kind, name, error, silent, charges } of budgets) {
+        if (error) found.push(problem(`error ${kind} ${name}`, "danger", `fleet: ${kind} ${name}: ${said(error)}`));
         for (const host of silent) {
             const text =
                 `fleet: host ${host} doesn't report, and stays charged ${rate(charges[host] ?? 0)} iops` +
-                ` of tenant ${tenant}; see \`iokeel fleet forget --help\``;
-            found.push(problem(`silent ${tenant} ${host}`, "warning", text));
+                ` of ${kind} ${name}; see \`iokeel fleet forget --help\``;
+            found.push(problem(`silent ${kind} ${name} ${host}`, "warning", text));
         }
     }
     return found;

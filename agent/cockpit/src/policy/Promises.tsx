@@ -1,5 +1,5 @@
-import { Table, Tbody, Td, Th, Thead, Tr } from "@patternfly/react-table";
 import type { Checked, Promised } from "../agent/records";
+import { type DenseRow, DenseTable } from "../shared/DenseTable";
 import { Name } from "../shared/Name";
 import { duration, NONE, rate, whole } from "../shared/words";
 
@@ -7,42 +7,14 @@ const COLUMNS = ["Drive", "Limit", "Burst", "Credit", "Reservation", "Weight", "
 
 /** What a policy promises each drive of a VM, and all of them together. */
 export function Promises({ checked }: { checked: Checked }) {
-    const rows: [string, Promised | null][] = Object.entries(checked.drives);
-    return (
-        <Table aria-label="What is then promised" variant="compact" gridBreakPoint="grid-lg" className="iokeel-dense">
-            <Thead>
-                <Tr>
-                    {COLUMNS.map((word) => (
-                        <Th key={word} modifier="nowrap">
-                            {word}
-                        </Th>
-                    ))}
-                </Tr>
-            </Thead>
-            <Tbody>
-                {rows.map(([target, promised]) => (
-                    <Row key={target} name={target} promised={promised} />
-                ))}
-                {checked.vm && <Row name="all together" promised={checked.vm} />}
-            </Tbody>
-        </Table>
-    );
+    const rows = Object.entries(checked.drives).map(([target, promised]) => row(target, promised));
+    if (checked.vm) rows.push(row("all together", checked.vm));
+    return <DenseTable label="What is then promised" columns={COLUMNS} rows={rows} />;
 }
 
-function Row({ name, promised }: { name: string; promised: Promised | null }) {
-    const cells = promised === null ? ["no policy"] : figures(promised);
-    return (
-        <Tr>
-            <Td dataLabel="Drive">
-                <Name text={name} />
-            </Td>
-            {COLUMNS.slice(1).map((word, number) => (
-                <Td key={word} dataLabel={word}>
-                    {cells[number] ?? NONE}
-                </Td>
-            ))}
-        </Tr>
-    );
+function row(name: string, promised: Promised | null): DenseRow {
+    const none = COLUMNS.slice(2).map(() => NONE);
+    return { key: name, cells: [<Name text={name} />, ...(promised ? figures(promised) : ["no policy", ...none])] };
 }
 
 /** A VM has no weight, no latency target and no budgets. */

@@ -9,7 +9,6 @@ import {
     StackItem,
 } from "@patternfly/react-core";
 import { UsersIcon } from "@patternfly/react-icons";
-import { Table, Tbody, Td, Th, Thead, Tr } from "@patternfly/react-table";
 import type { Live } from "../agent/live";
 import type { HostNow } from "../agent/questions";
 import type { Promised } from "../agent/records";
@@ -17,6 +16,7 @@ import { useSettings } from "../agent/useSettings";
 import { rowsOf, worst } from "../drives";
 import { Drives } from "../host/Drives";
 import type { Trends } from "../host/trends";
+import { type DenseRow, DenseTable } from "../shared/DenseTable";
 import { Link } from "../shared/Link";
 import { Name } from "../shared/Name";
 import { StateLabel } from "../shared/StateLabel";
@@ -72,37 +72,17 @@ function TenantTable({ found, promised }: { found: Sums[]; promised: Record<stri
         <Card>
             <CardTitle component="h2">Tenants</CardTitle>
             <CardBody>
-                <Table
-                    aria-label="Tenants"
-                    variant="compact"
-                    gridBreakPoint="grid-lg"
-                    className="iokeel-dense"
-                >
-                    <Thead>
-                        <Tr>
-                            {COLUMNS.map((word) => (
-                                <Th key={word} modifier="nowrap">
-                                    {word}
-                                </Th>
-                            ))}
-                        </Tr>
-                    </Thead>
-                    <Tbody>
-                        {found.map((sums) => (
-                            <OneTenant
-                                key={sums.tenant ?? ""}
-                                sums={sums}
-                                promised={promised[sums.tenant ?? ""]}
-                            />
-                        ))}
-                    </Tbody>
-                </Table>
+                <DenseTable
+                    label="Tenants"
+                    columns={COLUMNS}
+                    rows={found.map((sums) => row(sums, promised[sums.tenant ?? ""]))}
+                />
             </CardBody>
         </Card>
     );
 }
 
-function OneTenant({ sums, promised }: { sums: Sums; promised: Promised | undefined }) {
+function row(sums: Sums, promised: Promised | undefined): DenseRow {
     const { tenant, allowed } = sums;
     const used = sums.rate === null || !allowed ? null : sums.rate / allowed;
     const cells = [
@@ -119,15 +99,7 @@ function OneTenant({ sums, promised }: { sums: Sums; promised: Promised | undefi
         sums.held,
         <StateLabel state={worst(sums.rows)} />,
     ];
-    return (
-        <Tr>
-            {COLUMNS.map((word, number) => (
-                <Td key={word} dataLabel={word}>
-                    {cells[number]}
-                </Td>
-            ))}
-        </Tr>
-    );
+    return { key: tenant ?? "", cells };
 }
 
 function NoTenants() {
