@@ -20,7 +20,6 @@ and the least and the most.
 from __future__ import annotations
 
 import argparse
-import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -33,6 +32,7 @@ from benchmarks.agent_cost.agent_process import AgentProcess, agent_beside
 from benchmarks.agent_cost.measure import WARM_UP_S
 from benchmarks.agent_cost.run import Machine
 from benchmarks.agent_cost.scenario import Scenario
+from benchmarks.spread import Spread
 from testing.agents import IOKEEL, http
 
 SCENARIOS = ("100x1", "200x1", "200x1/exact")
@@ -41,23 +41,6 @@ EVERY_S = 2.0
 HISTORY_S = 300
 # What the measured seconds begin with isn't theirs: a client that has just started or ended.
 _SETTLE_S = 2 * EVERY_S
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Values of the repeats."""
-
-    median: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Return the spread of some values."""
-        return cls(*(round(f(values), 2) for f in (statistics.median, min, max)))
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.least:.2f} to {self.most:.2f})"
 
 
 @dataclass(frozen=True)
@@ -161,11 +144,15 @@ def measure(scenario: Scenario, repeats: int, seconds: float) -> Measured:
         scenario=str(scenario),
         drives=scenario.drives,
         host_bytes=host_bytes,
-        none_core_percent=Spread.of(cost["none"]),
-        host_more_percent=Spread.of(more["host"]),
-        drive_more_percent=Spread.of(more["drive"]),
+        none_core_percent=_rounded(cost["none"]),
+        host_more_percent=_rounded(more["host"]),
+        drive_more_percent=_rounded(more["drive"]),
         questions_per_second=round(rate, 1),
     )
+
+
+def _rounded(values: Sequence[float]) -> Spread:
+    return Spread.of([round(value, 2) for value in values])
 
 
 def main() -> None:

@@ -10,7 +10,8 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.disks.published import NVME
-from benchmarks.disks.rows import Path, Spread
+from benchmarks.disks.rows import Path
+from benchmarks.spread import Spread
 from testing.lab.fio import Job, fio
 from testing.lab.nbdkit import Nbdkit
 from testing.lab.shared_disk import SharedDisk

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from benchmarks.disks.rows import Figure, Spread
+from benchmarks.disks.rows import Figure
+from benchmarks.spread import Spread
 from testing.lab.fio import Job, fio
 from testing.lab.nbdkit import Nbdkit
 

@@ -5,25 +5,10 @@ Rates and times are the disk's own: its slowdown is taken out again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from benchmarks.result_file import Machine
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A figure of several runs."""
-
-    median: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Return the spread of some values."""
-        return cls(median(values), min(values), max(values))
+from benchmarks.spread import Spread
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.disks.rows import Figure, Path, Result, Spread, Victim
+from benchmarks.disks.rows import Figure, Path, Result, Victim
 from benchmarks.readme import table
+from benchmarks.spread import Spread
 
 
 def tables(result: Result) -> str:

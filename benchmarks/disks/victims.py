@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks.bench.scenario import load, names
 from benchmarks.disks.published import HDD, SLOWDOWN
-from benchmarks.disks.rows import Spread, Victim, VictimRun
+from benchmarks.disks.rows import Victim, VictimRun
+from benchmarks.spread import Spread
 from testing.lab.blkio import blkio_groups
 from testing.lab.fio import Job, fio
 from testing.lab.shared_disk import SharedDisk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import typer
@@ -233,16 +233,25 @@ def set_(
     """
     there = view_of(config, create=True).of(Kind.TENANT).get(name)
     old = there.budget if there is not None else None
-    table = {"reservation": reservation, "weight": weight, "limit": limit}
+    before = {}
     if old is not None:
-        kept = {"limit": old.amount, "reservation": old.reservation, "weight": old.weight}
-        table = {key: kept[key] if value is None else value for key, value in table.items()}
-        floors = old.even_ratio if floors is None else floors
-    written = {key: value for key, value in table.items() if value is not None}
-    budgets = budgets_of(
-        {"tenants": {name: written}}, "tenant set", EVEN_RATIO if floors is None else floors
-    )
+        before = {"limit": old.amount, "reservation": old.reservation, "weight": old.weight}
+    table = _merged(before, limit=limit, reservation=reservation, weight=weight)
+    budgets = budgets_of({"tenants": {name: table}}, "tenant set", _floors(old, floors))
     set_budgets(config, budgets, dry_run=dry_run, as_json=as_json)
+
+
+def _merged(before: Mapping[str, object], **given: object) -> dict[str, object]:
+    """Return what is given; for what isn't, what was set before, if anything was."""
+    merged = {key: before.get(key) if value is None else value for key, value in given.items()}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def _floors(before: Budget | None, given: float | None) -> float:
+    """Return the part that hosts have evenly: as given, else as it was, else the default."""
+    if given is not None:
+        return given
+    return EVEN_RATIO if before is None else before.even_ratio
 
 
 @tenant_app.command()
@@ -284,23 +293,20 @@ def set_storage(
     """
     there = view_of(config, create=True).of(Kind.STORAGE).get(name)
     old = there.budget if there is not None else None
-    table = {
-        "capacity": capacity,
-        "latency_target_ms": latency_target_ms,
-        "least_ratio": least_ratio,
-        "most_ratio": most_ratio,
-    }
+    before = {}
     if old is not None and old.shared is not None:
-        kept = {"capacity": old.amount, **old.shared._asdict()}
-        table = {key: kept[key] if value is None else value for key, value in table.items()}
-        floors = old.even_ratio if floors is None else floors
-    written: dict[str, object] = {key: value for key, value in table.items() if value is not None}
+        before = {"capacity": old.amount, **old.shared._asdict()}
+    table = _merged(
+        before,
+        capacity=capacity,
+        latency_target_ms=latency_target_ms,
+        least_ratio=least_ratio,
+        most_ratio=most_ratio,
+    )
     own_name = name
     if ":" in name:
-        own_name, written["source"] = "shared", name
-    budgets = budgets_of(
-        {"storage": {own_name: written}}, "storage set", EVEN_RATIO if floors is None else floors
-    )
+        own_name, table["source"] = "shared", name
+    budgets = budgets_of({"storage": {own_name: table}}, "storage set", _floors(old, floors))
     set_budgets(config, budgets, dry_run=dry_run, as_json=as_json)
 
 
