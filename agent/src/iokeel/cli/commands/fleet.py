@@ -61,7 +61,7 @@ DryOption = Annotated[
 
 @app.callback()
 def fleet() -> None:
-    """See and set what hypervisors share through the etcd that [fleet] names."""
+    """See and set what hypervisors share through etcd."""
 
 
 @tenant_app.callback()
@@ -331,12 +331,10 @@ def remove_storage(
 def import_(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE", help="[tenants.NAME] and [storage.NAME] tables; - for stdin."
-        ),
+        typer.Argument(metavar="FILE", help="TOML tables of tenants and storages; - for stdin."),
     ],
     remove_others: Annotated[
-        bool, typer.Option("--remove-others", help="Remove what isn't in it.")
+        bool, typer.Option("--remove-others", help="Remove what isn't in FILE.")
     ] = False,
     dry_run: DryOption = False,
     config: ConfigOption = None,
