@@ -55,8 +55,8 @@ class Memory:
             if isinstance(error, sqlite3.OperationalError):
                 raise self._unusable(error) from None
             log.error(
-                "%s: is damaged: %s; this host is a new one for the fleet: once its guests are"
-                " held to what they should be, answer for the old one by `iokeel fleet forget`",
+                "%s: is damaged: %s; to the fleet, this host is a new one: once its guests are"
+                " held to their limits, answer for the old one by `iokeel fleet forget`",
                 self._file,
                 shown_path(error),
             )
