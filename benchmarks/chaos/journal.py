@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,6 +18,25 @@ Drive = tuple[str, str]
 """A guest's name, and a target of it."""
 Span = tuple[float, float]
 """From when to when, in seconds of the epoch."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a drive may be held to: from when to when which limit, and when something else."""
+
+    limits: Sequence[tuple[float, float, int]]
+    others: Sequence[Span]
+
+    def excuses(self, at_s: float) -> bool:
+        """Return whether the drive's limits may be wrong at a time."""
+        return touch(self.others, at_s, at_s)
+
+    def most(self, begin_s: float, end_s: float) -> int | None:
+        """Return the highest limit that may have held it at some time; None if unknown."""
+        return max(
+            (limit for at_s, over_s, limit in self.limits if at_s <= end_s and over_s >= begin_s),
+            default=None,
+        )
 
 
 @dataclass
@@ -60,27 +79,17 @@ class Journal:
         """Return by when the agent must have put limits right that were wrong at a time."""
         return _settled_s(at_s, self.out)
 
-    def excused(self, drive: Drive, at_s: float) -> bool:
-        """Return whether a drive's limits may be wrong at a time."""
-        return any(
-            begin_s <= at_s <= self.settled_s(end_s) for begin_s, end_s in self.unsettled[drive]
-        )
-
-    def most(self, drive: Drive, begin_s: float, end_s: float) -> int | None:
-        """Return the highest limit that may have held a drive at some time; None if unknown."""
+    def of(self, drive: Drive) -> Allowed:
+        """Return what a drive may be held to, as far as is known now."""
         limits = self.limits[drive]
         until = [*(self.followed_s(at_s) for at_s, _ in limits[1:]), float("inf")]
-        return max(
-            (
-                limit
-                for (at_s, limit), over_s in zip(limits, until, strict=True)
-                if at_s <= end_s and over_s >= begin_s
-            ),
-            default=None,
+        return Allowed(
+            [(at_s, over_s, limit) for (at_s, limit), over_s in zip(limits, until, strict=True)],
+            [(begin_s, self.settled_s(end_s)) for begin_s, end_s in self.unsettled[drive]],
         )
 
 
-def touch(spans: list[Span], begin_s: float, end_s: float) -> bool:
+def touch(spans: Sequence[Span], begin_s: float, end_s: float) -> bool:
     """Return whether any of the spans has a moment in common with another one."""
     return any(begin <= end_s and end >= begin_s for begin, end in spans)
 

@@ -94,18 +94,25 @@ def judge_limits(
     """Return what the samples of a drive's limits show."""
     judged = Judged()
     name, target = drive
+    allowed = journal.of(drive)
+    was_excused = False
     for look in looks:
         limits = look.limits.get(target)
         if limits is None:
             continue
-        most = journal.most(drive, look.at_s, look.at_s)
+        most = allowed.most(look.at_s, look.at_s)
         if most is None or _away(journal, name, look.at_s):
             continue
         ratio = ceiling(limits) / most
-        if ratio > bounds.limits_ratio and journal.excused(drive, look.at_s):
+        if ratio > bounds.limits_ratio and allowed.excuses(look.at_s):
             judged.excused += 1
             _extend(judged.excused_s, look.at_s - zero_s)
+            was_excused = True
             continue
+        if was_excused:  # they were put right at some time between the two looks
+            begin_s, _ = judged.excused_s.pop()
+            judged.excused_s.append((begin_s, look.at_s - zero_s))
+            was_excused = False
         judged.samples += 1
         if ratio == math.inf:
             judged.unlimited += 1
@@ -136,7 +143,8 @@ def judge_requests(
     samples = [
         Sample(look.at_s - begin_s, look.limits[target]) for look in looks if target in look.limits
     ]
-    lowest = min(limit for _, limit in journal.limits[drive])
+    allowed = journal.of(drive)
+    lowest = min(limit for _, _, limit in allowed.limits)
     since = done.after(begin_s)
     in_time = conformance.Drive(since, samples, conformance.LATE_S + _QUEUE_COST / lowest)
     judged.seconds = float(since.at_s[-1])
@@ -146,7 +154,7 @@ def judge_requests(
     ]
     for start_s in window_starts(0, judged.seconds):
         window = (begin_s + start_s, begin_s + start_s + 1)
-        most = journal.most(drive, *window)
+        most = allowed.most(*window)
         if most is None or touch(excused, *window):
             continue
         let_through = _QUEUE_COST if touch(journal.drained[name], *window) else 0.0

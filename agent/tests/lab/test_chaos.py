@@ -126,6 +126,8 @@ def test_limits_set_by_hand_are_excused_and_counted_apart() -> None:
     assert (found.samples, found.excused, found.breaches) == (0, 2, [])
     assert found.excused_s == [(10.2, 10.2), (10.5 + SETTLE_S, 10.5 + SETTLE_S)]
     assert judged(by_hand, (10.2, HELD)).samples == 1, "a good one counts at any time"
+    found = judged(by_hand, (10.2, Limits()), (10.8, HELD), (11.0, HELD))
+    assert found.excused_s == [(10.2, 10.8)], "it was put right at some time before 10.8"
     assert judged(by_hand, (10.6 + SETTLE_S, Limits())).unlimited == 1
 
 
