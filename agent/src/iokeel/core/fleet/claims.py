@@ -94,6 +94,22 @@ def floors(
     return kept if sum(kept.values()) <= rest else wanted
 
 
+def beside_silent(
+    rest: int, lowest: Mapping[HostName, int], entries: Mapping[HostName, Entry]
+) -> Mapping[HostName, int]:
+    """Return the floors of hosts that report, lowered if that keeps the budget.
+
+    rest: of the budget, what hosts that don't report aren't charged. It is less than the floors
+    that the others have only if the budget was lowered, or if a host came with more than was free.
+    If nothing is left, lower floors wouldn't keep the budget either, so they stay.
+    """
+    now = {name: min(low, entries[name].floor) for name, low in lowest.items()}
+    if not 0 < rest < sum(now.values()):
+        return lowest
+    parts = divide(rest, [Claim(low, 1.0, low) for low in now.values()]).amounts
+    return {name: floor(part) for name, part in zip(now, parts, strict=True)}
+
+
 def targets(
     capacity: int,
     claims: Mapping[HostName, HostClaim],
