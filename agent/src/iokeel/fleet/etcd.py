@@ -41,7 +41,7 @@ from iokeel.words.quoting import shown
 TIMEOUT_S = 2.0
 # A longer answer ends the connection: ten thousand hosts' claims take 3 MB.
 MOST_REPLY_BYTES = 64 << 20
-_UNKNOWN, _INVALID, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 2, 3, 4, 7, 14, 16
+_UNKNOWN, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 2, 4, 7, 14, 16
 _PASSING = frozenset({_UNKNOWN, _DEADLINE, _UNAVAILABLE})
 _ERROR = msgspec.json.Decoder(Fault, strict=False)
 
@@ -264,8 +264,10 @@ class Etcd:
             return OutcomeUnknown(url, f"etcd says {shown(said)}", mend)
         if fault.code == _DENIED:
             mend = f"let the user read and write {self.access.prefix}"
-        elif fault.code == _INVALID and ("user name" in said or "authentication" in said):
+        elif "user name" in said or "authentication" in said:
             mend = "see [fleet] user and password_file"
+        elif "space exceeded" in said:
+            mend = "compact and defragment it, and then `etcdctl alarm disarm`"
         else:
             mend = "see that it is etcd 3.4 or later"
         return FleetRefused(url, f"etcd says {shown(said)}", mend)
