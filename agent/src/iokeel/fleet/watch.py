@@ -70,14 +70,12 @@ async def _lines(content: aiohttp.StreamReader, moved: asyncio.Event) -> AsyncIt
     """Yield an answer's lines until it ends, or another member is asked."""
     left = b""
     gone = asyncio.create_task(moved.wait())
+    more: asyncio.Task[bytes] | None = None
     try:
         while True:
             more = asyncio.create_task(content.readany())
             await asyncio.wait({more, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not more.done():
-                more.cancel()
-                return
-            if not (part := more.result()):
+            if not more.done() or not (part := more.result()):
                 return
             *lines, left = (left + part).split(b"\n")
             for line in lines:
@@ -86,6 +84,8 @@ async def _lines(content: aiohttp.StreamReader, moved: asyncio.Event) -> AsyncIt
                 return
     finally:
         gone.cancel()
+        if more is not None:
+            more.cancel()
 
 
 def _result(url: str, line: bytes) -> WatchResult:
