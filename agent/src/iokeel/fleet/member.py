@@ -36,6 +36,8 @@ _MOST_NAMES = 100
 # Each watch is a connection. Beyond so many, one follows the ledgers of all tenants.
 _MOST_WATCHES = 32
 _LEAVE_S = 2.0
+# So many steps are on their way to etcd at once.
+_AT_ONCE = 16
 
 
 class Member:
@@ -142,20 +144,48 @@ class Member:
             await store.sign_in()
 
     async def _round(self, store: FleetStore) -> None:
-        """Do what is due."""
+        """Do what is due. A budget that can't be listed doesn't hold up the steps of others."""
         budgets, self._unlisted = self._unlisted, set()
         is_due = time.monotonic() >= self._listed_at + _LIST_S
-        if is_due or budgets is None or len(budgets) > _MOST_NAMES:
-            await self._list(store)
-        elif budgets:
-            await self._list(store, budgets)
+        problem = None
+        try:
+            if is_due or budgets is None or len(budgets) > _MOST_NAMES:
+                await self._list(store)
+            elif budgets:
+                await self._list(store, budgets)
+        except ConnectionLost:
+            raise
+        except IokeelError as error:
+            problem = error
         self.parts.take_part()
-        for budget, participant in [*self.parts.participants.items()]:
-            now = time.monotonic()
-            if budget in self._due or now >= self._read_at.get(budget, 0.0) + READ_S:
-                self._due.discard(budget)
-                self._read_at[budget] = now
-                await self._step(budget, participant)
+        await self._steps()
+        if problem is not None:
+            raise problem
+
+    async def _steps(self) -> None:
+        """Take the steps that are due, some at once, so that a slow etcd doesn't end terms."""
+        now = time.monotonic()
+        due = [
+            (budget, participant)
+            for budget, participant in self.parts.participants.items()
+            if budget in self._due or now >= self._read_at.get(budget, 0.0) + READ_S
+        ]
+
+        async def work() -> None:
+            try:
+                while due:
+                    budget, participant = due.pop(0)
+                    self._due.discard(budget)
+                    self._read_at[budget] = time.monotonic()
+                    await self._step(budget, participant)
+            except BaseException:
+                due.clear()  # etcd fails, so the others needn't find that out
+                raise
+
+        workers = [work() for _ in range(min(_AT_ONCE, len(due)))]
+        for error in await asyncio.gather(*workers, return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def _step(self, budget: BudgetId, participant: Participant) -> None:
         before = self.parts.allowance(budget)

@@ -264,9 +264,7 @@ def test_a_password_file_that_is_not_one_line_is_refused(tmp_path: Path, text: s
         Access(("http://localhost:1",), user="u", password_file=file).password()
 
 
-async def test_a_user_of_an_etcd_without_users_is_said(
-    one_etcd: real.Etcd, tmp_path: Path
-) -> None:
+async def test_a_user_of_an_etcd_without_users_is_said(one_etcd: real.Etcd, tmp_path: Path) -> None:
     async with Etcd(user_access(one_etcd, tmp_path)) as etcd:
         with pytest.raises(FleetRefused, match=r"not enabled'; .*user and password_file"):
             await etcd.read(["/iokeel/a"])
