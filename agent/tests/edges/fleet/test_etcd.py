@@ -270,13 +270,22 @@ async def test_a_user_of_an_etcd_without_users_is_said(one_etcd: real.Etcd, tmp_
             await etcd.read(["/iokeel/a"])
 
 
-async def test_an_etcd_that_is_full_is_said_and_still_read(tmp_path: Path) -> None:
-    with real.running(real.Etcd(tmp_path / "e", options=("--quota-backend-bytes=65536",))) as full:
-        async with Etcd(Access(full.urls)) as etcd:
-            with pytest.raises(FleetRefused, match=r"space exceeded'; .*etcdctl alarm disarm"):
-                for number in range(100):
-                    await etcd.write([], [Put(f"/iokeel/{number}", b"1" * 4096)])
-            assert (await etcd.read(["/iokeel/0"])).values
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[real.Etcd]:
+    """An etcd that is full soon."""
+    with real.running(real.Etcd(tmp_path / "e", options=("--quota-backend-bytes=65536",))) as etcd:
+        yield etcd
+
+
+async def test_an_etcd_that_is_full_is_said_and_still_read(small: real.Etcd) -> None:
+    async def fill() -> None:
+        for number in range(100):
+            await etcd.write([], [Put(f"/iokeel/{number}", b"1" * 4096)])
+
+    async with Etcd(Access(small.urls)) as etcd:
+        with pytest.raises(FleetRefused, match=r"space exceeded'; .*etcdctl alarm disarm"):
+            await fill()
+        assert (await etcd.read(["/iokeel/0"])).values
 
 
 async def test_missing_files_are_said(tmp_path: Path) -> None:
