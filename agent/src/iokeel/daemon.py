@@ -432,12 +432,24 @@ class Agent:
 
     # Enforcing
 
-    def _send(self, order: SetLimits) -> None:
+    def _send(self, order: SetLimits) -> asyncio.Task[object]:
         self.outcomes.begun(order.drive)
-        self.spawn(self._carry_out(order))
+        return self.spawn(self._carry_out(order))
 
     async def _carry_out(self, order: SetLimits) -> bool:
         """Carry out an order, and return whether that succeeded."""
+        try:
+            done = await self._is_taken(order)
+        finally:
+            is_last = self.outcomes.ended(order.drive)
+        # Another one that is still on its way may have higher limits.
+        if done and is_last and self.fleet is not None:
+            self.state = with_outcome(self.state, order)
+            self._tell_fleet(whole=False)
+        return done
+
+    async def _is_taken(self, order: SetLimits) -> bool:
+        """Return whether QEMU has taken an order, and note it."""
         try:
             await self._set(order)
         except DriveGone as error:
@@ -450,12 +462,7 @@ class Agent:
             return False
         else:
             self.outcomes.succeeded(order)
-            if self.fleet is not None:
-                self.state = with_outcome(self.state, order)
-                self._tell_fleet(whole=False)
             return True
-        finally:
-            self.outcomes.ended(order.drive)
 
     async def _set(self, order: SetLimits) -> None:
         source = self._source_of(order.drive.domain)
@@ -504,7 +511,7 @@ class Agent:
                 self.metrics.errors["internal"] += 1
                 log.exception("%s: no static limits, please report it; its limits stay", name)
         done = await asyncio.gather(
-            *(self.spawn(self._carry_out(order)) for order in orders), return_exceptions=True
+            *(self._send(order) for order in orders), return_exceptions=True
         )
         left = {
             order.drive: drives[order.drive].with_sent(order.limits)

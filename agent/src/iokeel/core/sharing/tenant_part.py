@@ -92,7 +92,8 @@ def with_tenant_parts(
 def with_outcome(state: State, order: SetLimits) -> State:
     """Return the state once QEMU has said that limits are in force, unless others were sent since.
 
-    So what is freed by that needn't wait for the next look.
+    So what is freed by that needn't wait for the next look. order: the last one that was on its way
+    to its drive.
     """
     known = state.drives.get(order.drive)
     if known is None or held_in(known) is None or known.sent.limits != order.limits:

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
+from iokeel.core.counters import DriveId
 from iokeel.core.observation import DriveSeen, StorageSeen
 from iokeel.core.policy import TenantPolicy, VmPolicy
 from iokeel.core.sharing.storage import StoragePolicy
@@ -18,7 +19,7 @@ from iokeel.core.sharing.tenant_sums import by_storage, storage_sums
 from iokeel.core.state import State
 from iokeel.state_rows import kept_of, state_of, text_of
 from tests.unit.core.sharing import test_tenant_part as of_tenant
-from tests.unit.core.sharing.test_tenant_part import DRIVES, SETTINGS, DriveId, rate
+from tests.unit.core.sharing.test_tenant_part import DRIVES, SETTINGS, rate
 
 DISK = "nbd:10.0.0.1:10809"
 
