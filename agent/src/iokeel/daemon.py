@@ -224,6 +224,9 @@ class Agent:
             self.metrics.errors["config"] += self._notices.tell_gone(self.state)
             self._moved = self._moved or bool(orders)
             if domains is None:
+                if self.fleet is not None and before.drives.keys() - self.state.drives.keys():
+                    # Or their credit would be here too after a crash.
+                    await self.save(self.state.drives, whole=True)
                 self._hand_over(before, now_ns)
                 self._bound_cgroups(now_ns, partial=self._unread_vms() != set())
             changed = [
