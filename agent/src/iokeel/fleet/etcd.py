@@ -29,10 +29,8 @@ from iokeel.fleet.messages import (
     LeaseReply,
     Put,
     TxnReply,
-    key_of,
     reading,
     transaction,
-    value_of,
 )
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import shown
@@ -131,8 +129,8 @@ class Etcd:
                 error = lost
                 continue
             found = [kv for r in reply.responses if r.response_range for kv in r.response_range.kvs]
-            values = {key_of(kv): value_of(kv) for kv in found}
-            leases = {key_of(kv): kv.lease for kv in found if kv.lease}
+            values = {kv.name: kv.value for kv in found}
+            leases = {kv.name: kv.lease for kv in found if kv.lease}
             return Found(values, asked_ns, bool(unless) and reply.succeeded, leases)
         assert error is not None
         raise error

@@ -16,7 +16,7 @@ import msgspec
 
 from iokeel.errors import ConnectionLost, IokeelError
 from iokeel.fleet.etcd import MOST_REPLY_BYTES, Etcd, lost, not_etcd
-from iokeel.fleet.messages import WatchReply, WatchResult, key_of, keys_from, value_of
+from iokeel.fleet.messages import WatchReply, WatchResult, keys_from
 from iokeel.hypervisors.backoff import delays
 from iokeel.words.quoting import shown
 
@@ -58,7 +58,7 @@ async def _follow(
                     yield None
                 if result.events:
                     yield {
-                        key_of(event.kv): None if event.type == "DELETE" else value_of(event.kv)
+                        event.kv.name: None if event.type == "DELETE" else event.kv.value
                         for event in result.events
                     }
     except (aiohttp.ClientError, OSError) as error:

@@ -293,9 +293,13 @@ async def test_missing_files_are_said(tmp_path: Path) -> None:
         Etcd(Access(("https://localhost:1",), ca=tmp_path / "ca"))
 
 
-async def test_another_program_on_the_port_is_no_etcd(tmp_path: Path) -> None:
+NO_BASE64 = b'{"responses":[{"response_range":{"kvs":[{"key":"!","value":"!"}]}}]}'
+
+
+@pytest.mark.parametrize("said", [b"<html>hello", NO_BASE64])
+async def test_another_program_on_the_port_is_no_etcd(said: bytes) -> None:
     async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=b"<html>hello")
+        return web.Response(body=said)
 
     app = web.Application()
     app.router.add_post("/v3/kv/txn", answer)
