@@ -97,17 +97,17 @@ def floors(
 def beside_silent(
     rest: int, lowest: Mapping[HostName, int], entries: Mapping[HostName, Entry]
 ) -> Mapping[HostName, int]:
-    """Return the floors of hosts that report, lowered if that keeps the budget.
+    """Return floors that keep the budget, for hosts that report.
 
-    rest: of the budget, what hosts that don't report aren't charged. It is less than the floors
-    that the others have only if the budget was lowered, or if a host came with more than was free.
-    If nothing is left, lower floors wouldn't keep the budget either, so they stay.
+    rest: of the budget, what hosts that don't report aren't charged. lowest: from `floors`. First,
+    each host keeps what it has of its floor. Only if the budget was lowered, or if a host came with
+    more than was free, even that may be too much. If nothing is left, lower floors wouldn't keep
+    the budget either, so they stay.
     """
-    now = {name: min(low, entries[name].floor) for name, low in lowest.items()}
-    if not 0 < rest < sum(now.values()):
+    if rest <= 0:
         return lowest
-    parts = divide(rest, [Claim(low, 1.0, low) for low in now.values()]).amounts
-    return {name: floor(part) for name, part in zip(now, parts, strict=True)}
+    claims = [Claim(min(low, entries[name].floor), 1.0, low) for name, low in lowest.items()]
+    return dict(zip(lowest, map(floor, divide(rest, claims).amounts), strict=True))
 
 
 def targets(

@@ -134,6 +134,26 @@ class FleetModel(RuleBasedStateMachine):
     def set_budget(self, amount: int) -> None:
         self.fleet.set_budget(amount)
 
+    @rule(name=st.sampled_from(NAMES), amount=st.sampled_from([400, 700, 900]))
+    def lower_while_an_agent_is_dead(self, name: str, amount: int) -> None:
+        """The others make room for what the dead agent's host holds, if there is room at all."""
+        for other in self.fleet.hosts.values():
+            other.work = Work(300, 100, 2000, 3000)
+        self.rounds(20)
+        self.die(name, "kill", expired=True)
+        self.fleet.set_budget(amount)
+        self.rounds(25)
+        ledger, claims = self.fleet.etcd.ledger, self.fleet.etcd.claims
+        running = [host for host in self.fleet.hosts.values() if host.runs]
+        if ledger is None or not all(host.reaches_etcd for host in running):
+            return
+        there = {host.me for host in running}
+        silent = [n for n, e in ledger.entries.items() if Me(n, e.instance) not in there]
+        if any(n in claims for n in silent) or self.shared is not None:
+            return
+        charged = sum(ledger.entries[n].charged for n in silent)
+        assert charged >= amount or ledger.charged <= amount
+
     @rule(name=HOSTS, word=st.sampled_from(Word))
     def say(self, name: str, word: Word) -> None:
         self.fleet.say(self.fleet.hosts[name], word)
