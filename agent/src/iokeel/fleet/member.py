@@ -246,19 +246,21 @@ class Member:
     def _changed(self, prefix: str, keys: Collection[str] | None) -> None:
         """Note that keys have changed below a prefix; None: any may have."""
         assert self.parts.store is not None
-        if prefix == self.parts.store.keys.budgets:
+        names, there = self.parts.store.keys, self.parts.participants.keys()
+        if keys is None:
+            self._due |= there
+        else:
+            above = (names.budgets, names.stamps, names.all_claims)
+            kind = next(each for each in above if prefix.startswith(each))
+            found = {budget for key in keys if (budget := budget_in(key, kind)) is not None}
+            self._due |= found & there
+        if prefix == names.budgets:
             if keys is None or self._unlisted is None:
                 self._unlisted = None
             else:
-                found = {budget_in(key, prefix) for key in keys}
-                self._unlisted |= {budget for budget in found if budget is not None}
-        for budget, participant in self.parts.participants.items():
-            mine = {self._key(participant), self.parts.store.keys.stamp(participant.budget)}
-            if keys is None or prefix == self.parts.store.keys.claims(participant.budget):
-                self._due.add(budget)
-            elif not mine.isdisjoint(keys):
-                self._due.add(budget)
-        self._wake.set()
+                self._unlisted |= found
+        if self._due or prefix == names.budgets:
+            self._wake.set()
 
     async def _rest(self) -> None:
         """Wait until something is due."""
