@@ -143,16 +143,16 @@ class FleetModel(RuleBasedStateMachine):
         self.die(name, "kill", expired=True)
         self.fleet.set_budget(amount)
         self.rounds(25)
-        ledger, claims = self.fleet.etcd.ledger, self.fleet.etcd.claims
-        running = [host for host in self.fleet.hosts.values() if host.runs]
-        if ledger is None or not all(host.reaches_etcd for host in running):
+        ledger = self.fleet.etcd.ledger
+        claimed = {Me(host, claim.instance) for host, claim in self.fleet.etcd.claims.items()}
+        hosts = self.fleet.hosts.values()
+        if any(host.me in claimed and not host.reaches_etcd for host in hosts):
+            return  # it counts as one that reports until its lease ends
+        if ledger is None or self.shared is not None:
             return
-        there = {host.me for host in running}
-        silent = [n for n, e in ledger.entries.items() if Me(n, e.instance) not in there]
-        if any(n in claims for n in silent) or self.shared is not None:
-            return
-        charged = sum(ledger.entries[n].charged for n in silent)
-        assert charged >= amount or ledger.charged <= amount
+        entries = ledger.entries.items()
+        silent = sum(e.charged for host, e in entries if Me(host, e.instance) not in claimed)
+        assert silent >= amount or ledger.charged <= amount
 
     @rule(name=HOSTS, word=st.sampled_from(Word))
     def say(self, name: str, word: Word) -> None:
