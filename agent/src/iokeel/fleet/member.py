@@ -224,9 +224,12 @@ class Member:
                 changed[budget_id] = Remembered(budget, known.ledger if known else None)
             elif budget is None and known is not None:
                 changed[budget_id] = None
+        new = [b for b, known in changed.items() if known and b not in self._memory.known]
+        for first in range(0, len(new), _MOST_NAMES):
+            self.parts.called |= await store.charges(new[first : first + _MOST_NAMES])
         if changed:
             await asyncio.to_thread(self._memory.keep, changed)
-        self.parts.appointed |= await store.offices(some)
+        self.parts.called |= await store.offices(some)
         for budget_id in changed.keys() - self._memory.known.keys():
             if (participant := self.parts.participants.pop(budget_id, None)) is not None:
                 await participant.leave()

@@ -36,7 +36,9 @@ async def set_limits(etcd: Etcd, *tenants: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, url: str, prefix: str, *tenants: str) -> AsyncIterator[Member]:
+async def running(
+    folder: Path, url: str, prefix: str, tenants: Sequence[str], host: str = "a"
+) -> AsyncIterator[Member]:
     """Let a host take part whose drives are these tenants', and look at them as an agent does."""
 
     async def look() -> None:
@@ -44,9 +46,11 @@ async def running(folder: Path, url: str, prefix: str, *tenants: str) -> AsyncIt
             member.looked(tenants, (), complete=True)
             await asyncio.sleep(1)
 
-    config = FleetConfig(Access((url,), prefix=prefix), "a")
-    sums = {Kind.TENANT: lambda _: SUMS, Kind.STORAGE: lambda _: Sums()}
-    member = Member(config, folder, sums)
+    def sums_of(tenant: str) -> Sums:
+        return SUMS if tenant in tenants else Sums()
+
+    config = FleetConfig(Access((url,), prefix=prefix), host)
+    member = Member(config, folder, {Kind.TENANT: sums_of, Kind.STORAGE: lambda _: Sums()})
     tasks = [asyncio.create_task(member.run()), asyncio.create_task(look())]
     try:
         yield member
@@ -96,7 +100,7 @@ async def test_many_tenants_are_read_in_time_though_etcd_is_far_away(
     await set_limits(etcd, *tenants)
     async with (
         slow_line(one_etcd.urls[0], 0.1) as url,
-        running(tmp_path, url, prefix, *tenants) as member,
+        running(tmp_path, url, prefix, tenants) as member,
     ):
 
         def all_have_their_limit() -> bool:
@@ -111,9 +115,34 @@ async def test_a_budget_that_cannot_be_kept_does_not_hold_up_the_others(
     one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
 ) -> None:
     await set_limits(etcd, "acme")
-    async with running(tmp_path, one_etcd.urls[0], prefix, "acme") as member:
+    async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
         await until(lambda: member.granted(())["acme"].limit == LIMIT, PATIENCE_S)
         member._memory._database.execute("PRAGMA max_page_count = 1")  # no page more than now
         await set_limits(etcd, "umbra" * 2000)
         await until(lambda: "disk is full; free some space" in str(member.problem))
         assert await oldest_read_s(member, ["acme"]) < LAPSE_S
+
+
+async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_is_set_again(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    (url,), here = one_etcd.urls, ["acme"]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    await set_limits(etcd, "acme")
+
+    def limit(member: Member) -> int | None:
+        return member.granted(())["acme"].limit
+
+    async with running(tmp_path / "a", url, prefix, ["acme"]) as coordinator:
+        await until(lambda: limit(coordinator) == LIMIT, PATIENCE_S)
+        async with running(tmp_path / "b", url, prefix, here, "b") as other:
+            await until(lambda: limit(other) == LIMIT / 2, PATIENCE_S)
+            operator = FleetStore(etcd, Me("operator", "o"))
+            await operator.set_budget(BudgetId(Kind.TENANT, "acme"), None)
+            both = coordinator, other
+            await until(lambda: not any(member.granted(()) for member in both), PATIENCE_S)
+            here.clear()
+            await asyncio.sleep(2)  # until that was looked at
+            await set_limits(etcd, "acme")
+            await until(lambda: limit(coordinator) == LIMIT, PATIENCE_S)
