@@ -35,7 +35,7 @@ chaos: setup ## Break a host at random, and watch limits hold (SECONDS=120 SEED=
 fleet: setup ## Break a fleet of four hosts at random, and watch a tenant's limit hold (SECONDS=300 SEED= BROKEN=1)
 	$(RUN) benchmarks.fleet.run
 
-test: setup ## Run all tests: units, edges, real libvirt and QEMU
+test: setup ## Run all tests but test-page, test-deploy, test-qemu, test-exact: with real libvirt, QEMU, etcd
 	cd agent && ../$(BIN)/python -m pytest --numprocesses 6 --max-worker-restart 0 -m "not booted" \
 		tests/system tests/lab tests/edges tests/monitoring tests/fuzz tests/deploy tests/unit \
 		../benchmarks/disksim/tests

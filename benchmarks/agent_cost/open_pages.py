@@ -3,8 +3,8 @@
     python -m benchmarks.agent_cost.open_pages [SCENARIO...] [--repeats N] [--seconds N]
 
 Runs `iokeel agent` against VMs that are only QMP sockets, as run.py does. Clients ask what the page
-asks, when it asks it (agent/cockpit/src/agent): at each second second of the clock, each question
-on a connection of its own.
+asks, when it asks it (agent/cockpit/src/agent): every two seconds, all at the same moment, and each
+question on a connection of its own.
 
     none     no page is open
     host     five pages with the host: GET /v1/host
@@ -39,7 +39,7 @@ SCENARIOS = ("100x1", "200x1", "200x1/exact")
 PAGES = 5
 EVERY_S = 2.0
 HISTORY_S = 300
-# What the measured seconds begin with isn't theirs: a client that has just started or ended.
+# Left out before each measurement, because clients have just started or ended.
 _SETTLE_S = 2 * EVERY_S
 
 

@@ -1,4 +1,4 @@
-"""An agent that keeps its old limits after its grant was lowered, and says that it hasn't.
+"""An agent that keeps its old limits after its grant was lowered, and says that they are lower.
 
 `make fleet BROKEN=1` runs it, to show that a run of the fleet finds it. Nothing of this is in the
 agent's own package: this file runs the agent's command with two functions replaced.

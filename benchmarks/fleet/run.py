@@ -123,8 +123,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     parser.add_argument(
         "--broken", choices=("0", "1"), default="0",
-        help="1: with agents that keep their old limits when they are lowered, to see that this is"
-        " found; nothing is written (make: BROKEN=1)",
+        help="1: with agents that never lower their limits, to see that this is found; nothing is"
+        " written (make: BROKEN=1)",
     )  # fmt: skip
     parser.add_argument("--daemon", type=Path, help="a storage daemon with the patches")
     parser.add_argument("--out", type=Path, default=result_file.RESULTS / "fleet.json")

@@ -17,9 +17,9 @@ from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd, Found
 from iokeel.fleet.messages import Delete, Is, Put, reading, transaction
 
-# The medians of a quorum read and of a write with its flush, between machines of one site with
-# SSDs; each takes up to as much again, and one in a hundred ten times that (etcd's own
-# recommendations: 10 ms for the 99th percentile of a flush).
+# What a quorum read and a write with its flush take at least, between machines of one site with
+# SSDs. Each takes up to twice that, and one half of an answer in a hundred takes ten times as long
+# (etcd's own recommendations: 10 ms for the 99th percentile of a flush).
 READ_S = 0.002
 WRITE_S = 0.004
 _TAIL_RATIO = 0.01
@@ -42,7 +42,7 @@ class Keys:
         self._random = random
 
     async def delay(self, typical_s: float) -> None:
-        """Wait as long as a half of an answer takes."""
+        """Wait as long as half of an answer takes."""
         tail = 10 if self._random.random() < _TAIL_RATIO else 1
         await asyncio.sleep(tail * typical_s * self._random.uniform(0.5, 1.0))
 

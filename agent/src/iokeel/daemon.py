@@ -7,21 +7,21 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from iokeel.backstop import Backstop
 from iokeel.config.reload import carried_over
 from iokeel.config.settings import Config
-from iokeel.core.backstop import vm_orders
-from iokeel.core.counters import NS_PER_S, Counters, DriveId
-from iokeel.core.decide import decide, static_limits
+from iokeel.core.counters import Counters, DriveId
+from iokeel.core.decide import decide
 from iokeel.core.drive.retune import LOOK_AGAIN_S
 from iokeel.core.fleet.handover import GuestCredit, with_credit
-from iokeel.core.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
-from iokeel.core.sharing.storage import StorageId, StoragePolicy
+from iokeel.core.sharing.storage import StorageId
 from iokeel.core.sharing.tenant_part import with_outcome
 from iokeel.core.sharing.tenant_sums import (
     Sums,
@@ -31,29 +31,27 @@ from iokeel.core.sharing.tenant_sums import (
     tenant_sums,
 )
 from iokeel.core.state import NEW, DriveState, Pricing, State
-from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
+from iokeel.enforcer import Enforcer
+from iokeel.errors import IokeelError
 from iokeel.host.cgroup.groups import Cgroups
-from iokeel.host.disk_counters import DiskStats
 from iokeel.host.drive_storages import DriveStorages
-from iokeel.hypervisors.source import Source, VmInfo
+from iokeel.hypervisors.source import Source
 from iokeel.notices import Notices
+from iokeel.observer import Observer
 from iokeel.outcomes import Outcomes
 from iokeel.report.history import History
 from iokeel.report.http import Api, serve
 from iokeel.report.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, series_values, snapshot_of
 from iokeel.state_store import StateStore
+from iokeel.tasks import Tasks
 
 if TYPE_CHECKING:  # without [fleet], nothing of it is imported
     from iokeel.fleet.member import Member
 
 log = logging.getLogger(__name__)
 
-_SET_TIMEOUT_S = 5.0
 _SAVE_INTERVAL_S = 5.0
-# Cgroups follow changes of limits at most this often, and are checked this often without any.
-_BOUND_INTERVAL_S = 2
-_BOUND_AGAIN_S = 10
 
 
 @dataclass
@@ -69,38 +67,38 @@ class Agent:
     store: StateStore
     metrics: Metrics
     state: State = field(default_factory=State)
-    storages: DriveStorages = field(init=False)
     cgroups: Cgroups | None = None
     fleet: Member | None = None
     releasing: bool = False  # as if no VM had a policy
     on_tick: Callable[[], None] = lambda: None
-    outcomes: Outcomes = field(init=False)
+    observer: Observer = field(init=False)
+    enforcer: Enforcer = field(init=False)
+    tasks: Tasks = field(init=False)
     history: History = field(default_factory=History)
     looks: int = 0
     _changed: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _disk_stats: DiskStats = field(default_factory=DiskStats)
-    _bounding: bool = False
-    _bound_at_ns: int = -(10**12)
-    _moved: bool = False
+    _backstop: Backstop | None = None
     _notices: Notices = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stopping: bool = False
-    _tasks: set[asyncio.Task[object]] = field(default_factory=set)
     _of_tenants: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
     _on_storages: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.storages = DriveStorages(self.config.storages)
-        self.outcomes = Outcomes(self.config.agent.tick_seconds)
+        self.tasks = Tasks(self.metrics)
+        self.observer = Observer(self.sources, DriveStorages(self.config.storages))
+        self.enforcer = Enforcer(
+            self.observer,
+            self.metrics,
+            Outcomes(self.config.agent.tick_seconds),
+            self.tasks,
+            self._on_success,
+            self._on_change,
+        )
+        if self.cgroups is not None:
+            self._backstop = Backstop(self.cgroups, self.observer, self.tasks)
         self._notices = Notices(self.config.gone)
-
-    def vms(self) -> dict[str, VmInfo]:
-        """Return all running VMs by name; of two with one name, libvirt's."""
-        found: dict[str, VmInfo] = {}
-        for source in reversed(self.sources):
-            found.update(source.vms())
-        return found
 
     def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
         """Return a snapshot of these VMs, or of all, for a report. Does no I/O."""
@@ -113,16 +111,20 @@ class Agent:
             errors["fleet"] += self.fleet.errors + self.fleet.handovers.errors
         known = Known(
             self.state,
-            self.vms(),
+            self.observer.vms(),
             self.cgroups.held if self.cgroups is not None else {},
-            self.outcomes.errors,
-            self.outcomes.last,
+            self.enforcer.outcomes.errors,
+            self.enforcer.outcomes.last,
             errors,
             sum(source.reconnects for source in self.sources),
             self.config.gone,
             self.fleet.snapshot() if self.fleet is not None else None,
         )
         return snapshot_of(known, domains)
+
+    @property
+    def _sample_timeout_s(self) -> float:
+        return 0.8 * self.config.agent.tick_seconds
 
     def announce(self, domain: str) -> None:
         """Look at a domain at once: a hook says that it comes or goes."""
@@ -169,11 +171,12 @@ class Agent:
             self.config = await asyncio.to_thread(self.store.keep_tables, config)
             self.state = carried_over(self.state, old, self.config)
             self._notices.gone = dict(self.config.gone)
-            self._moved = True
+            if self._backstop is not None:
+                self._backstop.moved = True
             for source in self.sources:
                 await self._leave(source, source.leaves(self.config))
                 source.configure(self.config)
-            await self.storages.configure(self.config.storages, self._sample_timeout_s)
+            await self.observer.storages.configure(self.config.storages, self._sample_timeout_s)
 
     async def _leave(self, source: Source, vms: Collection[str]) -> None:
         """Leave the drives of VMs that a source no longer follows at their static limits.
@@ -181,9 +184,9 @@ class Agent:
         One that is at another socket now is priced anew. It may be the same QEMU, so what there was
         before the agent stays known.
         """
-        names = {name for name in vms if self._source_of(name) is source}
+        names = {name for name in vms if self.observer.source_of(name) is source}
         leaving = {d: known for d, known in self.state.drives.items() if d.domain in names}
-        left, _ = await self._set_static(leaving)
+        left, _ = await self.enforcer.set_static(self.state, leaving)
         stay = {vm.name for vm in self.config.vms}  # at another socket
         moved = {
             drive: left.get(drive, known)._replace(pricing=Pricing(mix=known.pricing.mix))
@@ -202,19 +205,11 @@ class Agent:
         async with self._looking:
             if self._stopping:  # an order now could be carried out after the last one
                 return
-            counters = await self._sample(domains)
+            counters = await self.observer.sample(domains, self._sample_timeout_s)
             if domains is None:
-                await self.storages.follow(self.vms(), self._sample_timeout_s)
+                await self.observer.storages.follow(self.observer.vms(), self._sample_timeout_s)
             now_ns = time.monotonic_ns()
-            drives = dict(self._seen(domains, counters))
-            seen = Observation(
-                drives,
-                partial=domains is not None,
-                storages=self._storages_seen(drives.values()) if domains is None else {},
-                unread=[] if domains is not None else self._unread(drives),
-                granted=self._granted(drives.values()),
-                granted_storages=self.fleet.granted_storages() if self.fleet is not None else {},
-            )
+            seen = self._observation(domains, counters)
             before = self.state
             self.state, orders = decide(before, seen, now_ns)
             self.looks += 1
@@ -222,16 +217,18 @@ class Agent:
             self._tell_fleet(whole=domains is None)
             self.metrics.errors["internal"] += self._notices.tell(self.state)
             self.metrics.errors["config"] += self._notices.tell_gone(self.state)
-            self._moved = self._moved or bool(orders)
+            if self._backstop is not None:
+                self._backstop.moved |= bool(orders)
             if domains is None:
                 if self.fleet is not None and before.drives.keys() - self.state.drives.keys():
                     # Or their credit would be here too after a crash.
                     await self.save(self.state.drives, whole=True)
                 self._hand_over(before, now_ns)
-                self._bound_cgroups(now_ns, partial=self._unread_vms() != set())
+                if self._backstop is not None:
+                    self._backstop.look(self.state, self.config.cgroup, now_ns)
             changed = [
                 drive
-                for drive in drives
+                for drive in seen.drives
                 if self.state.drives[drive].policy is not before.drives.get(drive, NEW).policy
             ]
             # Saved before orders are carried out, because a restart after a crash needs them.
@@ -240,9 +237,26 @@ class Agent:
                 await self.save({drive: self.state.drives[drive] for drive in names})
             for order in orders:
                 self.history.add_order(now_ns, order.drive, order.reason)
-                self._send(order)
+                self.enforcer.send(order)
         if self.state.suspects:
-            self.spawn(self._look_again({drive.domain for drive in self.state.suspects}))
+            self.tasks.spawn(self._look_again({drive.domain for drive in self.state.suspects}))
+
+    def _observation(
+        self, domains: Collection[str] | None, counters: Mapping[DriveId, Counters]
+    ) -> Observation:
+        observer, outcomes = self.observer, self.enforcer.outcomes
+        drives = dict(observer.drives(domains, counters, outcomes, releasing=self.releasing))
+        granted = self._granted(drives.values())
+        shared = self.fleet.granted_storages() if self.fleet is not None else {}
+        if domains is not None:
+            return Observation(drives, partial=True, granted=granted, granted_storages=shared)
+        return Observation(
+            drives,
+            storages=observer.storages_of(drives.values(), self.config.storages),
+            unread=observer.unread(self.state.drives, drives),
+            granted=granted,
+            granted_storages=shared,
+        )
 
     # The fleet
 
@@ -272,17 +286,23 @@ class Agent:
     def _knows_all(self) -> bool:
         """Return whether all VMs have been read, and which storages their drives are on."""
         found = all(known.storage is not None for known in self.state.drives.values())
-        return found and self._unread_vms() == set()
+        return found and self.observer.unread_vms() == set()
 
     def _hand_over(self, before: State, now_ns: int) -> None:
         """Let credit follow guests that have come or gone since an earlier look at all drives."""
         if self.fleet is not None:
             moves = self.fleet.handovers
-            moves.looked(before.drives, self.state.drives, self.vms(), now_ns)
+            moves.looked(before.drives, self.state.drives, self.observer.vms(), now_ns)
+
+    def _on_success(self, order: SetLimits) -> None:
+        """Tell the fleet at once what a drive is held to now."""
+        if self.fleet is not None:
+            self.state = with_outcome(self.state, order)
+            self._tell_fleet(whole=False)
 
     def _on_credit(self, domain: str, credit: GuestCredit) -> None:
         """Take over the credit of a guest that has come from another host."""
-        self.spawn(self._take_credit(domain, credit))
+        self.tasks.spawn(self._take_credit(domain, credit))
 
     async def _take_credit(self, domain: str, credit: GuestCredit) -> None:
         async with self._looking:
@@ -294,36 +314,7 @@ class Agent:
         """Look again soon: the fleet grants a tenant more or less than before."""
         domains = {drive.domain for drive, _ in self._of_tenants.get(tenant, ())}
         if domains:
-            self.spawn(self._look_again(domains))
-
-    # The cgroups beneath
-
-    def _bound_cgroups(self, now_ns: int, *, partial: bool) -> None:
-        """Bring VMs' cgroups up to date, if that is due."""
-        interval_s = _BOUND_INTERVAL_S if self._moved else _BOUND_AGAIN_S
-        due = now_ns >= self._bound_at_ns + interval_s * NS_PER_S
-        if self.cgroups is not None and due and not self._bounding:
-            self._bounding = True
-            self._bound_at_ns, self._moved = now_ns, False
-            self.spawn(self._bound_groups(partial=partial))
-
-    async def _bound_groups(self, *, partial: bool) -> None:
-        """Keep VMs' cgroups at their drives' shares, beside the ticks."""
-        assert self.cgroups is not None
-        try:
-            if not self.config.cgroup.enabled:  # they may be an earlier agent's, or configuration's
-                await asyncio.to_thread(self.cgroups.restore)
-                return
-            devices = {
-                drive: on
-                for drive in self.state.drives
-                if (on := self.storages.devices_of(drive)) is not None
-            }
-            orders = vm_orders(self.state, devices, self.config.cgroup.margin)
-            processes = {name: vm.process for name, vm in self.vms().items() if vm.process}
-            await asyncio.to_thread(self.cgroups.apply, orders, processes, partial=partial)
-        finally:
-            self._bounding = False
+            self.tasks.spawn(self._look_again(domains))
 
     # The loop
 
@@ -364,129 +355,14 @@ class Agent:
         self._changed.add(domain)
         self._wake.set()
 
-    # Observing
-
-    async def _sample(self, domains: Collection[str] | None) -> dict[DriveId, Counters]:
-        found: dict[DriveId, Counters] = {}
-        for part in await asyncio.gather(
-            *(source.sample(domains, self._sample_timeout_s) for source in self.sources)
-        ):
-            found.update(part)
-        return found
-
-    @property
-    def _sample_timeout_s(self) -> float:
-        return 0.8 * self.config.agent.tick_seconds
-
-    def _storages_seen(self, drives: Iterable[DriveSeen]) -> dict[StorageId, StorageSeen]:
-        """Return the storages that drives are on, or that configuration names."""
-        counters = self._disk_stats.read(self.storages.devices)
-        configured = self.config.storages
-        names = {*configured, *(drive.storage for drive in drives if drive.storage is not None)}
-        return {
-            name: StorageSeen(
-                configured[name].policy if name in configured else StoragePolicy(),
-                counters.get(name),
-            )
-            for name in names
-        }
-
-    def _unread(self, seen: Collection[DriveId]) -> list[DriveId]:
-        """Return the drives that aren't seen, but whose VMs may run."""
-        missing = self.state.drives.keys() - seen
-        if not missing:
-            return []
-        vms, unread = self.vms(), self._unread_vms()
-        return [
-            drive
-            for drive in missing
-            if drive.domain not in vms and (unread is None or drive.domain in unread)
-        ]
-
-    def _unread_vms(self) -> Collection[str] | None:
-        """Return the names of VMs that can't be read but may run; None if any may."""
-        found = [source.unread() for source in self.sources]
-        return None if None in found else {name for names in found for name in names or ()}
-
-    def _seen(
-        self, domains: Collection[str] | None, counters: Mapping[DriveId, Counters]
-    ) -> Iterable[tuple[DriveId, DriveSeen]]:
-        for name, vm in self.vms().items():
-            if domains is not None and name not in domains:
-                continue
-            policy = None if self.releasing else vm.policy
-            tenant, promise = (policy.tenant, policy.vm) if policy else (None, None)
-            for target, info in vm.drives.items():
-                drive = DriveId(name, target)
-                in_force, failed, abilities = self.outcomes.seen(drive, info)
-                yield (
-                    drive,
-                    DriveSeen(
-                        policy.for_drive(target) if policy else None,
-                        counters.get(drive),
-                        in_force,
-                        failed,
-                        abilities,
-                        self.storages.of(drive),
-                        tenant,
-                        promise,
-                    ),
-                )
-
-    # Enforcing
-
-    def _send(self, order: SetLimits) -> asyncio.Task[object]:
-        self.outcomes.begun(order.drive)
-        return self.spawn(self._carry_out(order))
-
-    async def _carry_out(self, order: SetLimits) -> bool:
-        """Carry out an order, and return whether that succeeded."""
-        try:
-            done = await self._is_taken(order)
-        finally:
-            is_last = self.outcomes.ended(order.drive)
-        # Another one that is still on its way may have higher limits.
-        if done and is_last and self.fleet is not None:
-            self.state = with_outcome(self.state, order)
-            self._tell_fleet(whole=False)
-        return done
-
-    async def _is_taken(self, order: SetLimits) -> bool:
-        """Return whether QEMU has taken an order, and note it."""
-        try:
-            await self._set(order)
-        except DriveGone as error:
-            log.info("%s", error)
-            return False
-        except IokeelError as error:
-            self.metrics.errors["rejected" if isinstance(error, LimitsRejected) else "set"] += 1
-            if self.outcomes.failed(order, error):
-                self._on_change(order.drive.domain)
-            return False
-        else:
-            self.outcomes.succeeded(order)
-            return True
-
-    async def _set(self, order: SetLimits) -> None:
-        source = self._source_of(order.drive.domain)
-        if source is not None:
-            await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S)
-            return
-        unread = self._unread_vms()
-        if unread is None or order.drive.domain in unread:
-            raise ConnectionLost(str(order.drive), "its guest can't be reached; its limits stay")
-        raise DriveGone(str(order.drive), "its guest is no longer there")
-
-    def _source_of(self, domain: str) -> Source | None:
-        """Return the source that serves a VM; None if none has it."""
-        return next((source for source in self.sources if domain in source.vms()), None)
+    # The end
 
     async def stop(self) -> None:
         """Leave every drive at its policy's static limit, and save that."""
         self._stopping = True
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.wait()
         async with self._looking:
-            left, lost = await self._set_static(self.state.drives)
+            left, lost = await self.enforcer.set_static(self.state, self.state.drives)
             await self.save({**self.state.drives, **left}, whole=True)
             if self.cgroups is not None:
                 await asyncio.to_thread(self.cgroups.restore)
@@ -496,33 +372,6 @@ class Agent:
         if lost:
             log.warning("%d drives couldn't be set, and keep the limits that they have", lost)
 
-    async def _set_static(
-        self, drives: Mapping[DriveId, DriveState]
-    ) -> tuple[dict[DriveId, DriveState], int]:
-        """Give drives their static limits. Return those that have them, and how many others.
-
-        If the law fails on a VM, its drives keep the limits that they have.
-        """
-        vms: dict[str, dict[DriveId, DriveState]] = {}
-        for drive, known in drives.items():
-            vms.setdefault(drive.domain, {})[drive] = known
-        orders = []
-        for name, those in vms.items():
-            try:
-                orders += static_limits(replace(self.state, drives=those))
-            except Exception:
-                self.metrics.errors["internal"] += 1
-                log.exception("%s: no static limits, please report it; its limits stay", name)
-        done = await asyncio.gather(
-            *(self._send(order) for order in orders), return_exceptions=True
-        )
-        left = {
-            order.drive: drives[order.drive].with_sent(order.limits)
-            for order, succeeded in zip(orders, done, strict=True)
-            if succeeded is True
-        }
-        return left, len(orders) - len(left)
-
     async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         try:
             await asyncio.to_thread(self.store.save, drives, whole=whole)
@@ -530,16 +379,3 @@ class Agent:
             if not self.metrics.errors["store"]:
                 log.error("%s", error)
             self.metrics.errors["store"] += 1
-
-    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
-        """Do work beside the ticks. An error of it is logged, and ends nothing."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.metrics.errors["internal"] += 1
-            log.error("internal error, please report it", exc_info=error)

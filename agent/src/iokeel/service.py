@@ -73,7 +73,7 @@ async def run_agent(config: Config, read: Callable[[], Config]) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        loop.add_signal_handler(signal.SIGHUP, lambda: agent.spawn(service.reload()))
+        loop.add_signal_handler(signal.SIGHUP, lambda: agent.tasks.spawn(service.reload()))
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
@@ -107,7 +107,7 @@ class Service:
             log.warning("%s: takes a restart of the agent", ", ".join(waiting))
 
     def _after_tick(self) -> None:
-        vms, drives = self.agent.vms(), self.agent.state.drives
+        vms, drives = self.agent.observer.vms(), self.agent.state.drives
         _collect_seldom(len(drives))
         held = sum(drive.sent.limits is not None for drive in drives.values())
         self.manager.alive(f"VMs: {len(vms)}, drives with limits: {held}{self._refused}")

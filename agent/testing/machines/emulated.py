@@ -53,6 +53,8 @@ class EmulatedMachine(Host):
         self._key = make_key()
         self._folder = folder
         self.port = free_port()
+        # One connection for all commands, because a login takes seconds.
+        self._connection = ["-o", f"ControlPath={folder / 'ssh'}"]
 
     def __enter__(self) -> Self:
         disk = self._folder / "disk.qcow2"
@@ -82,6 +84,7 @@ class EmulatedMachine(Host):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._disconnect()
         self._qemu.kill()  # nobody needs its disk any more
         self._qemu.wait()
 
@@ -93,6 +96,7 @@ class EmulatedMachine(Host):
         """Reboot it in order, and wait until it is up again."""
         before = self.run("cat", "/proc/sys/kernel/random/boot_id")
         self.status("systemctl", "reboot")
+        self._disconnect()
 
         def is_another_boot() -> bool:
             status, now = self.status("cat", "/proc/sys/kernel/random/boot_id")
@@ -101,11 +105,16 @@ class EmulatedMachine(Host):
         eventually(is_another_boot, _BOOT_S, what="the machine reboots", process=self._qemu)
         self.wait_up()
 
+    def _disconnect(self) -> None:
+        command = ["ssh", "-q", *self._connection, "-O", "exit", "root@127.0.0.1"]
+        subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+
     def status(self, *command: str | Path, input: str | None = None) -> tuple[int, str]:
         words = " ".join("'" + str(word).replace("'", r"'\''") + "'" for word in command)
         options = [word for option in OPTIONS for word in ("-o", option)]
         done = subprocess.run(
-            ["ssh", "-q", "-i", self._key, "-p", str(self.port), *options,
+            ["ssh", "-q", "-i", self._key, "-p", str(self.port), *options, *self._connection,
+             "-o", "ControlMaster=auto", "-o", "ControlPersist=yes",
              "-o", "ConnectTimeout=20", "root@127.0.0.1", f"LC_ALL=C.UTF-8 exec {words} 2>&1"],
             input=input or "", text=True, timeout=900, stdout=subprocess.PIPE,
         )  # fmt: skip

@@ -76,7 +76,8 @@ def test_an_alert_says_what_where_and_the_command(alert: dict[str, Any]) -> None
     )
     if alert["expr"].startswith(("absent(", "count(")):  # it is about all hosts
         return
-    where = "tenant" if alert["expr"].startswith("sum by (tenant)") else "instance"
+    by = re.match(r"sum by \((tenant|storage)\)", alert["expr"])
+    where = by[1] if by else "instance"
     for text in alert["annotations"].values():
         assert f"$labels.{where}" in text
 

@@ -314,7 +314,9 @@ class LimitsHold(RuleBasedStateMachine):
         """Look until all is set that can be, and find each limit in force."""
         for domain in self.domains.values():
             domain.refuses = False
-        self.agent.outcomes = Outcomes(retry_s=1.0)  # the time to try a refused order again
+        self.agent.enforcer.outcomes = Outcomes(
+            retry_s=1.0
+        )  # the time to try a refused order again
         for _ in range(2):
             self.look()
         for name, domain in self.domains.items():
@@ -435,7 +437,9 @@ def test_a_stop_sends_no_order_but_the_last(two_limited: LimitsHold) -> None:
     machine.resync()
 
     async def stop() -> None:
-        machine.agent.spawn(machine.agent.look({"db1"}))  # such as the second one after a shift
+        machine.agent.tasks.spawn(
+            machine.agent.look({"db1"})
+        )  # such as the second one after a shift
         await machine.agent.stop()
 
     machine.do(stop())

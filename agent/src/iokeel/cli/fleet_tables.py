@@ -14,7 +14,10 @@ from iokeel.fleet.operator import BudgetView, FleetView
 
 
 class HostRow(TypedDict):
-    """A host. iops are normalized, summed over its tenants. coordinates: tenants and storages."""
+    """A host. iops are normalized, summed over its tenants.
+
+    coordinates: how many tenants and storages it coordinates.
+    """
 
     host: str
     is_there: bool
@@ -26,7 +29,7 @@ class HostRow(TypedDict):
 
 
 class TenantRow(TypedDict):
-    """A tenant. iops are normalized. silent: hosts that are charged and don't report."""
+    """A tenant. iops are normalized. silent: hosts that are charged, but don't report."""
 
     tenant: str
     limit_iops: int | None
@@ -287,13 +290,13 @@ def _charges(name: str, known: BudgetView) -> Iterator[str]:
     charged = sum(entry.charged for entry in known.entries.values())
     if known.budget is None:
         if known.entries:
-            yield f"{name} has no budget, and hosts are still charged; set it or wait"
+            yield f"{name} isn't set, but hosts are still charged for it; set it again, or wait"
         return
     limit, what = known.budget.amount, "its limit of"
     if known.budget.shared is not None:
-        limit, what = known.ledger.amount if known.ledger else limit, "the usable"
+        limit, what = known.ledger.amount if known.ledger else limit, "its usable capacity of"
     if charged > limit:
         yield (
             f"{name}: hosts may be held to {rate_cell(charged)}, more than {what}"
-            f" {rate_cell(limit)}, until they have lowered it"
+            f" {rate_cell(limit)}, until they have lowered their limits"
         )

@@ -115,7 +115,7 @@ UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class PolicyInPart:
-    """A domain's policy that names drives in vain.
+    """A domain's policy that names drives that the domain doesn't have.
 
     A drive that it doesn't cover may be the one that was meant, so the policy of that is unknown.
     """

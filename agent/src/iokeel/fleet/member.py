@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _STAY_S = LEASE_S / 5
 # A change of budgets comes by the watch; this is in case one was lost.
 _LIST_S = 300.0
-# etcd takes so many keys in a question by default, and some more.
+# etcd takes this many keys in one question by default, and a few more.
 _MOST_NAMES = 100
 # Each watch is a connection. Beyond so many, one follows the ledgers of all tenants.
 _MOST_WATCHES = 32

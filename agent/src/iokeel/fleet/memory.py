@@ -57,7 +57,7 @@ class Memory:
             if isinstance(error, sqlite3.OperationalError):
                 raise self._unusable(error) from None
             log.error(
-                "%s: is damaged: %s; this host is a new one for the fleet, and its guests get next"
+                "%s: is damaged: %s; to the fleet, this host is a new one, and its guests get next"
                 " to nothing until you answer for the old one by `iokeel fleet forget"
                 " --off-for-good`",
                 self._file,

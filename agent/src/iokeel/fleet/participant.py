@@ -30,10 +30,10 @@ from iokeel.fleet.store import FleetStore, View
 READ_S = TERM_S / 5
 # A load is told again after this part of LOAD_S, because looks at drives are a second apart.
 _LOAD_DUE_RATIO = 0.75
-# How much a demand has to differ from the last one that was told.
+# How much a demand has to differ from the last one that was reported.
 TELL_RATIO = 0.05
-# How often a host that doesn't coordinate reads the claims, to tell who doesn't report. Of more
-# than so many, it reads one a second on average.
+# How often a host that doesn't coordinate reads the claims, to see who doesn't report. If there are
+# more claims than this, it reads one a second on average.
 CLAIMS_S = 30.0
 # How long the host that should coordinate a budget may take before any other may.
 _LEADERLESS_S = 5.0
@@ -277,9 +277,9 @@ def first_in_turn(budget: BudgetId, hosts: Collection[str]) -> str | None:
 
 
 def is_old(told: HostClaim, now: HostClaim) -> bool:
-    """Return whether a claim says nothing that the last one hasn't said, but for small moves.
+    """Return whether a claim says nothing new but small moves of demand.
 
-    Loads are told at their own times.
+    Loads are reported at times of their own.
     """
     return (
         replace(told, wants=0, held=0, load=None) == replace(now, wants=0, held=0, load=None)

@@ -24,9 +24,9 @@ from iokeel.fleet.participant import Demand, Holding, Participant
 from iokeel.fleet.store import FleetStore
 from iokeel.report.fleet_snapshot import BudgetInFleet
 
-# A host that starts waits so long for guests that don't answer before it tells what it holds.
+# A host that starts waits so long for guests that don't answer before it reports what it holds.
 _FIND_S = 6.0
-# Since then it keeps what it has for so long, if etcd hasn't answered, and then goes to its floors.
+# After that it keeps what it has for so long if etcd doesn't answer, and then goes to its floors.
 _GRACE_S = 4.0
 
 
@@ -56,8 +56,8 @@ class Parts:
     def tenants(self, here: Collection[str]) -> dict[str, TenantPolicy]:
         """Return what each tenant of the fleet may do on this host now.
 
-        One without a limit there keeps what it has. here: the tenants whose drives are on this
-        host. Soon after a start, it isn't known yet which others are the fleet's, so all may be.
+        The drives of one without a limit keep what they have. here: the tenants with drives on this
+        host. Soon after a start, any of them may be the fleet's, so all those keep what they have.
         """
         granted = {
             budget.name: _grant(known.budget, self.allowance(budget))

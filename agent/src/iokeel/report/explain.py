@@ -103,8 +103,8 @@ def _granted(whose: str, known: BudgetInFleet | None) -> Iterator[str]:
         yield f"It isn't known yet what the fleet lets {whose} do here, so nothing is raised."
         return
     text = (
-        f"The fleet lets {whose} do {iops(known.allowed_iops)} on this host of"
-        f" {iops(known.limit_iops)} over all; {iops(known.floor_iops)} of that is its floor."
+        f"The fleet lets {whose} do {iops(known.allowed_iops)} on this host, of"
+        f" {iops(known.limit_iops)} over all hosts; its floor is {iops(known.floor_iops)}."
     )
     others = [
         f"{host} {iops(amount)}{', which is silent' if host in known.silent else ''}"

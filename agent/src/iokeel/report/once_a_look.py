@@ -10,7 +10,7 @@ import msgspec
 class OnceALook:
     """An answer as JSON, kept until the agent has looked at its drives again.
 
-    The page in Cockpit asks for the host every second: if five are open, four find it made.
+    Pages in Cockpit ask for the host every two seconds: if five are open, four find it made.
     """
 
     def __init__(self, looks: Callable[[], int], make: Callable[[], msgspec.Struct]) -> None:

@@ -50,7 +50,7 @@ StorageArgument = Annotated[
 FloorsOption = Annotated[
     float | None,
     typer.Option(
-        "--floors", min=0, max=1, help="The part that hosts have evenly without asking (0.1)."
+        "--floors", min=0, max=1, help="The part to divide evenly as hosts' floors (0.1)."
     ),
 ]
 HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="The host's name in the fleet.")]
@@ -61,7 +61,7 @@ DryOption = Annotated[
 
 @app.callback()
 def fleet() -> None:
-    """See and set what many hypervisors share, in etcd by [fleet] of the configuration."""
+    """See and set what hypervisors share through etcd."""
 
 
 @tenant_app.callback()
@@ -145,16 +145,16 @@ def _about(name: str, known: BudgetView, charged: int) -> str:
     """Return a budget in a sentence or two. charged: to all hosts."""
     budget = known.budget
     if budget is None:
-        return f"{shown_path(name)} has nothing set in the fleet"
+        return f"{shown_path(name)} isn't set in the fleet"
     usable = budget.amount
     text = f"has a limit of {usable} and a reservation of {budget.reservation} over all hosts"
     if budget.shared is not None:
         text, learnt = f"has a capacity of {budget.amount}", known.ledger and known.ledger.learnt
         if known.ledger and learnt:
             usable = known.ledger.amount
-            text += f", times {learnt.ratio:.2f} by its latency; {usable} of it are usable"
+            text += f", corrected by its latency to {learnt.ratio:.2f} of that; {usable} are usable"
     return (
-        f"{shown_path(name)} {text}; {max(0, usable - charged)} of it are charged to nobody."
+        f"{shown_path(name)} {text}; no host is charged for {max(0, usable - charged)} of that."
         f" Coordinator: {known.leader or 'none'}"
     )
 
@@ -180,22 +180,25 @@ def forget(
 ) -> None:
     """Answer for a host that doesn't report, so that others get what it is charged.
 
-    QEMU keeps the limits of an agent that is dead. If guests still run on the
-    host with the limits that they had, tenants and storages get more than theirs.
+    QEMU keeps the limits of an agent that is dead. If the host's guests still
+    run with these limits, tenants and storages may get more than theirs.
     """
     if at_floor == off_for_good:
         raise ConfigError(
-            "forget", "needs a word on the host", "give either --at-floor or --off-for-good"
+            "forget",
+            "doesn't know the state of the host",
+            "give either --at-floor or --off-for-good",
         )
     word = Word.AT_FLOOR if at_floor else Word.OFF_FOR_GOOD
     if not yes:
         what = (
-            "runs its agent cut off from etcd, or is turned off"
+            "has an agent that runs and can't reach etcd, or is turned off"
             if at_floor
             else "has no running guest, and never comes back with its state"
         )
         typer.confirm(
-            f"Is it sure that {host} {what}? If not, tenants and storages may get more than theirs",
+            f"Is it certain that {host} {what}?"
+            " If not, tenants and storages may get more than theirs",
             abort=True,
             err=True,
         )
@@ -209,7 +212,7 @@ def forget(
         print(json.dumps(values))
     else:
         on = ", ".join(map(str, told))
-        print(f"{host} is answered for on {on}; it counts in 15 to 30 s")
+        print(f"{host} is answered for on {on}; this takes effect in 15 to 30 s")
 
 
 @tenant_app.command("set")
@@ -270,17 +273,19 @@ def remove(
 def set_storage(
     name: StorageArgument,
     capacity: Annotated[
-        int | None, typer.Option("--capacity", help="That it serves, normalized iops.")
+        int | None, typer.Option("--capacity", help="What it serves, in normalized iops.")
     ] = None,
     latency_target_ms: Annotated[
         float | None,
-        typer.Option("--latency-target-ms", help="Above it on average, it is overloaded."),
+        typer.Option("--latency-target-ms", help="The mean latency above which it is overloaded."),
     ] = None,
     least_ratio: Annotated[
-        float | None, typer.Option("--least-ratio", help="Latency corrects it to no less (0.25).")
+        float | None,
+        typer.Option("--least-ratio", help="How far latency may lower it, as a ratio (0.25)."),
     ] = None,
     most_ratio: Annotated[
-        float | None, typer.Option("--most-ratio", help="Latency corrects it to no more (1.5).")
+        float | None,
+        typer.Option("--most-ratio", help="How far latency may raise it, as a ratio (1.5)."),
     ] = None,
     floors: FloorsOption = None,
     dry_run: DryOption = False,
@@ -326,12 +331,10 @@ def remove_storage(
 def import_(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE", help="[tenants.NAME] and [storage.NAME] tables; - for stdin."
-        ),
+        typer.Argument(metavar="FILE", help="TOML tables of tenants and storages; - for stdin."),
     ],
     remove_others: Annotated[
-        bool, typer.Option("--remove-others", help="Remove what isn't in it.")
+        bool, typer.Option("--remove-others", help="Remove what isn't in FILE.")
     ] = False,
     dry_run: DryOption = False,
     config: ConfigOption = None,

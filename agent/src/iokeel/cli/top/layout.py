@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -63,19 +64,20 @@ def layout(view: View[Any], rows: Sequence[Row[Any]], width: int) -> Layout:
     A name may take a quarter of the width before a column is left out.
     """
     widths: dict[str, int] = {}
+    wanted = cache(lambda heading: _wanted(view, rows, heading))
     for heading in view.telling:
         least = _WIDTHS.get(heading, _FIGURE)[0]
         if width < _NARROW:
             least = _NARROW_WIDTHS.get(heading, least)
         elif heading in _NAMES:
-            least = max(least, min(_wanted(view, rows, heading), width // 4))
+            least = max(least, min(wanted(heading), width // 4))
         if widths and sum(widths.values()) + len(widths) + least > width:
             break
         widths[heading] = least
     left = width - sum(widths.values()) - len(widths) + 1
     for heading in _TO_STRETCH:
         if heading in widths:
-            more = max(0, min(left, _wanted(view, rows, heading) - widths[heading]))
+            more = max(0, min(left, wanted(heading) - widths[heading]))
             widths[heading] += more
             left -= more
     return Layout([(heading, widths[heading]) for heading in view.order if heading in widths])
@@ -86,7 +88,7 @@ def _wanted(view: View[Any], rows: Sequence[Row[Any]], heading: str) -> int:
     if heading in (STATE, TREND):
         return most
     cell = view.columns[heading].cell
-    return min(most, max((cell_len(cell(row.record)) for row in rows), default=0))
+    return min(most, max(map(cell_len, {cell(row.record) for row in rows}), default=0))
 
 
 def _text(row: Row[Any], view: View[Any], trends: Trends, heading: str, width: int) -> str:

@@ -22,12 +22,13 @@ from iokeel.core.sharing.capacity import LONGEST_S, feedback_after
 from iokeel.core.sharing.storage import Load, StorageActivity, StoragePolicy
 from iokeel.core.state import Division, Feedback, StorageState
 
-#: Hosts tell their load this often, and the capacity is corrected this often: no single reading
-#: may move it by more than so many seconds' worth.
+#: Hosts report their load this often, and the capacity is corrected this often, because no single
+#: reading may move it by more than so many seconds' worth.
 LOAD_S = LONGEST_S
 # A corrected capacity within this part of the ledger's amount is worth no change of limits.
 BAND_RATIO = 0.02
-# A storage of which less is given isn't too small. A new coordinator gives nothing for a term.
+# Only a storage of which hosts have at least this part can be too small. A new coordinator gives
+# nothing for a term.
 _GIVEN_RATIO = 0.9
 
 

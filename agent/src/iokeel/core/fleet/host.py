@@ -1,4 +1,4 @@
-"""A host's side of a budget: what it may hold its QEMUs to, and what it tells.
+"""A host's side of a budget: what it may hold its QEMUs to, and what it reports.
 
 A host asks by reading the ledger, and a read of etcd shows all that was written before it began. So
 the answer tells the host that what it found was in force *at some moment after it had asked*, and
@@ -11,10 +11,10 @@ at its floor. A host whose agent is dead isn't, and so no charge falls by time a
 what an operator relies on who says that an agent runs, and what the fleet relies on after etcd has
 lost its data.
 
-A host that comes back to the fleet after LAPSE_S doesn't use more than it has for a term. What it
-finds may be older than what it doesn't know of, if etcd was restored. By then the agents that know
-better have said so. A host that found no entry of its own then needn't wait: the one that it gets
-later answers its claim, and nobody else is given any of that before it has said that it holds less.
+A host that comes back to the fleet after LAPSE_S uses no more than it has for a term. If etcd was
+restored, what it finds may be out of date. Within the term, the agents that know better say so. A
+host that found no entry of its own then needn't wait: the one that it gets later answers its claim,
+and nobody else is given any of that before it has said that it holds less.
 
 All times are in ns, of the host's own clock that also counts while it is suspended.
 """

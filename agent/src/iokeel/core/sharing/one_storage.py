@@ -6,8 +6,8 @@
 3. It is divided among drives and those that have a promise together (groups.py).
 4. If drives have a latency target, the others are cut to the room (headroom.py).
 
-If the fleet shares the storage, what it grants to this host is usable, and 1 only corrects the
-room: the coordinator corrects the capacity by the loads of all hosts (core/fleet/capacity.py).
+If the fleet shares the storage, *usable* is what it grants to this host, and step 1 corrects only
+the room: the coordinator corrects the capacity by the loads of all hosts (core/fleet/capacity.py).
 """
 
 from __future__ import annotations
@@ -143,13 +143,13 @@ def _load(one: OneStorage, before: StorageState) -> Load:
 
 
 def _want_spare(claimants: Sequence[Claimant]) -> None:
-    """Let drives want more than they do, because they only show that while they may do more."""
+    """Let drives want more than they do, because they only show that with some to spare."""
     for claimant in claimants:
         claimant.wants = min(claimant.most, SPARE_RATIO * claimant.wants)
 
 
 def _want_footholds(claimants: Sequence[Claimant], granted: int) -> None:
-    """Let each drive want something to begin with, as of a VM's limit."""
+    """Let each drive want a foothold, as of a VM's limit."""
     weight = sum(c.policy.weight for c in claimants)
     for claimant in claimants:
         foothold = FOOTHOLD_RATIO * granted * claimant.policy.weight / weight
@@ -181,7 +181,7 @@ def _divide(
         exhausted=suffers and room <= least,
     )
     if one.keeps_headroom and one.granted is not None:
-        # What is left of it is headroom here, and no other host's.
+        # What is left of the grant is headroom on this host.
         rest = [Claim(0.0, c.policy.weight) for c in one.protected]
         more = divide(max(0.0, usable - sum(amounts.values())), rest).amounts
         for claimant, extra in zip(one.protected, more, strict=True):

@@ -1,9 +1,9 @@
 """Divides what the fleet lets this host do on a storage that other hosts use too.
 
 The storage's division (one_storage.py) says how much each drive gets of it. As of a tenant's limit
-in the fleet (tenant_part.py), each drive then has a part, and limits at that part: so the QEMUs of
-all hosts together are never held to more than the storage's capacity. What nobody wants is added by
-weight.
+in the fleet (tenant_part.py), each drive then has a part, and its limits are at that part. So the
+QEMUs of all hosts together are never held to more than the storage's capacity. What nobody wants is
+added by weight.
 """
 
 from __future__ import annotations

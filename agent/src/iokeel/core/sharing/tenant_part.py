@@ -1,13 +1,14 @@
 """Divides what the fleet lets a tenant do on this host among its drives there.
 
-A tenant's limit on one host is a matter of shares: a drive that wakes up may have its own at once,
-and the level follows a tick later (allocate.py). In the fleet that isn't good enough, because the
-QEMUs of all hosts together must never be held to more than the tenant's limit. So each drive has a
-*part*, as of a VM's limit (vm_limit.py), and the same steps as between hosts keep the sum:
+A tenant's limit on one host is divided into shares: a drive that wakes up may use its own at once,
+and the others' are lowered a tick later (allocate.py). In the fleet that isn't good enough, because
+the QEMUs of all hosts together must never be held to more than the tenant's limit. So each drive
+has a *part*, as of a VM's limit (vm_limit.py), and the same steps as between hosts keep the sum:
 
 - what a drive's QEMU may be *held* to is what is in force there, or on its way, whatever was
   decided since. A drive that can't be read still counts;
-- a smaller part is in force at once. A larger one waits until nobody is held to what it takes.
+- a smaller part takes effect at once. A larger one waits until no other drive is held to what it
+  takes.
 
 If it isn't known yet what the fleet grants, as after a start, every drive keeps what it has.
 """

@@ -1,0 +1,104 @@
+"""Carries out the law's orders at the VMs' sources, and notes what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from iokeel.core.counters import DriveId
+from iokeel.core.decide import static_limits
+from iokeel.core.orders import SetLimits
+from iokeel.core.state import DriveState, State
+from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
+from iokeel.observer import Observer
+from iokeel.outcomes import Outcomes
+from iokeel.report.prometheus import Metrics
+from iokeel.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+_SET_TIMEOUT_S = 5.0
+
+
+@dataclass
+class Enforcer:
+    """Carries out orders, each in a task of its own.
+
+    on_success: called with an order that was carried out, if no other is on its way to its drive,
+    because that may have higher limits. on_refused: called with the domain of one whose QEMU needs
+    other limits at once.
+    """
+
+    observer: Observer
+    metrics: Metrics
+    outcomes: Outcomes
+    tasks: Tasks
+    on_success: Callable[[SetLimits], None]
+    on_refused: Callable[[str], None]
+
+    def send(self, order: SetLimits) -> asyncio.Task[bool]:
+        """Begin to carry out an order."""
+        self.outcomes.begun(order.drive)
+        return self.tasks.spawn(self._carry_out(order))
+
+    async def set_static(
+        self, state: State, drives: Mapping[DriveId, DriveState]
+    ) -> tuple[dict[DriveId, DriveState], int]:
+        """Give drives their static limits. Return those that have them, and how many others.
+
+        If the law fails on a VM, its drives keep the limits that they have.
+        """
+        vms: dict[str, dict[DriveId, DriveState]] = {}
+        for drive, known in drives.items():
+            vms.setdefault(drive.domain, {})[drive] = known
+        orders = []
+        for name, those in vms.items():
+            try:
+                orders += static_limits(replace(state, drives=those))
+            except Exception:
+                self.metrics.errors["internal"] += 1
+                log.exception("%s: no static limits, please report it; its limits stay", name)
+        done = await asyncio.gather(*(self.send(order) for order in orders), return_exceptions=True)
+        left = {
+            order.drive: drives[order.drive].with_sent(order.limits)
+            for order, succeeded in zip(orders, done, strict=True)
+            if succeeded is True
+        }
+        return left, len(orders) - len(left)
+
+    async def _carry_out(self, order: SetLimits) -> bool:
+        """Carry out an order, and return whether that succeeded."""
+        try:
+            done = await self._is_taken(order)
+        finally:
+            is_last = self.outcomes.ended(order.drive)
+        if done and is_last:
+            self.on_success(order)
+        return done
+
+    async def _is_taken(self, order: SetLimits) -> bool:
+        """Return whether QEMU has taken an order, and note it."""
+        try:
+            await self._set(order)
+        except DriveGone as error:
+            log.info("%s", error)
+            return False
+        except IokeelError as error:
+            self.metrics.errors["rejected" if isinstance(error, LimitsRejected) else "set"] += 1
+            if self.outcomes.failed(order, error):
+                self.on_refused(order.drive.domain)
+            return False
+        else:
+            self.outcomes.succeeded(order)
+            return True
+
+    async def _set(self, order: SetLimits) -> None:
+        source = self.observer.source_of(order.drive.domain)
+        if source is not None:
+            await source.set_limits(order.drive, order.limits, _SET_TIMEOUT_S)
+        elif self.observer.may_run(order.drive.domain):
+            raise ConnectionLost(str(order.drive), "its guest can't be reached; its limits stay")
+        else:
+            raise DriveGone(str(order.drive), "its guest is no longer there")

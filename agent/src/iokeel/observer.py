@@ -1,0 +1,114 @@
+"""The agent's view of a host: its VMs, what their drives do, and the storages beneath."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from iokeel.config.settings import StorageConfig
+from iokeel.core.counters import Counters, DriveId
+from iokeel.core.observation import DriveSeen, StorageSeen
+from iokeel.core.sharing.storage import StorageId, StoragePolicy
+from iokeel.host.disk_counters import DiskStats
+from iokeel.host.drive_storages import DriveStorages
+from iokeel.hypervisors.source import Source, VmInfo
+from iokeel.outcomes import Outcomes
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Sees a host through its sources of VMs, and through the counters of its disks."""
+
+    sources: list[Source]
+    storages: DriveStorages
+    _disk_stats: DiskStats = field(default_factory=DiskStats)
+
+    def vms(self) -> dict[str, VmInfo]:
+        """Return all running VMs by name; of two with one name, libvirt's."""
+        found: dict[str, VmInfo] = {}
+        for source in reversed(self.sources):
+            found.update(source.vms())
+        return found
+
+    def source_of(self, domain: str) -> Source | None:
+        """Return the source that serves a VM; None if none has it."""
+        return next((source for source in self.sources if domain in source.vms()), None)
+
+    def unread_vms(self) -> Collection[str] | None:
+        """Return the names of VMs that can't be read but may run; None if any may."""
+        found = [source.unread() for source in self.sources]
+        return None if None in found else {name for names in found for name in names or ()}
+
+    def may_run(self, domain: str) -> bool:
+        """Return whether a VM that no source has may run nevertheless."""
+        unread = self.unread_vms()
+        return unread is None or domain in unread
+
+    def unread(self, known: Mapping[DriveId, object], seen: Collection[DriveId]) -> list[DriveId]:
+        """Return the known drives that aren't seen, but whose VMs may run."""
+        missing = known.keys() - seen
+        if not missing:
+            return []
+        vms, unread = self.vms(), self.unread_vms()
+        return [
+            drive
+            for drive in missing
+            if drive.domain not in vms and (unread is None or drive.domain in unread)
+        ]
+
+    async def sample(
+        self, domains: Collection[str] | None, timeout_s: float
+    ) -> dict[DriveId, Counters]:
+        """Return the counters of all VMs' drives, or of some domains' only."""
+        found: dict[DriveId, Counters] = {}
+        for part in await asyncio.gather(
+            *(source.sample(domains, timeout_s) for source in self.sources)
+        ):
+            found.update(part)
+        return found
+
+    def drives(
+        self,
+        domains: Collection[str] | None,
+        counters: Mapping[DriveId, Counters],
+        outcomes: Outcomes,
+        *,
+        releasing: bool,
+    ) -> Iterator[tuple[DriveId, DriveSeen]]:
+        """Yield all drives, or some domains' only. releasing: as if no VM had a policy."""
+        for name, vm in self.vms().items():
+            if domains is not None and name not in domains:
+                continue
+            policy = None if releasing else vm.policy
+            tenant, promise = (policy.tenant, policy.vm) if policy else (None, None)
+            for target, info in vm.drives.items():
+                drive = DriveId(name, target)
+                in_force, failed, abilities = outcomes.seen(drive, info)
+                yield (
+                    drive,
+                    DriveSeen(
+                        policy.for_drive(target) if policy else None,
+                        counters.get(drive),
+                        in_force,
+                        failed,
+                        abilities,
+                        self.storages.of(drive),
+                        tenant,
+                        promise,
+                    ),
+                )
+
+    def storages_of(
+        self, drives: Iterable[DriveSeen], configured: Mapping[StorageId, StorageConfig]
+    ) -> dict[StorageId, StorageSeen]:
+        """Return the storages that drives are on, or that configuration names."""
+        counters = self._disk_stats.read(self.storages.devices)
+        names = {*configured, *(drive.storage for drive in drives if drive.storage is not None)}
+        return {
+            name: StorageSeen(
+                configured[name].policy if name in configured else StoragePolicy(),
+                counters.get(name),
+            )
+            for name in names
+        }
