@@ -220,6 +220,9 @@ class Agent:
             if self._backstop is not None:
                 self._backstop.moved |= bool(orders)
             if domains is None:
+                if self.fleet is not None and before.drives.keys() - self.state.drives.keys():
+                    # Or their credit would be here too after a crash.
+                    await self.save(self.state.drives, whole=True)
                 self._hand_over(before, now_ns)
                 if self._backstop is not None:
                     self._backstop.look(self.state, self.config.cgroup, now_ns)

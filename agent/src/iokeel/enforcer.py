@@ -26,8 +26,9 @@ _SET_TIMEOUT_S = 5.0
 class Enforcer:
     """Carries out orders, each in a task of its own.
 
-    on_success: called with an order that was carried out. on_refused: called with the domain of one
-    whose QEMU needs other limits at once.
+    on_success: called with an order that was carried out, if no other is on its way to its drive,
+    because that may have higher limits. on_refused: called with the domain of one whose QEMU needs
+    other limits at once.
     """
 
     observer: Observer
@@ -37,10 +38,10 @@ class Enforcer:
     on_success: Callable[[SetLimits], None]
     on_refused: Callable[[str], None]
 
-    def send(self, order: SetLimits) -> None:
+    def send(self, order: SetLimits) -> asyncio.Task[bool]:
         """Begin to carry out an order."""
         self.outcomes.begun(order.drive)
-        self.tasks.spawn(self._carry_out(order))
+        return self.tasks.spawn(self._carry_out(order))
 
     async def set_static(
         self, state: State, drives: Mapping[DriveId, DriveState]
@@ -59,9 +60,7 @@ class Enforcer:
             except Exception:
                 self.metrics.errors["internal"] += 1
                 log.exception("%s: no static limits, please report it; its limits stay", name)
-        done = await asyncio.gather(
-            *(self.tasks.spawn(self._carry_out(order)) for order in orders), return_exceptions=True
-        )
+        done = await asyncio.gather(*(self.send(order) for order in orders), return_exceptions=True)
         left = {
             order.drive: drives[order.drive].with_sent(order.limits)
             for order, succeeded in zip(orders, done, strict=True)
@@ -71,6 +70,16 @@ class Enforcer:
 
     async def _carry_out(self, order: SetLimits) -> bool:
         """Carry out an order, and return whether that succeeded."""
+        try:
+            done = await self._is_taken(order)
+        finally:
+            is_last = self.outcomes.ended(order.drive)
+        if done and is_last:
+            self.on_success(order)
+        return done
+
+    async def _is_taken(self, order: SetLimits) -> bool:
+        """Return whether QEMU has taken an order, and note it."""
         try:
             await self._set(order)
         except DriveGone as error:
@@ -83,10 +92,7 @@ class Enforcer:
             return False
         else:
             self.outcomes.succeeded(order)
-            self.on_success(order)
             return True
-        finally:
-            self.outcomes.ended(order.drive)
 
     async def _set(self, order: SetLimits) -> None:
         source = self.observer.source_of(order.drive.domain)

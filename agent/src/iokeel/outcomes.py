@@ -31,7 +31,7 @@ class Outcomes:
         self.errors: Counter[DriveId] = Counter()
         self.last: dict[DriveId, IokeelError] = {}
         self._retry_s = retry_s
-        self._pending: set[DriveId] = set()
+        self._pending: Counter[DriveId] = Counter()
         self._again_at: dict[DriveId, float] = {}
         self._curve_again_at: dict[DriveId, float] = {}
 
@@ -46,7 +46,7 @@ class Outcomes:
         abilities, in_force = info.abilities, info.in_force
         if drive in self._curve_again_at and self._curve_again_at[drive] > time.monotonic():
             abilities = STOCK
-        if drive in self._pending:
+        if self._pending[drive]:
             return None, False, abilities
         if drive not in self._again_at:
             return in_force, False, abilities
@@ -55,11 +55,14 @@ class Outcomes:
 
     def begun(self, drive: DriveId) -> None:
         """Note that an order is on its way."""
-        self._pending.add(drive)
+        self._pending[drive] += 1
 
-    def ended(self, drive: DriveId) -> None:
-        """Note that no order is on its way any more."""
-        self._pending.discard(drive)
+    def ended(self, drive: DriveId) -> bool:
+        """Note that an order has ended, and return whether it was the last one on its way."""
+        self._pending[drive] -= 1
+        if not self._pending[drive]:
+            del self._pending[drive]
+        return drive not in self._pending
 
     def succeeded(self, order: SetLimits) -> None:
         """Note that an order was carried out."""

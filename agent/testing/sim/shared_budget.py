@@ -48,6 +48,7 @@ class Fleet:
     backup: Stored | None = None
     bound: int = 0
     _names: count[int] = field(default_factory=count)
+    _readings: count[int] = field(default_factory=count)
 
     def fresh(self) -> str:
         """Return a name that nobody has had."""
@@ -143,7 +144,10 @@ class Fleet:
             stamp = self.protocol.applied(host.disk, host.me, held)
             if entry is None:
                 held = host.part.before
-            host.claims.append(HostClaim(host.me.instance, *host.work, held, stamp, host.load))
+            load = host.load
+            if load is not None:  # each claim has another reading
+                load = load._replace(done=load.done + next(self._readings) * 1e-6)
+            host.claims.append(HostClaim(host.me.instance, *host.work, held, stamp, load))
 
     def post(self, host: Host) -> None:
         """Bring a host's oldest claim to etcd."""

@@ -55,6 +55,12 @@ class ThrottleLimits(NamedTuple):
         """Nothing at all is limited."""
         return not any(getattr(self, name) for name in AVERAGES)
 
+    @property
+    def budgets(self) -> int:
+        """How many there are: one, or one for reads and one for writes."""
+        split = self.bps_read or self.bps_write or self.iops_read or self.iops_write
+        return 2 if split else 1
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ThrottleLimits:
         """Return limits as QEMU and libvirt report them, in one form that compares equal.

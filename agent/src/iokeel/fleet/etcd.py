@@ -29,10 +29,8 @@ from iokeel.fleet.messages import (
     LeaseReply,
     Put,
     TxnReply,
-    key_of,
     reading,
     transaction,
-    value_of,
 )
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import shown
@@ -41,7 +39,7 @@ from iokeel.words.quoting import shown
 TIMEOUT_S = 2.0
 # A longer answer ends the connection: ten thousand hosts' claims take 3 MB.
 MOST_REPLY_BYTES = 64 << 20
-_UNKNOWN, _INVALID, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 2, 3, 4, 7, 14, 16
+_UNKNOWN, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 2, 4, 7, 14, 16
 _PASSING = frozenset({_UNKNOWN, _DEADLINE, _UNAVAILABLE})
 _ERROR = msgspec.json.Decoder(Fault, strict=False)
 
@@ -131,8 +129,8 @@ class Etcd:
                 error = lost
                 continue
             found = [kv for r in reply.responses if r.response_range for kv in r.response_range.kvs]
-            values = {key_of(kv): value_of(kv) for kv in found}
-            leases = {key_of(kv): kv.lease for kv in found if kv.lease}
+            values = {kv.name: kv.value for kv in found}
+            leases = {kv.name: kv.lease for kv in found if kv.lease}
             return Found(values, asked_ns, bool(unless) and reply.succeeded, leases)
         assert error is not None
         raise error
@@ -264,8 +262,10 @@ class Etcd:
             return OutcomeUnknown(url, f"etcd says {shown(said)}", mend)
         if fault.code == _DENIED:
             mend = f"let the user read and write {self.access.prefix}"
-        elif fault.code == _INVALID and ("user name" in said or "authentication" in said):
+        elif "user name" in said or "authentication" in said:
             mend = "see [fleet] user and password_file"
+        elif "space exceeded" in said:
+            mend = "compact and defragment it, and then `etcdctl alarm disarm`"
         else:
             mend = "see that it is etcd 3.4 or later"
         return FleetRefused(url, f"etcd says {shown(said)}", mend)

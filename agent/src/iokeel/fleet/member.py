@@ -36,6 +36,8 @@ _MOST_NAMES = 100
 # Each watch is a connection. Beyond so many, one follows the ledgers of all tenants.
 _MOST_WATCHES = 32
 _LEAVE_S = 2.0
+# So many steps are on their way to etcd at once.
+_AT_ONCE = 16
 
 
 class Member:
@@ -142,20 +144,48 @@ class Member:
             await store.sign_in()
 
     async def _round(self, store: FleetStore) -> None:
-        """Do what is due."""
+        """Do what is due. A budget that can't be listed doesn't hold up the steps of others."""
         budgets, self._unlisted = self._unlisted, set()
         is_due = time.monotonic() >= self._listed_at + _LIST_S
-        if is_due or budgets is None or len(budgets) > _MOST_NAMES:
-            await self._list(store)
-        elif budgets:
-            await self._list(store, budgets)
+        problem = None
+        try:
+            if is_due or budgets is None or len(budgets) > _MOST_NAMES:
+                await self._list(store)
+            elif budgets:
+                await self._list(store, budgets)
+        except ConnectionLost:
+            raise
+        except IokeelError as error:
+            problem = error
         self.parts.take_part()
-        for budget, participant in [*self.parts.participants.items()]:
-            now = time.monotonic()
-            if budget in self._due or now >= self._read_at.get(budget, 0.0) + READ_S:
-                self._due.discard(budget)
-                self._read_at[budget] = now
-                await self._step(budget, participant)
+        await self._steps()
+        if problem is not None:
+            raise problem
+
+    async def _steps(self) -> None:
+        """Take the steps that are due, some at once, so that a slow etcd doesn't end terms."""
+        now = time.monotonic()
+        due = [
+            (budget, participant)
+            for budget, participant in self.parts.participants.items()
+            if budget in self._due or now >= self._read_at.get(budget, 0.0) + READ_S
+        ]
+
+        async def work() -> None:
+            try:
+                while due:
+                    budget, participant = due.pop(0)
+                    self._due.discard(budget)
+                    self._read_at[budget] = time.monotonic()
+                    await self._step(budget, participant)
+            except BaseException:
+                due.clear()  # etcd fails, so the others needn't find that out
+                raise
+
+        workers = [work() for _ in range(min(_AT_ONCE, len(due)))]
+        for error in await asyncio.gather(*workers, return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def _step(self, budget: BudgetId, participant: Participant) -> None:
         before = self.parts.allowance(budget)
@@ -194,9 +224,12 @@ class Member:
                 changed[budget_id] = Remembered(budget, known.ledger if known else None)
             elif budget is None and known is not None:
                 changed[budget_id] = None
+        new = [b for b, known in changed.items() if known and b not in self._memory.known]
+        for first in range(0, len(new), _MOST_NAMES):
+            self.parts.called |= await store.charges(new[first : first + _MOST_NAMES])
         if changed:
             await asyncio.to_thread(self._memory.keep, changed)
-        self.parts.appointed |= await store.offices(some)
+        self.parts.called |= await store.offices(some)
         for budget_id in changed.keys() - self._memory.known.keys():
             if (participant := self.parts.participants.pop(budget_id, None)) is not None:
                 await participant.leave()
@@ -216,19 +249,21 @@ class Member:
     def _changed(self, prefix: str, keys: Collection[str] | None) -> None:
         """Note that keys have changed below a prefix; None: any may have."""
         assert self.parts.store is not None
-        if prefix == self.parts.store.keys.budgets:
+        names, there = self.parts.store.keys, self.parts.participants.keys()
+        if keys is None:
+            self._due |= there
+        else:
+            above = (names.budgets, names.stamps, names.all_claims)
+            kind = next(each for each in above if prefix.startswith(each))
+            found = {budget for key in keys if (budget := budget_in(key, kind)) is not None}
+            self._due |= found & there
+        if prefix == names.budgets:
             if keys is None or self._unlisted is None:
                 self._unlisted = None
             else:
-                found = {budget_in(key, prefix) for key in keys}
-                self._unlisted |= {budget for budget in found if budget is not None}
-        for budget, participant in self.parts.participants.items():
-            mine = {self._key(participant), self.parts.store.keys.stamp(participant.budget)}
-            if keys is None or prefix == self.parts.store.keys.claims(participant.budget):
-                self._due.add(budget)
-            elif not mine.isdisjoint(keys):
-                self._due.add(budget)
-        self._wake.set()
+                self._unlisted |= found
+        if self._due or prefix == names.budgets:
+            self._wake.set()
 
     async def _rest(self) -> None:
         """Wait until something is due."""

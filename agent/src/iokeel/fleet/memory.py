@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.ledger import Ledger
-from iokeel.errors import FleetRefused, IokeelError
+from iokeel.errors import FleetRefused, IokeelError, NewerSchema
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.records import budget_of, budget_value, ledger_of, ledger_value
 from iokeel.words.quoting import shown_path
@@ -41,9 +41,9 @@ class Memory:
     instance: tells this host from another one of its name; made with the file. known: the fleet's
     budgets as they are in the file.
 
-    A file that is damaged is set aside, and this host is then another one for the fleet: it keeps
-    what is in force, and gets no more until an operator has answered for the old one. Raises
-    IokeelError if there can't be a file.
+    A file that is damaged is set aside, and this host is then another one for the fleet. It gets
+    next to nothing until an operator has answered for the old one. Raises IokeelError if there
+    can't be a file, or if a newer iokeel has written it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,12 +51,15 @@ class Memory:
         self._lock = threading.Lock()
         try:
             self._read()
+        except NewerSchema as error:
+            raise IokeelError(str(self._file), error.what, error.mend) from None
         except (sqlite3.DatabaseError, FleetRefused, ValueError) as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise self._unusable(error) from None
             log.error(
-                "%s: is damaged: %s; to the fleet, this host is a new one: once its guests are"
-                " held to their limits, answer for the old one by `iokeel fleet forget`",
+                "%s: is damaged: %s; to the fleet, this host is a new one, and its guests get next"
+                " to nothing until you answer for the old one by `iokeel fleet forget"
+                " --off-for-good`",
                 self._file,
                 shown_path(error),
             )
@@ -126,27 +129,29 @@ class Memory:
 
     def keep(self, changed: Mapping[BudgetId, Remembered | None]) -> None:
         """Write some budgets, or forget them (None). Raises IokeelError if that can't be done."""
-        try:
-            with self._lock, self._database as database:
-                for (kind, name), known in changed.items():
-                    table = _TABLES[kind]
-                    if known is None:
-                        database.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
-                        continue
-                    ledger = None if known.ledger is None else ledger_value(known.ledger)
-                    database.execute(
-                        f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)",
-                        (name, budget_value(known.budget), ledger),
-                    )
-        except sqlite3.Error as error:
-            raise IokeelError(
-                str(self._file),
-                f"can't be written: {error}",
-                "free some space; until then this host goes down to its floors",
-            ) from None
-        # Another one, because the event loop may go through the old one at this moment.
-        after = {**self.known, **changed}
-        self.known = {budget: known for budget, known in after.items() if known is not None}
+        with self._lock:
+            try:
+                self._write(changed)
+            except sqlite3.Error as error:
+                raise IokeelError(
+                    str(self._file), f"can't be written: {error}", "free some space"
+                ) from None
+            # Another one, because the event loop may go through the old one at this moment.
+            after = {**self.known, **changed}
+            self.known = {budget: known for budget, known in after.items() if known is not None}
+
+    def _write(self, changed: Mapping[BudgetId, Remembered | None]) -> None:
+        with self._database as database:
+            for (kind, name), known in changed.items():
+                table = _TABLES[kind]
+                if known is None:
+                    database.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
+                    continue
+                ledger = None if known.ledger is None else ledger_value(known.ledger)
+                database.execute(
+                    f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)",
+                    (name, budget_value(known.budget), ledger),
+                )
 
     def close(self) -> None:
         """Close the file."""

@@ -5,7 +5,7 @@ The gateway's JSON is that of etcd's gRPC messages: bytes in base64, and 64-bit 
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -38,11 +38,16 @@ class Is(NamedTuple):
 
 
 class KeyValue(msgspec.Struct):
-    """A key as etcd sends it."""
+    """A key as etcd sends it. msgspec decodes the base64, or refuses it."""
 
-    key: str
-    value: str = ""
+    key: bytes
+    value: bytes = b""
     lease: int = 0
+
+    @property
+    def name(self) -> str:
+        """The key as a text. Bytes that are no text can't be ours."""
+        return self.key.decode(errors="replace")
 
 
 class Header(msgspec.Struct):
@@ -121,16 +126,6 @@ class WatchReply(msgspec.Struct):
 def text(raw: str) -> str:
     """Return bytes as etcd's JSON has them."""
     return b64encode(raw.encode()).decode()
-
-
-def key_of(found: KeyValue) -> str:
-    """Return a key's name. Bytes that are no text can't be ours."""
-    return b64decode(found.key).decode(errors="replace")
-
-
-def value_of(found: KeyValue) -> bytes:
-    """Return a key's value."""
-    return b64decode(found.value)
 
 
 def keys_from(prefix: str) -> Json:

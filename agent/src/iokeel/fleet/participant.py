@@ -7,6 +7,7 @@ itself if steps go on failing.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
@@ -20,13 +21,15 @@ from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_wor
 from iokeel.core.fleet.host import TERM_S, Answer, Part, allowance, applied, entry_of, heard
 from iokeel.core.fleet.ledger import Entry, Ledger, Word, recovered
 from iokeel.core.sharing.storage import Load
-from iokeel.errors import ConnectionLost, FleetRefused
+from iokeel.errors import ConnectionLost, FleetRefused, IokeelError, NewerSchema
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId
 from iokeel.fleet.store import FleetStore, View
 
 # How often a host reads a ledger that doesn't change: a few times in a term.
 READ_S = TERM_S / 5
+# A load is told again after this part of LOAD_S, because looks at drives are a second apart.
+_LOAD_DUE_RATIO = 0.75
 # How much a demand has to differ from the last one that was reported.
 TELL_RATIO = 0.05
 # How often a host that doesn't coordinate reads the claims, to see who doesn't report. If there are
@@ -88,6 +91,7 @@ class Participant:
         self._tenure: Tenure | None = None
         self._told: tuple[int, HostClaim] | None = None
         self._told_ns = 0
+        self._is_out = False
         self._leaderless_ns: int | None = None
 
     @property
@@ -103,10 +107,12 @@ class Participant:
     @property
     def has_news(self) -> bool:
         """Whether a step would tell something new."""
+        if self._is_out:
+            return False
         if self._told is None or self._told[0] != self._store.lease:
             return True
         told, now = self._told[1], self._new_claim()
-        load_is_due = now_ns() - self._told_ns >= LOAD_S * NS_PER_S
+        load_is_due = self._clock() - self._told_ns >= _LOAD_DUE_RATIO * LOAD_S * NS_PER_S
         return not is_old(told, now) or (load_is_due and told.load != now.load)
 
     @property
@@ -118,8 +124,23 @@ class Participant:
         """Take in what is in etcd, and do this host's part.
 
         Raises ConnectionLost, NewerSchema, FleetRefused, or what `keep` raises; another step may be
-        taken at any time.
+        taken at any time. After one that only this host may have, it leaves until a step succeeds:
+        another one can coordinate, and it gets no more that it couldn't use.
         """
+        try:
+            await self._step()
+        except ConnectionLost:
+            raise
+        except IokeelError as error:
+            is_own = isinstance(error, NewerSchema) or not isinstance(error, FleetRefused)
+            if is_own and not self._is_out:
+                with contextlib.suppress(FleetRefused):
+                    await self.leave()
+                self.view, self._is_out = None, True
+            raise
+        self._is_out = False
+
+    async def _step(self) -> None:
         view = await self._read()
         if not await self._hear(view.ledger, view.asked_ns):
             await self._recover(view)
@@ -168,10 +189,10 @@ class Participant:
 
     async def leave(self) -> None:
         """Take the claim back, and give the office up."""
-        if self.coordinates:
+        if self.view is None or self.coordinates:
             await self._store.resign(self.budget)
         await self._store.claim({self.budget: None})
-        self._told = None
+        self._tenure = self._told = None
 
     async def _claim(self) -> None:
         """Make this host's claim, if there is something new in it."""
@@ -179,7 +200,7 @@ class Participant:
         if lease is not None and self.has_news:
             claim = self._new_claim()
             if await self._store.claim({self.budget: claim}):
-                self._told, self._told_ns = (lease, claim), now_ns()
+                self._told, self._told_ns = (lease, claim), self._clock()
 
     def _new_claim(self) -> HostClaim:
         me, (demand, held, _, load) = self._store.me, self._look()

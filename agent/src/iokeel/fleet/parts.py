@@ -38,7 +38,8 @@ class Parts:
     """This host's parts in the fleet's budgets: tenants' limits, and shared storages' capacities.
 
     store: the fleet's data, once there is a connection to etcd. listed: whether the budgets have
-    been read since the start. appointed: the budgets that this host was told to coordinate.
+    been read since the start. called: the budgets in which this host has a part though no drive is
+    here: it was told to coordinate them, or is charged some of them since they were set before.
     """
 
     def __init__(self, host: str, memory: Memory, sums_of: SumsOf) -> None:
@@ -47,7 +48,7 @@ class Parts:
         self.store: FleetStore | None = None
         self.participants: dict[BudgetId, Participant] = {}
         self.listed = False
-        self.appointed: set[BudgetId] = set()
+        self.called: set[BudgetId] = set()
         self._sums_of = sums_of
         self._started = self._begun = 0.0
         self._here: frozenset[BudgetId] = frozenset()
@@ -124,7 +125,7 @@ class Parts:
             if budget in self.participants:
                 continue
             part = Part(known.ledger, before=0 if known.ledger else self.sums(budget).kept)
-            is_ours = budget in self._here or budget in self.appointed
+            is_ours = budget in self._here or budget in self.called
             is_nobodys = known.ledger is not None and not known.ledger.entries
             if not is_ours and not is_nobodys and entry_of(part, self.store.me) is None:
                 continue
@@ -160,7 +161,7 @@ class Parts:
 
     def leave(self, budget: BudgetId) -> None:
         """Take no more part in a budget."""
-        self.appointed.discard(budget)
+        self.called.discard(budget)
         del self.participants[budget]
 
     def shown(

@@ -6,6 +6,7 @@ coordinator gives up its tenure (iokeel.core.fleet.coordinate).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -261,6 +262,17 @@ class FleetStore:
             budget_in(key, self.keys.leaders) for key, raw in found.values.items() if raw == mine
         }
         return {budget for budget in held if budget is not None}
+
+    async def charges(self, some: Collection[BudgetId]) -> set[BudgetId]:
+        """Return those of some budgets of which this host is charged a part."""
+        keys = {self.keys.ledger(budget): budget for budget in some}
+        charged = set()
+        for key, raw in (await self.etcd.read([*keys])).values.items():
+            with contextlib.suppress(FleetRefused):  # the budget's own steps tell it
+                entry = ledger_of(key, raw).entries.get(self.me.name)
+                if entry is not None and entry.instance == self.me.instance:
+                    charged.add(keys[key])
+        return charged
 
     async def set_budget(self, budget: BudgetId, figures: Budget | None) -> None:
         """Set a budget; None removes it."""

@@ -16,7 +16,7 @@ import msgspec
 
 from iokeel.errors import ConnectionLost, IokeelError
 from iokeel.fleet.etcd import MOST_REPLY_BYTES, Etcd, lost, not_etcd
-from iokeel.fleet.messages import WatchReply, WatchResult, key_of, keys_from, value_of
+from iokeel.fleet.messages import WatchReply, WatchResult, keys_from
 from iokeel.hypervisors.backoff import delays
 from iokeel.words.quoting import shown
 
@@ -58,7 +58,7 @@ async def _follow(
                     yield None
                 if result.events:
                     yield {
-                        key_of(event.kv): None if event.type == "DELETE" else value_of(event.kv)
+                        event.kv.name: None if event.type == "DELETE" else event.kv.value
                         for event in result.events
                     }
     except (aiohttp.ClientError, OSError) as error:
@@ -70,14 +70,12 @@ async def _lines(content: aiohttp.StreamReader, moved: asyncio.Event) -> AsyncIt
     """Yield an answer's lines until it ends, or another member is asked."""
     left = b""
     gone = asyncio.create_task(moved.wait())
+    more: asyncio.Task[bytes] | None = None
     try:
         while True:
             more = asyncio.create_task(content.readany())
             await asyncio.wait({more, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not more.done():
-                more.cancel()
-                return
-            if not (part := more.result()):
+            if not more.done() or not (part := more.result()):
                 return
             *lines, left = (left + part).split(b"\n")
             for line in lines:
@@ -86,6 +84,8 @@ async def _lines(content: aiohttp.StreamReader, moved: asyncio.Event) -> AsyncIt
                 return
     finally:
         gone.cancel()
+        if more is not None:
+            more.cancel()
 
 
 def _result(url: str, line: bytes) -> WatchResult:

@@ -264,14 +264,42 @@ def test_a_password_file_that_is_not_one_line_is_refused(tmp_path: Path, text: s
         Access(("http://localhost:1",), user="u", password_file=file).password()
 
 
+async def test_a_user_of_an_etcd_without_users_is_said(one_etcd: real.Etcd, tmp_path: Path) -> None:
+    async with Etcd(user_access(one_etcd, tmp_path)) as etcd:
+        with pytest.raises(FleetRefused, match=r"not enabled'; .*user and password_file"):
+            await etcd.read(["/iokeel/a"])
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[real.Etcd]:
+    """An etcd that is full soon."""
+    with real.running(real.Etcd(tmp_path / "e", options=("--quota-backend-bytes=65536",))) as etcd:
+        yield etcd
+
+
+async def test_an_etcd_that_is_full_is_said_and_still_read(small: real.Etcd) -> None:
+    async def fill() -> None:
+        for number in range(100):
+            await etcd.write([], [Put(f"/iokeel/{number}", b"1" * 4096)])
+
+    async with Etcd(Access(small.urls)) as etcd:
+        with pytest.raises(FleetRefused, match=r"space exceeded'; .*etcdctl alarm disarm"):
+            await fill()
+        assert (await etcd.read(["/iokeel/0"])).values
+
+
 async def test_missing_files_are_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         Etcd(Access(("https://localhost:1",), ca=tmp_path / "ca"))
 
 
-async def test_another_program_on_the_port_is_no_etcd(tmp_path: Path) -> None:
+NO_BASE64 = b'{"responses":[{"response_range":{"kvs":[{"key":"!","value":"!"}]}}]}'
+
+
+@pytest.mark.parametrize("said", [b"<html>hello", NO_BASE64])
+async def test_another_program_on_the_port_is_no_etcd(said: bytes) -> None:
     async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=b"<html>hello")
+        return web.Response(body=said)
 
     app = web.Application()
     app.router.add_post("/v3/kv/txn", answer)

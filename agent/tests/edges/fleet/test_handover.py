@@ -5,21 +5,31 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
 
 import pytest
 
+from iokeel.config.load import parse
+from iokeel.config.settings import Config
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.fleet.handover import GuestCredit
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.core.state import Credit, DriveState, Measured
+from iokeel.daemon import Agent
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.fleet import handover
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.handover import Handovers
-from iokeel.fleet.keys import Keys
+from iokeel.fleet.keys import Keys, Kind
+from iokeel.fleet.member import Member
 from iokeel.fleet.messages import Put
-from iokeel.hypervisors.source import VmInfo
+from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
+from iokeel.report.prometheus import Metrics
+from iokeel.state_store import StateStore
 from testing import etcd as real
+from testing.agents import free_port
 from testing.waiting import until
 
 UUID = "6d7b1f0a-3c2e-4b57-9f60-b0d1a5a3e2c1"
@@ -98,3 +108,56 @@ async def test_a_drive_that_is_unplugged_leaves_nothing(etcd: Etcd) -> None:
     one.looked(before, {}, vms, time.monotonic_ns())
     await asyncio.sleep(0.5)
     assert await handover.take(etcd, key(etcd)) is None
+
+
+class Vms(Reports):
+    """A source of VMs that come and go as a test says, and take any limits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there: dict[str, VmInfo] = {}
+
+    async def run(self) -> None:
+        pass
+
+    def leaves(self, config: Config) -> Collection[str]:
+        return ()
+
+    def configure(self, config: Config) -> None:
+        pass
+
+    def announce(self, domain: str) -> None:
+        pass
+
+    def vms(self) -> Mapping[str, VmInfo]:
+        return self.there
+
+    def unread(self) -> Collection[str]:
+        return ()
+
+    async def sample(
+        self, domains: Collection[str] | None, timeout_s: float
+    ) -> Mapping[DriveId, Counters]:
+        return {}
+
+    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
+        pass
+
+
+async def test_a_crash_does_not_leave_credit_here_that_has_left(tmp_path: Path) -> None:
+    text = f"[fleet]\netcd = ['http://127.0.0.1:{free_port()}']\nhost = 'a'\n"
+    config, vms, store = parse(text.encode(), "x"), Vms(), StateStore(tmp_path)
+    agent = Agent(config, [vms], store, Metrics())
+    sums = {Kind.TENANT: agent.tenant_sums, Kind.STORAGE: agent.storage_sums}
+    assert config.fleet is not None
+    agent.fleet = Member(config.fleet, tmp_path, sums)
+    agent.remember()
+    policy = DomainPolicy({"vda": DrivePolicy(limit=100, burst=200)})
+    vms.there = {
+        "db1": VmInfo("db1", {"vda": DriveInfo("vda", in_force=UNLIMITED)}, policy, uuid=UUID)
+    }
+    await agent.look(None)
+    assert StateStore(tmp_path).load().keys() == {DRIVE}
+    vms.there = {}
+    await agent.look(None)
+    assert not StateStore(tmp_path).load()

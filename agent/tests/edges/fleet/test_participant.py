@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import Me, Part
 from iokeel.core.fleet.ledger import Ledger, Word
+from iokeel.core.sharing.storage import Load
 from iokeel.errors import IokeelError
 from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
@@ -32,13 +34,18 @@ _TICK_S = 0.2
 
 @dataclass
 class Host:
-    """A host with an agent. disk: the ledger that it has kept. held: what its QEMUs are held to."""
+    """A host with an agent.
+
+    disk: the ledger that it has kept. is_full: its disk takes no more. held: what its QEMUs are
+    held to.
+    """
 
     name: str
     urls: tuple[str, ...]
     demand: Demand
     held: int = 0
     disk: Ledger | None = None
+    is_full: bool = False
     task: asyncio.Task[None] | None = None
     participant: Participant | None = None
 
@@ -71,6 +78,8 @@ class Host:
             await asyncio.sleep(_TICK_S / 4)
 
     async def _keep(self, ledger: Ledger) -> None:
+        if self.is_full:
+            raise IokeelError("the disk", "is full")
         self.disk = ledger
 
 
@@ -197,3 +206,42 @@ async def test_nobody_gets_more_from_an_etcd_that_was_restored(
         there.all["b"].demand = greedy(300)
         await there.hold(a=250, b=750)
         assert there.worst <= BUDGET
+
+
+async def test_a_coordinator_whose_disk_is_full_makes_way_for_another(cluster: real.Etcd) -> None:
+    async with hosts(cluster, a=greedy(100), b=greedy(100)) as there:
+        await there.hold(a=500, b=500)
+        full = there.coordinator
+        (other,) = there.all.keys() - {full}
+        there.all[full].is_full = True
+        there.all[other].demand = Demand(wants=100, most=5000)
+        await there.hold(**{full: 50, other: 100})
+        there.all[other].demand = greedy(100)
+        await there.hold(**{full: 50, other: 500})
+        assert there.coordinator == other
+        there.all[full].is_full = False
+        there.all[other].demand = greedy(300)
+        await there.hold(**{full: 250, other: 750})
+        assert there.worst <= BUDGET
+
+
+async def test_a_load_is_told_every_two_seconds_by_looks_a_second_apart(etcd: Etcd) -> None:
+    store, now_ns, load = FleetStore(etcd, Me("a", "i")), 0, Load()
+    storage = BudgetId(Kind.STORAGE, "rbd:vms")
+    told_at: list[int] = []
+
+    async def keep(ledger: Ledger) -> None:
+        pass
+
+    participant = Participant(
+        store, storage, keep, Part(), lambda: Holding(Demand(), 0, 0, load), lambda: now_ns
+    )
+    await store.open()
+    await store.sign_in()
+    for second in range(7):
+        now_ns, load = round(second * NS_PER_S), Load(done=second)
+        if participant.has_news:
+            told_at.append(second)
+            now_ns += 20_000_000  # until etcd answers
+            await participant.step()
+    assert told_at == [0, 2, 4, 6]

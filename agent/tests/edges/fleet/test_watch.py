@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,7 +13,7 @@ from iokeel.errors import ConnectionLost
 from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.messages import Delete, Put
-from iokeel.fleet.watch import Changes, changes
+from iokeel.fleet.watch import Changes, Watches, changes
 from testing import etcd as real
 from tests.edges.fleet.conftest import again
 
@@ -49,6 +50,18 @@ async def test_keys_of_a_lease_that_ends_are_told(etcd: Etcd, prefix: str) -> No
     async with watching(etcd, prefix) as watch:
         await etcd.revoke_lease(lease)
         assert await following(watch) == {f"{prefix}a": None}
+
+
+async def test_a_watch_that_is_given_up_leaves_no_error_in_the_log(
+    etcd: Etcd, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+    async with Watches(etcd, lambda *_: begun.set()) as watches:
+        watches.follow({prefix})
+        await asyncio.wait_for(begun.wait(), _PATIENCE_S)
+    await asyncio.sleep(0.1)
+    gc.collect()
+    assert not caplog.records
 
 
 async def test_a_long_value_is_told_whole(etcd: Etcd, prefix: str) -> None:

@@ -65,6 +65,17 @@ def test_a_damaged_file_makes_another_host(
     assert (tmp_path / FILE).with_suffix(".damaged").exists()
 
 
+def test_a_file_of_a_newer_iokeel_stays_as_it_is(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    memory.keep({ACME: Remembered(BUDGET, LEDGER)})
+    with memory._database as database:
+        database.execute("UPDATE tenants SET ledger = replace(ledger, '\"v\":1', '\"v\":2')")
+    memory.close()
+    with pytest.raises(IokeelError, match=r"fleet.db: was written by a newer iokeel.*upgrade"):
+        Memory(tmp_path)
+    assert not (tmp_path / FILE).with_suffix(".damaged").exists()
+
+
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(IokeelError, match=r"can't be used.*state_dir can be written"):
         Memory(tmp_path / "nowhere")

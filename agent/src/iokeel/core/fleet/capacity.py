@@ -33,10 +33,14 @@ _GIVEN_RATIO = 0.9
 
 
 class Correction(NamedTuple):
-    """What a coordinator knows of a storage's capacity. at_ns: when it was last corrected."""
+    """What a coordinator knows of a storage's capacity.
+
+    at_ns: when it was last corrected. loads: that were counted then, by host.
+    """
 
     at_ns: int
     state: StorageState
+    loads: Mapping[HostName, Load] = {}
 
 
 def corrected(
@@ -48,22 +52,34 @@ def corrected(
 ) -> Correction:
     """Return what is known of a storage's capacity, with the loads that hosts have told.
 
-    before: None if this host hasn't coordinated it just now. claims: of hosts that report.
+    before: None if this host hasn't coordinated it just now. claims: of hosts that report. A load
+    that was counted already stands for its host's rates, but its latency doesn't count again: the
+    host may have died since.
     """
     if before is None or before.state.policy != policy:
         return Correction(now_ns, _as_learnt(ledger, policy))
     elapsed_s = (now_ns - before.at_ns) / NS_PER_S
     if elapsed_s < LOAD_S:
         return before
+    loads = {name: claim.load for name, claim in claims.items() if claim.load is not None}
+    if loads and loads == before.loads:
+        return before
     state = before.state
-    load = together([claim.load for claim in claims.values() if claim.load is not None], elapsed_s)
+    known = before.loads.items()
+    load = together(
+        [
+            now._replace(activity=None) if (name, now) in known else now
+            for name, now in loads.items()
+        ],
+        elapsed_s,
+    )
     feedback = feedback_after(state, load)
     usable = _usable(policy, feedback, load)
     division = Division(usable=usable, short=load.short and _is_given(ledger, usable))
     after = StorageState(
         policy, activity=load.activity, feedback=feedback, division=division, load=load
     )
-    return Correction(now_ns, after)
+    return Correction(now_ns, after, loads)
 
 
 def amount_of(now: Correction, ledger: Ledger | None, budget: Budget) -> tuple[int, Learnt | None]:

@@ -94,6 +94,22 @@ def floors(
     return kept if sum(kept.values()) <= rest else wanted
 
 
+def beside_silent(
+    rest: int, lowest: Mapping[HostName, int], entries: Mapping[HostName, Entry]
+) -> Mapping[HostName, int]:
+    """Return floors that keep the budget, for hosts that report.
+
+    rest: of the budget, what hosts that don't report aren't charged. lowest: from `floors`. First,
+    each host keeps what it has of its floor. Only if the budget was lowered, or if a host came with
+    more than was free, even that may be too much. If nothing is left, lower floors wouldn't keep
+    the budget either, so they stay.
+    """
+    if rest <= 0:
+        return lowest
+    claims = [Claim(min(low, entries[name].floor), 1.0, low) for name, low in lowest.items()]
+    return dict(zip(lowest, map(floor, divide(rest, claims).amounts), strict=True))
+
+
 def targets(
     capacity: int,
     claims: Mapping[HostName, HostClaim],

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.capacity import Correction, amount_of, corrected
-from iokeel.core.fleet.claims import Budget, HostClaim, floors, targets
+from iokeel.core.fleet.claims import Budget, HostClaim, beside_silent, floors, targets
 from iokeel.core.fleet.host import LAPSE_S, WAIT_NS
 from iokeel.core.fleet.ledger import (
     Entry,
@@ -109,10 +109,11 @@ def coordinate(
     if waited:
         entries = _by_word(entries, tenure.epoch)
     present = {name: claim for name, claim in present.items() if name in entries}
-    lowest = floors(budget, entries, present)
     silent = sum(entry.charged for name, entry in entries.items() if name not in present)
+    rest = max(0, budget.amount - silent)
+    lowest = beside_silent(rest, floors(budget, entries, present), entries)
     wanted = targets(
-        max(0, budget.amount - silent),
+        rest,
         present,
         lowest,
         {name: entry.amount for name, entry in entries.items()},

@@ -93,14 +93,15 @@ def with_tenant_parts(
 def with_outcome(state: State, order: SetLimits) -> State:
     """Return the state once QEMU has said that limits are in force, unless others were sent since.
 
-    So what is freed by that needn't wait for the next look.
+    So what is freed by that needn't wait for the next look. order: the last one that was on its way
+    to its drive.
     """
     known = state.drives.get(order.drive)
-    if known is None or held_in(known) is None or known.pricing.rate is None:
+    if known is None or held_in(known) is None or known.sent.limits != order.limits:
         return state
-    if known.sent.limits != order.limits:
+    if (ours := _rate_of_ours(known)) is None:
         return state
-    after = _with_held(known, known.pricing.rate * _budgets(known))
+    after = _with_held(known, ours)
     return replace(state, drives={**state.drives, order.drive: after})
 
 
@@ -109,8 +110,8 @@ def with_order(after: DriveState) -> DriveState:
     held = held_in(after)
     if held is None:
         return after
-    rate = inf if after.pricing.rate is None else after.pricing.rate * _budgets(after)
-    return _with_held(after, max(held, rate))
+    ours = _rate_of_ours(after)
+    return _with_held(after, max(held, inf if ours is None else ours))
 
 
 def held_in(known: DriveState) -> float | None:
@@ -132,7 +133,7 @@ def _with_held(known: DriveState, held: float) -> DriveState:
 
 def held_by(known: DriveState, seen: DriveSeen | None, model: CostModel) -> float:
     """Return the most that a drive's QEMU may be held to now, over both budgets."""
-    sent, rate = known.sent, known.pricing.rate
+    sent, ours = known.sent, _rate_of_ours(known)
     in_force = None if seen is None else seen.in_force
     if in_force is None:
         if (held := held_in(known)) is not None:
@@ -140,11 +141,19 @@ def held_by(known: DriveState, seen: DriveSeen | None, model: CostModel) -> floa
         # An earlier agent's last order may not have been carried out.
         maybe = [limits for limits in (sent.limits, sent.replaced) if limits is not None]
         return max((rate_in_force(limits, model) for limits in maybe), default=inf)
-    if rate is None:
+    if ours is None:
         return rate_in_force(in_force, model)
-    ours = rate * _budgets(known)
     # Until the last order is seen in force, it may be on its way.
     return ours if in_force == sent.limits else max(ours, rate_in_force(in_force, model))
+
+
+def _rate_of_ours(known: DriveState) -> float | None:
+    """Return the rate of a drive's last order, over both budgets; None if that isn't known.
+
+    It has the budgets of the policy that it was made for, which may be another one now.
+    """
+    rate, limits = known.pricing.rate, known.sent.limits
+    return None if rate is None or limits is None else rate * limits.budgets
 
 
 def kept(states: Sequence[DriveState], held: Sequence[float]) -> list[FleetPart]:

@@ -134,6 +134,26 @@ class FleetModel(RuleBasedStateMachine):
     def set_budget(self, amount: int) -> None:
         self.fleet.set_budget(amount)
 
+    @rule(name=st.sampled_from(NAMES), amount=st.sampled_from([400, 700, 900]))
+    def lower_while_an_agent_is_dead(self, name: str, amount: int) -> None:
+        """The others make room for what the dead agent's host holds, if there is room at all."""
+        for other in self.fleet.hosts.values():
+            other.work = Work(300, 100, 2000, 3000)
+        self.rounds(20)
+        self.die(name, "kill", expired=True)
+        self.fleet.set_budget(amount)
+        self.rounds(25)
+        ledger = self.fleet.etcd.ledger
+        claimed = {Me(host, claim.instance) for host, claim in self.fleet.etcd.claims.items()}
+        hosts = self.fleet.hosts.values()
+        if any(host.me in claimed and not host.reaches_etcd for host in hosts):
+            return  # it counts as one that reports until its lease ends
+        if ledger is None or self.shared is not None:
+            return
+        entries = ledger.entries.items()
+        silent = sum(e.charged for host, e in entries if Me(host, e.instance) not in claimed)
+        assert silent >= amount or ledger.charged <= amount
+
     @rule(name=HOSTS, word=st.sampled_from(Word))
     def say(self, name: str, word: Word) -> None:
         self.fleet.say(self.fleet.hosts[name], word)

@@ -44,12 +44,18 @@ def claims(*loads: Load | None) -> dict[str, HostClaim]:
     }
 
 
+def fresh(reading: Load, number: int) -> Load:
+    """Return another reading of the same load."""
+    return reading._replace(done=reading.done + number * 1e-6)
+
+
 def after(*steps: tuple[Load, ...], ledger: Ledger | None = None) -> Correction:
     """Return a correction after steps with some hosts' loads, one LOAD_S after another."""
     assert POLICY is not None
     now = corrected(None, ledger, {}, POLICY, 0)
     for number, loads in enumerate(steps, 1):
-        now = corrected(now, ledger, claims(*loads), POLICY, number * STEP_NS)
+        told = claims(*(fresh(each, number) for each in loads))
+        now = corrected(now, ledger, told, POLICY, number * STEP_NS)
     return now
 
 
@@ -113,6 +119,22 @@ def test_it_is_corrected_once_in_a_while_however_often_claims_come() -> None:
     assert again is first
 
 
+def test_no_reading_counts_twice_if_its_host_tells_no_other() -> None:
+    assert POLICY is not None
+    dead, lives = load(450, 40.0), load(450, 5.0, strangers=100.0)
+    now = after((dead, lives))
+    ratio = now.state.feedback.ratio
+    assert ratio < 1
+    for number in range(2, 8):
+        told = claims(dead, fresh(lives, number))
+        now = corrected(now, None, told, POLICY, number * STEP_NS)
+        assert now.state.feedback.ratio >= ratio
+        assert now.state.load.done == pytest.approx(900)
+    assert corrected(now, None, told, POLICY, 9 * STEP_NS) is now
+    alone = corrected(now, None, claims(dead), POLICY, 9 * STEP_NS)
+    assert (alone.state.load.strangers, alone.state.load.activity) == (0, None)
+
+
 def test_drives_without_a_policy_are_left_their_rate() -> None:
     now = after((load(300, 5.0, short=False, strangers=200.0), load(300, 5.0, short=False)))
     assert amount_of(now, None, BUDGET) == (800, Learnt(1000, 1.0))
@@ -120,8 +142,9 @@ def test_drives_without_a_policy_are_left_their_rate() -> None:
 
 def test_a_small_move_changes_nothing_and_a_new_coordinator_goes_on() -> None:
     tenure, ledger = Tenure("e", 0), None
-    hot, amounts = claims(load(300, 14.0), load(300, 14.0)), []
+    amounts = []
     for tick in range(12):
+        hot = claims(*[fresh(load(300, 14.0), tick)] * 2)
         ledger, tenure = coordinate(ledger, hot, BUDGET, tenure, WAIT_NS + tick * STEP_NS)
         amounts.append(ledger.amount)
     moves = [abs(b / a - 1) for a, b in pairwise(amounts) if a != b]
@@ -144,9 +167,9 @@ def test_another_capacity_is_begun_anew() -> None:
 
 
 def test_a_tenants_limit_is_never_corrected() -> None:
-    hot = claims(load(300, 40.0))
     tenure, ledger = Tenure("e", 0), None
     for tick in range(5):
+        hot = claims(fresh(load(300, 40.0), tick))
         ledger, tenure = coordinate(ledger, hot, Budget(1000), tenure, WAIT_NS + tick * STEP_NS)
         assert (ledger.amount, ledger.learnt) == (1000, None)
     assert tenure.correction is None

@@ -120,6 +120,32 @@ def test_a_dead_host_stays_charged_until_an_operator_speaks_and_a_term_passes() 
     assert (after.entries["dead"].charged, after.entries["b"].amount) == (100, 900)
 
 
+def confirmed(ledger: Ledger, name: str, reservation: int) -> HostClaim:
+    """Return the claim of a host that holds no more than its amount."""
+    now = ledger.entries[name]
+    return HostClaim("i", reservation, 100, 9999, 9999, now.amount, now.stamp)
+
+
+def test_floors_make_room_for_a_dead_host_if_the_budget_was_lowered() -> None:
+    before = ledger_of(1000, {"dead": entry(100, 600), "b": entry(200, 200), "c": entry(100, 200)})
+    there = {"b": claim(reservation=200), "c": claim(reservation=100)}
+    lowered = after_a_term(before, there, 750)
+    assert [lowered.entries[name].floor for name in "bc"] == [100, 50]
+    there = {"b": confirmed(lowered, "b", 200), "c": confirmed(lowered, "c", 100)}
+    after = after_a_term(lowered, there, 750)
+    assert after.charged == 750
+    assert after_a_term(after, there, 750).entries == after.entries
+    back = {**there, "dead": confirmed(after, "dead", 100)}
+    freed = after_a_term(after, back, 750)
+    assert [freed.entries[name].floor for name in ("dead", "b", "c")] == [111, 211, 111]
+
+
+def test_floors_stay_if_a_dead_host_alone_holds_more_than_the_budget() -> None:
+    before = ledger_of(1000, {"dead": entry(100, 800), "b": entry(200, 200)})
+    after = after_a_term(before, {"b": claim(reservation=200)}, 750)
+    assert (after.entries["b"].floor, after.entries["b"].amount) == (200, 200)
+
+
 def test_a_host_that_joins_keeps_what_it_has_and_one_without_drives_leaves() -> None:
     empty = first_ledger(1000, "e")
     held = HostClaim("i", wants=500, most=500, held=400)

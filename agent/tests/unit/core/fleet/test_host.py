@@ -58,3 +58,11 @@ def test_a_host_that_joined_and_was_cut_off_waits_too() -> None:
     part = read(read(Part(), first, 0), ledger, 1)
     part = read(part, with_entry(ledger, 600), 13, held=40)
     assert allowed(part, 13) == 40
+
+
+def test_a_second_host_of_a_name_keeps_what_it_has_until_it_reads_of_the_first() -> None:
+    ledger = with_entry(first_ledger(1000, "e"), 500)
+    part = Part(before=300)
+    assert allowance(part, Me("a", "second"), AT_NS) == 300
+    part, _ = heard(part, Me("a", "second"), ledger, AT_NS, AT_NS, 300)
+    assert allowance(part, Me("a", "second"), AT_NS) == 0

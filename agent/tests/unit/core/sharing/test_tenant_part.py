@@ -125,6 +125,10 @@ class Host(RuleBasedStateMachine):
             separate_budgets=policy.separate_budgets,
         )
 
+    @rule(drive=st.sampled_from(DRIVES), separate=st.booleans())
+    def set_budgets(self, drive: DriveId, separate: bool) -> None:
+        self.policies[drive] = replace(self.policies[drive], separate_budgets=separate)
+
     @rule(drive=st.sampled_from(DRIVES))
     def hide_or_show(self, drive: DriveId) -> None:
         self.hidden ^= {drive}

@@ -1,0 +1,148 @@
+"""A host as a member of a real fleet: it does its part in each budget, whatever the others do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from iokeel.config.settings import FleetConfig
+from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.host import LAPSE_S, Me
+from iokeel.core.sharing.tenant_sums import Sums
+from iokeel.fleet.access import Access
+from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.member import Member
+from iokeel.fleet.store import FleetStore
+from testing import etcd as real
+from testing.waiting import until
+
+LIMIT = 1000
+PATIENCE_S = 90.0
+# A few terms' worth of reads.
+WATCHED_S = 20.0
+SUMS = Sums(wants=5000, most=5000)
+
+
+async def set_limits(etcd: Etcd, *tenants: str) -> None:
+    store = FleetStore(etcd, Me("operator", "o"))
+    await store.open()
+    for tenant in tenants:
+        await store.set_budget(BudgetId(Kind.TENANT, tenant), Budget(LIMIT))
+
+
+@contextlib.asynccontextmanager
+async def running(
+    folder: Path, url: str, prefix: str, tenants: Sequence[str], host: str = "a"
+) -> AsyncIterator[Member]:
+    """Let a host take part whose drives are these tenants', and look at them as an agent does."""
+
+    async def look() -> None:
+        while True:
+            member.looked(tenants, (), complete=True)
+            await asyncio.sleep(1)
+
+    def sums_of(tenant: str) -> Sums:
+        return SUMS if tenant in tenants else Sums()
+
+    config = FleetConfig(Access((url,), prefix=prefix), host)
+    member = Member(config, folder, {Kind.TENANT: sums_of, Kind.STORAGE: lambda _: Sums()})
+    tasks = [asyncio.create_task(member.run()), asyncio.create_task(look())]
+    try:
+        yield member
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def slow_line(url: str, delay_s: float) -> AsyncIterator[str]:
+    """Lead to a URL, and let what is said there take a while in each direction."""
+    there = urlsplit(url)
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while said := await reader.read(1 << 20):
+                await asyncio.sleep(delay_s)
+                writer.write(said)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, questions = await asyncio.open_connection(there.hostname, there.port)
+        await asyncio.gather(carry(reader, questions), carry(answers, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def oldest_read_s(member: Member, tenants: Sequence[str]) -> float:
+    """Return the longest that a tenant's ledger wasn't read in a while."""
+    worst, end = 0.0, time.monotonic() + WATCHED_S
+    while time.monotonic() < end:
+        there = member.snapshot().tenants
+        worst = max([worst, *(there[tenant].stale_s or 0.0 for tenant in tenants)])
+        await asyncio.sleep(0.2)
+    return worst
+
+
+async def test_many_tenants_are_read_in_time_though_etcd_is_far_away(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    tenants = [f"tenant{number}" for number in range(60)]
+    await set_limits(etcd, *tenants)
+    async with (
+        slow_line(one_etcd.urls[0], 0.1) as url,
+        running(tmp_path, url, prefix, tenants) as member,
+    ):
+
+        def all_have_their_limit() -> bool:
+            there = member.granted(())
+            return all(tenant in there and there[tenant].limit == LIMIT for tenant in tenants)
+
+        await until(all_have_their_limit, PATIENCE_S)
+        assert await oldest_read_s(member, tenants) < LAPSE_S
+
+
+async def test_a_budget_that_cannot_be_kept_does_not_hold_up_the_others(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    await set_limits(etcd, "acme")
+    async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
+        await until(lambda: member.granted(())["acme"].limit == LIMIT, PATIENCE_S)
+        member._memory._database.execute("PRAGMA max_page_count = 1")  # no page more than now
+        await set_limits(etcd, "umbra" * 2000)
+        await until(lambda: "disk is full; free some space" in str(member.problem))
+        assert await oldest_read_s(member, ["acme"]) < LAPSE_S
+
+
+async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_is_set_again(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    (url,), here = one_etcd.urls, ["acme"]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    await set_limits(etcd, "acme")
+
+    def limit(member: Member) -> int | None:
+        return member.granted(())["acme"].limit
+
+    async with running(tmp_path / "a", url, prefix, ["acme"]) as coordinator:
+        await until(lambda: limit(coordinator) == LIMIT, PATIENCE_S)
+        async with running(tmp_path / "b", url, prefix, here, "b") as other:
+            await until(lambda: limit(other) == LIMIT / 2, PATIENCE_S)
+            operator = FleetStore(etcd, Me("operator", "o"))
+            await operator.set_budget(BudgetId(Kind.TENANT, "acme"), None)
+            both = coordinator, other
+            await until(lambda: not any(member.granted(()) for member in both), PATIENCE_S)
+            here.clear()
+            await asyncio.sleep(2)  # until that was looked at
+            await set_limits(etcd, "acme")
+            await until(lambda: limit(coordinator) == LIMIT, PATIENCE_S)

@@ -1,0 +1,22 @@
+"""Outcomes of orders that are on their way together."""
+
+from __future__ import annotations
+
+from iokeel.core.abilities import STOCK
+from iokeel.core.counters import DriveId
+from iokeel.core.limits import UNLIMITED
+from iokeel.hypervisors.source import DriveInfo
+from iokeel.outcomes import Outcomes
+
+DRIVE = DriveId("db1", "vda")
+INFO = DriveInfo("vda", in_force=UNLIMITED)
+
+
+def test_limits_are_not_known_until_the_last_order_has_ended() -> None:
+    outcomes = Outcomes(retry_s=1.0)
+    outcomes.begun(DRIVE)
+    outcomes.begun(DRIVE)
+    assert not outcomes.ended(DRIVE)
+    assert outcomes.seen(DRIVE, INFO) == (None, False, STOCK)
+    assert outcomes.ended(DRIVE)
+    assert outcomes.seen(DRIVE, INFO) == (UNLIMITED, False, STOCK)
