@@ -19,12 +19,17 @@ from tests.page.simulated import served
 _PATIENCE_MS = 1000 * PATIENCE_S
 
 
-def test_who_has_how_much_of_a_tenants_limit_and_who_is_silent(folder: Path, opened: Open) -> None:
+def test_who_has_how_much_of_a_tenant_and_a_storage_and_who_is_silent(
+    folder: Path, opened: Open
+) -> None:
     with real.running(real.Etcd(folder / "etcd")) as etcd:
         (operator := folder / "operator.toml").write_text(f"[fleet]\netcd = {[*etcd.urls]}\n")
         limit = ("tenant", "set", "acme", "--limit", str(BUDGET))
         assert iokeel("fleet", *limit, "--config", operator).status == 0
-        with hosts(folder, etcd.urls, "a", "b") as (there, monitor):
+        capacity = ("storage", "set", "san", "--capacity", str(2 * BUDGET))
+        assert iokeel("fleet", *capacity, "--config", operator).status == 0
+        san = "[storage.san]\ndrives = ['*/*']\n"
+        with hosts(folder, etcd.urls, "a", "b", tables=san) as (there, monitor):
             eventually(begun(monitor), PATIENCE_S)
             with Cockpit(folder / "c", BUILT, there["a"].agent.socket) as cockpit:
                 page = opened(cockpit.url)
@@ -34,11 +39,19 @@ def test_who_has_how_much_of_a_tenants_limit_and_who_is_silent(folder: Path, ope
                 expect(row).to_contain_text("acme")
                 expect(row).to_contain_text("4,000")
                 expect(row.get_by_role("listitem").first).to_contain_text("a, this host: ")
+                storage = page.get_by_role("grid", name="The fleet's storages").locator("tbody tr")
+                expect(storage).to_have_count(1)
+                expect(storage).to_contain_text("san")
+                expect(storage).to_contain_text("8,000")
+                expect(storage.get_by_role("listitem").first).to_contain_text("a, this host: ")
                 assert violations(page) == []
                 picture(page, "fleet")
                 there["b"].agent.end()
-                alert = page.get_by_text("fleet: host b doesn't report, and stays charged")
-                expect(alert).to_be_visible(timeout=_PATIENCE_MS)
+                for budget in ("of tenant acme", "of storage san"):
+                    alert = page.get_by_text(
+                        "fleet: host b doesn't report, and stays charged"
+                    ).filter(has_text=budget)
+                    expect(alert).to_be_visible(timeout=_PATIENCE_MS)
                 silent = row.get_by_role("listitem").filter(has_text="b, doesn't report: ")
                 charged = int(silent.inner_text().rpartition(": ")[2].replace(",", ""))
                 assert charged >= monitor.last["b"] / TOLERANCE - DRIVES

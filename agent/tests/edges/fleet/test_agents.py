@@ -70,9 +70,9 @@ def show(agent: Agent) -> None:
 
 @contextlib.contextmanager
 def hosts(
-    folder: Path, urls: tuple[str, ...], *names: str, budget: int = BUDGET
+    folder: Path, urls: tuple[str, ...], *names: str, budget: int = BUDGET, tables: str = ""
 ) -> Iterator[tuple[dict[str, Host], Monitor]]:
-    """Start hosts, and a monitor."""
+    """Start hosts, and a monitor. tables: more of each agent's configuration."""
     there: dict[str, Host] = {}
     with contextlib.ExitStack() as stack:
         for name in names:
@@ -80,7 +80,7 @@ def hosts(
             own.mkdir()
             qemu, _ = start_qemu(own)
             stack.callback(end, qemu)
-            agent = Agent(own, configure(name, own, urls))
+            agent = Agent(own, configure(name, own, urls) + tables)
             stack.callback(show, agent)
             stack.callback(agent.end)
             agent.start()
