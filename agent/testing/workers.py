@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -35,6 +36,12 @@ _TURN = pytest.StashKey[Turn]()
 # The others may have to make their hosts' images first.
 _ALONE_TIMEOUT_S = 1800
 _SUITE = re.compile(r"[\[-](bookworm|trixie)[-\]]")
+
+
+def pytest_configure() -> None:
+    """Let SIGINT end what tests start, though whoever runs in a shell's background ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

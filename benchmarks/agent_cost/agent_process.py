@@ -22,6 +22,15 @@ _KNOWN_S = 180.0
 _STOP_S = 90.0
 
 
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds of all threads of a process so far, to the ns."""
+    total_ns = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            total_ns += int((thread / "schedstat").read_text().split()[0])
+    return total_ns / 1e9
+
+
 class AgentProcess(Agent):
     """An agent of any checkout. command: the words that run its `iokeel`."""
 
@@ -37,11 +46,7 @@ class AgentProcess(Agent):
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of all threads so far, to the ns."""
-        total_ns = 0
-        for thread in Path(f"/proc/{self.pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                total_ns += int((thread / "schedstat").read_text().split()[0])
-        return total_ns / 1e9
+        return cpu_s(self.pid)
 
     def user_and_system(self) -> tuple[int, int]:
         """Return user and system time so far, in clock ticks."""
