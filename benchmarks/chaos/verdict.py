@@ -16,6 +16,7 @@ plugged in. Such samples are counted apart.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
@@ -148,10 +149,9 @@ def judge_requests(
     since = done.after(begin_s)
     in_time = conformance.Drive(since, samples, conformance.LATE_S + _QUEUE_COST / lowest)
     judged.seconds = float(since.at_s[-1])
-    excused = [
-        *journal.unsettled[drive],
-        *((zero_s + begin - _AWAY_S, zero_s + end + _AWAY_S) for begin, end in judged.excused_s),
-    ]
+    unsettled = [(begin, _next_look_s(looks, end)) for begin, end in journal.unsettled[drive]]
+    seen = [(zero_s + begin, zero_s + end) for begin, end in judged.excused_s]
+    excused = [(begin - _AWAY_S, end + _AWAY_S) for begin, end in (*unsettled, *seen)]
     for start_s in window_starts(0, judged.seconds):
         window = (begin_s + start_s, begin_s + start_s + 1)
         most = allowed.most(*window)
@@ -195,6 +195,12 @@ def _extend(spans: list[Span], at_s: float) -> None:
     """Add a time to the last of the spans, or as a new one."""
     begin_s, end_s = spans.pop() if spans and at_s - spans[-1][1] < _APART_S else (at_s, at_s)
     spans.append((begin_s, max(end_s, at_s)))
+
+
+def _next_look_s(looks: Sequence[Look], at_s: float) -> float:
+    """Return when limits were looked at next: a hand's may have been there until then, unseen."""
+    place = bisect_right(looks, at_s, key=lambda look: look.at_s)
+    return looks[place].at_s if place < len(looks) else at_s
 
 
 def _away(journal: Journal, name: str, at_s: float) -> bool:

@@ -162,6 +162,9 @@ def test_what_a_hand_let_through_is_not_judged() -> None:
     by_hand = journal((-9, 600))
     by_hand.unsettled[DRIVE].append((2.0, 2.9))
     assert not did(by_hand, 600, 600, 900, 600).breaches
+    at_once = journal((-9, 600))
+    at_once.unsettled[DRIVE].append((2.0, 2.05))  # put right before the look at 3 s
+    assert not did(at_once, 600, 600, 900, 600).breaches
     assert did(by_hand, 600, 600, 600, 600, 600, 900, 600).breaches
 
 
