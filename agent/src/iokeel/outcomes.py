@@ -46,7 +46,7 @@ class Outcomes:
         abilities, in_force = info.abilities, info.in_force
         if drive in self._curve_again_at and self._curve_again_at[drive] > time.monotonic():
             abilities = STOCK
-        if self._pending[drive]:
+        if drive in self._pending:
             return None, False, abilities
         if drive not in self._again_at:
             return in_force, False, abilities
@@ -60,9 +60,10 @@ class Outcomes:
     def ended(self, drive: DriveId) -> bool:
         """Note that an order has ended, and return whether it was the last one on its way."""
         self._pending[drive] -= 1
-        if not self._pending[drive]:
-            del self._pending[drive]
-        return drive not in self._pending
+        if self._pending[drive]:
+            return False
+        del self._pending[drive]
+        return True
 
     def succeeded(self, order: SetLimits) -> None:
         """Note that an order was carried out."""
