@@ -77,7 +77,6 @@ def domain_xml(
     policy: str | None = None,
     throttle_groups: Mapping[str, IoTune] | None = None,
     memory_mib: int = 384,
-    vcpus: int = 1,
     emulator: Path | None = None,
     monitor: Path | None = None,
 ) -> str:
@@ -94,7 +93,9 @@ def domain_xml(
     if policy:
         _add(domain, "metadata").append(ET.fromstring(policy))
     _add(domain, "memory", str(memory_mib), unit="MiB")
-    _add(domain, "vcpu", str(vcpus))
+    # With two, QEMU's emulation crashes or hangs now and then while the guest sets up PCI
+    # (10.0: "iotlb_to_section: Assertion `section_index < d->map.sections_nb' failed").
+    _add(domain, "vcpu", "1")
     if throttle_groups:
         groups = _add(domain, "throttlegroups")
         for group, limits in throttle_groups.items():

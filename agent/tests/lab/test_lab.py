@@ -81,8 +81,8 @@ def test_disk_can_be_plugged_and_unplugged(host: Host, vm: Vm) -> None:
 
 def test_image_has_both_kinds_of_disk(host: Host) -> None:
     disks = [DiskSpec(name, make_disk(host.dir / f"g3-{name}.img", 1)) for name in ("vda", "sda")]
-    with Vm.boot(host, "g3", disks, vcpus=2) as vm:
-        assert vm.exec("ls /dev/sda /dev/vda; nproc").stdout == b"/dev/sda\n/dev/vda\n2\n"
+    with Vm.boot(host, "g3", disks) as vm:
+        assert vm.exec("ls /dev/sda /dev/vda").stdout == b"/dev/sda\n/dev/vda\n"
 
 
 def test_files_of_several_megabytes_pass_both_ways(vm: Vm) -> None:
