@@ -31,6 +31,7 @@ from iokeel.outcomes import Outcomes
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
 from testing.iotune import TOLERANCE, highest_rate
+from testing.libvirt_error import refusal
 from testing.waiting import until
 
 NAMES = ("db1", "db2")
@@ -74,12 +75,6 @@ def policies() -> st.SearchStrategy[Policy | None]:
         st.just(Policy('><iokeel:drive target="vdz" limit="9"/>', valid=False)),
         st.just(Policy('><iokeel:drive target="vda" limt="9"/>', valid=False)),
     )
-
-
-def refusal(code: int) -> libvirt.libvirtError:
-    error = libvirt.libvirtError("made up")
-    error.err = (code, 0, "made up", 2, None, None, None, 0, 0)
-    return error
 
 
 @dataclass

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import libvirt
 import pytest
 
-from iokeel.core.abilities import PATCHED, Abilities
+from iokeel.core.abilities import PATCHED, STOCK, Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import LimitsRejected
-from iokeel.hypervisors.libvirt.passthrough import put_patched
+from iokeel.hypervisors.libvirt.passthrough import ask_abilities, put_patched
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.policy_xml.domain import Disk
+from testing.libvirt_error import refusal
 
 VDA = DriveId("db1", "vda")
 DISK = Disk("vda", "/a.qcow2", alias="virtio-disk0")
@@ -116,3 +118,27 @@ def test_only_what_a_qemu_knows_is_sent(qemu: Qemu) -> None:
     arguments = qemu.asked[-1]["arguments"]
     assert "split-size" not in arguments
     assert arguments["idle-credit-ms"] == 100
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def command(*_: object) -> str:
+        raise refusal(code)
+
+    monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", command)
+
+
+class Handle:
+    def name(self) -> str:
+        return "db1"
+
+
+def test_a_libvirt_that_passes_nothing_on_has_stock_qemus(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, libvirt.VIR_ERR_NO_SUPPORT)
+    assert ask_abilities(Handle()) == STOCK
+
+
+def test_a_guest_that_is_busy_does_not_count_as_stock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one whose snapshot is being taken, which would be stock until libvirtd ends."""
+    refuse(monkeypatch, libvirt.VIR_ERR_OPERATION_TIMEOUT)
+    with pytest.raises(libvirt.libvirtError):
+        ask_abilities(Handle())

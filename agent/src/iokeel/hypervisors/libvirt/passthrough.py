@@ -7,8 +7,10 @@ of its drives has a policy, or had one; without that there is no curve to set.
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any, TypeVar
 
+import libvirt
 import libvirt_qemu
 import msgspec
 
@@ -26,12 +28,20 @@ from iokeel.hypervisors.qmp.throttle_groups import (
 from iokeel.policy_xml.domain import Disk, DomainXml
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 _QUERY_GROUPS = json.dumps({"execute": QUERY_GROUPS})
 _QUERY_SCHEMA = json.dumps({"execute": "query-qmp-schema"})
 _QUERY_BLOCK = json.dumps({"execute": "query-block"})
 # Before the name of a domain's throttle group, in the id of its object.
 _OBJECT_PREFIX = "throttle-"
+# What libvirt answers if it doesn't pass commands on at all, or not for the agent.
+_PASSES_NONE_ON = {
+    libvirt.VIR_ERR_NO_SUPPORT,
+    libvirt.VIR_ERR_OPERATION_UNSUPPORTED,
+    libvirt.VIR_ERR_OPERATION_DENIED,
+    libvirt.VIR_ERR_ACCESS_DENIED,
+}
 
 
 class _Groups(msgspec.Struct):
@@ -54,9 +64,16 @@ _SCHEMA = msgspec.json.Decoder(_Schema)
 def ask_abilities(handle: Any) -> Abilities:
     """Return the abilities of the QEMU that runs a domain. Raises libvirtError.
 
-    The emulator in the domain's XML doesn't tell: an upgrade puts another one in its place.
+    The emulator in the domain's XML doesn't tell: an upgrade puts another one in its place. If
+    libvirt passes no commands on, QEMU can't be sent a curve either, and counts as stock.
     """
-    schema = _ask(handle, _QUERY_SCHEMA, _SCHEMA)
+    try:
+        schema = _ask(handle, _QUERY_SCHEMA, _SCHEMA)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in _PASSES_NONE_ON:
+            raise
+        log.warning("%s: can't ask its QEMU (%s); using stock limits", handle.name(), error)
+        return STOCK
     return STOCK if schema is None else QemuAbilities.of(schema.entries).throttle
 
 

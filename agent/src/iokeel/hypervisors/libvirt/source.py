@@ -18,7 +18,7 @@ from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, PolicyInPart, ToldPolicy
-from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
+from iokeel.errors import DriveGone, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import guest
 from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
@@ -79,7 +79,10 @@ class LibvirtSource(Reports):
             try:
                 await self._events.connect(_CALL_TIMEOUT_S)
                 # libvirtd may have started again, and counts domains anew.
-                self._domains = {n: replace(d, abilities=None) for n, d in self._domains.items()}
+                self._domains = {
+                    name: domain if domain.info.process else replace(domain, abilities=None)
+                    for name, domain in self._domains.items()
+                }
                 await self.resync()
             except IokeelError as error:
                 self.errors["connect"] += 1
@@ -262,8 +265,8 @@ class LibvirtSource(Reports):
         xml = parse_domain(text)
         before = self._domains.get(name)
         policy, policy_error = self._policy(xml, text, before)
-        if before is not None and before.id != number:  # another QEMU, with libvirt's own limits
-            before = None
+        if before is not None and (before.id != number or before.info.process != process):
+            before = None  # another QEMU, with libvirt's own limits
         abilities = before.abilities if before is not None else None
         if abilities is None and has_policy(policy, xml.targets):
             try:
@@ -293,19 +296,10 @@ class LibvirtSource(Reports):
             self.on_change(name)
 
     async def _ask_abilities(self, name: str, timeout_s: float) -> Abilities:
-        """Return the abilities of the QEMU that runs a domain. Raises IokeelError.
-
-        If libvirt passes no commands on, it can't be sent a curve either, and counts as stock QEMU.
-        """
-        try:
-            return await self._calls.call(
-                lambda connection: ask_abilities(connection.lookupByName(name)),
-                timeout_s,
-                name,
-            )
-        except LimitsRejected as error:
-            log.warning("%s: can't ask its QEMU (%s); using stock limits", name, error.what)
-            return STOCK
+        """Return the abilities of the QEMU that runs a domain. Raises IokeelError."""
+        return await self._calls.call(
+            lambda connection: ask_abilities(connection.lookupByName(name)), timeout_s, name
+        )
 
     def _policy(
         self, xml: DomainXml, text: str, before: Domain | None

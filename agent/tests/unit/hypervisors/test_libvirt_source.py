@@ -1,0 +1,132 @@
+"""What a source keeps of its domains when libvirtd comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import libvirt
+import pytest
+
+from iokeel.core.abilities import STOCK, Abilities
+from iokeel.host.process import Process
+from iokeel.hypervisors.libvirt.source import LibvirtSource
+from testing.libvirt_error import refusal
+from testing.waiting import until
+
+CURVES = Abilities(cost_curve=True)
+XML = """
+<domain>
+  <name>db1</name>
+  <metadata>
+    <policy xmlns="urn:iokeel:policy:1"><drive target="vda" limit="300"/></policy>
+  </metadata>
+  <devices><disk><target dev="vda"/></disk></devices>
+</domain>
+"""
+
+
+class Host:
+    """libvirt's connection, its events and the handle of its one domain."""
+
+    def __init__(self) -> None:
+        self.process: Process | None = Process(7, 70)
+        self.answers = True
+        self.abilities = CURVES
+        self.asked = 0
+        self.connected = False
+
+    def ask(self, _handle: object) -> Abilities:
+        self.asked += 1
+        if not self.answers:
+            raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        return self.abilities
+
+    # Events
+
+    async def connect(self, _timeout_s: float) -> None:
+        self.connected = True
+        self._lost = asyncio.Event()
+
+    async def lost(self) -> None:
+        await self._lost.wait()
+
+    def disconnect(self) -> None:
+        self.connected = False
+
+    # The connection
+
+    def listAllDomains(self, _flags: int) -> list[Host]:
+        return [self]
+
+    def lookupByName(self, _name: str) -> Host:
+        return self
+
+    def close(self) -> None:
+        pass
+
+    # The domain
+
+    def name(self) -> str:
+        return "db1"
+
+    def isActive(self) -> int:
+        return 1
+
+    def ID(self) -> int:
+        return 1
+
+    def XMLDesc(self, _flags: int) -> str:
+        return XML
+
+    def blockIoTune(self, _target: str, _flags: int) -> dict[str, int]:
+        return {}
+
+    # A run
+
+    def after_libvirtd(self, change: Callable[[], object]) -> Abilities:
+        """Return the abilities that a source goes by once it has found libvirtd again."""
+        return asyncio.run(self._reconnect(change))
+
+    async def _reconnect(self, change: Callable[[], object]) -> Abilities:
+        source = LibvirtSource("qemu:///system", {}, {})
+        follow: Coroutine[object, object, None] = source.run()
+        running = asyncio.create_task(follow)
+        await until(lambda: source.vms().get("db1") is not None)
+        assert source.vms()["db1"].drives["vda"].abilities == CURVES
+        change()
+        before = source.reconnects
+        self._lost.set()
+        await until(lambda: source.reconnects > before and self.connected)
+        await source.resync()
+        running.cancel()
+        return source.vms()["db1"].drives["vda"].abilities
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    made = Host()
+    source = "iokeel.hypervisors.libvirt.source"
+    monkeypatch.setattr("libvirt.open", lambda _uri: made)
+    monkeypatch.setattr(f"{source}.Events", lambda *_: made)
+    monkeypatch.setattr(f"{source}.guest", lambda _name: made.process)
+    monkeypatch.setattr(f"{source}.ask_abilities", made.ask)
+    return made
+
+
+def test_a_qemu_that_runs_on_is_not_asked_again(host: Host) -> None:
+    assert host.after_libvirtd(lambda: setattr(host, "answers", False)) == CURVES
+    assert host.asked == 1
+
+
+def test_another_qemu_with_the_same_number_is_asked(host: Host) -> None:
+    def restart() -> None:
+        host.process, host.abilities = Process(8, 80), STOCK
+
+    assert host.after_libvirtd(restart) == STOCK
+    assert host.asked == 2
+
+
+def test_a_qemu_whose_process_is_not_known_is_asked(host: Host) -> None:
+    host.process = None
+    assert host.after_libvirtd(lambda: setattr(host, "abilities", STOCK)) == STOCK
