@@ -6,9 +6,10 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from benchmarks.demo.limits_in_force import Limits, group_limits
+from benchmarks.demo.limits_in_force import Limits, group_limits, group_passed
 from testing.qmp_client import QmpClient, QmpError
 from testing.sampler import Sampler
 
@@ -20,12 +21,16 @@ _DISK = re.compile(r"/virtio-disk(\d+)/")
 class Look(NamedTuple):
     """A guest at a time, in seconds of the epoch.
 
-    status: QEMU's word for it; None if QEMU didn't answer. limits: by target.
+    status: QEMU's word for it; None if QEMU didn't answer. limits: by target. passed: the cost of
+    all that QEMU let through, by its own count and by target; empty if it doesn't count. took_s:
+    how long before that time limits and counts may have been read.
     """
 
     at_s: float
     status: str | None
     limits: Mapping[str, Limits]
+    passed: Mapping[str, float] = MappingProxyType({})
+    took_s: float = 0.0
 
 
 class Monitor(Sampler):
@@ -55,23 +60,29 @@ class Monitor(Sampler):
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             due = max(due + _INTERVAL_S, time.monotonic())
             status = client.ask("query-status")["status"]
-            limits = _limits(client)
-            self.looks.append(Look(time.time(), status, limits))
+            asked_s = time.time()
+            limits, passed = _drives(client)
+            at_s = time.time()
+            self.looks.append(Look(at_s, status, limits, passed, at_s - asked_s))
 
 
-def _limits(client: QmpClient) -> dict[str, Limits]:
+def _drives(client: QmpClient) -> tuple[dict[str, Limits], dict[str, float]]:
+    """Return the limits of each drive, and what passed, if QEMU counts it."""
     try:
         groups = {group["name"]: group for group in client.ask("query-throttle-groups")}
     except QmpError:  # a QEMU without the patches
         groups = {}
-    found = {}
+    limits, passed = {}, {}
     for block in client.ask("query-block"):
         disk = _DISK.search(block.get("qdev", ""))
         if disk and (inserted := block.get("inserted")):
-            group = groups.get(inserted.get("group"))
             target = f"vd{chr(ord('a') + int(disk[1]))}"
-            found[target] = group_limits(group) if group else _legacy_limits(inserted)
-    return found
+            if group := groups.get(inserted.get("group")):
+                limits[target] = group_limits(group)
+                passed[target] = group_passed(group)
+            else:
+                limits[target] = _legacy_limits(inserted)
+    return limits, passed
 
 
 def _legacy_limits(inserted: Mapping[str, Any]) -> Limits:

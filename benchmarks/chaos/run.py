@@ -34,6 +34,7 @@ from benchmarks.chaos.verdict import (
     joined,
     judge_guest,
     judge_limits,
+    judge_passed,
     judge_requests,
 )
 from testing.lab.qga import AgentError
@@ -105,6 +106,7 @@ def make_faults(chaos: ChaosHost, options: Options, say: Callable[[str], None] =
         looks = tuple(guest.monitor.looks)
         for drive in ((guest.name, "vda"), (guest.name, "vdb")):
             judged = judge_limits(looks, drive, chaos.journal, bounds, zero_s)
+            judge_passed(judged, looks, drive, chaos.journal, bounds, zero_s)
             if drive[1] == "vda":
                 judge_requests(
                     judged, done[guest.name], looks, drive, chaos.journal, bounds, zero_s
@@ -141,11 +143,12 @@ def _end(chaos: ChaosHost, zero_s: float) -> Sequence[Breach]:
 def _show(result: Result) -> None:
     print("\nfaults: " + ", ".join(f"{n} x {kind}" for kind, n in sorted(result.faults.items())))
     print(f"{'drive':14}{'samples':>9}{'no limit':>10}{'too high':>10}{'excused':>9}"
-          f"{'allowed':>9}{'worst second':>14}")  # fmt: skip
+          f"{'allowed':>9}{'by fio':>9}{'by QEMU':>9}")  # fmt: skip
     for name, drive in result.drives.items():
         worst = f"{drive.worst_ratio:.3f}" if drive.seconds else "-"
+        passed = f"{drive.passed_ratio:.3f}" if drive.passed_ratio else "-"
         print(f"{name:14}{drive.samples:9}{drive.unlimited:10}{drive.too_high:10}"
-              f"{drive.excused:9}{drive.highest_ratio:9.3f}{worst:>14}")  # fmt: skip
+              f"{drive.excused:9}{drive.highest_ratio:9.3f}{worst:>9}{passed:>9}")  # fmt: skip
     breaches = result.all_breaches
     for breach in breaches[:_SHOWN]:
         when = f"{breach.at_s:.1f} to {breach.until_s:.1f} s"

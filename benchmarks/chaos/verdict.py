@@ -1,13 +1,17 @@
-"""Which promises a run broke, from three measurements that are none of the agent's.
+"""Which promises a run broke, from measurements that are none of the agent's.
 
 - **Limits**: what each look at QEMU found. At no time may a drive's limits let requests of some
   size do more than `limits_ratio` times the highest limit that its policies may still give it. A
   new limit may take effect late (journal.py), so the one before it counts until then.
 - **fio's log** of each drive: no window of a second above `window_ratio` times that same limit.
-  Requests that the machine held up come late and don't count (demo/conformance.py). When a guest is
-  stopped or gets a snapshot, QEMU lets through at once what waits in the throttle, which is
-  accounted for later. Windows that touch such a moment may have that much more.
+  Requests that the machine held up come late and don't count (demo/conformance.py).
+- **QEMU's count** of what it let through, if it has the patches: no second above `passed_ratio`
+  times that same limit. A guest that is held up sees completions in bunches, and so does fio's
+  log; this count doesn't.
 - **Guests**: each runs, unless it was stopped.
+
+When a guest is stopped or gets a snapshot, QEMU lets through at once what waits in the throttle,
+which is accounted for later. Seconds that touch such a moment may have that much more.
 
 What a hand changed is excused until the agent has had its time, and so is a disk that was just
 plugged in. Such samples are counted apart.
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
@@ -33,16 +37,23 @@ _AWAY_S = 0.2  # an answer of QEMU's may be on its way while a guest stops
 _APART_S = 1.0
 _QUEUE_COST = DEPTH * DEFAULT_MODEL.read.cost(max(SIZES))
 
+Seen = Literal["limits", "fio", "qemu", "guest", "end"]
+
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much more than its policy's limit a drive may be allowed, and may do in a second."""
+    """How much more than its policy's limit a drive may be allowed, and may do in a second.
+
+    window_ratio: by fio's log. passed_ratio: by QEMU's count.
+    """
 
     limits_ratio: float
     window_ratio: float
+    passed_ratio: float
 
 
-BOUNDS = {"stock": Bounds(1.1, 1.25), "exact": Bounds(1.01, 1.06)}
+# Stock QEMU doesn't count.
+BOUNDS = {"stock": Bounds(1.1, 1.25, math.inf), "exact": Bounds(1.01, 1.25, 1.06)}
 
 
 @dataclass(frozen=True)
@@ -53,16 +64,14 @@ class Breach:
     words, of the first sample or window.
     """
 
-    seen: Literal["limits", "fio", "guest", "end"]
+    seen: Seen
     drive: str
     at_s: float
     until_s: float
     what: str
 
     @classmethod
-    def at(
-        cls, seen: Literal["limits", "fio", "guest", "end"], drive: str, at_s: float, what: str
-    ) -> Self:
+    def at(cls, seen: Seen, drive: str, at_s: float, what: str) -> Self:
         """Return one that was seen once."""
         return cls(seen, drive, at_s, at_s, what)
 
@@ -74,7 +83,8 @@ class Judged:
     samples: that count. unlimited: those of them without a limit. too_high: those with one that is
     too high. excused: others that were so while they could be. excused_s: from when to when.
     highest_ratio: what limits allowed, at most. worst_ratio: of a window of a second, without what
-    came late. did_worst_ratio: with it. seconds: how long fio's log is.
+    came late. did_worst_ratio: with it. passed_ratio: the most that QEMU let through in a second,
+    by its own count. seconds: how long fio's log is.
     """
 
     samples: int = 0
@@ -85,6 +95,7 @@ class Judged:
     highest_ratio: float = 0.0
     worst_ratio: float = 0.0
     did_worst_ratio: float = 0.0
+    passed_ratio: float = 0.0
     seconds: float = 0.0
     breaches: list[Breach] = field(default_factory=list)
 
@@ -149,23 +160,78 @@ def judge_requests(
     since = done.after(begin_s)
     in_time = conformance.Drive(since, samples, conformance.LATE_S + _QUEUE_COST / lowest)
     judged.seconds = float(since.at_s[-1])
-    unsettled = [(begin, _next_look_s(looks, end)) for begin, end in journal.unsettled[drive]]
-    seen = [(zero_s + begin, zero_s + end) for begin, end in judged.excused_s]
-    excused = [(begin - _AWAY_S, end + _AWAY_S) for begin, end in (*unsettled, *seen)]
+    most_in = _bounded(judged, looks, drive, journal, zero_s)
     for start_s in window_starts(0, judged.seconds):
-        window = (begin_s + start_s, begin_s + start_s + 1)
-        most = allowed.most(*window)
-        if most is None or touch(excused, *window):
+        at_s = begin_s + start_s
+        if (bound := most_in(at_s, at_s + 1)) is None:
             continue
-        let_through = _QUEUE_COST if touch(journal.drained[name], *window) else 0.0
+        most, let_through = bound
         ratio = (in_time.did_in_time(start_s) - let_through) / most
         judged.worst_ratio = max(judged.worst_ratio, ratio)
         did = (since.rate(start_s, start_s + 1) - let_through) / most
         judged.did_worst_ratio = max(judged.did_worst_ratio, did)
         if ratio > bounds.window_ratio:
             what = f"did {ratio:.3f} of {most} in a second"
-            judged.breaches.append(Breach.at("fio", f"{name} {target}", window[0] - zero_s, what))
+            judged.breaches.append(Breach.at("fio", f"{name} {target}", at_s - zero_s, what))
     judged.breaches = joined(judged.breaches)
+
+
+def judge_passed(
+    judged: Judged,
+    looks: Sequence[Look],
+    drive: Drive,
+    journal: Journal,
+    bounds: Bounds,
+    zero_s: float,
+) -> None:
+    """Add what QEMU counted of a drive, from one look to the first a second later or more.
+
+    A count begins again at 0 with each new QEMU and each new group.
+    """
+    name, target = drive
+    most_in = _bounded(judged, looks, drive, journal, zero_s)
+    counts = [look for look in looks if target in look.passed]
+    after = 0
+    for before in counts:
+        while after < len(counts) and counts[after].at_s - counts[after].took_s < before.at_s + 1:
+            after += 1
+        if after == len(counts):
+            break
+        then = counts[after]
+        cost = then.passed[target] - before.passed[target]
+        began_s = before.at_s - before.took_s
+        if cost < 0 or (bound := most_in(began_s, then.at_s)) is None:
+            continue
+        most, let_through = bound
+        ratio = (cost - let_through) / (then.at_s - began_s) / most
+        judged.passed_ratio = max(judged.passed_ratio, ratio)
+        if ratio > bounds.passed_ratio:
+            what = f"QEMU let {ratio:.3f} of {most} through in a second"
+            judged.breaches.append(Breach.at("qemu", f"{name} {target}", began_s - zero_s, what))
+    judged.breaches = joined(judged.breaches)
+
+
+def _bounded(
+    judged: Judged, looks: Sequence[Look], drive: Drive, journal: Journal, zero_s: float
+) -> Callable[[float, float], tuple[int, float] | None]:
+    """Return a function of when a window begins and ends.
+
+    It returns the drive's limit, and the cost that QEMU may let through beside it at once; None if
+    the window doesn't count.
+    """
+    allowed = journal.of(drive)
+    unsettled = [(begin, _next_look_s(looks, end)) for begin, end in journal.unsettled[drive]]
+    seen = [(zero_s + begin, zero_s + end) for begin, end in judged.excused_s]
+    excused = [(begin - _AWAY_S, end + _AWAY_S) for begin, end in (*unsettled, *seen)]
+    drained = journal.drained[drive[0]]
+
+    def bound(begin_s: float, end_s: float) -> tuple[int, float] | None:
+        most = allowed.most(begin_s, end_s)
+        if most is None or touch(excused, begin_s, end_s):
+            return None
+        return most, _QUEUE_COST if touch(drained, begin_s, end_s) else 0.0
+
+    return bound
 
 
 def judge_guest(looks: Sequence[Look], name: str, journal: Journal, zero_s: float) -> list[Breach]:

@@ -220,8 +220,12 @@ def _read_exact(domain: Any) -> tuple[Limits, float | None]:
     if not groups:
         return Limits(), None
     (group,) = groups
-    passed = sum(group[way].get("cost", 0.0) for way in ("read", "write"))
-    return group_limits(group), passed
+    return group_limits(group), group_passed(group)
+
+
+def group_passed(group: Mapping[str, Any]) -> float:
+    """Return the cost of all that a group in query-throttle-groups has let through."""
+    return float(sum(group[way].get("cost", 0.0) for way in ("read", "write")))
 
 
 def group_limits(group: Mapping[str, Any]) -> Limits:

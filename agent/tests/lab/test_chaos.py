@@ -16,11 +16,13 @@ from benchmarks.chaos.monitor import Look
 from benchmarks.chaos.schedule import KINDS, lanes_of, plan
 from benchmarks.chaos.verdict import (
     BOUNDS,
+    Bounds,
     Breach,
     Judged,
     joined,
     judge_guest,
     judge_limits,
+    judge_passed,
     judge_requests,
 )
 from benchmarks.demo.fio_log import Completions
@@ -28,6 +30,7 @@ from benchmarks.demo.limits_in_force import Limits
 from iokeel.core.curve import DEFAULT_CURVE
 
 DRIVE = ("g", "vda")
+NARROW = Bounds(1.01, 1.06, 1.06)
 #: No size of requests does more than 600 by this.
 HELD = Limits(iops_total=600, cost_read=DEFAULT_CURVE.points, cost_write=DEFAULT_CURVE.points)
 
@@ -140,7 +143,18 @@ def did(known: Journal, *rates: float) -> Judged:
     )
     looks = [Look(float(i), "running", {"vda": HELD}) for i in range(len(rates))]
     found = Judged()
-    judge_requests(found, done, looks, DRIVE, known, BOUNDS["exact"], 0.0)
+    judge_requests(found, done, looks, DRIVE, known, NARROW, 0.0)
+    return found
+
+
+def passed(known: Journal, *costs: float, took_s: float = 0.0) -> Judged:
+    """Judge what QEMU counted up to each second, under limits of 600."""
+    looks = [
+        Look(float(i), "running", {"vda": HELD}, {"vda": cost}, took_s)
+        for i, cost in enumerate(costs)
+    ]
+    found = Judged()
+    judge_passed(found, looks, DRIVE, known, NARROW, 0.0)
     return found
 
 
@@ -149,6 +163,33 @@ def test_a_second_above_the_limit_breaks_a_promise() -> None:
     assert found.worst_ratio == pytest.approx(1.1, abs=0.01)
     assert [breach.seen for breach in found.breaches] == ["fio"]
     assert not did(journal((-9, 600)), 600, 600, 610, 600).breaches
+
+
+def test_a_second_above_the_limit_by_qemus_count_breaks_a_promise() -> None:
+    found = passed(journal((-9, 600)), 0, 600, 1260, 1860)
+    assert found.passed_ratio == pytest.approx(1.1)
+    assert [(breach.seen, breach.at_s) for breach in found.breaches] == [("qemu", 1.0)]
+    assert not passed(journal((-9, 600)), 0, 600, 1230, 1860).breaches
+
+
+def test_a_count_that_begins_again_is_not_judged() -> None:
+    found = passed(journal((-9, 600)), 9000, 0, 600)
+    assert (found.passed_ratio, found.breaches) == (1, [])
+
+
+def test_a_count_that_took_long_to_read_is_judged_by_the_longest_time() -> None:
+    found = passed(journal((-9, 600)), 0, 600, 1260, 1860, took_s=0.25)
+    assert found.passed_ratio == pytest.approx(1260 / 2.25 / 600), "a second passed between the two"
+    assert not found.breaches
+
+
+def test_by_qemus_count_too_a_hand_and_what_waits_are_excused() -> None:
+    stopped = journal((-9, 600))
+    stopped.drained["g"].append((1.5, 1.6))
+    assert not passed(stopped, 0, 600, 1250, 1850).breaches
+    by_hand = journal((-9, 600))
+    by_hand.unsettled[DRIVE].append((1.5, 1.6))
+    assert not passed(by_hand, 0, 600, 9000, 9600).breaches
 
 
 def test_what_waits_in_the_throttle_may_pass_when_a_guest_stops() -> None:
