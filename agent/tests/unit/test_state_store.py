@@ -254,6 +254,7 @@ def test_a_file_with_a_damaged_schema_is_set_aside(
         '{"sent": 1}',
         '{"sent": {"no_such": 1}}',
         "[" * 100_000,
+        '{"":' + "[" * 100_000,
         "\x80",
         None,
     ],
@@ -333,12 +334,14 @@ def test_a_file_with_other_columns_is_set_aside(
         database.execute(f"CREATE TABLE {table}")
     database.close()
     store = StateStore(tmp_path)
-    assert (store.load(), store.load_cgroups()) == ({}, {})
+    assert store.load() == {}
+    assert store.load_cgroups() == {}
     assert "its schema is damaged: no such column" in caplog.text
     store.save({VDA: SET})
     store.save_cgroups({"/a": "{}"})
     store = StateStore(tmp_path)
-    assert (store.load().keys(), store.load_cgroups()) == ({VDA}, {"/a": "{}"})
+    assert store.load().keys() == {VDA}
+    assert store.load_cgroups() == {"/a": "{}"}
 
 
 def test_after_a_corrupt_file_the_agent_remembers_again(tmp_path: Path) -> None:
