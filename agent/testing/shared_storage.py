@@ -7,7 +7,7 @@ import contextlib
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +35,8 @@ class Disk(NamedTuple):
     name: as agents know it. node: options of the block node that reaches it. table: describes it in
     each host's configuration, if that is needed.
 
-    An NBD server has no counters on hosts. A block device has, but all hosts here see those of all
-    of them. That makes no difference to its latency.
+    An NBD server has no counters on hosts. A block device has. Hosts that use the same one see the
+    counters of all of them, which makes no difference to its latency.
     """
 
     name: str
@@ -195,33 +195,34 @@ def fleet(
     folder: Path,
     program: Path,
     urls: tuple[str, ...],
-    disk: Disk,
+    disk: Disk | Mapping[str, Disk],
     hosts: dict[str, dict[str, str]],
     budget: Budget | None,
 ) -> Iterator[Fleet]:
     """Start hosts, once their storage has a budget; None for a storage that isn't shared.
 
-    program: a storage daemon with the patches. hosts: the policy of each drive, by host and drive,
-    as it is written in the configuration.
+    program: a storage daemon with the patches. disk: all hosts', or each host's way to it, of one
+    name. hosts: the policy of each drive, by host and drive, as it is written in the configuration.
     """
+    disks = dict.fromkeys(hosts, disk) if isinstance(disk, Disk) else disk
+    (storage,) = {each.name for each in disks.values()}
     with contextlib.ExitStack() as stack:
         there: dict[str, StorageHost] = {}
         for name, drives in hosts.items():
             own = folder / name
             own.mkdir()
-            daemon = start_daemon(program, own, [*drives], disk.node)
+            daemon = start_daemon(program, own, [*drives], disks[name].node)
             stack.callback(end, daemon)
-            agent = Agent(own, disk.table + _tables(name, own, urls, drives))
+            agent = Agent(own, disks[name].table + _tables(name, own, urls, drives))
             there[name] = StorageHost(name, own, agent, daemon, [*drives])
         watched = {
             name: WatchedGroups(host.folder / "watch.sock", host.drives)
             for name, host in there.items()
         }
         monitor = stack.enter_context(Monitor({**watched}))
-        site = Fleet(urls, disk.name, there, monitor)
+        site = Fleet(urls, storage, there, monitor)
         site.set_capacity(budget)
         for host in there.values():
-            stack.callback(_show, host)
             stack.callback(host.agent.end)
             stack.callback(host.idle)
             host.agent.start()
@@ -229,8 +230,9 @@ def fleet(
         follower.start()
         stack.callback(follower.join)
         stack.callback(site.end)
-        yield site
-
-
-def _show(host: StorageHost) -> None:
-    print(f"--- the agent of {host.name}\n{host.agent.log()}")
+        try:
+            yield site
+        except BaseException:
+            for host in there.values():
+                print(f"--- the agent of {host.name}\n{host.agent.log()}")
+            raise
