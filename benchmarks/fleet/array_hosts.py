@@ -27,7 +27,6 @@ from testing.waiting import eventually
 
 WINDOWS = 3
 WINDOW_S = 8.0
-DEPTH = 32
 _GROUP = "g0"
 # Until rates without control are steady, and until the capacity has followed the latency.
 _WARM_S = 4.0
@@ -150,7 +149,7 @@ class _Loads:
     def start(self) -> None:
         self.done, self.marks = {}, []
         for name, drive in self.experiment.drives.items():
-            self.there.hosts[name].load(_GROUP, depth=DEPTH, bs=drive.bs)
+            self.there.hosts[name].load(_GROUP, depth=drive.depth, bs=drive.bs)
 
     def measure(self, target_ms: float | None) -> None:
         readings = [reading(self.paths)]

@@ -53,12 +53,13 @@ class Part:
 class Drive:
     """A host's promise and load.
 
-    reservation: in normalized I/O operations a second. bs: of its requests.
+    reservation: in normalized I/O operations a second. bs, depth: of its requests.
     """
 
     weight: int = 100
     reservation: int = 0
     bs: str = "16k"
+    depth: int = 32
 
 
 Requests = Sequence[tuple[float, float]]
