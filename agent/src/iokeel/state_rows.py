@@ -15,7 +15,7 @@ from iokeel.core.state import Credit, DriveState, Pricing, Sent, VmPart
 from iokeel.errors import CurveError, PolicyError
 
 #: Raised by a text that the agent didn't write.
-NOT_OURS = (msgspec.DecodeError, ValueError, TypeError, CurveError, PolicyError)
+NOT_OURS = (ValueError, RecursionError, TypeError, CurveError, PolicyError)
 
 _CURVES = {"cost_read", "cost_write"}
 _LEAST = {"idle_credit_ms": 0}  # of any other number it is 1

@@ -118,6 +118,8 @@ class StateStore:
 
         Only a connection that has the file to itself needs no file for shared memory.
         """
+        with self._lock:
+            self._close()
         with contextlib.closing(sqlite3.connect(self._file)) as database:
             database.text_factory = _text_of
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -258,6 +260,10 @@ class StateStore:
         except (MemoryError, UnicodeDecodeError):
             # A damaged length is too large, or SQLite's message names an object that isn't UTF-8.
             raise sqlite3.DatabaseError("its schema is damaged") from None
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # a column isn't there, say
+                raise sqlite3.DatabaseError(f"its schema is damaged: {error}") from None
+            raise
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:

@@ -254,6 +254,7 @@ def test_a_file_with_a_damaged_schema_is_set_aside(
         '{"sent": 1}',
         '{"sent": {"no_such": 1}}',
         "[" * 100_000,
+        '{"":' + "[" * 100_000,
         "\x80",
         None,
     ],
@@ -321,6 +322,26 @@ def test_a_file_that_fuzzing_has_found_stops_nothing(tmp_path: Path, file: str) 
     assert store.load().keys() == ({VDA} if file == "whole" else set())
     store.save({VDB: SET})
     assert VDB in StateStore(tmp_path).load()
+
+
+@pytest.mark.parametrize(
+    "table", ["drives (name TEXT)", "policies (name TEXT)", "cgroups (name TEXT)"]
+)
+def test_a_file_with_other_columns_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, table: str
+) -> None:
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute(f"CREATE TABLE {table}")
+    database.close()
+    store = StateStore(tmp_path)
+    assert store.load() == {}
+    assert store.load_cgroups() == {}
+    assert "its schema is damaged: no such column" in caplog.text
+    store.save({VDA: SET})
+    store.save_cgroups({"/a": "{}"})
+    store = StateStore(tmp_path)
+    assert store.load().keys() == {VDA}
+    assert store.load_cgroups() == {"/a": "{}"}
 
 
 def test_after_a_corrupt_file_the_agent_remembers_again(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def parsed(name: str, status: int, text: str, messages: str) -> FioJob:
     """
     try:
         job = msgspec.json.decode(text[text.index("{") :], type=_Output).jobs[0]
-    except (ValueError, IndexError):  # ValueError: no JSON, or not fio's
+    except (ValueError, RecursionError, IndexError):  # no JSON, or not fio's
         raise _failure(name, messages) from None
     # An NBD server may not support flushes; all data was written all the same.
     unflushed = job.error == errno.EINVAL and "end_fsync failed" in messages

@@ -207,7 +207,7 @@ class Etcd:
         self.trips += 1
         try:
             return msgspec.json.decode(raw, type=kind, strict=False)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             raise not_etcd(url, raw) from None
 
     async def headers(self, url: str) -> dict[str, str]:
@@ -219,7 +219,7 @@ class Etcd:
             raw = await self._exchange(url, "/v3/auth/authenticate", body, {})
             try:
                 self._token = msgspec.json.decode(raw, type=AuthReply).token
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (ValueError, RecursionError):
                 raise not_etcd(url, raw) from None
         return {"Authorization": self._token}
 
@@ -249,7 +249,7 @@ class Etcd:
         """Return the error for an answer that is one."""
         try:
             fault = _ERROR.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             return not_etcd(url, raw)
         said = fault.message or fault.error
         if fault.code == _UNAUTHENTICATED or "invalid auth token" in said:

@@ -171,7 +171,7 @@ def decoded(kind: type[T], key: str, raw: bytes) -> T:
                 f"upgrade this agent, which knows schema {VERSION}",
             )
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise FleetRefused(
             f"etcd {key}",
             f"isn't what iokeel has written there: {shown(str(error))}",

@@ -92,7 +92,7 @@ def _result(url: str, line: bytes) -> WatchResult:
     """Return a line's content. Raises ConnectionLost if it ends the watch, or FleetRefused."""
     try:
         reply = _REPLY.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise not_etcd(url, line) from None
     if reply.error is not None:
         said = reply.error.message or reply.error.error

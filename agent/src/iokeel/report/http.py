@@ -245,7 +245,7 @@ async def _hook(request: web.Request) -> web.Response:
     api = request.app[_API]
     try:
         message = HOOK_MESSAGE.decode(await request.read())
-    except (msgspec.DecodeError, ValueError, RecursionError) as wrong:  # ValueError: not UTF-8
+    except (ValueError, RecursionError) as wrong:
         error = IokeelError("hook message", shown_path(wrong))
         return _refused(HTTPStatus.BAD_REQUEST, error)
     log.debug("hook: %s of domain %s", shown(message.operation), shown(message.domain))

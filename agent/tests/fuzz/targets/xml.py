@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, checked
+from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, VmPolicy, checked
 from iokeel.errors import PolicyError
 from iokeel.host.network_storage import network_place
 from iokeel.policy_xml.domain import domain_targets, parse_domain, pool_type
@@ -35,8 +36,9 @@ def policy(data: bytes) -> None:
         found = parse_policy(data, BUILTIN_CLASSES, "domain db1")
         if found is None:
             return
-        for drive in [*found.drives.values(), *([found.default] if found.default else [])]:
-            checked(drive, "")
+        for part in (*found.drives.values(), found.default, found.vm):
+            if part is not None:
+                checked(part, "")
         if len(data) <= _MOST_PARSED_TWICE_BYTES:
             classes = {"x": found.default} if found.default else {}
             assert parse_policy(_written(found), classes, "") == found
@@ -46,14 +48,19 @@ def policy(data: bytes) -> None:
 def _written(policy: DomainPolicy) -> str:
     """Return a policy as XML, by docs/policy.md. The class of other drives is x."""
     texts = {"class": "x" if policy.default else None, "tenant": policy.tenant}
+    texts |= _values(policy.vm) if policy.vm else {}
     drives = []
     for target, drive in policy.drives.items():
-        values = {name.replace("_", "-"): value for name, value in asdict(drive).items()}
+        values = _values(drive)
         values["budget"] = "separate" if values.pop("separate-budgets") else "shared"
         if (ms := values["latency-target-ms"]) is not None:
             values["latency-target-ms"] = f"{ms:.9f}"[:16]
         drives.append(f"<drive target={quoteattr(target)} {_attributes(values)}/>")
     return f"<policy xmlns='{NAMESPACE}' {_attributes(texts)}>{''.join(drives)}</policy>"
+
+
+def _values(part: DrivePolicy | VmPolicy) -> dict[str, Any]:
+    return {name.replace("_", "-"): value for name, value in asdict(part).items()}
 
 
 def _attributes(values: Mapping[str, object]) -> str:

@@ -148,5 +148,5 @@ def _find(handle: Any, disk: Disk, throttle_group: str | None) -> QmpDrive | Non
 def _ask(handle: Any, command: str, decoder: msgspec.json.Decoder[T]) -> T | None:
     try:
         return decoder.decode(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -37,6 +38,8 @@ _GREETING_TIMEOUT_S = 5.0
 # One buffer for all connections: it is filled and emptied in one step of the event loop.
 _BUFFER = bytearray(256 << 10)
 _VIEW = memoryview(_BUFFER)
+# Any number of empty lines costs next to nothing.
+_LINE = re.compile(rb"\S(?:[^\n]*\S)?")
 
 T = TypeVar("T")
 
@@ -177,13 +180,15 @@ class QmpConnection(asyncio.BufferedProtocol):
         if not self._partial and _BUFFER.find(b"\n", 0, nbytes) == nbytes - 1:
             self._take(_VIEW[:nbytes])  # nearly always it is one whole line
             return
-        searched, taken = len(self._partial), 0
+        searched = len(self._partial)
         self._partial += _VIEW[:nbytes]
-        while (end := self._partial.find(b"\n", searched)) >= 0 and not self.lost.done():
-            if line := bytes(self._partial[taken:end]).strip():
-                self._take(line)
-            searched = taken = end + 1
-        del self._partial[:taken]
+        if end := self._partial.rfind(b"\n", searched) + 1:
+            whole = bytes(self._partial[:end])
+            del self._partial[:end]
+            for line in _LINE.finditer(whole):
+                if self.lost.done():
+                    break
+                self._take(line[0])
         if len(self._partial) > MOST_REPLY_BYTES:
             self._fail("protocol", f"a line of more than {MOST_REPLY_BYTES} bytes", NOT_QMP)
 
@@ -198,7 +203,7 @@ class QmpConnection(asyncio.BufferedProtocol):
             if sent is not None and sent.kept:
                 line = bytes(line)
             reply = (sent.decoder if sent else ANYTHING).decode(line)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             if bytes(line).strip():
                 what = f"{shown(bytes(line[:80]))[1:]} is no QMP message ({_one_line(str(error))})"
                 self._fail("protocol", what, NOT_QMP)

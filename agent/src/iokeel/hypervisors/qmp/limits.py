@@ -57,7 +57,7 @@ def from_group(raw: msgspec.Raw | bytes) -> ThrottleLimits | None:
     """Return the limits in query-throttle-groups; None (unknown) if they make no sense."""
     try:
         return from_object(_DECODER.decode(raw))
-    except (msgspec.DecodeError, ValueError, RecursionError):  # ValueError: not UTF-8
+    except (ValueError, RecursionError):
         return None
 
 
