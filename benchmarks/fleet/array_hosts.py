@@ -30,7 +30,7 @@ WINDOW_S = 8.0
 _GROUP = "g0"
 # Until rates without control are steady, and until the capacity has followed the latency.
 _WARM_S = 4.0
-_SETTLE_S = 25.0
+_SETTLE_S = 20.0
 _PATIENCE_S = 60.0
 _GIVEN_RATIO = 0.8
 
