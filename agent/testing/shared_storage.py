@@ -27,6 +27,7 @@ from testing.processes import end
 
 _LOOK_S = 0.3
 _SIZE_MIB = 512
+_CONNECTION_DEPTH = 16
 
 
 class Disk(NamedTuple):
@@ -60,11 +61,14 @@ class Fio:
     def __init__(
         self, folder: Path, socket: Path, export: str, *, depth: int = 16, bs: str = "4k"
     ) -> None:
-        self._log = folder / f"fio-{export}_clat.1.log"
+        self._folder, self._logs = folder, f"fio-{export}_clat.*.log"
+        # QEMU serves 16 requests of a connection at once (nbd/server.c, MAX_NBD_REQUESTS).
+        jobs = -(-depth // _CONNECTION_DEPTH)
         words = [
             *("fio", "--name=load", "--ioengine=nbd", "--rw=randread", f"--bs={bs}"),
-            *(f"--size={_SIZE_MIB}m", f"--iodepth={depth}", "--time_based", "--runtime=3600"),
-            *("--allrandrepeat=0", "--disable_slat=1", f"--write_lat_log={folder}/fio-{export}"),
+            *(f"--numjobs={jobs}", f"--iodepth={depth // jobs}", f"--size={_SIZE_MIB}m"),
+            *("--time_based", "--runtime=3600", "--allrandrepeat=0", "--disable_slat=1"),
+            f"--write_lat_log={folder}/fio-{export}",
             "--log_unix_epoch=1",  # it may take seconds until it begins
             f"--uri=nbd+unix:///{export}?socket={socket}",
         ]
@@ -76,15 +80,17 @@ class Fio:
     def end(self) -> list[tuple[float, float]]:
         """End it, and return its requests: when they ended, and their latency in ms.
 
-        Times are by the monotonic clock.
+        Times are by the monotonic clock. The requests of each connection are in order.
         """
         self._process.terminate()
         self._process.wait(60)
-        lines = self._log.read_text().splitlines()
-        self._log.unlink()
-        requests = (line.split(",") for line in lines)
         epoch_s = time.time() - time.monotonic()
-        return [(int(at) / 1000 - epoch_s, int(ns) / 1e6) for at, ns, *_ in requests]
+        requests = []
+        for log in self._folder.glob(self._logs):
+            fields = (line.split(",") for line in log.read_text().splitlines())
+            requests += [(int(at) / 1000 - epoch_s, int(ns) / 1e6) for at, ns, *_ in fields]
+            log.unlink()
+        return requests
 
 
 @dataclass

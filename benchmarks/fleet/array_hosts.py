@@ -26,7 +26,7 @@ from testing.shared_storage import Disk, Fleet, fleet
 from testing.waiting import eventually
 
 WINDOWS = 3
-WINDOW_S = 8.0
+WINDOW_S = 6.0
 _GROUP = "g0"
 # Until rates without control are steady, and until the capacity has followed the latency.
 _WARM_S = 4.0
