@@ -11,8 +11,9 @@ hit disks at random. So it does about what the published one did: 3,360 reads a 
 SSD is ten times as slow as its model, and all its 16 KiB reads go one after the other over the
 link. So its latency rises from a few ms to that of a full queue within 2 % of load.
 
-Exit status: 0 if on the array iokeel held every share to within 3 %, and the sum of limits was
-never above 1.01 of the capacity; 1 if not, 2 if the run could not be made.
+Exit status: 0 if on the array iokeel kept the reservation, and every share without one to within
+3 %, and the sum of limits was never above 1.01 of the capacity; 1 if not, 2 if the run could not be
+made.
 """
 
 from __future__ import annotations
@@ -91,15 +92,15 @@ class Result:
     phases: Mapping[str, Sequence[Phase]]
 
 
-def kept(phase: Phase) -> bool:
-    """Return whether all shares and the capacity were kept."""
-    shares = [part.of_share for part in phase.hosts.values() if part.of_share is not None]
-    worst = phase.worst_ratio
-    return (
-        worst is not None
-        and worst <= MOST_RATIO
-        and all(abs(share.median - 1) <= MOST_ERROR for share in shares)
-    )
+def kept(phase: Phase, drives: Mapping[str, Drive]) -> bool:
+    """Return whether the capacity was kept, and each reservation, or else all shares."""
+    worst, hosts = phase.worst_ratio, phase.hosts
+    if worst is None or worst > MOST_RATIO:
+        return False
+    if reserved := {name: drive.reservation for name, drive in drives.items() if drive.reservation}:
+        return all(hosts[name].iops.least >= rate for name, rate in reserved.items())
+    shares = [part.of_share for part in hosts.values() if part.of_share is not None]
+    return all(abs(share.median - 1) <= MOST_ERROR for share in shares)
 
 
 def table(name: str, phase: Phase) -> str:
@@ -165,7 +166,7 @@ def main(words: Sequence[str]) -> int:
     if options.out or not options.names:
         result_file.write(options.out or result_file.RESULTS / "fleet-parda.json", result)
     held = [
-        kept(phase)
+        kept(phase, EXPERIMENTS[name].drives)
         for name, found in phases.items()
         for phase in found
         if phase.target_ms is not None and EXPERIMENTS[name].device is ARRAY

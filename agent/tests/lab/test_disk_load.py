@@ -75,9 +75,14 @@ def test_others_have_taken_over_in_the_first_second_at_95_per_cent_of_the_rate()
 
 
 def test_a_share_that_is_off_or_limits_above_the_capacity_break_the_promise() -> None:
-    assert parda.kept(phase(1.02))
-    assert not parda.kept(phase(0.96))
-    assert not parda.kept(phase(1.0, worst_ratio=1.02))
+    assert parda.kept(phase(1.02), DRIVES)
+    assert not parda.kept(phase(0.96), DRIVES)
+    assert not parda.kept(phase(1.0, worst_ratio=1.02), DRIVES)
+
+
+def test_a_host_that_does_less_than_its_reservation_breaks_the_promise() -> None:
+    assert parda.kept(phase(0.96), {**DRIVES, "a": Drive(reservation=2)})
+    assert not parda.kept(phase(1.0), {**DRIVES, "a": Drive(reservation=3)})
 
 
 def test_published_figures_stand_beside_ours_while_all_hosts_run() -> None:
