@@ -130,11 +130,13 @@ def _limits_by_hand(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[Non
 
 @contextmanager
 def _disk_plugged(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-    with chaos.journal.during(chaos.journal.unsettled[guest.name, "vdb"]):
+    journal, drained = chaos.journal, chaos.journal.drained[guest.name]
+    with journal.during(journal.unsettled[guest.name, "vdb"]), journal.during(drained):
         guest.vm.attach(guest.spare)
     yield
-    guest.vm.detach("vdb")
-    eventually(lambda: "vdb" not in chaos.host.virsh("domblklist", guest.name))
+    with journal.during(drained):
+        guest.vm.detach("vdb")
+        eventually(lambda: "vdb" not in chaos.host.virsh("domblklist", guest.name))
 
 
 @contextmanager

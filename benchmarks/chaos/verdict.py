@@ -10,8 +10,9 @@
   log; this count doesn't.
 - **Guests**: each runs, unless it was stopped.
 
-When a guest is stopped or gets a snapshot, QEMU lets through at once what waits in the throttle,
-which is accounted for later. Seconds that touch such a moment may have that much more.
+When a guest is stopped, gets a snapshot or a disk, QEMU drains its disks: it lets through at once
+what waits in the throttle, which is accounted for later. The end of a block commit drains a disk
+five times within 40 ms. Seconds that touch such a moment may have that much more.
 
 What a hand changed is excused until the agent has had its time, and so is a disk that was just
 plugged in. Such samples are counted apart.
@@ -36,6 +37,7 @@ from iokeel.core.curve import DEFAULT_MODEL
 _AWAY_S = 0.2  # an answer of QEMU's may be on its way while a guest stops
 _APART_S = 1.0
 _QUEUE_COST = DEPTH * DEFAULT_MODEL.read.cost(max(SIZES))
+_DRAINS = 5
 
 Seen = Literal["limits", "fio", "qemu", "guest", "end"]
 
@@ -229,7 +231,7 @@ def _bounded(
         most = allowed.most(begin_s, end_s)
         if most is None or touch(excused, begin_s, end_s):
             return None
-        return most, _QUEUE_COST if touch(drained, begin_s, end_s) else 0.0
+        return most, _DRAINS * _QUEUE_COST if touch(drained, begin_s, end_s) else 0.0
 
     return bound
 

@@ -26,6 +26,7 @@ from testing.sampler import Sampler
 
 _INTERVAL_S = 0.2
 UNANSWERED_S = 0.5
+_SHARP_S = 0.005
 _BUCKETS = 6  # bytes and requests: of all, of reads, of writes
 
 Curve = tuple[tuple[int, float], ...]
@@ -50,7 +51,8 @@ class Sample(NamedTuple):
     """A drive's limits at a time of the host's clock, in seconds of the epoch.
 
     passed: the cost of all that QEMU has let through so far, by its own count, in normalized I/O
-    operations; None if it doesn't count.
+    operations. None if it doesn't count, or took so long to answer that the time of the count isn't
+    known to some milliseconds.
     """
 
     at_s: float
@@ -78,14 +80,15 @@ def most_passed(samples: Sequence[Sample]) -> float | None:
     As a ratio of the limit in force, between two samples that are a second or a little more apart.
     None if QEMU doesn't count.
     """
+    counts = [(i, s.at_s, s.passed) for i, s in enumerate(samples) if s.passed is not None]
     ratios = []
-    for i, before in enumerate(samples):
-        if (end := bisect_left(samples, before.at_s + 1, key=lambda s: s.at_s)) == len(samples):
+    for i, since_s, before in counts:
+        end = bisect_left(counts, since_s + 1, key=lambda count: count[1])
+        if end == len(counts):
             break
-        after, limit = samples[end], max(s.limits.iops_total for s in samples[i : end + 1])
-        if before.passed is not None and after.passed is not None and limit:
-            rate = (after.passed - before.passed) / (after.at_s - before.at_s)
-            ratios.append(rate / limit)
+        j, at_s, after = counts[end]
+        if limit := max(s.limits.iops_total for s in samples[i : j + 1]):
+            ratios.append((after - before) / (at_s - since_s) / limit)
     return max(ratios, default=None)
 
 
@@ -189,8 +192,10 @@ class Watch(Sampler):
             for name, domain in self._domains.items():
                 asked_s = time.time()
                 limits, passed = self._read(domain)
-                at_s = (asked_s + time.time()) / 2
-                self.samples[name].append(Sample(at_s, limits, passed))
+                took_s = time.time() - asked_s
+                if took_s > _SHARP_S:
+                    passed = None
+                self.samples[name].append(Sample(asked_s + took_s / 2, limits, passed))
                 if name not in self.begun_s and _requests(domain) > self._requests[name]:
                     self.begun_s[name] = time.time()
 

@@ -194,9 +194,9 @@ def test_by_qemus_count_too_a_hand_and_what_waits_are_excused() -> None:
 
 def test_what_waits_in_the_throttle_may_pass_when_a_guest_stops() -> None:
     stopped = journal((-9, 600))
-    stopped.drained["g"].append((2.5, 2.6))
-    assert not did(stopped, 600, 600, 630, 600).breaches
-    assert did(stopped, 600, 600, 720, 600).breaches, "that is more than waits"
+    stopped.drained["g"].append((2.0, 3.0))
+    assert not did(stopped, 600, 600, 800, 600).breaches
+    assert did(stopped, 600, 600, 900, 600).breaches, "that is more than waits"
 
 
 def test_what_a_hand_let_through_is_not_judged() -> None:

@@ -290,5 +290,13 @@ def test_most_passed_goes_by_the_limit_in_force() -> None:
     assert most_passed(samples) == 1
 
 
+def test_most_passed_goes_on_past_a_sample_without_a_count() -> None:
+    limit = Limits(iops_total=100)
+    counts = [0.0, 60.0, None, 180.0, 240.0, 300.0]
+    samples = [Sample(i / 2, limit, cost) for i, cost in enumerate(counts)]
+    assert most_passed(samples) == pytest.approx(1.2)
+    assert most_passed(samples[:3]) is None
+
+
 def test_nothing_passed_is_known_of_a_qemu_that_does_not_count() -> None:
     assert most_passed([Sample(float(i), Limits(iops_total=100)) for i in range(5)]) is None

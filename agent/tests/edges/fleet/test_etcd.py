@@ -295,8 +295,10 @@ async def test_missing_files_are_said(tmp_path: Path) -> None:
 
 NO_BASE64 = b'{"responses":[{"response_range":{"kvs":[{"key":"!","value":"!"}]}}]}'
 
+NESTED = b'{"a":' + b"[" * 20_000
 
-@pytest.mark.parametrize("said", [b"<html>hello", NO_BASE64])
+
+@pytest.mark.parametrize("said", [b"<html>hello", NO_BASE64, NESTED])
 async def test_another_program_on_the_port_is_no_etcd(said: bytes) -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(body=said)

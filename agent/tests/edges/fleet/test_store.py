@@ -108,9 +108,10 @@ async def test_values_of_other_programs_and_newer_agents_are_told_apart(
         await etcd.write([], [Put(a.keys.claim(ACME, "b"), b"{}"), Put(ledger, b'{"v":2}')])
         with pytest.raises(NewerSchema, match=r"newer iokeel, schema 2; upgrade this agent"):
             await a.view(ACME)
-        await etcd.write([], [Put(ledger, b"mine!")])
-        with pytest.raises(FleetRefused, match="isn't what iokeel has written there"):
-            await a.view(ACME)
+        for other in (b"mine!", b'{"v":1,"a":' + b"[" * 20_000):
+            await etcd.write([], [Put(ledger, other)])
+            with pytest.raises(FleetRefused, match="isn't what iokeel has written there"):
+                await a.view(ACME)
         view = await a.view(DISK)
         assert (view.ledger, view.claims, dict(view.unreadable)) == (None, {}, {})
         await etcd.write([], [Put(a.keys.claim(DISK, "b"), b'{"v":2}')])

@@ -8,8 +8,10 @@ import threading
 
 import pytest
 
+from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt import calls
-from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
+from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer, Turns
+from testing.waiting import until
 
 URI = "test:///default"
 HANGS = """
@@ -45,3 +47,35 @@ async def test_a_call_that_found_no_thread_is_not_made_later(
     go_on.set()
     await libvirt.call(lambda _: made.append("in time"), 30)
     assert made == ["in time"]
+
+
+async def test_an_order_that_timed_out_is_not_the_last_to_take_effect() -> None:
+    libvirt, turns = Calls(URI), Turns()
+    go_on, made = threading.Event(), []
+
+    def slow(_: object) -> None:
+        go_on.wait()
+        made.append("first")
+
+    with pytest.raises(NoAnswer):
+        await libvirt.call(turns.last(slow, "db1/vda", 30), 0.1)
+    second = turns.last(lambda _: made.append("second"), "db1/vda", 30)
+    with pytest.raises(NoAnswer):
+        await libvirt.call(second, 0.1)
+    third = turns.last(lambda _: made.append("third"), "db1/vda", 30)
+    with pytest.raises(NoAnswer):
+        await libvirt.call(third, 0.1)
+    assert made == []
+    go_on.set()
+    await until(lambda: "third" in made)
+    assert made == ["first", "third"]
+
+
+def test_an_order_waits_no_longer_than_it_may_for_one_that_hangs() -> None:
+    turns, go_on = Turns(), threading.Event()
+    hung = threading.Thread(target=turns.last(lambda _: go_on.wait(), "db1/vda", 30), args=(None,))
+    hung.start()
+    with pytest.raises(LimitsRejected, match="an earlier order is still under way"):
+        turns.last(lambda _: None, "db1/vda", 0.1)(None)
+    go_on.set()
+    hung.join()

@@ -122,6 +122,39 @@ class Calls:
         return result
 
 
+class Turns:
+    """Lets orders for one drive be carried out one at a time, and an outdated one not at all.
+
+    An order that has timed out may still be under way. It must not be the last to take effect.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: object = None
+
+    def last(
+        self, function: Callable[[Any], T], where: str, timeout_s: float
+    ) -> Callable[[Any], T]:
+        """Return a function that runs `function` in its turn. Not for several threads.
+
+        It raises LimitsRejected, with `where`, if there is a later one by then, or if an earlier
+        one has not ended in timeout_s.
+        """
+        order = self._last = object()
+
+        def run(connection: Any) -> T:
+            if not self._lock.acquire(timeout=timeout_s):
+                raise LimitsRejected(where, "an earlier order is still under way")
+            try:
+                if self._last is not order:
+                    raise LimitsRejected(where, "a later order has replaced this one")
+                return function(connection)
+            finally:
+                self._lock.release()
+
+        return run
+
+
 def _translated(error: Any, where: str) -> IokeelError:
     message = str(error.get_error_message() or error)
     code = error.get_error_code()

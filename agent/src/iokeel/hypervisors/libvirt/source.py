@@ -21,7 +21,7 @@ from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, PolicyInPart,
 from iokeel.errors import DriveGone, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import guest
 from iokeel.hypervisors.backoff import delays
-from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
+from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer, Turns
 from iokeel.hypervisors.libvirt.domain import Domain, describe, has_policy, own_group, put_limits
 from iokeel.hypervisors.libvirt.events import Events
 from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
@@ -69,6 +69,7 @@ class LibvirtSource(Reports):
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
+        self._turns: WeakValueDictionary[DriveId, Turns] = WeakValueDictionary()
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self) -> None:
@@ -176,13 +177,17 @@ class LibvirtSource(Reports):
             fallback = self._fallbacks[drive] = fallback_for(limits, before)
         new = None if fallback is None or fallback is before else fallback.limits
 
+        turns = self._turns.setdefault(drive, Turns())
+
         def put(connection: Any) -> QmpDrive | None:
             handle = connection.lookupByName(drive.domain)
             return put_limits(handle, drive, disk, group, limits, abilities, reached, new)
 
         self._orders[drive.domain] += 1
         try:
-            reached = await self._calls.call(put, timeout_s, str(drive))
+            reached = await self._calls.call(
+                turns.last(put, str(drive), timeout_s), timeout_s, str(drive)
+            )
         except IokeelError:
             self._fallbacks.pop(drive, None)
             raise
