@@ -6,7 +6,7 @@ RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos fleet test fuzz test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos fleet test fuzz test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -100,6 +100,9 @@ bench-backstop: setup ## Measure io.max under a VM, in a guest with cgroup v2
 
 bench-feedback: setup ## Measure what each constant of the capacity's feedback costs and gains
 	$(RUN) benchmarks.law.capacity_feedback
+
+bench-fleet: setup ## Measure shares and latency of hosts on one array, as PARDA did (12 minutes)
+	$(RUN) benchmarks.fleet.parda
 
 bench-io-latency: setup ## Measure io.max with io.latency beside it, in a kernel built for that (15 minutes)
 	$(RUN) benchmarks.backstop.run --io-latency

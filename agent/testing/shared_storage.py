@@ -7,7 +7,7 @@ import contextlib
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from testing.processes import end
 
 _LOOK_S = 0.3
 _SIZE_MIB = 512
+_CONNECTION_DEPTH = 16
 
 
 class Disk(NamedTuple):
@@ -35,8 +36,8 @@ class Disk(NamedTuple):
     name: as agents know it. node: options of the block node that reaches it. table: describes it in
     each host's configuration, if that is needed.
 
-    An NBD server has no counters on hosts. A block device has, but all hosts here see those of all
-    of them. That makes no difference to its latency.
+    An NBD server has no counters on hosts. A block device has. Hosts that use the same one see the
+    counters of all of them, which makes no difference to its latency.
     """
 
     name: str
@@ -60,11 +61,14 @@ class Fio:
     def __init__(
         self, folder: Path, socket: Path, export: str, *, depth: int = 16, bs: str = "4k"
     ) -> None:
-        self._log = folder / f"fio-{export}_clat.1.log"
+        self._folder, self._logs = folder, f"fio-{export}_clat.*.log"
+        # QEMU serves 16 requests of a connection at once (nbd/server.c, MAX_NBD_REQUESTS).
+        jobs = -(-depth // _CONNECTION_DEPTH)
         words = [
             *("fio", "--name=load", "--ioengine=nbd", "--rw=randread", f"--bs={bs}"),
-            *(f"--size={_SIZE_MIB}m", f"--iodepth={depth}", "--time_based", "--runtime=3600"),
-            *("--allrandrepeat=0", "--disable_slat=1", f"--write_lat_log={folder}/fio-{export}"),
+            *(f"--numjobs={jobs}", f"--iodepth={depth // jobs}", f"--size={_SIZE_MIB}m"),
+            *("--time_based", "--runtime=3600", "--allrandrepeat=0", "--disable_slat=1"),
+            f"--write_lat_log={folder}/fio-{export}",
             "--log_unix_epoch=1",  # it may take seconds until it begins
             f"--uri=nbd+unix:///{export}?socket={socket}",
         ]
@@ -76,15 +80,17 @@ class Fio:
     def end(self) -> list[tuple[float, float]]:
         """End it, and return its requests: when they ended, and their latency in ms.
 
-        Times are by the monotonic clock.
+        Times are by the monotonic clock. The requests of each connection are in order.
         """
         self._process.terminate()
         self._process.wait(60)
-        lines = self._log.read_text().splitlines()
-        self._log.unlink()
-        requests = (line.split(",") for line in lines)
         epoch_s = time.time() - time.monotonic()
-        return [(int(at) / 1000 - epoch_s, int(ns) / 1e6) for at, ns, *_ in requests]
+        requests = []
+        for log in self._folder.glob(self._logs):
+            fields = (line.split(",") for line in log.read_text().splitlines())
+            requests += [(int(at) / 1000 - epoch_s, int(ns) / 1e6) for at, ns, *_ in fields]
+            log.unlink()
+        return requests
 
 
 @dataclass
@@ -195,33 +201,34 @@ def fleet(
     folder: Path,
     program: Path,
     urls: tuple[str, ...],
-    disk: Disk,
+    disk: Disk | Mapping[str, Disk],
     hosts: dict[str, dict[str, str]],
     budget: Budget | None,
 ) -> Iterator[Fleet]:
     """Start hosts, once their storage has a budget; None for a storage that isn't shared.
 
-    program: a storage daemon with the patches. hosts: the policy of each drive, by host and drive,
-    as it is written in the configuration.
+    program: a storage daemon with the patches. disk: all hosts', or each host's way to it, of one
+    name. hosts: the policy of each drive, by host and drive, as it is written in the configuration.
     """
+    disks = dict.fromkeys(hosts, disk) if isinstance(disk, Disk) else disk
+    (storage,) = {each.name for each in disks.values()}
     with contextlib.ExitStack() as stack:
         there: dict[str, StorageHost] = {}
         for name, drives in hosts.items():
             own = folder / name
             own.mkdir()
-            daemon = start_daemon(program, own, [*drives], disk.node)
+            daemon = start_daemon(program, own, [*drives], disks[name].node)
             stack.callback(end, daemon)
-            agent = Agent(own, disk.table + _tables(name, own, urls, drives))
+            agent = Agent(own, disks[name].table + _tables(name, own, urls, drives))
             there[name] = StorageHost(name, own, agent, daemon, [*drives])
         watched = {
             name: WatchedGroups(host.folder / "watch.sock", host.drives)
             for name, host in there.items()
         }
         monitor = stack.enter_context(Monitor({**watched}))
-        site = Fleet(urls, disk.name, there, monitor)
+        site = Fleet(urls, storage, there, monitor)
         site.set_capacity(budget)
         for host in there.values():
-            stack.callback(_show, host)
             stack.callback(host.agent.end)
             stack.callback(host.idle)
             host.agent.start()
@@ -229,8 +236,9 @@ def fleet(
         follower.start()
         stack.callback(follower.join)
         stack.callback(site.end)
-        yield site
-
-
-def _show(host: StorageHost) -> None:
-    print(f"--- the agent of {host.name}\n{host.agent.log()}")
+        try:
+            yield site
+        except BaseException:
+            for host in there.values():
+                print(f"--- the agent of {host.name}\n{host.agent.log()}")
+            raise

@@ -1,4 +1,4 @@
-"""A simulated disk as a kernel block device: a file by FUSE, and a loop device over it."""
+"""A simulated disk as kernel block devices: a file by FUSE, and loop devices over it."""
 
 import errno
 import fcntl
@@ -18,17 +18,19 @@ LOOP_CONFIG = "=II 5Q 4I 160x 2Q 64x"
 
 
 class FuseLoop:
-    """A block device over a simulated disk. It goes when it is closed, or when its owner dies.
+    """Block devices over a simulated disk. They go when it is closed, or when its owner dies.
 
-    device: its path, such as /dev/loop0.
+    devices: their paths, such as /dev/loop0.
     """
 
-    def __init__(self, inside: Namespace, folder: Path, name: str, **options: object) -> None:
-        """Make the device.
+    def __init__(
+        self, inside: Namespace, folder: Path, name: str, paths: int = 1, **options: object
+    ) -> None:
+        """Make the devices.
 
         inside: the namespace of the simulation, so that it and its mount end with the owner.
-        folder: a folder there, for the file. name, options: see lab.nbdkit.Nbdkit.
-        Raises RuntimeError when a program or the kernel refuses.
+        folder: a folder there, for the file. paths: how many devices. name, options: see
+        lab.nbdkit.Nbdkit. Raises RuntimeError when a program or the kernel refuses.
         """
         file = folder / "disk"
         file.touch()
@@ -41,16 +43,19 @@ class FuseLoop:
             ready(self._fuse, lambda: seen.stat().st_size > 0, "disksim-fuse")
             backing = os.open(seen, os.O_RDWR | os.O_CLOEXEC)
             try:
-                self.device, self._loop = _attach(backing)
+                attached = [_attach(backing) for _ in range(paths)]
             finally:
                 os.close(backing)
         except BaseException:
             self._fuse.kill()
             raise
+        self.devices = [device for device, _ in attached]
+        self._loops = [loop for _, loop in attached]
 
     def close(self) -> None:
-        """Give the device back; other programs keep it until they close it."""
-        os.close(self._loop)
+        """Give the devices back; other programs keep them until they close them."""
+        for loop in self._loops:
+            os.close(loop)
         end(self._fuse)
 
 

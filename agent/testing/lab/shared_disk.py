@@ -24,6 +24,8 @@ class SharedDisk:
     All of it goes when it is closed, or when its owner ends in any way.
 
     device: the loop device; /proc/diskstats, blkio cgroups and schedulers see its requests.
+    devices: it and other ways to the same disk, each with a queue and counters of its own, as
+        hosts on a SAN have them.
     slowdown: the factor by which the disk's times are stretched: rates are that much lower than
         the device's, latencies that much higher.
     """
@@ -31,7 +33,7 @@ class SharedDisk:
     def __init__(
         self, name: str, drives: int = 16, drive_bytes: int | None = None, slowdown: float = 1,
         binary: Path | None = None, log: Path | None = None, apart: bool | Sequence[int] = False,
-        **options: object,
+        paths: int = 1, **options: object,
     ) -> None:  # fmt: skip
         """Start a disk.
 
@@ -42,6 +44,7 @@ class SharedDisk:
         log: where the disk logs each request.
         apart: a storage daemon for each drive, or for so many drives each, one after the other; the
             kernel tells only processes apart.
+        paths: how many devices. The storage daemons use the first one.
         options: parameters that differ from the device's.
         """
         if drive_bytes is None:
@@ -53,9 +56,12 @@ class SharedDisk:
             folder = Path(tempfile.mkdtemp(prefix="disk-", dir="/tmp"))
             shown = {path: (path, "rw") for path in (Path("/tmp"), cache_dir(), folder)}
             inside = stack.enter_context(Namespace(folder, Path("/"), shown))
-            loop = FuseLoop(inside, folder, name, slowdown=slowdown, log=log, **options)
+            loop = FuseLoop(
+                inside, folder, name, paths=paths, slowdown=slowdown, log=log, **options
+            )
             stack.callback(loop.close)
-            self.device = loop.device
+            self.devices = loop.devices
+            self.device = self.devices[0]
             self._set_queue("rotational", int(name.startswith("hdd")))
             self._set_queue("read_ahead_kb", 128)  # loop takes more than a disk's default
             self.set_scheduler("none")  # a loop device keeps what it was last given
@@ -96,7 +102,8 @@ class SharedDisk:
             self._set_queue("iosched/timeout_sync", round(124 * self.slowdown))
 
     def _set_queue(self, name: str, value: object) -> None:
-        Path("/sys/block", self.device.name, "queue", name).write_text(str(value))
+        for device in self.devices:
+            Path("/sys/block", device.name, "queue", name).write_text(str(value))
 
     def _daemon(self, drive: int) -> StorageDaemon:
         if not self._daemons:

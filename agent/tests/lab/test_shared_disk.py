@@ -35,12 +35,12 @@ def disk(log: Path) -> Iterator[SharedDisk]:
         yield disk
 
 
-def _done(disk: SharedDisk) -> tuple[int, int]:
-    """Return the reads and writes that the kernel has counted on the device.
+def _done(device: Path) -> tuple[int, int]:
+    """Return the reads and writes that the kernel has counted on a device.
 
     It counts a request after it has woken the waiter, so this waits until none is in progress.
     """
-    stat = Path("/sys/block", disk.device.name, "stat")
+    stat = Path("/sys/block", device.name, "stat")
     while (fields := [int(field) for field in stat.read_text().split()])[8]:
         time.sleep(0.001)
     return fields[0], fields[4]
@@ -48,12 +48,12 @@ def _done(disk: SharedDisk) -> tuple[int, int]:
 
 def test_kernel_counts_what_fio_does_on_the_drives(disk: SharedDisk) -> None:
     common = {"ioengine": "nbd", "bs": "4k", "iodepth": 4, "number_ios": 200, "size": "1g"}
-    before = _done(disk)
+    before = _done(disk.device)
     reader, writer = fio(
         common | {"uri": disk.uri(0), "rw": "randread"},
         common | {"uri": disk.uri(1), "rw": "randwrite"},
     )
-    after = _done(disk)
+    after = _done(disk.device)
     assert reader["read"]["total_ios"] == writer["write"]["total_ios"] == 200
     assert [b - a for a, b in zip(before, after, strict=True)] == [200, 200]
 
@@ -88,6 +88,15 @@ def test_nobody_gets_the_scheduler_of_the_disk_before() -> None:
             assert "[none]" in scheduler.read_text()
             disk.set_scheduler("bfq")
             assert "[bfq]" in scheduler.read_text()
+
+
+def test_each_path_to_a_disk_has_counters_of_its_own() -> None:
+    with SharedDisk("nvme-970-pro", drives=0, paths=2) as disk:
+        before = [_done(device) for device in disk.devices]
+        job = {"ioengine": "libaio", "direct": 1, "rw": "randread", "number_ios": 8, "size": "8m"}
+        fio(job | {"filename": disk.devices[1]})
+        (reads, writes), after = before[1], [_done(device) for device in disk.devices]
+        assert after == [before[0], (reads + 8, writes)]
 
 
 @pytest.mark.parametrize("apart", [False, True])
