@@ -91,6 +91,7 @@ def _environment(hosts: Path) -> dict[str, str]:
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
         "ANSIBLE_HOME": str(hosts.parent / "ansible"),
+        "ANSIBLE_LOG_PATH": str(hosts.parent / "ansible.log"),  # with the time of each line
         # Connections are known by the hosts' names, which other runs have too.
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(hosts.parent / "ansible/cp"),
         "ANSIBLE_NOCOLOR": "1",

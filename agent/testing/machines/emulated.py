@@ -13,6 +13,7 @@ from typing import Self
 
 from testing.agents import free_port
 from testing.lab.cache import cached
+from testing.lab.domain import CMDLINE
 from testing.machines.host import Host
 from testing.machines.root import hypervisor
 from testing.machines.ssh import OPTIONS, make_key
@@ -65,10 +66,11 @@ class EmulatedMachine(Host):
         )  # fmt: skip
         self._qemu = subprocess.Popen(
             ["setpriv", "--pdeathsig=KILL", "qemu-system-x86_64", "-accel", "tcg,thread=multi",
-             "-machine", "q35", "-cpu", "max", "-smp", "2", "-m", str(_MEMORY_MIB), "-nodefaults",
+             # of one processor, because with two it now and then hangs while it boots
+             "-machine", "q35", "-cpu", "max", "-m", str(_MEMORY_MIB), "-nodefaults",
              "-no-user-config", "-display", "none",
              "-kernel", self._image / "vmlinuz", "-initrd", self._image / "initrd.img",
-             "-append", "root=/dev/vda rw console=ttyS0 quiet net.ifnames=0",
+             "-append", f"root=/dev/vda rw net.ifnames=0 {CMDLINE}",
              "-drive", f"file={disk},format=qcow2,if=virtio,cache=unsafe,discard=unmap",
              "-device", "virtio-rng-pci",
              "-nic", f"user,model=virtio-net-pci,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22",

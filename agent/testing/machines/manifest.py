@@ -15,7 +15,7 @@ _VOLATILE = (
 
 _FILES = """
 find / -xdev \\( {pruned} \\) -prune -o -printf '%M %U:%G %p %l\\n'
-find / -xdev \\( {pruned} \\) -prune -o -type f -print0 | xargs -0 sha256sum
+find / -xdev \\( {pruned} \\) -prune -o -type f -print0 | xargs -0 b2sum --length=256
 """
 # Without what a login starts, and names of absent units of others that systemd has met
 _UNITS = """
