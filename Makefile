@@ -36,7 +36,7 @@ fleet: setup ## Break a fleet of four hosts at random, and watch a tenant's limi
 	$(RUN) benchmarks.fleet.run
 
 test: setup ## Run all tests but test-page, test-deploy, test-qemu, test-exact: with real libvirt, QEMU, etcd
-	cd agent && ../$(BIN)/python -m pytest --numprocesses 6 --max-worker-restart 0 -m "not booted" \
+	cd agent && ../$(BIN)/python -m pytest --numprocesses 9 --max-worker-restart 0 -m "not booted" \
 		tests/system tests/lab tests/edges tests/monitoring tests/fuzz tests/deploy tests/unit \
 		../benchmarks/disksim/tests
 

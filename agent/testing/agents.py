@@ -23,6 +23,8 @@ QEMU = "qemu-system-x86_64"
 NOBODY = 65534
 _START_S = 30.0
 _FIRST_PORT = 10_000
+_WORKERS = 32
+_given: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -84,18 +86,21 @@ def http(
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody serves now, and that no client's end of a connection gets.
+    """Return a TCP port that nobody serves now, and that nobody else gets before it is served.
 
-    The kernel gives clients' ends the ports of `ip_local_port_range`, so a port of that range may
-    be taken before the one who asked for it here serves it.
+    The kernel gives clients' ends the ports of `ip_local_port_range`, so it is none of these. Each
+    of several test workers has ports of its own, and never gets one twice.
     """
     clients = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="utf-8")
-    first = int(clients.split()[0])
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw").removeprefix("gw") or -1) + 1
+    ports = range(_FIRST_PORT + worker % _WORKERS, int(clients.split()[0]), _WORKERS)
     while True:
+        port = secrets.choice(ports)
         with socket.socket() as probe, suppress(OSError):
-            port = secrets.choice(range(_FIRST_PORT, first))
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
 def start_qemu(folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
