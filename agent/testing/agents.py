@@ -86,13 +86,13 @@ def http(
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody serves now, and that nobody else gets before it is served.
+    """Return a TCP port that nobody serves now, and that no other test gets before it is served.
 
     The kernel gives clients' ends the ports of `ip_local_port_range`, so it is none of these. Each
     of several test workers has ports of its own, and never gets one twice.
     """
     clients = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="utf-8")
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw").removeprefix("gw") or -1) + 1
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw31").removeprefix("gw"))
     ports = range(_FIRST_PORT + worker % _WORKERS, int(clients.split()[0]), _WORKERS)
     while True:
         port = secrets.choice(ports)

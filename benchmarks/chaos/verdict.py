@@ -37,7 +37,6 @@ from iokeel.core.curve import DEFAULT_MODEL
 _AWAY_S = 0.2  # an answer of QEMU's may be on its way while a guest stops
 _APART_S = 1.0
 _QUEUE_COST = DEPTH * DEFAULT_MODEL.read.cost(max(SIZES))
-_DRAINS = 5
 
 Seen = Literal["limits", "fio", "qemu", "guest", "end"]
 
@@ -46,16 +45,18 @@ Seen = Literal["limits", "fio", "qemu", "guest", "end"]
 class Bounds:
     """How much more than its policy's limit a drive may be allowed, and may do in a second.
 
-    window_ratio: by fio's log. passed_ratio: by QEMU's count.
+    window_ratio: by fio's log. passed_ratio: by QEMU's count. drains: how often what waits may pass
+    besides, in a second that touches a drain.
     """
 
     limits_ratio: float
     window_ratio: float
     passed_ratio: float
+    drains: int
 
 
 # Stock QEMU doesn't count.
-BOUNDS = {"stock": Bounds(1.1, 1.25, math.inf), "exact": Bounds(1.01, 1.25, 1.06)}
+BOUNDS = {"stock": Bounds(1.1, 1.25, math.inf, 1), "exact": Bounds(1.01, 1.06, 1.06, 5)}
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def judge_requests(
     since = done.after(begin_s)
     in_time = conformance.Drive(since, samples, conformance.LATE_S + _QUEUE_COST / lowest)
     judged.seconds = float(since.at_s[-1])
-    most_in = _bounded(judged, looks, drive, journal, zero_s)
+    most_in = _bounded(judged, looks, drive, journal, bounds, zero_s)
     for start_s in window_starts(0, judged.seconds):
         at_s = begin_s + start_s
         if (bound := most_in(at_s, at_s + 1)) is None:
@@ -191,7 +192,7 @@ def judge_passed(
     A count begins again at 0 with each new QEMU and each new group.
     """
     name, target = drive
-    most_in = _bounded(judged, looks, drive, journal, zero_s)
+    most_in = _bounded(judged, looks, drive, journal, bounds, zero_s)
     counts = [look for look in looks if target in look.passed]
     after = 0
     for before in counts:
@@ -214,7 +215,12 @@ def judge_passed(
 
 
 def _bounded(
-    judged: Judged, looks: Sequence[Look], drive: Drive, journal: Journal, zero_s: float
+    judged: Judged,
+    looks: Sequence[Look],
+    drive: Drive,
+    journal: Journal,
+    bounds: Bounds,
+    zero_s: float,
 ) -> Callable[[float, float], tuple[int, float] | None]:
     """Return a function of when a window begins and ends.
 
@@ -231,7 +237,7 @@ def _bounded(
         most = allowed.most(begin_s, end_s)
         if most is None or touch(excused, begin_s, end_s):
             return None
-        return most, _DRAINS * _QUEUE_COST if touch(drained, begin_s, end_s) else 0.0
+        return most, bounds.drains * _QUEUE_COST if touch(drained, begin_s, end_s) else 0.0
 
     return bound
 

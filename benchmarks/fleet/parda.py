@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import result_file
 from benchmarks.fleet.array_hosts import Device, Experiment, Phase, run
+from benchmarks.fleet.command import end_with
 from benchmarks.fleet.disk_load import Drive
 from benchmarks.spread import Spread
 
@@ -175,11 +175,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (AssertionError, OSError, RuntimeError) as error:
-        print(f"benchmarks.fleet: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    end_with(main)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import result_file
+from benchmarks.fleet.command import end_with
 from benchmarks.fleet.faults import Faults
 from benchmarks.fleet.site import BUDGET, GROUPS, HOSTS, needs, site
 from testing.waiting import eventually
@@ -151,11 +151,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (AssertionError, OSError, RuntimeError) as error:
-        print(f"benchmarks.fleet: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    end_with(main)

@@ -16,7 +16,6 @@ from benchmarks.chaos.monitor import Look
 from benchmarks.chaos.schedule import KINDS, lanes_of, plan
 from benchmarks.chaos.verdict import (
     BOUNDS,
-    Bounds,
     Breach,
     Judged,
     joined,
@@ -30,7 +29,7 @@ from benchmarks.demo.limits_in_force import Limits
 from iokeel.core.curve import DEFAULT_CURVE
 
 DRIVE = ("g", "vda")
-NARROW = Bounds(1.01, 1.06, 1.06)
+EXACT = BOUNDS["exact"]
 #: No size of requests does more than 600 by this.
 HELD = Limits(iops_total=600, cost_read=DEFAULT_CURVE.points, cost_write=DEFAULT_CURVE.points)
 
@@ -143,7 +142,7 @@ def did(known: Journal, *rates: float) -> Judged:
     )
     looks = [Look(float(i), "running", {"vda": HELD}) for i in range(len(rates))]
     found = Judged()
-    judge_requests(found, done, looks, DRIVE, known, NARROW, 0.0)
+    judge_requests(found, done, looks, DRIVE, known, EXACT, 0.0)
     return found
 
 
@@ -154,7 +153,7 @@ def passed(known: Journal, *costs: float, took_s: float = 0.0) -> Judged:
         for i, cost in enumerate(costs)
     ]
     found = Judged()
-    judge_passed(found, looks, DRIVE, known, NARROW, 0.0)
+    judge_passed(found, looks, DRIVE, known, EXACT, 0.0)
     return found
 
 
