@@ -158,7 +158,7 @@ class QmpServer:
         given = {key.replace("_", "-"): value for key, value in reads.items()}
         self.groups = self.groups or {}
         self.groups[name] = {
-            "members": [{**member, "weight": 100, "read": {}, "write": {}} for member in members],
+            "members": [{**member, "read": {}, "write": {}} for member in members],
             "levels": {"iops-total": {"level": 1.5, "size": 10}},
             "read": {**nothing, "sizes": [], **given},
             "write": {**nothing, "sizes": []},

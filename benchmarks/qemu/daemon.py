@@ -102,17 +102,13 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def daemon(
-    binary: Path, limits: Limits, weights: Sequence[int | None] = (None,)
-) -> Iterator[Daemon]:
-    """Run a daemon. weights: of the group's members; None: QEMU's own."""
+def daemon(binary: Path, limits: Limits, members: int = 1) -> Iterator[Daemon]:
+    """Run a daemon whose throttle group has so many members."""
     argv: list[str] = []
-    for i, weight in enumerate(weights):
+    for i in range(members):
         null = {"driver": "null-co", "node-name": f"null{i}", "size": DISK_BYTES}
         node: dict[str, object] = {"driver": "throttle", "node-name": f"t{i}", "file": f"null{i}"}
         node["throttle-group"] = "group"
-        if weight is not None:
-            node["weight"] = weight
         export = {"type": "nbd", "id": f"e{i}", "node-name": f"t{i}", "writable": True}
         argv += ["--blockdev", json.dumps(null), "--blockdev", json.dumps(node)]
         argv += ["--export", json.dumps(export)]

@@ -57,8 +57,8 @@ class Retune:
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Each member's share of the cost. errors: by how much of its due it is off."""
+class Shares:
+    """Each member's share of the cost. errors: by how much of an equal one it is off."""
 
     qemu: Which
     mix: str
@@ -129,7 +129,7 @@ class Results:
     shift: list[Shift] = field(default_factory=list)
     idleness: list[Idleness] = field(default_factory=list)
     retune: list[Retune] = field(default_factory=list)
-    weights: list[Weights] = field(default_factory=list)
+    shares: list[Shares] = field(default_factory=list)
     overhead: list[Overhead] = field(default_factory=list)
     threads: list[Threads] = field(default_factory=list)
     accounting: list[Accounting] = field(default_factory=list)

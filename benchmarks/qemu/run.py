@@ -5,7 +5,7 @@
 
 A storage daemon exports throttled null devices over NBD on a unix socket, and fio loads them. fio
 logs every request, and curves.py prices it: nothing is computed by the code under test. Measures
-exactness, shift, idleness and retune (limit.py), weights (weights.py), overhead and accounting
+exactness, shift, idleness and retune (limit.py), shares (shares.py), overhead and accounting
 (overhead.py), threads (threads.py), or those that are named; the others' results stay as they are.
 
 A DIR has the programs that qemu-patches/build makes; without one, it is run first. Writes
@@ -35,9 +35,9 @@ from benchmarks.qemu.daemon import Daemons
 from benchmarks.qemu.limit import exactness, idleness, retune, shift
 from benchmarks.qemu.overhead import accounting, overhead
 from benchmarks.qemu.rows import Result, Results, Run, Versions
+from benchmarks.qemu.shares import shares
 from benchmarks.qemu.tables import tables
 from benchmarks.qemu.threads import threads
-from benchmarks.qemu.weights import weights
 
 RESULT = result_file.RESULTS / "qemu.json"
 #: By the name of their rows in Results.
@@ -46,7 +46,7 @@ MEASUREMENTS: dict[str, Callable[[Daemons], Iterable[object]]] = {
     "shift": shift,
     "idleness": idleness,
     "retune": retune,
-    "weights": weights,
+    "shares": shares,
     "overhead": overhead,
     "threads": threads,
     "accounting": accounting,

@@ -12,11 +12,10 @@ from benchmarks.qemu.rows import (
     Ratio,
     Result,
     Retune,
+    Shares,
     Shift,
     Threads,
-    Weights,
 )
-from benchmarks.qemu.weights import PUBLISHED_IOPS, WEIGHTS, errors_of, shares_of
 from benchmarks.readme import table
 
 
@@ -28,7 +27,7 @@ def tables(result: Result) -> str:
         *_shift(found.shift),
         *_idleness(found.idleness),
         *_retune(found.retune),
-        *_weights(found.weights),
+        *_shares(found.shares),
         *_overhead(found.overhead),
         *_threads(found.threads),
         *_accounting(found.accounting),
@@ -99,26 +98,17 @@ def _retune(rows: Sequence[Retune]) -> Iterator[str]:
     )
 
 
-def _weights(rows: Sequence[Weights]) -> Iterator[str]:
+def _shares(rows: Sequence[Shares]) -> Iterator[str]:
     if not rows:
         return
-    due = ["by weight 1000, 800, 600, 400", "", *map(_percent, shares_of(WEIGHTS)), ""]
-    measured = [_shares(row.qemu, row.mix, row.shares, row.errors) for row in rows]
-    published = []
-    for name, iops in PUBLISHED_IOPS.items():
-        shares = shares_of(iops)
-        load = "equal requests, depth 512, flash card"
-        published.append(_shares(f"published: {name}", load, shares, errors_of(shares)))
     yield from _titled(
-        "Weights: four backlogged members, their share of the cost",
+        "Shares: four backlogged members, their share of the cost",
         ["QEMU", "members", "1st", "2nd", "3rd", "4th", "off by at most"],
-        [due, *measured, *published],
+        [
+            [row.qemu, row.mix, *map(_percent, row.shares), _percent(max(map(abs, row.errors)))]
+            for row in rows
+        ],
     )
-
-
-def _shares(qemu: str, load: str, shares: Sequence[float], errors: Sequence[float]) -> list[str]:
-    worst = max(abs(error) for error in errors)
-    return [qemu, load, *map(_percent, shares), _percent(worst)]
 
 
 def _overhead(rows: Sequence[Overhead]) -> Iterator[str]:
