@@ -20,9 +20,17 @@ def binaries(*options: str) -> Path:
 
 def patched(host: Host) -> Path:
     """Return the patched emulator for a bookworm host's domains."""
-    wrapper = host.dir / "qemu"
+    return _emulator(host.dir / "qemu", binaries())
+
+
+def stock(host: Host) -> Path:
+    """Return an emulator of the same version without the patches, for a bookworm host's domains."""
+    return _emulator(host.dir / "stock-qemu", binaries("--stock"))
+
+
+def _emulator(wrapper: Path, folder: Path) -> Path:
     firmware = "-L /usr/share/qemu -L /usr/share/seabios"
-    wrapper.write_text(f'#!/bin/sh\nexec {binaries()}/qemu-system-x86_64 {firmware} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nexec {folder}/qemu-system-x86_64 {firmware} "$@"\n')
     wrapper.chmod(0o755)
     return wrapper
 

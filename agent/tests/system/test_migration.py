@@ -5,23 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 
 from benchmarks.demo.fio_log import Completions
 from testing import etcd as real
-from testing.agents import HostAgent, free_port
+from testing.agents import HostAgent
 from testing.iotune import highest_rate
 from testing.lab.domain import DiskSpec, domain_xml, make_disk
 from testing.lab.guest import image
 from testing.lab.host import PROJECT, Host
+from testing.lab.migration import Watch, destroy, migrate
 from testing.lab.vm import Vm
-from testing.qmp_client import QmpClient
 from testing.waiting import eventually
 from tests.system.rig import policy
 
@@ -35,7 +33,6 @@ FIO = (
     " --bs=4k --norandommap --time_based --runtime=%d --output=/dev/null --write_iops_log=/tmp/a"
     " --log_unix_epoch=1"
 )
-_LIMITS = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}
 
 
 @dataclass
@@ -48,49 +45,6 @@ class Place:
     @property
     def monitor(self) -> Path:
         return self.host.dir / "db1.watch"
-
-
-@dataclass
-class Watch:
-    """Samples a guest's QEMU over a monitor of its own. A context manager.
-
-    rates: the highest normalized rate that its drive is held to, each time that the guest ran.
-    """
-
-    socket: Path
-    rates: list[float] = field(default_factory=list)
-    _end: threading.Event = field(default_factory=threading.Event)
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self.socket.exists():
-            if self._end.wait(0.01):
-                return
-        qmp = QmpClient(self.socket)
-        try:
-            while not self._end.wait(0.02):
-                if qmp.ask("query-status")["running"]:
-                    (block,) = [b for b in qmp.ask("query-block") if "inserted" in b]
-                    found = block["inserted"]
-                    limits = {name: int(found.get(key, 0)) for key, name in _LIMITS.items()}
-                    self.rates.append(highest_rate(limits))
-        except (OSError, ValueError):  # the QEMU has ended: the guest runs elsewhere
-            pass
-        finally:
-            qmp.close()
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +79,7 @@ def guest(places: list[Place]) -> Iterator[Vm]:
     vm.start(BOOT_S)
     eventually(lambda: credit(first) >= SAVED_S, 90)
     yield vm
-    for place in places:
-        vm = Vm(place.host, "db1")
-        if "db1" in place.host.virsh("list", "--name"):
-            vm.destroy()
+    destroy("db1", [place.host for place in places])
 
 
 def credit(place: Place) -> float:
@@ -150,18 +101,6 @@ def least_left_s(credit_s: float, rates: Sequence[float]) -> float:
     return least
 
 
-def migrate(source: Place, target: Place) -> None:
-    """Migrate the guest; its console, its agent and its monitor get sockets of the new host."""
-    xml = source.host.virsh("dumpxml", "db1", "--migratable")
-    new = source.host.dir / "new.xml"
-    new.write_text(xml.replace(f"{source.host.dir}/db1.", f"{target.host.dir}/db1."))
-    source.host.virsh(
-        *("migrate", "--live", "--unsafe", "db1", target.host.uri, "--persistent"),
-        *("--undefinesource", "--migrateuri", f"tcp://127.0.0.1:{free_port()}"),
-        *("--xml", str(new)),
-    )
-
-
 def test_limits_and_credit_go_along(guest: Vm, places: list[Place], etcd: real.Etcd) -> None:
     source, target = places
     had = credit(source)
@@ -171,7 +110,7 @@ def test_limits_and_credit_go_along(guest: Vm, places: list[Place], etcd: real.E
 
     with Watch(target.monitor) as watch:
         left = credit(source)
-        migrate(source, target)
+        migrate("db1", source.host, target.host)
         eventually(lambda: target.agent.says("its burst credit has come after it"), 60)
         eventually(lambda: credit(target) > LEAST_S, 20)
         came = credit(target)
@@ -179,8 +118,8 @@ def test_limits_and_credit_go_along(guest: Vm, places: list[Place], etcd: real.E
         assert moved.wait(running, 2 * RUN_S).status == 0
 
     print(f"credit: {had:.1f} s, {left:.1f} s as it left, {came:.1f} s as it came")
-    assert len(watch.rates) > 100
-    assert max(watch.rates) < inf, "at no moment without limits"
+    assert len(watch.limits) > 100
+    assert max(map(highest_rate, watch.limits)) < inf, "at no moment without limits"
     log = moved.read("/tmp/a_iops.1.log")
     rates = Completions.parse(log).seconds(0, RUN_S)
     print([round(rate) for rate in rates])
@@ -201,7 +140,7 @@ def test_a_migration_that_fails_leaves_the_credit(
     abort = threading.Timer(2.0, lambda: source.host.virsh("domjobabort", "db1"))
     abort.start()
     with pytest.raises(RuntimeError, match=r"abort|cancel"):
-        migrate(source, target)
+        migrate("db1", source.host, target.host)
     abort.join()
     assert guest.running()
     time.sleep(3)
