@@ -12,7 +12,7 @@
 
 When a guest is stopped, gets a snapshot or a disk, QEMU drains its disks: it lets through at once
 what waits in the throttle, which is accounted for later. The end of a block commit drains a disk
-five times within 40 ms. Seconds that touch such a moment may have that much more.
+five times within 40 ms. Seconds may have that much more for each such moment that they touch.
 
 What a hand changed is excused until the agent has had its time, and so is a disk that was just
 plugged in. Such samples are counted apart.
@@ -46,7 +46,7 @@ class Bounds:
     """How much more than its policy's limit a drive may be allowed, and may do in a second.
 
     window_ratio: by fio's log. passed_ratio: by QEMU's count. drains: how often what waits may pass
-    besides, in a second that touches a drain.
+    besides, for each drain that a second touches.
     """
 
     limits_ratio: float
@@ -237,7 +237,8 @@ def _bounded(
         most = allowed.most(begin_s, end_s)
         if most is None or touch(excused, begin_s, end_s):
             return None
-        return most, bounds.drains * _QUEUE_COST if touch(drained, begin_s, end_s) else 0.0
+        drains = bounds.drains * sum(touch([span], begin_s, end_s) for span in drained)
+        return most, drains * _QUEUE_COST
 
     return bound
 

@@ -198,6 +198,16 @@ def test_what_waits_in_the_throttle_may_pass_when_a_guest_stops() -> None:
     assert did(stopped, 600, 600, 900, 600).breaches, "that is more than waits"
 
 
+def test_what_waits_may_pass_at_each_drain_of_a_second() -> None:
+    drained = journal((-9, 600))
+    drained.drained["g"].append((1.2, 1.3))  # a snapshot
+    assert passed(drained, 0, 600, 1500, 2100).breaches
+    drained.drained["g"].append((1.8, 1.9))  # and its end
+    assert not passed(drained, 0, 600, 1500, 2100).breaches
+    drained.drained["g"].append((2.5, 2.6))
+    assert passed(drained, 0, 600, 1700, 2300).breaches, "the third one is in another second"
+
+
 def test_what_a_hand_let_through_is_not_judged() -> None:
     by_hand = journal((-9, 600))
     by_hand.unsettled[DRIVE].append((2.0, 2.9))
