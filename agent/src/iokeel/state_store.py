@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from iokeel.config.last_good import TableId, tables_to_save, with_last_good
 from iokeel.config.settings import Config
@@ -20,6 +22,12 @@ from iokeel.state_rows import NOT_OURS, Kept, kept_of, policy_of, policy_text, s
 from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# The file for shared memory can't be made, or the log can't grow.
+_NO_SPACE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_RESERVE_BYTES = 256 << 10  # for the changes of a thousand drives, at some 200 bytes each
 
 
 def _select(table: str, *columns: str) -> str:
@@ -40,6 +48,9 @@ _TABLES = _select("tables", "kind", "name", "text")
 class StateStore:
     """The agent's state folder: `state.db`, and `lock` that one agent holds.
 
+    A full disk must not keep a policy from being saved: a restart would go back to the one before.
+    So `reserve` keeps some space, which is given up when there is no other.
+
     policies: the last good policy of each VM that may have a bad one next, by name. `load` fills
     it, and each `save` writes its changes.
     """
@@ -47,7 +58,9 @@ class StateStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / "state.db"
+        self._reserve = folder / "reserve"
         self.policies: dict[str, DomainPolicy] = {}
+        self._locked = False
         self._database: sqlite3.Connection | None = None
         self._saved: dict[DriveId, Kept | None] = {}  # None: as it was found
         self._saved_policies: dict[str, DomainPolicy | None] = {}
@@ -74,10 +87,12 @@ class StateStore:
                 raise ConfigError(
                     str(path), "another agent runs with this state_dir", "stop it first"
                 ) from None
+            self._locked = True
             try:
                 yield
             finally:
                 self._close()
+                self._locked = False
 
     def load(self) -> dict[DriveId, DriveState]:
         """Return the saved states; none, and a line in the log, if they can't be used."""
@@ -102,27 +117,15 @@ class StateStore:
     def _read(self, query: str) -> list[tuple[str, str, str]]:
         """Return the rows of a query; none, and a line in the log, if they can't be read."""
         try:
-            try:
-                with self._using() as database:
-                    return database.execute(query).fetchall()
-            except sqlite3.OperationalError:
-                return self._read_on_a_full_disk(query)
+            return self._with_room(lambda: self._rows(query))
         except sqlite3.Error as error:
             self._cant_use(str(error))
             if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
                 self._set_aside()
             return []
 
-    def _read_on_a_full_disk(self, query: str) -> list[tuple[str, str, str]]:
-        """Return the rows of a query without a write. Raises sqlite3.Error.
-
-        Only a connection that has the file to itself needs no file for shared memory.
-        """
-        with self._lock:
-            self._close()
-        with contextlib.closing(sqlite3.connect(self._file)) as database:
-            database.text_factory = _text_of
-            database.execute("PRAGMA locking_mode = EXCLUSIVE")
+    def _rows(self, query: str) -> list[tuple[str, str, str]]:
+        with self._using() as database:
             return database.execute(query).fetchall()
 
     def _cant_use(self, why: str) -> None:
@@ -168,19 +171,18 @@ class StateStore:
         if not (changed or gone or new_policies or gone_policies):
             return
         try:
-            with self._using() as database:
-                database.executemany(
+            self._write(
+                (
                     "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
                     [(*drive, text_of(kept)) for drive, kept in changed.items()],
-                )
-                database.executemany("DELETE FROM drives WHERE domain = ? AND target = ?", [*gone])
-                database.executemany(
+                ),
+                ("DELETE FROM drives WHERE domain = ? AND target = ?", [*gone]),
+                (
                     "INSERT OR REPLACE INTO policies VALUES (?, ?)",
                     [(domain, policy_text(policy)) for domain, policy in new_policies.items()],
-                )
-                database.executemany(
-                    "DELETE FROM policies WHERE domain = ?", [(domain,) for domain in gone_policies]
-                )
+                ),
+                ("DELETE FROM policies WHERE domain = ?", [(domain,) for domain in gone_policies]),
+            )
         except sqlite3.Error as error:
             raise IokeelError(
                 str(self._file),
@@ -207,14 +209,13 @@ class StateStore:
             self._cant_use(why)
         self._tables = last | tables_to_save(config)
         try:
-            with self._using() as database:
-                database.executemany(
-                    "DELETE FROM tables WHERE kind = ? AND name = ?", [*self._tables]
-                )
-                database.executemany(
+            self._write(
+                ("DELETE FROM tables WHERE kind = ? AND name = ?", [*self._tables]),
+                (
                     "INSERT INTO tables VALUES (?, ?, ?)",
                     [(*table, text) for table, text in self._tables.items() if text is not None],
-                )
+                ),
+            )
         except sqlite3.Error as error:
             log.error(
                 "%s: can't be written: %s; free some space; until then a restart forgets tenants"
@@ -236,15 +237,50 @@ class StateStore:
         kept = [(path, text) for path, text in changed.items() if text is not None]
         gone = [(path,) for path, text in changed.items() if text is None]
         try:
-            with self._using() as database:
-                database.executemany("INSERT OR REPLACE INTO cgroups VALUES (?, ?)", kept)
-                database.executemany("DELETE FROM cgroups WHERE path = ?", gone)
+            self._write(
+                ("INSERT OR REPLACE INTO cgroups VALUES (?, ?)", kept),
+                ("DELETE FROM cgroups WHERE path = ?", gone),
+            )
         except sqlite3.Error as error:
             raise IokeelError(
                 str(self._file),
                 f"can't be written: {error}",
                 "free some space; until then a restart can't put cgroups back as they were",
             ) from None
+
+    def _write(self, *statements: tuple[str, Sequence[tuple[str, ...]]]) -> None:
+        """Carry out statements in one step, each with all its rows. Raises sqlite3.Error."""
+        with self._lock:
+            self._with_room(lambda: self._carry_out(statements))
+            self._keep_a_reserve()
+
+    def _carry_out(self, statements: Iterable[tuple[str, Sequence[tuple[str, ...]]]]) -> None:
+        with self._using() as database:
+            for statement, rows in statements:
+                database.executemany(statement, rows)
+
+    def _with_room(self, work: Callable[[], T]) -> T:
+        """Do something with the database; on a full disk once more, without reserve and log."""
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _NO_SPACE:
+                raise
+        with self._lock:
+            with contextlib.suppress(OSError):
+                self._reserve.unlink(missing_ok=True)
+            self._close()
+            return work()
+
+    def _keep_a_reserve(self) -> None:
+        if self._reserve.exists():
+            return
+        try:
+            with self._reserve.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+        except OSError:  # it may have got a part of the space
+            with contextlib.suppress(OSError):
+                self._reserve.unlink(missing_ok=True)
 
     def _close(self) -> None:
         if self._database is not None:
@@ -271,6 +307,10 @@ class StateStore:
             database = sqlite3.connect(self._file, check_same_thread=False)
             database.text_factory = _text_of
             try:
+                if self._locked:
+                    # Nobody else has the file open, so SQLite needs none for shared memory: a
+                    # write to that would end the process if the disk is full (SIGBUS).
+                    database.execute("PRAGMA locking_mode = EXCLUSIVE")
                 # The file has to outlive the agent. That needs no flush to disk, which would cost
                 # more than all the rest. Limits end with the host, so a failure of power costs no
                 # more than the last policies and tables: those before them are in force again.

@@ -378,7 +378,7 @@ class Slow(UserDict[DriveId, DriveState]):
         return super().items()
 
 
-def test_of_two_threads_the_last_to_save_has_its_way(tmp_path: Path, store: StateStore) -> None:
+def test_of_two_threads_the_last_to_save_has_its_way(store: StateStore) -> None:
     store.save({VDA: SET})
     other = Slow({VDA: SET.with_sent(ThrottleLimits(iops_total=9))})
     with ThreadPoolExecutor() as threads:
@@ -389,7 +389,7 @@ def test_of_two_threads_the_last_to_save_has_its_way(tmp_path: Path, store: Stat
         other.go_on.set()
         first.result()
         second.result()
-    assert StateStore(tmp_path).load()[VDA].sent.limits == SET.sent.limits
+    assert store.load()[VDA].sent.limits == SET.sent.limits
 
 
 def test_a_file_that_can_not_be_opened_is_an_error_with_its_name(tmp_path: Path) -> None:
