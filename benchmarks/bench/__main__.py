@@ -1,7 +1,7 @@
 """Which questions about storage isolation does iokeel answer better than others, and which not?
 
     benchmarks/iokeel-bench list
-    benchmarks/iokeel-bench run [SCENARIO...] [--controllers NAME...] [--repeats N]
+    benchmarks/iokeel-bench run [SCENARIO...] [--controllers NAME...] [--repeats N] [--device PATH]
     benchmarks/iokeel-bench report
     benchmarks/iokeel-bench compare BEFORE AFTER
 
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import result_file
-from benchmarks.bench import programs
+from benchmarks.bench import device, programs
 from benchmarks.bench.checks import busy, check_daemon, check_machine, clean_up, use_best_effort
 from benchmarks.bench.compare import compare, table
 from benchmarks.bench.controllers import CONTROLLERS, USUAL, chosen
@@ -57,6 +57,9 @@ def run(options: argparse.Namespace) -> int:
     """Run scenarios, or a program."""
     known = programs.read()
     wanted = list(options.scenario)
+    if options.device and (fixed := sorted(known.keys() & set(wanted))):
+        what = f"{fixed[0]} can't run on it"
+        raise BenchError("--device", what, "it is for scenarios only: see list")
     for name in [name for name in wanted if name in known]:
         wanted.remove(name)
         if status := subprocess.run([sys.executable, "-m", *known[name].command]).returncode:
@@ -69,6 +72,10 @@ def run(options: argparse.Namespace) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     check_machine(options.results)
     clean_up()
+    if options.device:
+        device.check(options.device, force=options.force)
+        found = device.measure(options.device, options.results, _say)
+        suites = [device.moved(suite, found) for suite in suites]
     use_best_effort()
     exact = any(controller.exact for controller in controllers)
     daemon = options.daemon or (qemu.storage_daemon() if exact else _STOCK_DAEMON)
@@ -81,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
         options.repeats,
         options.results,
         daemon,
-        lambda text: print(text, file=sys.stderr, flush=True),
+        _say,
         options.shorten,
         options.fresh,
     )
@@ -93,6 +100,10 @@ def run(options: argparse.Namespace) -> int:
     if failed:
         print("iokeel-bench: the same command runs those again", file=sys.stderr)
     return 2 if failed else 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _default(options: argparse.Namespace) -> Sequence[str]:
@@ -138,6 +149,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="FACTOR",
         help="to try it out: times / FACTOR",
     )
+    one.add_argument(
+        "--device",
+        type=Path,
+        metavar="PATH",
+        help="a real disk, in place of simulated ones; its data is lost",
+    )
+    one.add_argument("--force", action="store_true", help="even if it holds data")
     one.add_argument("--daemon", type=Path, help="another qemu-storage-daemon")
     one = commands.add_parser("report", help="write docs/benchmarks.md, and a page of HTML")
     one.set_defaults(does=report)

@@ -30,7 +30,12 @@ from testing.lab.qga import AgentError
 _STAGE_S, _GUEST_S = 3.0, 14.0
 
 #: What has to be as it was if runs are added to a file.
-_NAMES = {"digest": "state of the scenario", "shortened": "length", "revision": "revision"}
+_NAMES = {
+    "digest": "state of the scenario",
+    "device": "device",
+    "shortened": "length",
+    "revision": "revision",
+}
 
 Say = Callable[[str], None]
 #: What a run may fail by, without any fault of the others'.
@@ -167,11 +172,11 @@ class Runner:
         }
         if path.exists() and not self.fresh:
             before = read(path)
-            for what in ("digest", "shortened", "revision"):
+            for what, name in _NAMES.items():
                 if getattr(before.setup, what) != getattr(setup, what):
                     raise BenchError(
                         str(path),
-                        f"its runs are of another {_NAMES[what]}",
+                        f"its runs are of another {name}",
                         "give --fresh to begin anew, or --results with another folder",
                     )
             setup, cases = before.setup, before.cases

@@ -84,8 +84,9 @@ class Drive:
 class Scenario:
     """A case of a scenario: what runs on which disk.
 
-    name: of the scenario; case: "" if it has only one. capacity, latency_target_ms: of the disk at
-    this slowdown. begin_s: when figures begin. tenant_limit: of all drives together, if any.
+    name: of the scenario; case: "" if it has only one. device: the simulated disk, or the path of a
+    real one. capacity, latency_target_ms: of the disk at this slowdown. begin_s: when figures
+    begin. tenant_limit: of all drives together, if any.
     """
 
     name: str
@@ -102,6 +103,11 @@ class Scenario:
     model: CostModel
     metrics: tuple[str, ...]
     drives: tuple[Drive, ...]
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it runs on a real device."""
+        return self.device.startswith("/")
 
     @property
     def weights(self) -> int:

@@ -1,4 +1,4 @@
-"""A stage: a simulated disk, and a scenario's drives on it, each a process in a cgroup of its own.
+"""A stage: a disk, and a scenario's drives on it, each a process in a cgroup of its own.
 
 A drive is an export of a storage daemon, one for each VM of the scenario, or a real guest's disk.
 """
@@ -6,7 +6,7 @@ A drive is an export of a storage daemon, one for each VM of the scenario, or a 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,6 +18,7 @@ from testing.lab.blkio import blkio_groups
 from testing.lab.domain import DiskSpec
 from testing.lab.host import Host
 from testing.lab.qemu import patched
+from testing.lab.shared_device import SharedDevice
 from testing.lab.shared_disk import SharedDisk
 from testing.lab.vm import Vm
 from testing.qmp_client import QmpClient
@@ -47,7 +48,7 @@ class Stage:
     """All drives of a run in their places. host: of the guests, if there are any."""
 
     scenario: Scenario
-    disk: SharedDisk
+    disk: SharedDevice
     folder: Path
     places: tuple[Place, ...]
     guests: Mapping[str, Vm]
@@ -86,15 +87,7 @@ def stage(scenario: Scenario, daemon: Path, *, exact: bool) -> Iterator[Stage]:
     guests = [drive for drive in scenario.drives if drive.guest]
     vms = [len(list(drives)) for _, drives in groupby(exports, key=lambda drive: drive.vm)]
     with ExitStack() as stack:
-        disk = stack.enter_context(
-            SharedDisk(
-                scenario.device,
-                len(exports),
-                slowdown=scenario.slowdown,
-                binary=daemon,
-                apart=vms,
-            )
-        )
+        disk = stack.enter_context(_disk(scenario, len(exports), daemon, vms))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iokeel-bench-")))
         host, running = None, {}
         if guests:
@@ -119,6 +112,15 @@ def stage(scenario: Scenario, daemon: Path, *, exact: bool) -> Iterator[Stage]:
                 host.run(["sh", "-c", f"cat {pid} >{group}/cgroup.procs"])
             places.append(Place(drive, number, group))
         yield Stage(scenario, disk, folder, tuple(places), running, host)
+
+
+def _disk(scenario: Scenario, drives: int, daemon: Path, apart: Sequence[int]) -> SharedDevice:
+    """Start a disk: a real one, or the one that the scenario simulates."""
+    if scenario.is_real:
+        return SharedDevice(Path(scenario.device), drives, daemon, apart)
+    return SharedDisk(
+        scenario.device, drives, slowdown=scenario.slowdown, binary=daemon, apart=apart
+    )
 
 
 def policy_xml(drive: Drive) -> str:

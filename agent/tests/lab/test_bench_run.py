@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,36 +11,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bench.records import PREFIX, Result, read
+from testing.bench_program import ENVIRON, PROJECT, STOCK, bench, ended
 from testing.lab.blkio import ROOT as BLKIO
 from testing.lab.needs import missing
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
-PROJECT = Path(__file__).parents[3]
-# The one with patches takes minutes to build; what it adds is tested in tests/exact.
-STOCK = "/usr/bin/qemu-storage-daemon"
 RUN = ("run", "weights", "--shorten", "12", "--repeats", "1", "--daemon", STOCK)
-
-
-PATH = os.pathsep.join(map(str, (PROJECT / "agent/src", PROJECT / "agent", PROJECT)))
-ENVIRON = {**os.environ, "PYTHONPATH": PATH}
-
-
-def bench(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bench", *words],
-        env=ENVIRON,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ended(words: Sequence[str]) -> tuple[int, str, str]:
-    process = bench(*words)
-    out, err = process.communicate(timeout=240)
-    return process.returncode, out, err
 
 
 def result(folder: Path) -> Result | None:
@@ -70,7 +47,7 @@ def test_interrupted_run_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
     assert before is not None
     assert runs(tmp_path, "io.max") == 0
 
-    status, out, said = ended(words)
+    status, out, said = ended(*words)
     assert status == 0, said
     assert "are there already" in said
     after = result(tmp_path)
@@ -89,7 +66,7 @@ def test_interrupted_run_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
     assert "a trial" in out
     assert "Jain" in out
 
-    status, _, said = ended((*words, "--shorten", "13"))
+    status, _, said = ended(*words, "--shorten", "13")
     assert status == 2
     assert "another length; give --fresh" in said
 
@@ -99,7 +76,7 @@ def test_cgroups_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None
     process.wait()
     left = BLKIO / f"lab-{process.pid}"
     (left / "victim").mkdir(parents=True)
-    status, _, said = ended((*RUN, "--results", str(tmp_path), "--controllers", "none"))
+    status, _, said = ended(*RUN, "--results", str(tmp_path), "--controllers", "none")
     assert status == 0, said
     assert not left.exists()
 
@@ -110,7 +87,7 @@ def test_run_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     daemon.write_text(script)
     daemon.chmod(0o755)
     words = (*RUN, "--results", str(tmp_path), "--controllers", "none", "static-iops")
-    status, _, said = ended((*words, "--daemon", str(daemon)))
+    status, _, said = ended(*words, "--daemon", str(daemon))
     assert status == 2
     assert "broken" in said
     for controller in ("none", "static-iops"):
@@ -130,7 +107,7 @@ def test_run_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_words_end_with_two_and_the_mend(words: Sequence[str], said: str) -> None:
-    status, _, err = ended(words)
+    status, _, err = ended(*words)
     assert status == 2
     assert said in err
     assert len(err.splitlines()) == 1
@@ -145,7 +122,7 @@ def test_bfq_sees_usual_processes_even_if_the_processor_is_lent_only() -> None:
 
 
 def test_list_has_every_question(tmp_path: Path) -> None:
-    status, out, _ = ended(("list",))
+    status, out, _ = ended("list")
     assert status == 0
     scenarios = [path.stem for path in (PROJECT / "benchmarks/scenarios").glob("*.toml")]
     for name in (*scenarios, "demo", "disks", "qemu", "backstop", "iokeel-exact"):

@@ -1,0 +1,147 @@
+"""A real device in place of a simulated disk: whether it may be, what it does, and what is asked.
+
+Figures of a scenario are those of its simulated disk. On another device all rates that it asks for
+keep their proportion to the capacity, and latency targets to the storage's own. A scenario that is
+priced by the published curve still is.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.bench.errors import BenchError
+from benchmarks.bench.scenario import Drive, Policy, Scenario, Suite
+from iokeel.config.load import parse
+from iokeel.core.curve import DEFAULT_MODEL, CostModel
+from iokeel.errors import ConfigError
+from iokeel.host.in_use import InUse
+from iokeel.words.units import parse_size, size
+
+#: A calibration is kept in the folder of results, so that all their runs are by the same one.
+CALIBRATION = "device.toml"
+_RATES = ("limit", "burst", "reservation")
+#: Of the scenario's own capacity: below it the requests of a second are too few to judge.
+_LEAST_RATIO = 0.1
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device, and what a calibration found. size_bytes: of all of it."""
+
+    path: Path
+    size_bytes: int
+    capacity: float
+    latency_target_ms: float
+    model: CostModel
+
+
+def check(path: Path, *, force: bool) -> None:
+    """Raise BenchError unless all data of a whole block device may be lost.
+
+    force: also if it holds a signature. Nothing forces what is in use.
+    """
+    where = str(path)
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise BenchError(where, error.strerror or str(error), "name another by --device") from None
+    if not stat.S_ISBLK(status.st_mode) or not _queue(path).is_dir():
+        raise BenchError(where, "it is no whole block device", "name one, such as /dev/sdx")
+    if users := list(InUse().users_of_device(status.st_rdev)):
+        raise BenchError(where, f"is in use: {users[0]}", "stop its users, or name another device")
+    words = ["wipefs", "--noheadings", "--output", "TYPE", where]
+    found = subprocess.run(words, capture_output=True, text=True)
+    if found.returncode:
+        raise BenchError(where, f"can't be read: {found.stderr.strip()}", "run it as root")
+    if (types := found.stdout.split()) and not force:
+        what = f"holds data: {', '.join(dict.fromkeys(types))}"
+        raise BenchError(where, what, "give --force if all of it may be lost, or name another")
+
+
+def measure(path: Path, folder: Path, say: Callable[[str], None]) -> Device:
+    """Return what a device does, by the calibration in a folder of results.
+
+    If there is none yet, the device is calibrated, which overwrites its data. Raises BenchError.
+    """
+    path = path.resolve()
+    kept = folder / CALIBRATION
+    if not kept.exists():
+        say(f"{path} is calibrated, which takes two minutes")
+        calibrate = ["-m", "iokeel", "calibrate", str(path), "--quick", "--destroy-data"]
+        done = subprocess.run([sys.executable, *calibrate], stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise BenchError(str(path), "can't be calibrated", "see above")
+        kept.write_text(done.stdout)
+    try:
+        (storage,) = parse(kept.read_bytes(), str(kept)).storages.values()
+        policy = storage.policy
+        if policy.capacity is None or policy.latency_target_ms is None:
+            raise ValueError("it has no capacity or no latency target")
+    except (ConfigError, ValueError) as error:
+        raise BenchError(str(kept), f"it is no calibration: {error}", "remove it") from error
+    if storage.device != path:
+        mend = "name another folder by --results"
+        raise BenchError(str(kept), f"it is of {storage.device}, not of {path}", mend)
+    size_bytes = int((_queue(path).parent / "size").read_text()) << 9
+    model = policy.model or DEFAULT_MODEL
+    return Device(path, size_bytes, policy.capacity, policy.latency_target_ms, model)
+
+
+def moved(suite: Suite, to: Device) -> Suite:
+    """Return a scenario on a device. Raises BenchError if that is too small or too slow for it."""
+    return replace(suite, cases=tuple(_moved(case, to) for case in suite.cases))
+
+
+def _moved(case: Scenario, to: Device) -> Scenario:
+    ratio = to.capacity / case.capacity
+    if ratio < _LEAST_RATIO:
+        what = f"is too slow for scenario {case.name}: {to.capacity:.0f} a second"
+        mend = f"it takes {_LEAST_RATIO * case.capacity:.0f}; choose one of a slower disk"
+        raise BenchError(str(to.path), what, mend)
+    exports = sum(not drive.guest for drive in case.drives)
+    for drive in case.drives:
+        part, needed = to.size_bytes // max(exports, 1), _needed_bytes(drive)
+        if needed > part:
+            what = f"is too small for scenario {case.name}: {drive.name} needs {size(needed)}"
+            raise BenchError(str(to.path), what, f"its part is {size(part)}; name a larger device")
+    target = to.latency_target_ms / case.latency_target_ms
+    return replace(
+        case,
+        device=str(to.path),
+        slowdown=1.0,
+        capacity=to.capacity,
+        latency_target_ms=to.latency_target_ms,
+        tenant_limit=case.tenant_limit and round(case.tenant_limit * ratio),
+        model=DEFAULT_MODEL if case.model == DEFAULT_MODEL else to.model,
+        drives=tuple(
+            replace(drive, policy=_policy(drive.policy, ratio, target)) for drive in case.drives
+        ),
+    )
+
+
+def _policy(policy: Policy, ratio: float, target_ratio: float) -> Policy:
+    rates = {name: max(1, round(policy[name] * ratio)) for name in _RATES if name in policy}
+    if "latency_target_ms" in policy:
+        return {**policy, **rates, "latency_target_ms": policy["latency_target_ms"] * target_ratio}
+    return {**policy, **rates}
+
+
+def _needed_bytes(drive: Drive) -> int:
+    """Return how far a drive's jobs reach: those with a file of their own, one after another."""
+
+    def reach(job: dict[str, object]) -> int:
+        jobs = int(str(job.get("numjobs", 1)))
+        step = parse_size(str(job.get("offset_increment", 0)))
+        return (jobs - 1) * step + parse_size(str(job.get("size", 0)))
+
+    return max(reach(dict(stream.job)) for stream in drive.streams)
+
+
+def _queue(path: Path) -> Path:
+    return Path("/sys/block", os.path.basename(path.resolve()), "queue")
