@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from statistics import fmean
 
 import pytest
 
 from benchmarks.bench.compare import Pair, changes, table
 from benchmarks.bench.metrics import METRICS
+from benchmarks.bench.report.figures import Spread
 
 NOISE = 0.02
 FIGURES = 200
@@ -64,3 +66,21 @@ def test_nearer_to_one_is_better_where_that_is_what_counts() -> None:
     under = Pair("s", "", "none", "held", held, [0.5, 0.5], [0.9, 0.9])
     found = changes([over, under]).changes
     assert [one.worse for one in found] == [True, False]
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 5, 20])
+def test_of_a_hundred_confidence_intervals_95_have_the_mean(repeats: int) -> None:
+    chance = random.Random(repeats)
+    spreads = [
+        Spread(METRICS["work"], tuple(chance.gauss(1, 0.1) for _ in range(repeats)))
+        for _ in range(4000)
+    ]
+    has = sum(abs(fmean(one.values) - 1) < one.confidence for one in spreads)
+    assert has / len(spreads) == pytest.approx(0.95, abs=0.012)
+
+
+def test_a_figure_is_shown_with_its_confidence_unless_all_values_look_alike() -> None:
+    work = METRICS["work"]
+    assert str(Spread(work, (0.5, 0.6, 0.7))) == "60 % (50 to 70) ±25"
+    assert str(Spread(work, (0.6, 0.6001, 0.6))) == "60 %"
+    assert str(Spread(work, (0.6,))) == "60 %"

@@ -77,7 +77,7 @@ def overview(figures: Figures) -> dict[str, str]:
         spread = figures.spread(headline, name) if name else None
         if spread is None or name is None:
             return "-"
-        return f"{title(name)}: {spread}" if named else str(spread)
+        return f"{title(name)}: {spread.range}" if named else spread.range
 
     if figures.result is None:
         says = "not measured yet"
