@@ -16,8 +16,8 @@ from benchmarks.bench.shown import Shown
 
 #: With fewer, ranges that don't meet say nothing.
 LEAST_REPEATS = 2
-#: The 97.5th percentile of Student's t, by degrees of freedom from 1 on. Beyond the last it falls by
-#: less than 1 % a step.
+#: The 97.5th percentile of Student's t, by degrees of freedom from 1 on. Beyond the last it falls
+#: by less than 1 % a step.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
