@@ -32,7 +32,7 @@ demo-verdicts: setup ## Show that the demo's verdict is about iokeel, not the ma
 chaos: setup ## Break a host at random, and watch limits hold (SECONDS=120 SEED= MODE=exact BROKEN=1)
 	$(RUN) benchmarks.chaos.run
 
-fleet: setup ## Break a fleet of four hosts at random, and watch a tenant's limit hold (SECONDS=300 SEED= BROKEN=1)
+fleet: setup ## Break a fleet of four hosts at random, and watch its budgets hold (SECONDS=300 SEED= BROKEN=1)
 	$(RUN) benchmarks.fleet.run
 
 test: setup ## Run all tests but test-page, test-deploy, test-qemu, test-exact: with real libvirt, QEMU, etcd

@@ -12,12 +12,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from benchmarks.chaos.host import ChaosHost, Guest
 from benchmarks.chaos.journal import RECONNECT_S
 from benchmarks.chaos.schedule import Fault, lanes_of
+from testing.clock import STEPS_S
 from testing.waiting import eventually
 
 _LIMITS = (300, 450, 600, 800, 1000)
-_HOUR_S = 3600
-_YEAR_S = 365 * 24 * _HOUR_S
-_CLOCKS_S = (-_YEAR_S, -_HOUR_S, 30, _HOUR_S, _YEAR_S)
 
 Make = Callable[[ChaosHost, Guest, float], AbstractContextManager[None]]
 
@@ -113,9 +111,9 @@ def _state_full(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
 
 @contextmanager
 def _clock_steps(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
-    chaos.agent.step_clock(_pick(_CLOCKS_S, draw))
+    chaos.agent.clock.step(_pick(STEPS_S, draw))
     yield
-    chaos.agent.step_clock(0)
+    chaos.agent.clock.step(0)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import signal
 import subprocess
 import time
@@ -20,8 +19,7 @@ from benchmarks.chaos.monitor import Monitor
 from benchmarks.demo.fio_log import Completions, GuestClock
 from benchmarks.demo.guests import shift_job
 from testing.agents import HostAgent
-from testing.lab import apt
-from testing.lab.cache import cached
+from testing.clock import Clock
 from testing.lab.domain import DiskSpec, domain_xml, folder_in_memory, make_disk
 from testing.lab.guest import image
 from testing.lab.host import PROJECT, Host
@@ -57,10 +55,8 @@ class ChaosAgent(HostAgent):
 
     def __init__(self, host: Host, *, broken: bool) -> None:
         super().__init__(host, _CLASS)
-        self._clock = host.dir / "clock"
-        self._library = _faketime()
+        self.clock = Clock(host.dir / "clock")
         self._whole = self.config.read_text()
-        self.step_clock(0)
         self.state.mkdir()
         # A disk of its own, which a fault fills.
         host.run(["mount", "-t", "tmpfs", "-o", "size=1m", "state", self.state])
@@ -68,14 +64,7 @@ class ChaosAgent(HostAgent):
             self.command = [str(word) for word in _BROKEN]
 
     def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
-        clock = {
-            "LD_PRELOAD": str(self._library),
-            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DISABLE_SHM": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        return super().popen(command, env={**os.environ, **clock}, **options)
+        return super().popen(command, env=self.clock.environment, **options)
 
     def __exit__(self, *failure: object) -> None:
         """End it. Its log is shown only if the run failed, because it is long."""
@@ -83,10 +72,6 @@ class ChaosAgent(HostAgent):
             super().__exit__(*failure)
         else:
             self.end()
-
-    def step_clock(self, ahead_s: int) -> None:
-        """Have its wall clock differ from the machine's."""
-        self._clock.write_text(f"{ahead_s:+d}\n")
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -96,13 +81,6 @@ class ChaosAgent(HostAgent):
     def set_class(self, *, there: bool) -> None:
         """Write the configuration anew, with the class or without."""
         self.config.write_text(self._whole if there else self._whole.replace(_CLASS, ""))
-
-
-def _faketime() -> Path:
-    (package,) = apt.candidates("libfaketime")
-    folder = cached("faketime", [package.sha256], package.unpack)
-    (library,) = folder.rglob("libfaketime.so.1")
-    return library
 
 
 @dataclass

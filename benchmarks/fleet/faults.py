@@ -8,17 +8,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import cycle
 from random import Random
 from subprocess import CalledProcessError
 from typing import TypeVar
 
 from benchmarks.fleet.site import MEMBERS, Site, SiteHost, agent_of
 from testing.agents import Agent
+from testing.clock import STEPS_S
 from testing.waiting import eventually
 
 _HOLD_S = (2.0, 40.0)
 _GAP_S = (1.0, 15.0)
 _SAYS_S = 30.0
+_STEPS_S = cycle(STEPS_S)
+_DELAY_S, _LOSS_RATIO = 0.2, 0.1
 T = TypeVar("T")
 
 OfHost = Callable[[Site, SiteHost], AbstractContextManager[None]]
@@ -31,6 +35,12 @@ OfEtcd = Callable[[Site, Random], AbstractContextManager[None]]
 @contextmanager
 def _cut_off(site: Site, host: SiteHost) -> Iterator[None]:
     with site.network.cut(host.name):
+        yield
+
+
+@contextmanager
+def _slow(site: Site, host: SiteHost) -> Iterator[None]:
+    with site.network.slow(host.name, _DELAY_S, _LOSS_RATIO):
         yield
 
 
@@ -62,11 +72,16 @@ def _hangs(site: Site, host: SiteHost) -> Iterator[None]:
 
 
 @contextmanager
+def _clock_steps(site: Site, host: SiteHost) -> Iterator[None]:
+    host.agent.clock.step(next(_STEPS_S))
+    yield
+    host.agent.clock.step(0)
+
+
+@contextmanager
 def _namesake(site: Site, host: SiteHost) -> Iterator[None]:
     """Start another agent with the host's name. It has no drive that it could reach."""
-    other = agent_of(
-        site.folder, f"{host.name}2", site.network, site.etcd, site.folder / "nowhere.sock"
-    )
+    other = agent_of(site.folder, f"{host.name}2", site.network, site.etcd, site.folder / "nowhere")
     other.start()
     try:
         eventually(lambda: other.says("is in the fleet already, as another host"), _SAYS_S)
@@ -93,6 +108,12 @@ def _metric(agent: Agent, name: str) -> float:
 @contextmanager
 def _member_cut_off(site: Site, random: Random) -> Iterator[None]:
     with site.network.cut(random.choice(MEMBERS)):
+        yield
+
+
+@contextmanager
+def _member_slow(site: Site, random: Random) -> Iterator[None]:
+    with site.network.slow(random.choice(MEMBERS), _DELAY_S, _LOSS_RATIO):
         yield
 
 
@@ -150,14 +171,17 @@ def _again(do: Callable[[], T]) -> T:
 
 OF_HOSTS: dict[str, OfHost] = {
     "host cut off": _cut_off,
+    "host's network slow": _slow,
     "coordinator cut off": _coordinator_cut_off,
     "agent killed": _killed,
     "agent ended": _ended,
     "agent hangs": _hangs,
+    "clock steps": _clock_steps,
     "second host of a name": _namesake,
 }
 OF_ETCD: dict[str, OfEtcd] = {
     "member cut off": _member_cut_off,
+    "member's network slow": _member_slow,
     "two members cut off": _two_members_cut_off,
     "member killed": _member_killed,
     "member hangs": _member_hangs,

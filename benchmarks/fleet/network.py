@@ -1,13 +1,16 @@
-"""Network namespaces on a bridge, each of which can be cut off from the others."""
+"""Network namespaces on a bridge, each of which can be cut off from the others, or slowed down."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 _SUBNET = "10.99.0"
+_CABLE = Path(__file__).with_name("slow_cable.py")
 
 
 class Network:
@@ -62,6 +65,24 @@ class Network:
             yield
         finally:
             self._switch(names, "up")
+
+    @contextlib.contextmanager
+    def slow(self, name: str, delay_s: float, loss_ratio: float) -> Iterator[None]:
+        """Have what a host sends arrive late, if at all."""
+        hub, number = self._namespace("hub"), self._names.index(name)
+        link, tap = f"v{number}", f"slow{number}"
+        cable = [sys.executable, str(_CABLE), link, tap, str(delay_s), str(loss_ratio)]
+        with subprocess.Popen([*self.inside("hub"), *cable], stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout is not None
+                if not process.stdout.readline():
+                    raise RuntimeError(f"the slow cable of {name} ended")
+                _ip("-n", hub, "link", "set", tap, "master", "bridge", "up")
+                _ip("-n", hub, "link", "set", link, "nomaster")
+                yield
+            finally:
+                process.kill()
+                _ip("-n", hub, "link", "set", link, "master", "bridge")
 
     def _switch(self, names: tuple[str, ...], state: str) -> None:
         for name in names:
