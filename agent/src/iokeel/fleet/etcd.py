@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
@@ -88,7 +89,7 @@ class Etcd:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls if self._tls is not None else True)
+        connector = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self
@@ -227,11 +228,14 @@ class Etcd:
         assert self._session is not None
         data = msgspec.json.encode(body)
         try:
-            async with self._session.post(url + path, data=data, headers=headers) as response:
+            async with self._session.post(
+                url + path, data=data, headers=headers, ssl=self._trusted
+            ) as response:
                 raw = await response.content.read(MOST_REPLY_BYTES)
                 while not response.content.at_eof() and len(raw) < MOST_REPLY_BYTES:
                     raw += await response.content.read(MOST_REPLY_BYTES - len(raw))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._tls = self.access.tls()  # the certificates may have been renewed
             raise lost(url, error) from None
         if response.status != 200:
             raise self.refused(url, raw, response.status)
@@ -241,9 +245,14 @@ class Etcd:
         """Ask for an answer that doesn't end."""
         assert self._session is not None
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S)
+        data = msgspec.json.encode(body)
         return self._session.post(
-            url + path, data=msgspec.json.encode(body), headers=headers, timeout=timeout
+            url + path, data=data, headers=headers, timeout=timeout, ssl=self._trusted
         )
+
+    @property
+    def _trusted(self) -> ssl.SSLContext | bool:
+        return self._tls if self._tls is not None else True
 
     def refused(self, url: str, raw: bytes, status: int) -> FleetRefused | OutcomeUnknown:
         """Return the error for an answer that is one."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from shutil import copy
 
 import pytest
 from aiohttp import web
@@ -135,6 +137,42 @@ async def test_a_wrong_ca_is_refused(tls_etcd: real.Etcd, tmp_path: Path) -> Non
     async with Etcd(access) as etcd:
         with pytest.raises(FleetRefused, match=r"can't be trusted: .*ca has signed it"):
             await etcd.read(["/a"])
+
+
+@pytest.mark.parametrize("outdated", [("ca",), ("client.crt", "client.key")])
+async def test_renewed_certificates_are_taken_over(
+    tls_etcd: real.Etcd, tmp_path: Path, outdated: Sequence[str]
+) -> None:
+    assert tls_etcd.tls is not None
+    right = files_of(tls_etcd.tls)
+    wrong = files_of(real.Certificates(tmp_path / "other"))
+    used = {name: tmp_path / name for name in right}
+    for name, path in used.items():
+        copy((wrong if name in outdated else right)[name], path)
+    access = Access(tls_etcd.urls, used["ca"], used["client.crt"], used["client.key"])
+    async with Etcd(access) as etcd:
+        with pytest.raises((ConnectionLost, FleetRefused)):
+            await etcd.read(["/renewed"])
+        for name, path in used.items():
+            copy(right[name], path)
+        with suppress(ConnectionLost, FleetRefused):  # this one finds out
+            await etcd.read(["/renewed"])
+        assert (await etcd.read(["/renewed"])).values == {}
+
+
+def files_of(certificates: real.Certificates) -> dict[str, Path]:
+    """Return the files that an agent has, by name."""
+    certificate, key = certificates.of("client")
+    return {"ca": certificates.ca, "client.crt": certificate, "client.key": key}
+
+
+async def test_a_certificate_that_is_gone_is_named(tls_etcd: real.Etcd, tmp_path: Path) -> None:
+    ca = tmp_path / "ca"
+    copy(real.Certificates(tmp_path / "other").ca, ca)
+    async with Etcd(replace(tls_access(tls_etcd), ca=ca)) as etcd:
+        ca.unlink()
+        with pytest.raises(ConfigError, match="ca: can't be read: no such file"):
+            await etcd.read(["/gone"])
 
 
 async def test_etcd_refuses_a_client_without_a_certificate(tls_etcd: real.Etcd) -> None:
