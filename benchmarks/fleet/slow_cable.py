@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 
 # linux/if_ether.h, linux/if_packet.h, linux/if_tun.h
 _ETH_P_ALL = 3
@@ -44,19 +45,25 @@ def open_link(name: str) -> socket.socket:
 
 
 def relay(link: socket.socket, tap: int, delay_s: float, loss_ratio: float) -> None:
-    """Relay frames for ever: those from the link late, if at all."""
+    """Relay frames for ever: those from the link late, if at all.
+
+    What comes to an end that is down is lost.
+    """
     waiting: deque[tuple[float, bytes]] = deque()
     while True:
         timeout = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
         ready, _, _ = select.select([link.fileno(), tap], [], [], timeout)
         if link.fileno() in ready:
-            frame = link.recv(_MOST_BYTES)
-            if random.random() >= loss_ratio:
-                waiting.append((time.monotonic() + delay_s, frame))
+            with suppress(OSError):
+                frame = link.recv(_MOST_BYTES)
+                if random.random() >= loss_ratio:
+                    waiting.append((time.monotonic() + delay_s, frame))
         if tap in ready:
-            link.send(os.read(tap, _MOST_BYTES))
+            with suppress(OSError):
+                link.send(os.read(tap, _MOST_BYTES))
         while waiting and waiting[0][0] <= time.monotonic():
-            os.write(tap, waiting.popleft()[1])
+            with suppress(OSError):
+                os.write(tap, waiting.popleft()[1])
 
 
 def main(name: str, tap_name: str, delay_s: float, loss_ratio: float) -> None:
