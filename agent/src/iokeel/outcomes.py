@@ -32,7 +32,7 @@ class Outcomes:
         self.last: dict[DriveId, IokeelError] = {}
         self._retry_s = retry_s
         self._pending: Counter[DriveId] = Counter()
-        self._again_at: dict[DriveId, float] = {}
+        self._again_at: dict[DriveId, tuple[float, ThrottleLimits]] = {}
         self._curve_again_at: dict[DriveId, float] = {}
 
     def seen(
@@ -40,8 +40,9 @@ class Outcomes:
     ) -> tuple[ThrottleLimits | None, bool, Abilities]:
         """Return a drive's limits in force, whether to send its order again, and its abilities.
 
-        After a failure the limits aren't known until it is time to try again. A QEMU that has
-        refused a curve counts as stock QEMU: the law then makes limits that need none.
+        After a failure the limits aren't known until it is time to try again. An order that timed
+        out has succeeded if its limits are in force then. A QEMU that has refused a curve counts as
+        stock QEMU: the law then makes limits that need none.
         """
         abilities, in_force = info.abilities, info.in_force
         if drive in self._curve_again_at and self._curve_again_at[drive] > time.monotonic():
@@ -50,8 +51,13 @@ class Outcomes:
             return None, False, abilities
         if drive not in self._again_at:
             return in_force, False, abilities
-        again = self._again_at[drive] <= time.monotonic()
-        return (in_force, True, abilities) if again else (None, False, abilities)
+        again_at, failed = self._again_at[drive]
+        if again_at > time.monotonic():
+            return None, False, abilities
+        if in_force == failed:
+            self._settled(drive, failed)
+            return in_force, False, abilities
+        return in_force, True, abilities
 
     def begun(self, drive: DriveId) -> None:
         """Note that an order is on its way."""
@@ -69,8 +75,12 @@ class Outcomes:
         """Note that an order was carried out."""
         drive = order.drive
         log.info("%s: limits set: %s", drive, order.reason.value)
+        self._settled(drive, order.limits)
+
+    def _settled(self, drive: DriveId, limits: ThrottleLimits) -> None:
+        """Note that the limits of a drive's last order are in force."""
         self._again_at.pop(drive, None)
-        if order.limits.cost_read is not None:
+        if limits.cost_read is not None:
             self._curve_again_at.pop(drive, None)
         if drive not in self._curve_again_at:
             self.last.pop(drive, None)
@@ -84,7 +94,7 @@ class Outcomes:
             self._curve_again_at[drive] = time.monotonic() + _CURVE_RETRY_S
         else:
             retry_s = _REJECTED_RETRY_S if rejected else self._retry_s
-            self._again_at[drive] = time.monotonic() + retry_s
+            self._again_at[drive] = time.monotonic() + retry_s, order.limits
         self.errors[drive] += 1
         if self.last.get(drive) != error:
             log.error("%s", error)

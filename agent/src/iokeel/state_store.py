@@ -273,8 +273,9 @@ class StateStore:
             return work()
 
     def _keep_a_reserve(self) -> None:
-        if self._reserve.exists():
-            return
+        with contextlib.suppress(OSError):
+            if self._reserve.stat().st_size >= _RESERVE_BYTES:  # less, if a kill cut it short
+                return
         try:
             with self._reserve.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)

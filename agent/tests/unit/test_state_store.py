@@ -408,3 +408,10 @@ def test_a_folder_is_for_one_agent(tmp_path: Path, store: StateStore) -> None:
 def test_a_folder_is_made(tmp_path: Path) -> None:
     with StateStore(tmp_path / "a" / "b").lock():
         assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_reserve_that_a_kill_left_without_space_gets_its_space(tmp_path: Path) -> None:
+    reserve = tmp_path / "reserve"
+    reserve.touch()
+    StateStore(tmp_path).save({VDA: SET})
+    assert reserve.stat().st_blocks * 512 >= 256 << 10
