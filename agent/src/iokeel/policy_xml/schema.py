@@ -86,16 +86,25 @@ def schema_path() -> Path:
     """Return the path of the schema: in the installed package, or in a checkout beside the hook."""
     packaged = Path(__file__).with_name("policy.rng")
     checkout = Path(__file__).parents[4] / "libvirt-hooks" / "policy.rng"
-    return packaged if packaged.exists() else checkout
+    return checkout if checkout.exists() and not packaged.exists() else packaged
+
+
+def require_schema() -> None:
+    """Raise ConfigError if the schema is missing or broken.
+
+    An agent calls it before it starts. Later the schema is in memory, and its file isn't needed.
+    """
+    _schema()
 
 
 @cache
 def _schema() -> etree.RelaxNG:
-    path = schema_path()
+    path, mend = schema_path(), "install iokeel again"
+    if not path.exists():
+        raise ConfigError(str(path), "is missing", mend)
     try:
         return etree.RelaxNG(etree.parse(str(path)))
     except (OSError, etree.LxmlError) as error:
-        mend = "install iokeel anew"
         raise ConfigError(str(path), f"not a schema, {shown(str(error))}", mend) from error
 
 

@@ -11,6 +11,7 @@ import typer
 
 from iokeel.cli.options import ConfigOption
 from iokeel.config.load import load
+from iokeel.policy_xml.schema import require_schema
 
 app = typer.Typer(add_completion=False)
 
@@ -35,6 +36,8 @@ def agent(
     SIGHUP makes it read the configuration again. A bad one changes nothing.
     """
     settings = load(config)
+    if not release:
+        require_schema()
     if check:
         return
     # After load, so that a wrong configuration is told at once.

@@ -30,8 +30,8 @@ KEYS = (
 )
 _STATES = (
     ("error", "its limits couldn't be set, or its policy can't be used"),
-    ("suffer", "its latency is above its target"),
-    ("burst", "it does more than its limit, from its credit"),
+    ("suffers", "its latency is above its target"),
+    ("bursts", "it does more than its limit, from its credit"),
     ("held", "it uses up a limit"),
     ("-", "none of these"),
 )

@@ -11,8 +11,8 @@ from iokeel.cli.drive_columns import bound_by
 from iokeel.cli.tenant_table import TenantSums, tenants
 from iokeel.report.records import DriveReport, StorageReport, VmReport
 
-ERROR, SUFFER, BURST, HELD, FREE = "error", "suffer", "burst", "held", "-"
-STATES = (ERROR, SUFFER, BURST, HELD, FREE)
+ERROR, SUFFERS, BURSTS, HELD, FREE = "error", "suffers", "bursts", "held", "-"
+STATES = (ERROR, SUFFERS, BURSTS, HELD, FREE)
 """The words for a drive's state, worst first."""
 
 
@@ -51,9 +51,9 @@ def _state(drive: DriveReport, wrong: bool, suffering: set[str]) -> str:
     if wrong:
         return ERROR
     if f"{drive.domain}/{drive.target}" in suffering:
-        return SUFFER
+        return SUFFERS
     if drive.burst_open and (drive.normalized_iops or 0.0) > (drive.limit_iops or 0):
-        return BURST
+        return BURSTS
     return FREE if bound_by(drive) is None else HELD
 
 

@@ -11,7 +11,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from iokeel.cli.top.layout import Layout, layout
-from iokeel.cli.top.picture import BURST, ERROR, HELD, SUFFER
+from iokeel.cli.top.picture import BURSTS, ERROR, HELD, SUFFERS
 from iokeel.cli.top.trends import Key, Trends
 from iokeel.cli.top.views import DRIVES, STATE, TREND, Row, View
 
@@ -20,8 +20,8 @@ _SORTED = Style(bold=True, underline=True, reverse=True)
 _CHOSEN = Style(reverse=True)
 _STYLES = {
     ERROR: Style(color="red", bold=True),
-    SUFFER: Style(color="magenta", bold=True),
-    BURST: Style(color="cyan"),
+    SUFFERS: Style(color="magenta", bold=True),
+    BURSTS: Style(color="cyan"),
     HELD: Style(color="yellow"),
 }
 _PLAIN = Style()

@@ -73,9 +73,9 @@ def test_the_worst_state_is_shown() -> None:
         drive("vde"),
     ]
     now = Picture.of([vm(*drives)], [])
-    assert [now.state(one) for one in drives] == ["error", "burst", "held", "burst", "-"]
+    assert [now.state(one) for one in drives] == ["error", "bursts", "held", "bursts", "-"]
     assert now.worst(drives) == "error"
-    assert now.worst(drives[1:3]) == "burst"
+    assert now.worst(drives[1:3]) == "bursts"
     assert now.worst([]) == "-"
     broken = Picture.of([vm(drive(), policy_error=ERROR)], [])
     assert broken.state(broken.drives[0]) == "error"
