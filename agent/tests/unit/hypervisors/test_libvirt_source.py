@@ -31,15 +31,15 @@ class Host:
 
     def __init__(self) -> None:
         self.process: Process | None = Process(7, 70)
-        self.answers = True
+        self.refuses: int | None = None  # libvirt's number of an error
         self.abilities = CURVES
         self.asked = 0
         self.connected = False
 
     def ask(self, _handle: object) -> Abilities:
         self.asked += 1
-        if not self.answers:
-            raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        if self.refuses is not None:
+            raise refusal(self.refuses)
         return self.abilities
 
     # Events
@@ -115,7 +115,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def test_a_qemu_that_runs_on_is_not_asked_again(host: Host) -> None:
-    assert host.after_libvirtd(lambda: setattr(host, "answers", False)) == CURVES
+    timeout = libvirt.VIR_ERR_OPERATION_TIMEOUT
+    assert host.after_libvirtd(lambda: setattr(host, "refuses", timeout)) == CURVES
     assert host.asked == 1
 
 
@@ -130,3 +131,19 @@ def test_another_qemu_with_the_same_number_is_asked(host: Host) -> None:
 def test_a_qemu_whose_process_is_not_known_is_asked(host: Host) -> None:
     host.process = None
     assert host.after_libvirtd(lambda: setattr(host, "abilities", STOCK)) == STOCK
+
+
+async def test_a_qemu_is_not_taken_for_stock_because_a_connection_broke(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._AGAIN_S", 0.01)
+    host.refuses = libvirt.VIR_ERR_RPC
+    source = LibvirtSource("qemu:///system", {}, {})
+    running = asyncio.create_task(source.run())
+    await until(lambda: host.asked > 1)
+    assert source.vms() == {}
+    assert source.unread() == {"db1"}
+    host.refuses = None
+    await until(source.vms)
+    assert source.vms()["db1"].drives["vda"].abilities == CURVES
+    running.cancel()

@@ -18,7 +18,7 @@ from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, PolicyInPart, ToldPolicy
-from iokeel.errors import DriveGone, IokeelError, PolicyError, TargetsMissing
+from iokeel.errors import ConnectionLost, DriveGone, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import guest
 from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer, Turns
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 # Some changes have no event (a disk's path after a block job, say). Look again this often.
 RESYNC_S = 60.0
+_AGAIN_S = 5.0
 _CALL_TIMEOUT_S = 10.0
 _UNREAD = b""
 # Before the names of the limits in a TUNABLE event.
@@ -264,8 +265,7 @@ class LibvirtSource(Reports):
             self._forget(name)
             return
         except IokeelError as error:
-            self.errors["refresh"] += 1
-            log.warning("%s", error)
+            self._failed(name, error)
             return
         xml = parse_domain(text)
         before = self._domains.get(name)
@@ -276,9 +276,10 @@ class LibvirtSource(Reports):
         if abilities is None and has_policy(policy, xml.targets):
             try:
                 abilities = await self._ask_abilities(name, _CALL_TIMEOUT_S)
-            except IokeelError as error:  # until the next look it counts as stock QEMU
-                self.errors["refresh"] += 1
-                log.warning("%s", error)
+            except IokeelError as error:
+                if self._failed(name, error):
+                    return
+                # Until the next look it counts as stock QEMU.
         drives = {}
         for disk in xml.disks:
             target, drive = disk.target, DriveId(name, disk.target)
@@ -299,6 +300,19 @@ class LibvirtSource(Reports):
             self._running.add(name)
         if before is None or before.info != info:
             self.on_change(name)
+
+    def _failed(self, name: str, error: IokeelError) -> bool:
+        """Count and log a call that a reading failed with.
+
+        Returns True if the connection broke, which says nothing about the domain: it is read again
+        soon. A call that hangs isn't made again before the next resync, for it keeps a thread.
+        """
+        self.errors["refresh"] += 1
+        log.warning("%s", error)
+        broke = isinstance(error, ConnectionLost) and not isinstance(error, NoAnswer)
+        if broke:
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.announce, name)
+        return broke
 
     async def _ask_abilities(self, name: str, timeout_s: float) -> Abilities:
         """Return the abilities of the QEMU that runs a domain. Raises IokeelError."""
