@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from testing.agents import free_port
-from testing.processes import end
+from testing.processes import end, hang
 from testing.waiting import eventually
 
 _ENV = {key: value for key, value in os.environ.items() if not key.startswith("ETCD")}
@@ -71,7 +71,7 @@ class Member:
     def stop(self) -> None:
         """Let it hang (SIGSTOP)."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
+        hang(self.process)
 
     def resume(self) -> None:
         """Let it go on."""

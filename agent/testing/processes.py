@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +25,15 @@ def ready(process: subprocess.Popen[str], serves: Callable[[], bool], name: str)
     except Exception as error:
         process.kill()
         raise RuntimeError(f"{name} doesn't start: {process.communicate()[1].strip()}") from error
+
+
+def hang(process: subprocess.Popen[Any]) -> None:
+    """Stop a program by SIGSTOP, and wait until it has stopped.
+
+    Until one of its threads has seen the signal, the others go on; on a busy machine that lasts.
+    """
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
 
 
 def end(process: subprocess.Popen[Any]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from testing.agents import Agent, iokeel, start_qemu
+from testing.processes import hang
 from testing.qmp_client import QmpClient
 from testing.waiting import eventually
 
@@ -99,7 +100,7 @@ def test_a_qemu_that_hangs_is_named_and_released_later(
     with agent_of(folder, socket) as agent:
         limit(agent)
         agent.stop()
-    process.send_signal(signal.SIGSTOP)
+    hang(process)
     done = iokeel("agent", "--release", "--config", agent.config)
     assert done.status == 1
     assert "db1/vda, db1/vdb: not given back" in done.err.splitlines()[-1]

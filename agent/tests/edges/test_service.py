@@ -16,6 +16,7 @@ import pytest
 from iokeel.host.service_manager import ServiceManager
 from testing.agents import Agent, http, iokeel, start_qemu
 from testing.iotune import TOLERANCE, highest_rate
+from testing.processes import hang
 from testing.qmp_client import QmpClient
 from testing.waiting import eventually
 from tests.edges.conftest import VM
@@ -340,7 +341,7 @@ def test_limits_that_qemu_does_not_have_are_not_told(service: Service) -> None:
         service.reload("[[vm]]", f"{VM.format(path).replace('db1', 'db2')}\n[[vm]]")
         eventually(lambda: service.drive("db2")["limits_in_force"], what="it has limits")
         before = service.drive("db2")["limits_in_force"]
-        qemu.send_signal(signal.SIGSTOP)
+        hang(qemu)
         service.reload("[curve]", '[curve]\nread = [["4k", 4.0], ["64k", 40.0]]')
         told = []
 

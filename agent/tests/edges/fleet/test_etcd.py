@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -317,7 +318,7 @@ def small(tmp_path: Path) -> Iterator[real.Etcd]:
 
 async def test_an_etcd_that_is_full_is_said_and_still_read(small: real.Etcd) -> None:
     async def fill() -> None:
-        for number in range(100):
+        for number in itertools.count():  # etcd looks ten times a second whether it is full
             await etcd.write([], [Put(f"/iokeel/{number}", b"1" * 4096)])
 
     async with Etcd(Access(small.urls)) as etcd:

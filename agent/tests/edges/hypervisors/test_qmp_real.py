@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -24,6 +23,7 @@ from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.agents import QEMU
 from testing.monitored import Monitored
+from testing.processes import hang
 from testing.qmp_server import qdev
 from testing.waiting import until
 from tests.edges.hypervisors.sources import VDA, running, vm
@@ -65,9 +65,8 @@ class Qemu(Monitored):
             self.ask("human-monitor-command", **{"command-line": line})
 
     def stop(self) -> None:
-        """Stop it by SIGSTOP, and wait until it is stopped."""
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitpid(self.process.pid, os.WUNTRACED)
+        """Let it hang."""
+        hang(self.process)
 
     def end(self) -> None:
         """Kill it."""
