@@ -68,7 +68,9 @@ def _ask(socket: Path, path: str, query: _Query, kind: msgspec.json.Decoder[T]) 
         status, body = _request(socket, path, query)
         if status == HTTPStatus.OK:
             return kind.decode(body)
-        refusal = _REFUSAL.decode(body)
+        refused = _REFUSAL.decode(body).error.error()
+        if not str(refused).isprintable():
+            raise ValueError
     except TimeoutError:
         raise ConnectionLost(str(socket), "the agent doesn't answer", "see its log") from None
     except (RemoteDisconnected, ConnectionResetError):
@@ -80,7 +82,7 @@ def _ask(socket: Path, path: str, query: _Query, kind: msgspec.json.Decoder[T]) 
         what = "the answer is not from an agent of this version"
         mend = "check the socket, or restart the agent after an upgrade"
         raise ConnectionLost(str(socket), what, mend) from None
-    raise refusal.error.error()
+    raise refused
 
 
 def _not_connected(error: OSError) -> tuple[str, str]:

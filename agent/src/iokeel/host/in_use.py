@@ -33,7 +33,7 @@ class InUse:
         for mount in mounts(self._proc):
             if mount.number in family or _number(mount.mounted) in family:
                 yield f"mounted at {shown_path(mount.point)}"
-        for line in (text_of(self._proc / "swaps") or "").splitlines()[1:]:
+        for line in (text_of(self._proc / "swaps") or "").split("\n")[1:]:
             if _number(unescaped(line.partition(" ")[0])) in family:
                 yield "used for swap"
         for number in sorted(family):

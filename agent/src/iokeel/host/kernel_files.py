@@ -8,12 +8,13 @@ import re
 from pathlib import Path
 
 _MOST_DIGITS = 20
+_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def text_of(file: Path) -> str | None:
     """Return the text of such a file, stripped; None if it can't be read."""
     with contextlib.suppress(OSError):
-        return file.read_text(errors="surrogateescape").strip()
+        return file.read_bytes().decode(errors="surrogateescape").strip()
     return None
 
 
@@ -24,7 +25,7 @@ def number_of(text: str) -> int | None:
 
 def unescaped(text: str) -> str:
     """Return a name in mountinfo or swaps as it is: a blank is \\040 there."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text) if "\\" in text else text
 
 
 def device_number(device: int) -> str:

@@ -29,7 +29,7 @@ class Mount:
 
 def mounts(proc: Path = Path("/proc")) -> Iterator[Mount]:
     """Yield the mounts that this process sees, in the order of mounting."""
-    for line in (text_of(proc / "self/mountinfo") or "").splitlines():
+    for line in (text_of(proc / "self/mountinfo") or "").split("\n"):
         # 36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw (proc(5))
         before, _, after = line.partition(" - ")
         fields, more = before.split(" "), after.split(" ")
