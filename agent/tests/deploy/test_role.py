@@ -87,6 +87,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"iokeel_fleet": {"etcd": ["https://etcd1:2379", "https://10.0.0.2:2379"]}},
         "iokeel_fleet.etcd has names (etcd1): set iokeel_fleet_addresses",
     ),
+    "space_text": ({"iokeel_min_free_mib": "999999999"}, "MiB left in /usr or /var/lib"),
+    "page_text": (
+        {"iokeel_page": "true", "iokeel_package": "/nonexistent"}, "`make packages-page`"
+    ),
     "page": ({"iokeel_page": True, "iokeel_package": "/nonexistent"}, "`make packages-page`"),
     "release": ({"iokeel_package": "/x/iokeel_1~deb99_amd64.deb"}, "isn't for Debian"),
 }  # fmt: skip
@@ -122,6 +126,9 @@ POLICIES: dict[str, tuple[dict[str, Any], str]] = {
     "value": ({"test": {"limit": -1}}, "policy of test: "),
     "drive": ({"test": {"drives": {"vdz": {"limit": 5}}}}, "the policy names vdz, but there is no"),
     "class": ({"test": {"class": "golden"}}, "class 'golden' is not known"),
+    "list": ({"test": {"drives": [{"target": "vda"}]}}, "drives is a list: write each as TARGET:"),
+    "number": ({"test": {"drives": {"vda": 500}}}, "drive vda is 500: write it as {limit: 500}"),
+    "space": ({"test": {"burst seconds": 5}}, "policy of test: 'burst seconds' is not a name"),
 }  # fmt: skip
 GOOD = {"test": {"tenant": "acme", "drives": {"vda": {"limit": 500, "burst_seconds": 9}}}}
 

@@ -54,6 +54,7 @@ running:
 
 URN = "urn:iokeel:policy:1"
 C_LOCALE = {"LC_ALL": "C.UTF-8"}
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 class Guest:
@@ -62,13 +63,19 @@ class Guest:
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         self.name = module.params["guest"]
-        running = set(self.virsh("list", "--name").split("\n"))
-        defined = set(self.virsh("list", "--name", "--persistent", "--all").split("\n"))
-        if self.name not in running | defined:
-            known = ", ".join(sorted(filter(None, running | defined))) or "none"
+        running, defined = self.guests(), self.guests("--persistent", "--all")
+        guests = running | defined
+        if self.name not in guests:
+            known = ", ".join(sorted(guests)) or "none"
             module.fail_json(msg=f"{self.name}: no such guest on this host; there is {known}")
+        self.uuid = guests[self.name]  # virsh would take a name in digits for an id
         self.running = self.name in running
         self.flags = ["--live"] * self.running + ["--config"] * (self.name in defined)
+
+    def guests(self, *which: str) -> dict[str, str]:
+        """Return guests' UUIDs by name: those that run, or as virsh's words say."""
+        rows = self.virsh("list", "--uuid", "--name", *which).splitlines()
+        return {name.strip(): uuid for uuid, _, name in (row.partition(" ") for row in rows if row)}
 
     def virsh(self, *words: str) -> str:
         """Run virsh and return its output. A failure ends the module with virsh's words."""
@@ -81,11 +88,25 @@ class Guest:
     def definition(self, flag: str) -> ET.Element:
         """Return the domain's XML: of the running domain, or as it is defined."""
         inactive = ["--inactive"] if flag == "--config" else []
-        return ET.fromstring(self.virsh("dumpxml", self.name, *inactive))
+        return ET.fromstring(self.virsh("dumpxml", self.uuid, *inactive))
 
     def policy(self, flag: str) -> ET.Element | None:
         """Return the policy in force, or of the definition."""
         return self.definition(flag).find(f"metadata/{{{URN}}}policy")
+
+
+def fault(policy: Mapping[str, Any]) -> str | None:
+    """Return what keeps a policy from being written as an element, and the mend."""
+    drives = policy.get("drives") or {}
+    if not isinstance(drives, Mapping):
+        return f"drives is a {type(drives).__name__}: write each as TARGET: {{limit: 500}}"
+    for target, drive in drives.items():
+        if not isinstance(drive or {}, Mapping):
+            return f"drive {target} is {drive}: write it as {{limit: {drive}}}"
+    for name in (*policy, *(name for drive in drives.values() for name in drive or ())):
+        if not NAME.fullmatch(str(name)):
+            return f"{name!r} is not a name: write it like burst_seconds"
+    return None
 
 
 def element(policy: Mapping[str, Any]) -> ET.Element:
@@ -148,6 +169,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     guest = Guest(module)
+    if (wrong := fault(module.params["policy"] or {})) is not None:
+        module.fail_json(msg=f"policy of {guest.name}: {wrong}")
     wanted = None if module.params["policy"] is None else element(module.params["policy"])
     if wanted is not None:
         check(guest, wanted)
@@ -158,7 +181,7 @@ def main() -> None:
         change = (
             ["--remove"] if wanted is None else ["--set", ET.tostring(wanted, encoding="unicode")]
         )
-        guest.virsh("metadata", guest.name, "--uri", URN, "--key", "iokeel", *change, *differ)
+        guest.virsh("metadata", guest.uuid, "--uri", URN, "--key", "iokeel", *change, *differ)
     diff = [
         {
             "before_header": f"{guest.name}, {names[flag]}",
