@@ -45,6 +45,12 @@ def test_a_mount_of_a_partition_is_one_of_the_disk_too(root: Path) -> None:
     assert users(root, OTHER) == []
 
 
+def test_a_path_with_control_characters_is_one_path(root: Path) -> None:
+    line = "36 21 8:17 / /srv/a\x1d\rb rw - ext4 /dev/none rw\n"
+    (root / "proc/self/mountinfo").write_text(line, newline="")
+    assert users(root, DISK) == [r"mounted at /srv/a\x1d\rb"]
+
+
 def test_a_device_that_another_is_made_of_is_in_use(root: Path) -> None:
     (root / "sys/devices/sdb/sdb1/holders/dm-0").mkdir()
     assert users(root, DISK) == users(root, PARTITION) == ["part of dm-0"]
