@@ -31,7 +31,9 @@ def mounts(proc: Path = Path("/proc")) -> Iterator[Mount]:
     """Yield the mounts that this process sees, in the order of mounting."""
     for line in (text_of(proc / "self/mountinfo") or "").split("\n"):
         # 36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw (proc(5))
-        before, _, after = line.partition(" - ")
+        before, dash, after = line.partition(" - ")
+        if not dash:
+            continue
         fields, more = before.split(" "), after.split(" ")
         number = number_of(fields[0])
         if number is not None and len(fields) >= 6 and len(more) >= 3:
