@@ -78,7 +78,7 @@ def _ask(socket: Path, path: str, query: _Query, kind: msgspec.json.Decoder[T]) 
         raise ConnectionLost(str(socket), what, "see its log") from None
     except OSError as error:
         raise ConnectionLost(str(socket), *_not_connected(error)) from None
-    except (HTTPException, ValueError, RecursionError):
+    except (HTTPException, ValueError, RecursionError, OverflowError, MemoryError):
         what = "the answer is not from an agent of this version"
         mend = "check the socket, or restart the agent after an upgrade"
         raise ConnectionLost(str(socket), what, mend) from None

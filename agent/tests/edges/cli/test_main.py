@@ -233,6 +233,14 @@ def test_without_permission_the_mend_is_said(agent: Agent) -> None:
         ),
         (b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}", "not from an agent of this version"),
         (b"SSH-2.0-x\r\n", "not from an agent of this version"),
+        *(
+            (b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length, "not from an agent")
+            for length in (1 << 60, 1 << 64)
+        ),
+        (
+            b'HTTP/1.1 404 No\r\n\r\n{"error": {"where": "a", "what": "\x7f", "mend": ""}}',
+            "not from an agent of this version",
+        ),
     ],
 )
 def test_an_answer_that_is_none_is_one_line(short_folder: Path, answer: bytes, said: str) -> None:
