@@ -374,8 +374,8 @@ class Agent:
 
     async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         try:
-            await asyncio.to_thread(self.store.save, drives, whole=whole)
+            if await asyncio.to_thread(self.store.save, drives, whole=whole):
+                self._notices.tell_saved(None)
         except IokeelError as error:
-            if not self.metrics.errors["store"]:
-                log.error("%s", error)
+            self._notices.tell_saved(error)
             self.metrics.errors["store"] += 1

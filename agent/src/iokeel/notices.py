@@ -25,6 +25,7 @@ class Notices:
         self.gone = dict(gone)
         self._oversold: set[StorageId] = set()
         self._set_aside: set[DriveId | None] = set()
+        self._unsaved = False
 
     def tell(self, state: State) -> int:
         """Log the changes since the last state; return how many new errors the law had."""
@@ -41,6 +42,14 @@ class Notices:
         for table in new:
             log.error("%s", self.gone.pop(table))
         return len(new)
+
+    def tell_saved(self, error: IokeelError | None) -> None:
+        """Log that the state can't be saved, or that it could be again."""
+        if error is not None and not self._unsaved:
+            log.error("%s", error)
+        elif error is None and self._unsaved:
+            log.info("the state is saved again")
+        self._unsaved = error is not None
 
     def _tell_oversold(self, state: State) -> None:
         sold = {name: storage for name, storage in state.storages.items() if storage.oversold}

@@ -146,17 +146,17 @@ class StateStore:
                 for part in ("wal", "shm"):
                     self._file.with_name(f"{self._file.name}-{part}").unlink(missing_ok=True)
 
-    def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
-        """Write the changes of some drives, and of policies, in one step.
+    def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> bool:
+        """Write the changes of some drives, and of policies, in one step; False if there are none.
 
         whole: they are all the drives there are.
 
         Raises IokeelError; the states saved before are then still there.
         """
         with self._lock:  # so that the last call is what stays
-            self._save(drives, whole=whole)
+            return self._save(drives, whole=whole)
 
-    def _save(self, drives: Mapping[DriveId, DriveState], *, whole: bool) -> None:
+    def _save(self, drives: Mapping[DriveId, DriveState], *, whole: bool) -> bool:
         sent = {d: known for d, known in drives.items() if known.sent.limits is not None}
         new = {drive: kept_of(known) for drive, known in sent.items()}
         changed = {drive: kept for drive, kept in new.items() if self._saved.get(drive) != kept}
@@ -169,7 +169,7 @@ class StateStore:
         }
         gone_policies = self._saved_policies.keys() - policies.keys()
         if not (changed or gone or new_policies or gone_policies):
-            return
+            return False
         try:
             self._write(
                 (
@@ -193,6 +193,7 @@ class StateStore:
         self._saved |= changed
         for drive in gone:
             del self._saved[drive]
+        return True
 
     def keep_tables(self, config: Config) -> Config:
         """Save a configuration's tables, and return it with the last good ones that it lacks.

@@ -142,6 +142,13 @@ def test_a_group_with_a_path_that_is_none_is_not_there(host: Host, path: str) ->
     assert place(host, host.process(5, "qemu-kvm", path)) is None
 
 
+@pytest.mark.parametrize("end", ["\v", "\f", "\x1c", "\x85", "\u2028"])
+def test_a_name_with_what_ends_lines_elsewhere_is_no_other_groups(host: Host, end: str) -> None:
+    host.group("vms", 9)
+    group = host.group(f"vms{end}x", 5)
+    assert place(host, host.process(5, "qemu-kvm", f"/vms{end}x")) == group
+
+
 def test_a_line_of_mountinfo_without_a_number_is_passed_over(host: Host) -> None:
     mountinfo = host.proc / "self/mountinfo"
     mountinfo.write_text("x 1 8:1 / / rw - ext4 /dev/sda1 rw\n" + mountinfo.read_text())

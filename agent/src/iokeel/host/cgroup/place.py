@@ -87,7 +87,7 @@ def group_of(
 def _path(pid: int, hierarchy: Hierarchy, proc: Path) -> str | None:
     """Return the path of a process's group, as in /proc/PID/cgroup."""
     text = text_of(proc / str(pid) / "cgroup") or ""
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a name may have any other character that ends lines
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         ours = controllers == "" if hierarchy.version == 2 else "blkio" in controllers.split(",")

@@ -85,7 +85,7 @@ def silent(path: Path, connected: socket.socket, waited_s: float) -> MonitorLost
 
 def _unix_sockets() -> list[list[str]]:
     try:
-        lines = Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()
+        lines = Path("/proc/net/unix").read_text(errors="surrogateescape").split("\n")
     except OSError:
         return []
     return [line.split(maxsplit=_PATH) for line in lines]
