@@ -154,6 +154,13 @@ def test_policies_are_refused_before_there_is_an_agent(fleet: Fleet) -> None:
     assert why == "iokeel isn't installed on this host: run deploy.yml first"
 
 
+def test_configuring_is_refused_before_there_is_an_agent(fleet: Fleet) -> None:
+    played = fleet.play("deploy.yml", "--limit=hv13", "--tags=configure")
+    ((_, why),) = played.failures
+    assert why == "hv13: iokeel isn't installed: run deploy.yml without --tags"
+    assert differences(fleet, "hv13") == []
+
+
 # Deploy
 
 
@@ -279,14 +286,15 @@ def test_the_service_is_let_out_to_etcd_as_long_as_there_is_a_fleet(fleet: Fleet
     words = ["--limit=hv13", "--tags=configure,service"]
     planned = fleet.play("deploy.yml", *words, "--check", "--diff")
     assert "+IPAddressAllow=10.99.0.1\n" in planned.out
-    for addresses in ([], ["10.99.0.0/24"]):
+    for addresses in ("", "10.99.0.0/24, 10.98.0.1/32"):  # as words, which -e gives
         fleet.hosts["hv13"]["iokeel_fleet_addresses"] = addresses
         machine.run("systemctl", "stop", "iokeel")
         eventually(lambda: machine.run(*ask) == "", 60, what="the host has left the fleet")
         for changes in (True, False):
             played = fleet.play("deploy.yml", *words)
             assert (played.status, played.changed["hv13"] > 0) == (0, changes)
-        assert allowed(machine) == {"127.0.0.0/8", "::1/128", *(addresses or ["10.99.0.1/32"])}
+        let_out = (addresses or "10.99.0.1/32").split(", ")
+        assert allowed(machine) == {"127.0.0.0/8", "::1/128", *let_out}
         eventually(lambda: machine.run(*ask) != "", 60, what="the host is in the fleet")
     del fleet.hosts["hv13"]["iokeel_fleet"]
     assert fleet.play("deploy.yml", *words).status == 0
@@ -377,6 +385,11 @@ def test_files_that_were_lost_are_put_back(fleet: Fleet) -> None:
     machine.run("ls", *files)
     assert machine.run("cat", CONFIG) == text
     held(samples)
+
+
+def test_documentation_that_a_host_leaves_out_is_no_damage(fleet: Fleet) -> None:
+    fleet.machines["hv12"].sh("rm -r /usr/share/doc/iokeel /usr/share/man/man*/iokeel*")
+    assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
 
 
 def held(samples: list[dict[str, int]]) -> None:
@@ -486,7 +499,7 @@ def test_second_removal_changes_nothing(fleet: Fleet) -> None:
 def test_a_repository_serves_as_well_as_a_folder(fleet: Fleet) -> None:
     machine = fleet.machines["hv12"]
     fleet.hosts["hv12"]["iokeel_repository"] = {
-        "uris": ["file:/repository"], "suites": ["./"], "components": [],
+        "uris": "file:/repository", "suites": ["./"], "components": [],
         "key": str(fleet.key),
     }  # fmt: skip
     for version, changes in (("", True), ("", False), ("0.1.0", False)):
