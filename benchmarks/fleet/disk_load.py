@@ -16,22 +16,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.spread import Spread
-
-# Of /proc/stat's first line (proc(5)).
-_IDLE, _IO_WAIT, _GUEST = 3, 4, 8
+from testing.lab.processors import Processors
 
 
 class Reading(NamedTuple):
     """One reading of counters.
 
     at_s: the monotonic clock. devices: by host, requests that its device has ended, and the time
-    that they took, in ms. idle_ticks, ticks: of all processors.
+    that they took, in ms.
     """
 
     at_s: float
     devices: Mapping[str, tuple[int, int]]
-    idle_ticks: int = 0
-    ticks: int = 0
+    processors: Processors = Processors(0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -72,14 +69,12 @@ def reading(devices: Mapping[str, Path]) -> Reading:
     for name, device in devices.items():
         words = Path("/sys/block", device.name, "stat").read_text().split()
         counters[name] = (int(words[0]), int(words[3]))
-    ticks = [int(word) for word in Path("/proc/stat").read_text().split(maxsplit=11)[1:11]]
-    return Reading(at_s, counters, ticks[_IDLE] + ticks[_IO_WAIT], sum(ticks[:_GUEST]))
+    return Reading(at_s, counters, Processors.now())
 
 
 def busy_ratio(readings: Sequence[Reading]) -> float:
     """Return the part of their time in which the processors had work."""
-    ticks = readings[-1].ticks - readings[0].ticks
-    return 1 - (readings[-1].idle_ticks - readings[0].idle_ticks) / ticks
+    return readings[-1].processors.busy_ratio(readings[0].processors)
 
 
 def entitled(total: float, drives: Mapping[str, Drive]) -> dict[str, float]:

@@ -22,7 +22,7 @@ import argparse
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -147,9 +147,13 @@ class Host:
 
     def draw(self, size: int) -> None:
         """Draw another demand."""
-        is_idle = self._random.random() < 0.5
-        self.base = 0 if is_idle else round(self._random.uniform(0, 4) * BUDGET / size)
-        self.wants = self.base
+        self.base = self.wants = demand(self._random, size)
+
+
+def demand(random: Random, size: int) -> int:
+    """Return the demand of one of so many hosts after a shift."""
+    is_idle = random.random() < 0.5
+    return 0 if is_idle else round(random.uniform(0, 4) * BUDGET / size)
 
 
 @dataclass(frozen=True)
@@ -170,17 +174,27 @@ class Counted:
     worst_ratio: float
 
 
-def divided_after(hosts: list[Host], since: float) -> float:
+def since_when(seen: Sequence[tuple[float, float]], enough: float, since: float) -> float:
+    """Return since when a host has had nearly enough: at the earliest, since a shift.
+
+    seen: what it was allowed, each with its time.
+    """
+    found = since
+    for at, allowed in reversed(seen):
+        if allowed < _NEAR_RATIO * max(enough, 1):
+            break
+        found = max(at, since)
+        if at < since:
+            break
+    return found
+
+
+def divided_after(hosts: Sequence[Host], since: float) -> float:
     """Return how long after a shift the last host had nearly all that it has at the end."""
     last = since
     for host in hosts:
-        final = host.participant.allowance
-        for at, allowed in reversed(host.seen):
-            if allowed < _NEAR_RATIO * min(final, max(host.wants, 1)):
-                break
-            last = max(last, at if at >= since else since)
-            if at < since:
-                break
+        enough = min(host.participant.allowance, max(host.wants, 1))
+        last = max(last, since_when(host.seen, enough, since))
         host.seen = host.seen[-1:]
     return last - since
 
@@ -213,7 +227,7 @@ async def _simulate(
             task.result()
     return Counted(
         size,
-        SIZES[size][0],
+        SIZES.get(size, (1, 0))[0],
         shifts,
         {name: n / shifts for name, n in sorted(early.items())},
         {name: n / shifts for name, n in sorted(counts.items())},

@@ -74,18 +74,22 @@ class Drive:
 
     def blockstats(self) -> str:
         """Return the drive's element of query-blockstats as of now."""
-        now_s = time.monotonic()
-        while self._shift_s < now_s:
-            self._advance(self._shift_s)
-            self._workload = self._rng.choice(WORKLOADS)
-            self._shift_s += self._rng.expovariate(1 / MEAN_PHASE_S)
-        self._advance(now_s)
+        self._catch_up()
         return self._template % {
             "rd": self._reads, "rd_bytes": self._read_bytes, "rd_ns": self._read_s * 1e9,
             "wr": self._writes, "wr_bytes": self._write_bytes, "wr_ns": self._write_s * 1e9,
             "flush": self._writes // 50, "flush_ns": self._writes // 50 * 90_000, "idle": 3_962_972,
             "highest": 17_179_869_184,
         }  # fmt: skip
+
+    def _catch_up(self) -> None:
+        """Do all that the workload has done until now."""
+        now_s = time.monotonic()
+        while self._shift_s < now_s:
+            self._advance(self._shift_s)
+            self._workload = self._rng.choice(WORKLOADS)
+            self._shift_s += self._rng.expovariate(1 / MEAN_PHASE_S)
+        self._advance(now_s)
 
     def achieved_iops(self) -> float:
         """Return the rate of the workload under the limits, in requests a second."""

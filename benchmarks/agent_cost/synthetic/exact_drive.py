@@ -78,6 +78,7 @@ class ExactDrive(Drive):
         """Return the drive's element of query-throttle-groups; None if nothing limits it."""
         if not self.limits:
             return None
+        self._catch_up()
         fields: dict[str, object] = {
             **{_object_name(name): self.limits.get(name, 0) for name in (*LIMITS, "iops_size")},
             **{_object_name(name): self.limits.get(name, 1) for name in LENGTHS},
