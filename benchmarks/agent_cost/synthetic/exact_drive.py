@@ -47,6 +47,7 @@ class ExactDrive(Drive):
         self._curves: dict[str, list[dict[str, float]]] = {}
         self._prices: dict[str, CostCurve] = {}
         self._costs = {"read": 0.0, "write": 0.0}
+        self._waited = {"read": 0, "write": 0}
 
     def set_limits(self, arguments: Mapping[str, Any]) -> str | None:
         """Put limits, curves and the patches' other options in force."""
@@ -69,10 +70,16 @@ class ExactDrive(Drive):
 
     def _advance(self, to_s: float) -> None:
         size_bytes, reads, writes = self._workload[0], self._reads, self._writes
+        held = self._is_held
         super()._advance(to_s)
         for way, count in (("read", self._reads - reads), ("write", self._writes - writes)):
             price = self._prices.get(f"cost-{way}")
             self._costs[way] += count * (price.cost(size_bytes) if price else 1.0)
+            self._waited[way] += count * held
+
+    @property
+    def _is_held(self) -> bool:
+        return self.achieved_iops() < self._workload[2]
 
     def group(self) -> str | None:
         """Return the drive's element of query-throttle-groups; None if nothing limits it."""
@@ -85,16 +92,14 @@ class ExactDrive(Drive):
             **self._patched,
             **self._curves,
         }
-        size_bytes, _, offered = self._workload
-        held = self.achieved_iops() < offered
-        least = 1 << (size_bytes.bit_length() - 1)
+        least = 1 << (self._workload[0].bit_length() - 1)
         stats = {
             way: {
                 "bytes": total, "cost": self._costs[way], "requests": count,
                 "wait-max-ns": 40_000_000,
                 "sizes": [{"size": 4096, "requests": 12_345}, {"size": least, "requests": count}],
-                "waiting": QUEUE_DEPTH if held else 0, "wait-total-ns": count * 10_000_000,
-                "waited": count,
+                "waiting": QUEUE_DEPTH if self._is_held else 0,
+                "wait-total-ns": self._waited[way] * 10_000_000, "waited": self._waited[way],
             }
             for way, count, total in (
                 ("read", self._reads, self._read_bytes), ("write", self._writes, self._write_bytes)
