@@ -132,7 +132,7 @@ class Agent:
             source.announce(domain)
 
     async def run(self) -> None:
-        """Serve until cancelled, then put every drive back to its policy's static limit."""
+        """Serve until cancelled, then leave every drive at its static limits."""
         self.remember()
         for source in self.sources:
             source.on_change = self._on_change
@@ -358,17 +358,15 @@ class Agent:
     # The end
 
     async def stop(self) -> None:
-        """Leave every drive at its policy's static limit, and save that."""
+        """Leave every drive at its static limits, and save that. Cgroups keep their bounds."""
         self._stopping = True
         await self.tasks.wait()
         async with self._looking:
             left, lost = await self.enforcer.set_static(self.state, self.state.drives)
             await self.save({**self.state.drives, **left}, whole=True)
-            if self.cgroups is not None:
-                await asyncio.to_thread(self.cgroups.restore)
         if self.fleet is not None:
             await self.fleet.stop()
-        log.info("stopped: %d drives are at their policies' static limits", len(left))
+        log.info("stopped: %d drives are at their static limits", len(left))
         if lost:
             log.warning("%d drives couldn't be set, and keep the limits that they have", lost)
 

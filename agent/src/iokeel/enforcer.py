@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iokeel.core.counters import DriveId
-from iokeel.core.decide import static_limits
 from iokeel.core.orders import SetLimits
 from iokeel.core.state import DriveState, State
+from iokeel.core.static import static_orders
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 from iokeel.observer import Observer
 from iokeel.outcomes import Outcomes
@@ -46,27 +46,24 @@ class Enforcer:
     async def set_static(
         self, state: State, drives: Mapping[DriveId, DriveState]
     ) -> tuple[dict[DriveId, DriveState], int]:
-        """Give drives their static limits. Return those that have them, and how many others.
+        """Give some of the state's drives their static limits.
 
-        If the law fails on a VM, its drives keep the limits that they have.
+        Return those that have them, and how many others keep the limits of ours that they have.
         """
-        vms: dict[str, dict[DriveId, DriveState]] = {}
-        for drive, known in drives.items():
-            vms.setdefault(drive.domain, {})[drive] = known
-        orders = []
-        for name, those in vms.items():
-            try:
-                orders += static_limits(replace(state, drives=those))
-            except Exception:
-                self.metrics.errors["internal"] += 1
-                log.exception("%s: no static limits, please report it; its limits stay", name)
+        orders, failures = static_orders(state, drives)
+        for name, error in failures.items():
+            self.metrics.errors["internal"] += 1
+            log.error(
+                "%s: no static limits, please report it; its limits stay", name, exc_info=error
+            )
         done = await asyncio.gather(*(self.send(order) for order in orders), return_exceptions=True)
         left = {
             order.drive: drives[order.drive].with_sent(order.limits)
             for order, succeeded in zip(orders, done, strict=True)
             if succeeded is True
         }
-        return left, len(orders) - len(left)
+        held = [drive for drive, known in drives.items() if known.is_held]
+        return left, len(held) - len(left)
 
     async def _carry_out(self, order: SetLimits) -> bool:
         """Carry out an order, and return whether that succeeded."""

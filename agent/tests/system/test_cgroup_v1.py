@@ -21,7 +21,7 @@ from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import io_hierarchy
 from iokeel.host.process import Process, process
-from testing.agents import Agent, start_qemu
+from testing.agents import Agent, iokeel, start_qemu
 from testing.cgroup_host import Memory
 from testing.waiting import eventually
 
@@ -225,8 +225,9 @@ def test_an_agent_bounds_a_qemu_without_libvirt_and_puts_back_what_was_there(
         assert held[f"blkio.throttle.read_iops_device {number}"] == "750"
         first.stop(signal.SIGKILL)
         assert is_bound(750)
-        agent(enabled=False).stop()
-        assert is_bound(90000)
+        without = agent(enabled=False)
+        eventually(partial(is_bound, 90000), what="what was there before")
+        without.stop()
         second = agent(enabled=True)
         eventually(partial(is_bound, 750), what="the bound again")
         for enabled, riops in (("false", 90000), ("true", 750)):
@@ -236,6 +237,9 @@ def test_an_agent_bounds_a_qemu_without_libvirt_and_puts_back_what_was_there(
             second.send(signal.SIGHUP)
             eventually(partial(is_bound, riops), what=f"a bound of {riops}")
         assert second.stop() == 0
+        assert is_bound(750), "no agent, no more I/O"
+        done = iokeel("agent", "--release", "--config", second.config)
+        assert done.status == 0, done.err
         assert is_bound(90000)
     finally:
         for each in agents:

@@ -21,7 +21,7 @@ tenth of a second through for nothing.
 
 A drive that validly has no policy is left alone. One that loses its policy gets back the limits
 that it had before (`_release`). One whose policy can't be told keeps the last good one. When the
-agent stops, every drive gets its policy's limit for good (`static_limits`).
+agent stops, it leaves limits that hold without it (static.py).
 
 docs/control-law.md has the whole law with its symbols.
 """
@@ -49,7 +49,7 @@ from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
 from iokeel.core.sharing.storage_part import with_storage_parts
 from iokeel.core.sharing.tenant_part import with_granted, with_order, with_tenant_parts
-from iokeel.core.sharing.vm_limit import static_rates, with_vm_parts
+from iokeel.core.sharing.vm_limit import with_vm_parts
 from iokeel.core.state import (
     NEW,
     NOT_DIVIDED,
@@ -144,31 +144,6 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         has_parts=has_parts,
     )
     return state, orders + raises
-
-
-def static_limits(state: State) -> list[SetLimits]:
-    """Return limits that hold every drive to its policy while no agent runs."""
-    orders = []
-    models = _models(state.model, state.storages)
-    static = static_rates(state.drives)
-    for drive, known in state.drives.items():
-        policy, model, rate = known.policy, models[known.storage], static.get(drive)
-        if policy is None or known.sent.limits is None:
-            continue
-        parts = [part for part in (known.part, known.storage_part) if part is not None]
-        if parts:  # what it has now: nobody would hear of a raise
-            most = known.each_budget(floor(min(min(part.most, part.held) for part in parts)))
-            rate = float(most) if rate is None else min(rate, most)
-        if rate is not None:
-            storage = state.storages.get(known.storage or "")
-            split_size = split_size_of(policy, known.abilities, model, storage)
-            limits = pricing.static_limits(known.abilities, policy, model, split_size, rate)
-        elif known.pricing.rate is not None:  # its share held it, and nobody divides it any more
-            limits = known.sent.found or UNLIMITED
-        else:
-            continue
-        orders.append(SetLimits(drive, limits, Reason.STOPPING))
-    return orders
 
 
 def _models(

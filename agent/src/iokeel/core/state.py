@@ -218,6 +218,13 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         return self._replace(sent=self.sent._replace(limits=limits))
 
     @property
+    def is_held(self) -> bool:
+        """Whether a policy holds it by limits of ours."""
+        sent = self.sent
+        is_ours = sent.limits is not None and sent.reason is not Reason.RELEASED
+        return self.policy is not None and is_ours
+
+    @property
     def is_unsure(self) -> bool:
         """Whether it isn't known what it may do, so that its limits stay as they are."""
         return self.finding.verdict in (Verdict.POLICY_UNKNOWN, Verdict.NOT_DIVIDED)

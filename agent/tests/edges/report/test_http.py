@@ -507,5 +507,5 @@ def test_more_signals_while_it_stops_do_no_harm(fresh: Agent) -> None:
         qemu.kill()
         qemu.communicate()
     assert not fresh.socket.exists()
-    assert "stopped: 1 drives are at their policies' static limits" in fresh.log()
+    assert "stopped: 1 drives are at their static limits" in fresh.log()
     assert "Traceback" not in fresh.log()

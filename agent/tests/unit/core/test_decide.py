@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from iokeel.core.abilities import PATCHED, STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
-from iokeel.core.decide import decide, static_limits
+from iokeel.core.decide import decide
 from iokeel.core.drive.binding import full_bounds
 from iokeel.core.drive.retune import IDLE_S
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -21,6 +21,7 @@ from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 from iokeel.core.state import DriveState, Measured, Pricing, Sent, State, Verdict
 from testing.sim.drive import DRIVE, Phase, Run, Stream, run
+from tests.unit.core.stopping import left_at_stop
 
 LIMIT = 10_000
 POLICY = DrivePolicy(limit=LIMIT)
@@ -215,7 +216,7 @@ def test_a_policy_that_cannot_be_told_lifts_no_limit(restarted: bool) -> None:
         watched.look(policy=UNKNOWN, reads=reads)
         assert watched.known.policy == POLICY
     assert watched.known.sent.found == BY_HAND
-    assert static_limits(watched.state)[0].limits.iops_total is not None
+    assert left_at_stop(watched.state)[0].limits.iops_total is not None
     if not restarted:
         assert watched.look(policy=POLICY) == []
     assert limits is not None
@@ -240,7 +241,7 @@ def test_a_policy_that_was_never_told_changes_nothing() -> None:
         watched.state = state
         assert watched.look(policy=UNKNOWN, reads=5000) == []
         assert watched.known.finding.verdict is Verdict.POLICY_UNKNOWN
-        assert static_limits(watched.state) == []
+        assert left_at_stop(watched.state) == []
         (order,) = watched.look(policy=POLICY)
         assert order.reason is Reason.POLICY
         watched.in_force = BY_HAND
@@ -309,7 +310,7 @@ def test_a_drive_that_went_idle_is_ready_for_any_mix() -> None:
 def test_static_limits_let_no_size_above_the_limit() -> None:
     watched = Watched()
     watched.look()
-    (order,) = static_limits(watched.state)
+    (order,) = left_at_stop(watched.state)
     assert order.reason is Reason.STOPPING
     limits = order.limits
     assert limits.iops_total is not None
@@ -479,7 +480,7 @@ def test_a_drive_whose_policy_goes_gets_back_its_limits_without_our_curve() -> N
 def test_a_stopping_agent_leaves_limit_and_curve() -> None:
     drive = Exact()
     drive.look()
-    assert [order.limits for order in static_limits(drive.state)] == [EXACT]
+    assert [order.limits for order in left_at_stop(drive.state)] == [EXACT]
 
 
 # Large requests beside drives with a latency target wait in parts
@@ -545,7 +546,7 @@ def test_large_reads_beside_a_latency_target_wait_in_parts_and_its_own_whole() -
     assert beside.sizes == (16 * KIB, None)
     assert beside.in_force[DRIVE].cost_read == LINE
     assert [beside.look(requests=100 * i) for i in (0, 1, 2, 2, 2)] == [[]] * 5, "active or not"
-    assert [order.limits.split_size for order in static_limits(beside.state)] == [16 * KIB, None]
+    assert [order.limits.split_size for order in left_at_stop(beside.state)] == [16 * KIB, None]
 
 
 def test_parts_come_and_go_with_latency_targets() -> None:

@@ -31,7 +31,7 @@ def agent(
         ),
     ] = False,
 ) -> None:
-    """Run the agent until SIGTERM. Then every drive is left at its policy's static limit.
+    """Run the agent until SIGTERM. Then every drive is left at limits that hold without it.
 
     SIGHUP makes it read the configuration again. A bad one changes nothing.
     """

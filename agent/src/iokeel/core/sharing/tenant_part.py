@@ -27,13 +27,7 @@ from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.claimant import budgets, claimant_of
 from iokeel.core.sharing.divide import Claim, divide
-from iokeel.core.sharing.vm_limit import (
-    FOOTHOLD_RATIO,
-    SPARE_RATIO,
-    Wish,
-    divided,
-    still_fit,
-)
+from iokeel.core.sharing.vm_limit import Wish, divided, still_fit, with_spare
 from iokeel.core.state import DriveState, FleetPart, Share, State
 
 
@@ -193,14 +187,12 @@ def parts_of(
 
 
 def _wishes(limit: int, states: Sequence[DriveState]) -> list[Wish]:
-    policies = [known.policy or DrivePolicy() for known in states]
-    foothold = FOOTHOLD_RATIO * limit / sum(policy.weight for policy in policies)
     wishes = []
-    for known, policy in zip(states, policies, strict=True):
+    for known in states:
+        policy = known.policy or DrivePolicy()
         most, wants = most_and_wants(known, policy)
-        wants = min(most, SPARE_RATIO * wants + foothold * policy.weight)
         wishes.append(Wish(policy, wants, most))
-    return wishes
+    return with_spare(limit, wishes)
 
 
 def most_and_wants(known: DriveState, policy: DrivePolicy) -> tuple[float, float]:

@@ -53,31 +53,6 @@ def with_vm_parts(drives: Mapping[DriveId, DriveState]) -> Mapping[DriveId, Driv
     return after
 
 
-def static_rates(drives: Mapping[DriveId, DriveState]) -> dict[DriveId, float]:
-    """Return the rates that hold drives and VMs to their limits while no agent runs.
-
-    With separate budgets, it is the rate of each. Drives that nothing limits have none.
-    """
-    rates: dict[DriveId, float] = {}
-    vms: dict[str, list[DriveId]] = {}
-    limits: dict[str, int] = {}
-    for drive, known in drives.items():
-        if known.policy is None:
-            continue
-        if known.policy.limit is not None:
-            rates[drive] = float(known.policy.limit)
-        if known.vm is not None and (limit := known.vm.policy.limit) is not None:
-            vms.setdefault(drive.domain, []).append(drive)
-            limits[drive.domain] = min(limit, limits.get(drive.domain, limit))
-    for vm, there in vms.items():
-        promises = [drives[drive].policy or DrivePolicy() for drive in there]
-        wishes = [Wish(p, most := own_most(p, p.limit), most) for p in promises]
-        parts, _ = divided(limits[vm], wishes)
-        for drive, policy, part in zip(there, promises, parts, strict=True):
-            rates[drive] = float(part // budgets(policy))
-    return rates
-
-
 class Wish(NamedTuple):
     """The rate that a drive wants of its VM's limit, and the most that its own policy allows."""
 
@@ -116,17 +91,24 @@ def _credit(drives: Sequence[DriveState], before: Sequence[VmPart]) -> Credit:
 
 
 def _wishes(drives: Sequence[DriveState], limit: int) -> list[Wish]:
-    promises = [known.policy or DrivePolicy() for known in drives]
-    foothold = FOOTHOLD_RATIO * limit / sum(policy.weight for policy in promises)
     wishes = []
-    for known, policy in zip(drives, promises, strict=True):
+    for known in drives:
+        policy = known.policy or DrivePolicy()
         most = own_most(policy, known.ceiling)
         wants = own_wants(known, policy, most)
         if isinstance(known.share, Share):  # more would be of no use
             wants = min(wants, known.share.most)
-        wants = min(most, SPARE_RATIO * wants + foothold * policy.weight)
         wishes.append(Wish(policy, wants, most))
-    return wishes
+    return with_spare(limit, wishes)
+
+
+def with_spare(limit: int, wishes: Sequence[Wish]) -> list[Wish]:
+    """Return wishes with the spare and the foothold that drives need of a limit."""
+    foothold = FOOTHOLD_RATIO * limit / sum(wish.policy.weight for wish in wishes)
+    return [
+        Wish(policy, min(most, SPARE_RATIO * wants + foothold * policy.weight), most)
+        for policy, wants, most in wishes
+    ]
 
 
 def divided(limit: int, wishes: Sequence[Wish]) -> tuple[list[int], tuple[float, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from iokeel.core.counters import NS_PER_S, DriveId
-from iokeel.core.decide import decide, static_limits
+from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy
@@ -17,6 +17,7 @@ from iokeel.core.sharing.tenant_sums import by_storage, storage_sums
 from iokeel.core.state import FleetPart, State
 from tests.unit.core.sharing import test_tenant_part as of_tenant
 from tests.unit.core.sharing.test_tenant_part import DRIVES, EXACT, SETTINGS
+from tests.unit.core.stopping import left_at_stop
 
 DISK = "nbd:10.0.0.1:10809"
 
@@ -113,7 +114,7 @@ def test_a_storage_that_leaves_the_fleet_is_the_hosts_own_again() -> None:
 
 def test_an_agent_that_stops_leaves_no_more_than_the_part() -> None:
     state = settle(dict.fromkeys(DRIVES, DrivePolicy(limit=1000)), 300)
-    left = sum(order.limits.iops_total or 0 for order in static_limits(state))
+    left = sum(order.limits.iops_total or 0 for order in left_at_stop(state))
     assert left == pytest.approx(300, abs=3)
 
 

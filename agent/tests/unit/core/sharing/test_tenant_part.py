@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, DriveId
 from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.decide import decide, static_limits
+from iokeel.core.decide import decide
 from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation
@@ -24,6 +24,7 @@ from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.tenant_part import with_outcome
 from iokeel.core.sharing.tenant_sums import ENDLESS, by_tenant, tenant_sums
 from iokeel.core.state import FleetPart, State
+from tests.unit.core.stopping import left_at_stop
 
 EXACT = Abilities(cost_curve=True, keeps_levels=True)
 DRIVES = [DriveId("a", "vda"), DriveId("b", "vda"), DriveId("c", "vda")]
@@ -158,7 +159,7 @@ class Host(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """No limit of an agent that stops is higher than what was told."""
-        for order in static_limits(self.state):
+        for order in left_at_stop(self.state):
             part = self.part(order.drive)
             assert part is not None
             assert rate(order.limits) <= max(2, part.held)

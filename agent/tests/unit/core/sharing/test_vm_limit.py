@@ -15,7 +15,6 @@ from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.sharing.vm_limit import (
     FOOTHOLD_RATIO,
     SPARE_RATIO,
-    static_rates,
     with_vm_parts,
 )
 from iokeel.core.state import Credit, Demand, DriveState, Measured, Share, VmPart
@@ -138,20 +137,6 @@ def test_another_tick_of_the_same_changes_no_part(
     assert [part(known)[2:] for known in again] == [part(known)[2:] for known in once]
 
 
-@given(VMS, STATES)
-def test_static_rates_hold_the_vm_and_each_drive_whatever_they_do(
-    vm: VmPolicy, states: list[Any]
-) -> None:
-    drives = drives_of(vm, states, Credit(60, True))
-    there = {DriveId("db1", f"vd{i}"): known for i, known in enumerate(drives)}
-    rates = static_rates(there)
-    for drive, known in there.items():
-        assert known.policy is not None
-        assert 1 <= rates[drive] <= (known.policy.limit or inf)
-    budgets = (2 if policy.separate_budgets else 1 for policy, *_ in states)
-    assert sum(n * rates[drive] for n, drive in zip(budgets, there, strict=True)) <= (vm.limit or 0)
-
-
 def test_drives_that_want_all_divide_the_limit_by_weight() -> None:
     assert most(drive(2000, full=True), drive(2000, full=True)) == [2000, 2000]
     heavy = DrivePolicy(weight=300)
@@ -225,7 +210,6 @@ def test_vms_without_a_limit_are_left_alone() -> None:
         DriveId("db2", "vda"): DriveState(policy=PLAIN),
     }
     assert with_vm_parts(there) is there
-    assert static_rates(there) == {}
 
 
 def test_each_vm_has_its_own() -> None:
@@ -235,7 +219,6 @@ def test_each_vm_has_its_own() -> None:
         for target in ("vda", "vdb")
     }
     assert [part(known).most for known in with_vm_parts(there).values()] == [500, 500, 1500, 1500]
-    assert [*static_rates(there).values()] == [500, 500, 1500, 1500]
 
 
 def test_a_drive_whose_part_is_not_known_has_the_vms_limit() -> None:

@@ -1,0 +1,14 @@
+"""What an agent leaves behind when it stops, for tests of the law."""
+
+from __future__ import annotations
+
+from iokeel.core.orders import SetLimits
+from iokeel.core.state import State
+from iokeel.core.static import static_orders
+
+
+def left_at_stop(state: State) -> list[SetLimits]:
+    """Return the orders of an agent that stops in this state. The law fails on none."""
+    orders, failures = static_orders(state, state.drives)
+    assert not failures
+    return orders
