@@ -198,7 +198,8 @@ class Agent:
 
     def remember(self) -> None:
         """Begin with the state that an earlier agent has saved."""
-        self.state = State(self.config.model, self.store.load(), self.config.tenants)
+        drives, storages = self.store.load(), self.store.load_storages()
+        self.state = State(self.config.model, drives, self.config.tenants, storages)
 
     async def look(self, domains: Collection[str] | None) -> None:
         """Sample all VMs' drives, or some domains' only, decide, and send the orders."""
@@ -254,6 +255,7 @@ class Agent:
             drives,
             storages=observer.storages_of(drives.values(), self.config.storages),
             unread=observer.unread(self.state.drives, drives),
+            complete=observer.unread_vms() == set(),
             granted=granted,
             granted_storages=shared,
         )
@@ -372,7 +374,8 @@ class Agent:
 
     async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         try:
-            if await asyncio.to_thread(self.store.save, drives, whole=whole):
+            storages = self.state.storages
+            if await asyncio.to_thread(self.store.save, drives, storages, whole=whole):
                 self._notices.tell_saved(None)
         except IokeelError as error:
             self._notices.tell_saved(error)

@@ -1,4 +1,4 @@
-"""A drive's state, and a domain's policy, as texts of the state file."""
+"""A drive's state, a storage's and a domain's policy, as texts of the state file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import MOST_BURST_SECONDS, DomainPolicy, DrivePolicy, checked
-from iokeel.core.state import Credit, DriveState, Pricing, Sent, VmPart
+from iokeel.core.sharing.capacity import HEADROOM_RATIO
+from iokeel.core.sharing.storage import StoragePolicy
+from iokeel.core.state import (
+    Credit,
+    Division,
+    DriveState,
+    Feedback,
+    Pricing,
+    Sent,
+    StorageState,
+    VmPart,
+)
 from iokeel.errors import CurveError, PolicyError
 
 #: Raised by a text that the agent didn't write.
@@ -121,6 +132,49 @@ def state_of(text: str) -> DriveState:
             credit_s=row.granted_seconds,
         ),
         vm=row.vm,
+    )
+
+
+class _Storage(msgspec.Struct):
+    """What a storage's latency has taught (core/state.py, Feedback), and what was divided."""
+
+    capacity: Annotated[int, msgspec.Meta(gt=0)] | None
+    ratio: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+    room: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    peak: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+    usable: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+
+
+_STORAGES = msgspec.json.Decoder(_Storage)
+
+
+def storage_text(known: StorageState) -> str | None:
+    """Return what a storage has taught as a text; None if it is nothing.
+
+    In two or three digits, because each change is written.
+    """
+    capacity, last, usable = known.policy.capacity, known.feedback, known.division.usable
+    if usable is None:
+        return None
+    row = _Storage(
+        capacity, round(last.ratio, 2), round(last.room, 2), _rounded(last.peak), _rounded(usable)
+    )
+    if capacity is not None and (row.ratio, row.room) == (1.0, HEADROOM_RATIO):
+        return None
+    return msgspec.json.encode(row).decode()
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.2g}")
+
+
+def storage_of(text: str) -> StorageState:
+    """Return a storage's state. Raises NOT_OURS."""
+    row = _STORAGES.decode(text)
+    return StorageState(
+        StoragePolicy(row.capacity),
+        feedback=Feedback(max(row.ratio, 0.01), room=row.room, peak=row.peak),
+        division=Division(row.usable),
     )
 
 

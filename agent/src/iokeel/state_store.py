@@ -16,9 +16,20 @@ from iokeel.config.last_good import TableId, tables_to_save, with_last_good
 from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import DomainPolicy
-from iokeel.core.state import DriveState
+from iokeel.core.sharing.storage import StorageId
+from iokeel.core.state import DriveState, StorageState
 from iokeel.errors import ConfigError, IokeelError
-from iokeel.state_rows import NOT_OURS, Kept, kept_of, policy_of, policy_text, state_of, text_of
+from iokeel.state_rows import (
+    NOT_OURS,
+    Kept,
+    kept_of,
+    policy_of,
+    policy_text,
+    state_of,
+    storage_of,
+    storage_text,
+    text_of,
+)
 from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
@@ -42,6 +53,7 @@ def _select(table: str, *columns: str) -> str:
 _DRIVES = _select("drives", "domain", "target", "state")
 _CGROUPS = _select("cgroups", "path", "state", "''")
 _POLICIES = _select("policies", "domain", "text", "''")
+_STORAGES = _select("storages", "name", "text", "''")
 _TABLES = _select("tables", "kind", "name", "text")
 
 
@@ -64,6 +76,7 @@ class StateStore:
         self._database: sqlite3.Connection | None = None
         self._saved: dict[DriveId, Kept | None] = {}  # None: as it was found
         self._saved_policies: dict[str, DomainPolicy | None] = {}
+        self._saved_storages: dict[str, str | None] = {}
         self._tables: dict[TableId, str | None] = {}  # as a running agent has them; None: empty
         self._lock = threading.RLock()
 
@@ -114,6 +127,19 @@ class StateStore:
                 self._cant_use(f"{domain}: {type(error).__name__}: {error}")
         return known
 
+    def load_storages(self) -> dict[StorageId, StorageState]:
+        """Return what storages have taught; none, and a line in the log, if that can't be used."""
+        known = {}
+        for name, text, _ in self._read(_STORAGES):
+            self._saved_storages[name] = None
+            try:
+                known[name] = storage_of(text)
+            except NOT_OURS as error:
+                self._cant_use(f"storage {name}: {type(error).__name__}: {error}")
+            else:
+                self._saved_storages[name] = text
+        return known
+
     def _read(self, query: str) -> list[tuple[str, str, str]]:
         """Return the rows of a query; none, and a line in the log, if they can't be read."""
         try:
@@ -141,22 +167,36 @@ class StateStore:
             self._close()
             self._saved = dict.fromkeys(self._saved)
             self._saved_policies = dict.fromkeys(self._saved_policies)
+            self._saved_storages = dict.fromkeys(self._saved_storages)
             with contextlib.suppress(OSError):
                 self._file.rename(self._file.with_suffix(".damaged"))
                 for part in ("wal", "shm"):
                     self._file.with_name(f"{self._file.name}-{part}").unlink(missing_ok=True)
 
-    def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> bool:
-        """Write the changes of some drives, and of policies, in one step; False if there are none.
+    def save(
+        self,
+        drives: Mapping[DriveId, DriveState],
+        storages: Mapping[StorageId, StorageState] | None = None,
+        *,
+        whole: bool = False,
+    ) -> bool:
+        """Write the changes of some drives, of storages and of policies, in one step.
 
-        whole: they are all the drives there are.
+        storages: all; None leaves those that are saved. whole: they are all the drives there are.
+        Returns False if there is no change.
 
         Raises IokeelError; the states saved before are then still there.
         """
         with self._lock:  # so that the last call is what stays
-            return self._save(drives, whole=whole)
+            return self._save(drives, storages, whole=whole)
 
-    def _save(self, drives: Mapping[DriveId, DriveState], *, whole: bool) -> bool:
+    def _save(
+        self,
+        drives: Mapping[DriveId, DriveState],
+        storages: Mapping[StorageId, StorageState] | None,
+        *,
+        whole: bool,
+    ) -> bool:
         sent = {d: known for d, known in drives.items() if known.sent.limits is not None}
         new = {drive: kept_of(known) for drive, known in sent.items()}
         changed = {drive: kept for drive, kept in new.items() if self._saved.get(drive) != kept}
@@ -168,7 +208,17 @@ class StateStore:
             if self._saved_policies.get(domain) is not policy
         }
         gone_policies = self._saved_policies.keys() - policies.keys()
-        if not (changed or gone or new_policies or gone_policies):
+        taught: dict[str, str | None] = dict(self._saved_storages)
+        if storages is not None:
+            texts = {name: storage_text(known) for name, known in storages.items()}
+            taught = {name: text for name, text in texts.items() if text is not None}
+        new_storages = [
+            (name, text)
+            for name, text in taught.items()
+            if text is not None and self._saved_storages.get(name) != text
+        ]
+        gone_storages = self._saved_storages.keys() - taught.keys()
+        if not (changed or gone or new_policies or gone_policies or new_storages or gone_storages):
             return False
         try:
             self._write(
@@ -182,6 +232,8 @@ class StateStore:
                     [(domain, policy_text(policy)) for domain, policy in new_policies.items()],
                 ),
                 ("DELETE FROM policies WHERE domain = ?", [(domain,) for domain in gone_policies]),
+                ("INSERT OR REPLACE INTO storages VALUES (?, ?)", new_storages),
+                ("DELETE FROM storages WHERE name = ?", [(name,) for name in gone_storages]),
             )
         except sqlite3.Error as error:
             raise IokeelError(
@@ -190,6 +242,7 @@ class StateStore:
                 "free some space; until then a restart forgets credit and what was set",
             ) from None
         self._saved_policies = {**policies}
+        self._saved_storages = {**taught}
         self._saved |= changed
         for drive in gone:
             del self._saved[drive]
@@ -327,6 +380,9 @@ class StateStore:
                 )
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS policies (domain TEXT PRIMARY KEY, text TEXT)"
+                )
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS storages (name TEXT PRIMARY KEY, text TEXT)"
                 )
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS tables"

@@ -19,7 +19,17 @@ from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import FIELDS, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
-from iokeel.core.state import Credit, DriveState, Pricing, Sent, VmPart
+from iokeel.core.sharing.storage import StoragePolicy
+from iokeel.core.state import (
+    Credit,
+    Division,
+    DriveState,
+    Feedback,
+    Pricing,
+    Sent,
+    StorageState,
+    VmPart,
+)
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.state_store import StateStore
 
@@ -144,6 +154,52 @@ def test_a_domains_policy_is_loaded_until_it_goes(
         again = StateStore(Path(name))
         again.load()
     assert again.policies == {"db1": policy}
+
+
+storages = st.builds(
+    lambda capacity, ratio, room, peak, usable: StorageState(
+        StoragePolicy(capacity),
+        feedback=Feedback(ratio, room=room, peak=peak),
+        division=Division(usable),
+    ),
+    st.none() | st.integers(1, 10**8),
+    st.floats(0.01, 100),
+    st.floats(0, 1),
+    st.floats(0, 1e9),
+    st.none() | st.floats(0, 1e9),
+)
+
+
+@given(st.dictionaries(st.text("sdab/:é", min_size=1), storages, max_size=4))
+@settings(max_examples=30)
+def test_what_storages_have_taught_is_loaded(known: dict[str, StorageState]) -> None:
+    with TemporaryDirectory() as name:
+        StateStore(Path(name)).save({}, known)
+        store = StateStore(Path(name))
+        loaded = store.load_storages()
+        assert store.save({}, known) is False, "nothing has changed"
+        assert store.save({}) is False, "nor does it go by itself"
+        store.save({}, {})
+        assert StateStore(Path(name)).load_storages() == {}
+    for storage, now in known.items():
+        if (usable := now.division.usable) is None:
+            assert storage not in loaded
+        elif now.policy.capacity is None:
+            back = loaded[storage]
+            assert back.policy.capacity is None
+            assert back.feedback.room == pytest.approx(now.feedback.room, abs=0.01)
+            assert back.feedback.peak == pytest.approx(now.feedback.peak, rel=0.06)
+            assert back.division.usable == pytest.approx(usable, rel=0.06)
+
+
+def test_a_bad_storage_costs_no_other_its_own(
+    store: StateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    taught = StorageState(StoragePolicy(), feedback=Feedback(peak=9.0), division=Division(9.0))
+    store.save({}, dict.fromkeys(("sda", "sdb"), taught))
+    store._rows("UPDATE storages SET text = '{}' WHERE name = 'sda'")
+    assert store.load_storages().keys() == {"sdb"}
+    assert "storage sda: ValidationError" in caplog.text
 
 
 def test_a_bad_policy_costs_no_other_domain_its_own(

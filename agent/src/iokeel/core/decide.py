@@ -43,7 +43,7 @@ from iokeel.core.drive.measure import measure
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import Reason, SetLimits
-from iokeel.core.policy import UNKNOWN
+from iokeel.core.policy import UNKNOWN, DrivePolicy
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
@@ -101,7 +101,12 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
             there = {drive: drives[drive] for drive in there}
         if not seen.partial:
             storages, shares = allocate(
-                there, seen.storages, state.storages, tenants, seen.granted_storages
+                there,
+                _storages(seen, state, drives),
+                state.storages,
+                tenants,
+                seen.granted_storages,
+                complete=seen.complete,
             )
         if has_parts or state.has_parts:
             drives = with_storage_parts({**drives, **there}, seen, storages, models)
@@ -156,6 +161,19 @@ def _models(
     return defaultdict(lambda: default, own)
 
 
+def _storages(
+    seen: Observation, state: State, drives: Mapping[DriveId, DriveState]
+) -> Mapping[str, StorageSeen]:
+    """Return the storages that are seen, and those of drives whose storage can't be told now."""
+    names = {known.storage for known in drives.values()} - seen.storages.keys()
+    if not names or names == {None}:
+        return seen.storages
+    last = {
+        name: StorageSeen(known.policy) for name, known in state.storages.items() if name in names
+    }
+    return {**seen.storages, **last}
+
+
 def _with_reading(
     before: DriveState, seen: DriveSeen, models: Mapping[str | None, CostModel]
 ) -> DriveState:
@@ -167,6 +185,9 @@ def _with_reading(
     policy, tenant, vm = seen.policy, seen.tenant, seen.vm
     if policy is UNKNOWN:
         policy, tenant, vm = before.policy, before.tenant, before.vm and before.vm.policy
+        if policy is None and (seen.tenant is not None or seen.vm is not None):
+            # Its own promise was never known, but that of all drives together is.
+            policy, tenant, vm = DrivePolicy(), seen.tenant, seen.vm
     storage = before.storage if seen.storage is None else seen.storage
     limits, charged = before.sent.limits, before.abilities.cost_curve
     measured = measure(
@@ -229,6 +250,8 @@ def _look(
         # The own limit of a new drive, or of its VM, needn't wait for a division.
     allowed = _allowed(known, share)
     if allowed is None:
+        if seen.policy is UNKNOWN:
+            return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN)), None
         return _release(known, seen)
     if share is not None and _finds_its_own(before, known, seen):
         return known._replace(share=share, finding=Finding()), None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -15,7 +15,15 @@ from iokeel.core.drive.envelope import limits_for
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
-from iokeel.core.policy import UNKNOWN, DrivePolicy, TenantPolicy, UnknownPolicy
+from iokeel.core.policy import (
+    UNKNOWN,
+    DomainPolicy,
+    DrivePolicy,
+    PolicyInPart,
+    TenantPolicy,
+    UnknownPolicy,
+    VmPolicy,
+)
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import Credit, DriveState, Sent, State, Verdict
 
@@ -156,6 +164,38 @@ def test_a_tenants_limit_holds_from_the_first_look_at_all_drives() -> None:
     after.look({VDA: UNKNOWN, VDB: UNKNOWN})
     assert after.in_force == held
     assert all(limits.iops_total for limits in held.values())
+
+
+@pytest.mark.parametrize("promise", ["vm", "tenant"])
+def test_a_drive_that_a_policy_may_not_name_has_what_all_together_have(promise: str) -> None:
+    """The policy names vdz, which isn't there, so that vdb's own promise isn't known."""
+    domain = DomainPolicy({"vda": LIMITED, "vdz": LIMITED}, None, "acme", None)
+    if promise == "vm":
+        domain = replace(domain, tenant=None, vm=VmPolicy(limit=1000))
+    told = PolicyInPart(domain)
+    state = State(tenants={"acme": TenantPolicy(limit=1000)})
+    in_force = {VDA: UNLIMITED, DriveId("db1", "vdb"): UNLIMITED}
+    for second in range(1, 4):
+        seen = {
+            drive: DriveSeen(
+                told.for_drive(drive.target),
+                Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0),
+                limits,
+                tenant=told.tenant,
+                vm=told.vm,
+            )
+            for drive, limits in in_force.items()
+        }
+        state, orders = decide(state, Observation(seen), second * NS_PER_S)
+        in_force |= {order.drive: order.limits for order in orders}
+    assert all(limits.iops_total for limits in in_force.values())
+
+
+def test_a_drive_whose_tenant_alone_is_known_and_has_no_limit_is_left_alone() -> None:
+    seen = {VDA: DriveSeen(UNKNOWN, None, UNLIMITED, tenant="acme")}
+    state, orders = decide(State(), Observation(seen), NS_PER_S)
+    assert orders == []
+    assert state.drives[VDA].finding.verdict is Verdict.POLICY_UNKNOWN
 
 
 def test_a_qemu_that_refuses_a_curve_has_stock_limits_in_the_next_look() -> None:

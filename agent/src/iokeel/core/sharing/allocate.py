@@ -37,12 +37,14 @@ def allocate(
     before: Mapping[str, StorageState],
     tenants: Mapping[str, TenantPolicy],
     granted: Mapping[str, int | None],
+    *,
+    complete: bool = True,
 ) -> tuple[dict[str, StorageState], dict[DriveId, Share]]:
     """Return the storages' states after a tick, and the shares of drives that have one.
 
     drives: the tick's, with its rates. storages: the tick's view of the storages with a name.
     before: their states a tick ago. tenants: those with a policy. granted: what the fleet lets this
-    host's drives do on storages; None if that isn't known.
+    host's drives do on storages; None if that isn't known. complete: see Observation.
     """
     claimants: dict[str | None, list[Claimant]] = {name: [] for name in storages}
     strangers: dict[str | None, float] = defaultdict(float)  # rates of drives without a policy
@@ -77,7 +79,9 @@ def allocate(
         }
         members = members_of(here, promises, reserved)
         allowed = granted.get(name)
-        one = OneStorage(name, now, allowed, activities[name], here, strangers[name], members)
+        one = OneStorage(
+            name, now, allowed, activities[name], here, strangers[name], members, complete
+        )
         after[name] = divide_storage(one, before.get(name))
     shares = {c.drive: c.share for there in claimants.values() for c in there if c.share}
     return after, shares

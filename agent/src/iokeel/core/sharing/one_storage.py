@@ -31,7 +31,7 @@ from iokeel.core.sharing.headroom import (
     room_after,
     worst_strain,
 )
-from iokeel.core.sharing.storage import Load, StorageActivity
+from iokeel.core.sharing.storage import Load, StorageActivity, StoragePolicy
 from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, StorageState
 
@@ -42,7 +42,7 @@ class OneStorage:
 
     granted: what the fleet lets its drives here do; None if it isn't the fleet's, or that isn't
     known. strangers: the rate of its drives without a policy. members: its claimants, in the groups
-    that have a promise together.
+    that have a promise together. complete: it may have no other drives.
     """
 
     name: str
@@ -52,6 +52,7 @@ class OneStorage:
     claimants: Sequence[Claimant]
     strangers: float
     members: Sequence[Member]
+    complete: bool = True
     protected: list[Claimant] = field(init=False)
     others: list[Claimant] = field(init=False)
 
@@ -68,16 +69,18 @@ class OneStorage:
 def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState:
     """Give each drive of a storage its share, and return the storage's state."""
     policy = one.seen.policy
-    if before is None or before.policy != policy:
-        before = StorageState(policy, feedback=Feedback(room=capacity_law.HEADROOM_RATIO))
+    before = _as_before(before, policy)
     worst, suffering = worst_strain(one.protected)
     load = _load(one, before)
     feedback = _feedback(one, before, load, worst, suffers=bool(suffering))
     granted = one.granted
     capacity = policy.capacity * feedback.ratio if policy.capacity else None
-    if policy.capacity is None and one.protected:
-        if suffering or before.division.usable is not None:
+    if policy.capacity is None:
+        was_divided = before.division.usable is not None
+        if one.protected and suffering:
             capacity = feedback.peak
+        elif was_divided and (one.protected or not one.complete):
+            capacity = feedback.peak  # maybe for a drive that can't be read now
     if granted is not None:
         capacity = granted + one.strangers
         _want_spare(one.claimants)
@@ -104,6 +107,13 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         load=load._replace(short=division.short),
         amounts=amounts,
     )
+
+
+def _as_before(before: StorageState | None, policy: StoragePolicy) -> StorageState:
+    """Return a storage's last state under its policy now. Another capacity begins anew."""
+    if before is None or before.policy.capacity != policy.capacity:
+        return StorageState(policy, feedback=Feedback(room=capacity_law.HEADROOM_RATIO))
+    return before if before.policy == policy else replace(before, policy=policy)
 
 
 def _feedback(

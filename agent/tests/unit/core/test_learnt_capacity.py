@@ -1,0 +1,137 @@
+"""What a storage's latency has taught the law outlives the agent, and what can't be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from iokeel.core.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.decide import decide
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.orders import SetLimits
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.sharing.storage import StoragePolicy
+from iokeel.core.state import State
+from iokeel.state_rows import kept_of, state_of, storage_of, storage_text, text_of
+
+PROTECTED, OTHER = DriveId("db1", "vda"), DriveId("db2", "vda")
+POLICIES = {PROTECTED: DrivePolicy(latency_target_ms=1.0), OTHER: DrivePolicy(weight=10)}
+UNKNOWN_CAPACITY = StoragePolicy()
+
+
+@dataclass
+class Host:
+    """Two drives on a disk: one with a latency target, and one that makes its reads slow."""
+
+    state: State = field(default_factory=State)
+    in_force: dict[DriveId, ThrottleLimits] = field(default_factory=dict)
+    second: int = 0
+    policy: StoragePolicy = UNKNOWN_CAPACITY
+
+    def look(
+        self,
+        *,
+        latency_ms: float = 5.0,
+        reads: int = 3000,
+        there: tuple[DriveId, ...] = (PROTECTED, OTHER),
+        storage: str | None = "sda",
+        complete: bool = True,
+        policies: Mapping[DriveId, DrivePolicy] = POLICIES,
+    ) -> list[SetLimits]:
+        self.second += 1
+        now_ns = self.second * NS_PER_S
+        rates = {PROTECTED: (500, latency_ms), OTHER: (reads, 5.0)}
+        seen = {}
+        for drive in there:
+            rate, ms = rates[drive]
+            done = rate * self.second
+            counters = Counters(now_ns, done, 4096 * done, 0, 0, round(done * ms * 1e6), 0)
+            in_force = self.in_force.get(drive, UNLIMITED)
+            seen[drive] = DriveSeen(policies[drive], counters, in_force, storage=storage)
+        storages = {} if storage is None else {storage: StorageSeen(self.policy)}
+        observation = Observation(seen, storages=storages, complete=complete)
+        self.state, orders = decide(self.state, observation, now_ns)
+        self.in_force |= {order.drive: order.limits for order in orders}
+        return orders
+
+    def restarted(self) -> Host:
+        """Return the host as an agent finds it that knows what the state file has."""
+        drives = {
+            drive: state_of(text_of(kept_of(known)))
+            for drive, known in self.state.drives.items()
+            if known.sent.limits is not None
+        }
+        texts = {name: storage_text(known) for name, known in self.state.storages.items()}
+        storages = {name: storage_of(text) for name, text in texts.items() if text is not None}
+        state = State(drives=drives, storages=storages)
+        return Host(state, dict(self.in_force), self.second, self.policy)
+
+    @property
+    def is_cut(self) -> bool:
+        limits = self.in_force.get(OTHER, UNLIMITED)
+        return (limits.iops_total or limits.bps_total) is not None
+
+
+@pytest.fixture
+def host() -> Host:
+    """A host on which one drive has been cut for the other, and none has a limit of its own."""
+    host = Host()
+    for _ in range(20):
+        host.look()
+    assert host.is_cut
+    return host
+
+
+def test_a_restart_lifts_no_limit_that_latency_has_taught(host: Host) -> None:
+    """As seen on a host: the first look after a restart released the drive."""
+    after = host.restarted()
+    for _ in range(4):
+        after.look(latency_ms=0.5, reads=500)
+        assert after.is_cut
+    usable, before = (h.state.storages["sda"].division.usable for h in (after, host))
+    assert usable == pytest.approx(before, rel=0.05)
+
+
+def test_a_guest_that_can_not_be_read_keeps_the_room_that_others_made(host: Host) -> None:
+    after = host.restarted()
+    for _ in range(4):
+        after.look(reads=500, there=(OTHER,), complete=False)
+        assert after.is_cut
+    after.look(reads=500, there=(OTHER,))  # it has gone
+    after.look(reads=500, there=(OTHER,))
+    assert not after.is_cut
+
+
+def test_a_storage_that_can_not_be_told_is_the_last_one_known(host: Host) -> None:
+    for each in (host, host.restarted()):
+        for _ in range(4):
+            each.look(reads=500, storage=None)
+            assert each.is_cut
+
+
+def test_another_target_for_a_storage_forgets_nothing(host: Host) -> None:
+    host.policy = replace(UNKNOWN_CAPACITY, latency_target_ms=3.0)
+    for _ in range(4):
+        host.look(latency_ms=0.5, reads=500)
+        assert host.is_cut
+
+
+def test_without_a_latency_target_nothing_is_held_back(host: Host) -> None:
+    none = dict.fromkeys(POLICIES, DrivePolicy())
+    for _ in range(2):
+        host.look(policies=none)
+    assert not host.is_cut
+
+
+def test_a_corrected_capacity_stays_corrected_after_a_restart() -> None:
+    host = Host(policy=StoragePolicy(capacity=9000, latency_target_ms=1.0))
+    for _ in range(20):
+        host.look()
+    ratio = host.state.storages["sda"].feedback.ratio
+    assert ratio < 0.9
+    after = host.restarted()
+    after.look()
+    assert after.state.storages["sda"].feedback.ratio <= ratio + 0.01
