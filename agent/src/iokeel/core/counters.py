@@ -109,6 +109,12 @@ class Throttled(NamedTuple):
         (_, r0, w0), (_, r1, w1) = self.earlier, self.later
         return (r1.cost - r0.cost + w1.cost - w0.cost) / self.elapsed_s
 
+    @property
+    def nothing_waited(self) -> bool:
+        """Whether no request has waited, or waits now."""
+        (_, r0, w0), (_, r1, w1) = self.earlier, self.later
+        return not (r1.waiting or w1.waiting) and (r1.waited, w1.waited) == (r0.waited, w0.waited)
+
     def wait_s(self, write: bool) -> float:
         """Return the sum of the waits that ended, in seconds."""
         before, after = self._of(write)

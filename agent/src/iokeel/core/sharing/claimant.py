@@ -11,7 +11,8 @@ from iokeel.core.sharing.divide import Claim, Division
 from iokeel.core.state import DriveState, Share
 
 # A drive that may only do a few large requests has seconds with none of them, and with two. So one
-# reading below the limit doesn't end its demand; it counts as backlogged for so long.
+# reading below the limit doesn't end its demand; it counts as backlogged for so long. A QEMU that
+# counts waits tells when nothing waits any more.
 BACKLOG_S = 2.5
 
 
@@ -66,6 +67,9 @@ def own_wants(known: DriveState, policy: DrivePolicy, most: float) -> float:
 
 
 def _was_just_backlogged(known: DriveState) -> bool:
+    did = known.measured.rates
+    if did is not None and did.throttled is not None and did.throttled.nothing_waited:
+        return False
     counters, backlogged_ns = known.measured.counters, known.demand.backlogged_ns
     if counters is None or not backlogged_ns:
         return False

@@ -1,0 +1,47 @@
+"""How long a drive that its limits held counts as held."""
+
+from __future__ import annotations
+
+import pytest
+
+from iokeel.core.counters import NS_PER_S, Counters, Rates, ThrottleCount, ThrottleCounters, rates
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.sharing.claimant import BACKLOG_S, own_wants
+from iokeel.core.state import Demand, DriveState, Measured
+
+MOST = 5000.0
+
+
+def reading(second: float, *, waited: int = 0, waiting: int = 0, counts: bool = True) -> Counters:
+    """Return a reading of a drive that has done 100 reads, of which some have waited."""
+    at_ns = round(second * NS_PER_S)
+    read = ThrottleCount(100, 409_600, 100.0, waited, 10_000_000 * waited, waiting)
+    none = ThrottleCount(0, 0, 0.0, 0, 0, 0)
+    throttle = ThrottleCounters(at_ns, read, none) if counts else None
+    return Counters(at_ns, 100, 409_600, 0, 0, 0, 0, throttle)
+
+
+def wants_after(did: Rates | None, counters: Counters, held_s: float) -> float:
+    """Return the demand of a drive that its limits last held at a time."""
+    known = DriveState(
+        measured=Measured(counters=counters, rates=did, rate=0.0),
+        demand=Demand(rate=100.0, backlogged_ns=round(held_s * NS_PER_S)),
+    )
+    return own_wants(known, DrivePolicy(), MOST)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_drive_that_was_held_may_still_be_unless_qemu_tells_that_nothing_waits(
+    counts: bool,
+) -> None:
+    before, now = reading(10.0, counts=counts), reading(11.0, counts=counts)
+    assert wants_after(rates(before, now), now, 10.0) == (100.0 if counts else MOST)
+    later = reading(10.0 + BACKLOG_S, counts=counts)
+    assert wants_after(rates(now, later), later, 10.0) == 100.0
+
+
+@pytest.mark.parametrize(("waited", "waiting"), [(1, 0), (0, 1)])
+def test_one_request_that_waits_is_enough(waited: int, waiting: int) -> None:
+    """A drive that may do a few large requests has seconds in which none of them ends."""
+    now = reading(11.0, waited=waited, waiting=waiting)
+    assert wants_after(rates(reading(10.0), now), now, 10.0) == MOST
