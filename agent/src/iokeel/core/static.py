@@ -11,8 +11,8 @@ left at the lowest of
 - its share of its storage;
 - what the fleet lets it do, or what it is held to if that is less.
 
-Its limits are for no mix of requests then, so that no size gets more (drive/pricing.py). A drive
-whose share isn't known yet keeps the limits that it has.
+Its limits are for no mix of requests then, so that no size gets more (drive/pricing.py). If its
+share isn't known yet, it gets no more than it has. If this agent hasn't made its limits, they stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.claimant import budgets, own_most, own_wants
 from iokeel.core.sharing.headroom import split_size_of
 from iokeel.core.sharing.vm_limit import Wish, divided, with_spare
-from iokeel.core.state import NOT_DIVIDED, DriveState, Share, State
+from iokeel.core.state import NOT_DIVIDED, DriveState, State
 
 Drives = Mapping[DriveId, DriveState]
 
@@ -46,7 +46,7 @@ def static_orders(
     orders = []
     for drive in drives:
         known = state.drives[drive]
-        if drive in most and known.sent.limits is not None and known.share is not NOT_DIVIDED:
+        if drive in most and known.sent.limits is not None:
             try:
                 limits = _limits(state, known, most[drive])
             except Exception as error:
@@ -108,10 +108,14 @@ def _parts(limit: int, drives: Drives, most: Mapping[DriveId, float]) -> dict[Dr
 
 
 def _limits(state: State, known: DriveState, most: float) -> ThrottleLimits | None:
-    """Return a drive's static limits; None if nothing limits it."""
+    """Return a drive's static limits; None if nothing limits it, or if it keeps those it has."""
     policy, share = _policy(known), known.share
     rates: list[float] = [most if most == inf else floor(most / budgets(policy))]
-    if isinstance(share, Share) and share.storage is not None:
+    if share is NOT_DIVIDED:
+        if known.pricing.rate is None:
+            return None
+        rates.append(known.pricing.rate)
+    elif share is not None and share.storage is not None:
         rates.append(share.most)
     for part in (known.part, known.storage_part):
         if part is not None:  # what it has now: nobody would hear of a raise

@@ -22,6 +22,7 @@ from iokeel.core.state import (
     Demand,
     DriveState,
     Measured,
+    Pricing,
     Sent,
     Share,
     State,
@@ -161,9 +162,11 @@ def test_a_drive_keeps_to_its_share_of_a_storage() -> None:
     assert rates(State(drives=there)) == {VDA: 300, VDB: 300}
 
 
-def test_a_drive_whose_share_is_not_known_keeps_what_it_has() -> None:
-    there = {VDA: drive(DrivePolicy(limit=5000), share=NOT_DIVIDED)}
-    assert left_at_stop(State(drives=there)) == []
+def test_a_drive_whose_share_is_not_known_gets_no_more_than_it_has() -> None:
+    known = drive(DrivePolicy(limit=5000), share=NOT_DIVIDED)
+    assert left_at_stop(State(drives={VDA: known})) == [], "an earlier agent's limits"
+    priced = known._replace(pricing=Pricing(rate=800.0))
+    assert rates(State(drives={VDA: priced})) == {VDA: 800}
 
 
 def test_what_nothing_limits_or_nobody_has_limited_is_left_alone() -> None:
