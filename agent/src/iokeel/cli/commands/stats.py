@@ -66,7 +66,8 @@ def stats(
     --sort takes rate, used, latency or any other column, --top the first by
     rate or by --sort. Drives then stand alone, without their VMs' sums.
 
-    docs/stats.md in the sources explains every word.
+    /usr/share/doc/iokeel/stats.md.gz explains every word (in the sources:
+    docs/stats.md).
     """
     if storage and tenant:
         raise ConfigError("stats", "--storage and --tenant", "give one of them")
