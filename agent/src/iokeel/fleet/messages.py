@@ -1,4 +1,4 @@
-"""What is said to etcd's JSON gateway, and what it answers.
+"""Requests to etcd's JSON gateway, and its answers.
 
 The gateway's JSON is that of etcd's gRPC messages: bytes in base64, and 64-bit numbers as texts.
 """

@@ -226,7 +226,7 @@ def _seconds(text: str | None) -> float:
         seconds = SPAN_S if text is None else float(text)
         if 0 < seconds <= SPAN_S:
             return seconds
-    raise IokeelError("seconds", f"{shown(text)} is no such span", f"give 1 to {SPAN_S}")
+    raise IokeelError("seconds", f"is {shown(text)}", f"give a number from 1 to {SPAN_S}")
 
 
 def _absent(snapshot: Snapshot, domain: str, target: str | None) -> IokeelError | None:

@@ -76,15 +76,14 @@ class DriveSnapshot(NamedTuple):
 
     normalized_iops: its rate; allowed_iops: the rate it may have, None: nothing limits it. share:
     of its storage or tenant's limit; vm_iops: its part of its VM's limit; tenant_iops,
-    fleet_storage_iops: its part of what the fleet lets its tenant do here, and of what it lets all
-    drives on its storage do. mode: "exact" if its QEMU charges by the cost curve, "retune" if the
-    agent adjusts its limits; None if it is not held. limits: those that the agent decided on
-    limits_age_s ago for limits_reason;
-    in_force: those that QEMU or libvirt last told of, None if they aren't known.
-    priced_for: the mix of requests that they were made for; None if it was not known.
-    pricing_error_ratio: how far above its rate they would hold the present mix. binding: the fields
-    of limits that the last interval used up. throttled_s: how long a limit held it in all. errors:
-    orders that failed; error: that of the last one, if it failed, or else of its tenant or storage.
+    fleet_storage_iops: its parts of the fleet's grants here, to its tenant and to its storage.
+    mode: "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits;
+    None if it is not held. limits: those that the agent decided on limits_age_s ago for
+    limits_reason; in_force: as QEMU or libvirt last reported them; None: not known. priced_for: the
+    mix of requests that they were made for; None if it was not known. pricing_error_ratio: how far
+    above its rate they would hold the present mix. binding: the fields of limits that the last
+    interval used up. throttled_s: the time in which a limit held it, since the agent started.
+    errors: orders that failed; error: the last order's, or else its tenant's or storage's.
     """
 
     id: DriveId
@@ -143,9 +142,9 @@ class StorageSnapshot:
     usable_iops: the rate that its drives may share now. capacity_ratio: how far latency has
     corrected its capacity. reserved_iops: the sum of its drives' reservations; reservations_kept:
     the part of those asked for that fits. room_ratio: the part that drives without a latency target
-    may use; None if no drive has one. cut_iops: what they give up for that now. suffering: drives
-    above their latency target; exhausted: whether nothing more can be taken for them. protected:
-    drives that the others' large reads wait in parts for.
+    may use; None if no drive has one. cut_iops: the rate that this takes from them now. suffering:
+    drives above their latency target; exhausted: whether nothing more can be taken for them.
+    protected: drives for which the others' large reads wait in parts.
     """
 
     name: str
@@ -212,7 +211,7 @@ class Known:
     fleet: FleetSnapshot | None = None
 
     def error_of(self, drive: DriveId, state: DriveState) -> IokeelError | None:
-        """Return what is wrong with a drive, if anything is."""
+        """Return a drive's error, if it has one."""
         return (
             self.last_errors.get(drive)
             or self.gone.get(("tenants", state.tenant or ""))
