@@ -21,7 +21,7 @@ class ThrottleLimits(NamedTuple):
     None means no limit; for a length, QEMU's own default.
 
     Stock QEMU has none of the rest. cost_read, cost_write: the curves by which the iops limits are
-    charged; None if they are charged by the request. split_size: larger reads wait in parts of so
+    charged; None if they are charged by the request. split_size: larger reads wait in pieces of so
     many bytes; None if they wait whole. idle_credit_ms: how much passes at once after idleness, in
     milliseconds at the limit; stock QEMU always lets QEMU_IDLE_CREDIT_MS through.
     """

@@ -144,7 +144,7 @@ class StorageSnapshot:
     the part of those asked for that fits. room_ratio: the part that drives without a latency target
     may use; None if no drive has one. cut_iops: the rate that this takes from them now. suffering:
     drives above their latency target; exhausted: whether nothing more can be taken for them.
-    protected: drives for which the others' large reads wait in parts.
+    protected: drives for which the others' large reads wait in pieces.
     """
 
     name: str
