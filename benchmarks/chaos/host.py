@@ -18,6 +18,7 @@ from benchmarks.chaos.journal import Journal
 from benchmarks.chaos.monitor import Monitor
 from benchmarks.demo.fio_log import Completions, GuestClock
 from benchmarks.demo.guests import shift_job
+from iokeel.policy_xml.schema import NAMESPACE
 from testing.agents import HostAgent
 from testing.clock import Clock
 from testing.lab.domain import DiskSpec, domain_xml, folder_in_memory, make_disk
@@ -27,7 +28,6 @@ from testing.lab.qemu import patched
 from testing.lab.vm import Vm
 from testing.waiting import eventually
 
-URN = "urn:iokeel:policy:1"
 SIZES = (4096, 8192, 16384, 32768, 65536)
 DEPTH = 4
 PLUGGED_LIMIT = 500
@@ -156,7 +156,7 @@ class ChaosHost:
 
     def set_policy(self, guest: Guest, text: str) -> None:
         """Set a running guest's policy, as soon as libvirtd lets one."""
-        words = ("--uri", URN, "--key", "iokeel", "--set", text, "--live")
+        words = ("--uri", NAMESPACE, "--key", "iokeel", "--set", text, "--live")
         self.insist("metadata", guest.name, *words)
 
     def set_limit(self, guest: Guest, limit: int) -> None:

@@ -30,6 +30,7 @@ from iokeel.core.state import (
     Verdict,
 )
 from iokeel.errors import IokeelError
+from iokeel.host.disk_counters import Pressure
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.fleet_snapshot import FleetSnapshot
 
@@ -174,7 +175,7 @@ class Snapshot:
 
     vms, storages: sorted by name; vms are all, or those that were asked for. errors: by kind, since
     the agent started. reconnects: connections to libvirtd or a QMP socket that were made again.
-    fleet: None without [fleet].
+    fleet: None without [fleet]. pressure: None if the kernel doesn't tell.
     """
 
     vms: Mapping[str, VmSnapshot]
@@ -182,6 +183,7 @@ class Snapshot:
     errors: Mapping[str, int]
     reconnects: int
     fleet: FleetSnapshot | None = None
+    pressure: Pressure | None = None
 
 
 class TakeSnapshot(Protocol):
@@ -209,6 +211,7 @@ class Known:
     reconnects: int
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)
     fleet: FleetSnapshot | None = None
+    pressure: Pressure | None = None
 
     def error_of(self, drive: DriveId, state: DriveState) -> IokeelError | None:
         """Return a drive's error, if it has one."""
@@ -232,7 +235,14 @@ def snapshot_of(
         for name, vm in sorted(known.vms.items())
         if domains is None or name in domains
     }
-    return Snapshot(vms, _storages(known.state), known.errors, known.reconnects, known.fleet)
+    return Snapshot(
+        vms,
+        _storages(known.state),
+        known.errors,
+        known.reconnects,
+        known.fleet,
+        known.pressure,
+    )
 
 
 def series_values(state: State) -> list[float]:
