@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Unpack
 
 from benchmarks.chaos.journal import Journal
 from benchmarks.chaos.monitor import Monitor
@@ -26,6 +26,7 @@ from testing.lab.guest import image
 from testing.lab.host import PROJECT, Host
 from testing.lab.qemu import patched
 from testing.lab.vm import Vm
+from testing.processes import PopenOptions
 from testing.waiting import eventually
 
 SIZES = (4096, 8192, 16384, 32768, 65536)
@@ -63,8 +64,11 @@ class ChaosAgent(HostAgent):
         if broken:
             self.command = [str(word) for word in _BROKEN]
 
-    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
-        return super().popen(command, env=self.clock.environment, **options)
+    def popen(
+        self, command: Sequence[str | Path], **options: Unpack[PopenOptions]
+    ) -> subprocess.Popen[str]:
+        options["env"] = self.clock.environment
+        return super().popen(command, **options)
 
     def __exit__(self, *failure: object) -> None:
         """End it. Its log is shown only if the run failed, because it is long."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 #: A request or a part of one, as JSON.
-Json = dict[str, Any]
+Json = Mapping[str, object]
 
 
 class Put(NamedTuple):
