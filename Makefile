@@ -72,7 +72,8 @@ test-exact: setup ## Test the agent with libvirt, real guests and the patched QE
 check: setup ## Check style and types
 	$(BIN)/ruff check --config agent/pyproject.toml agent benchmarks playbooks libvirt-hooks/qemu.d/50-iokeel
 	$(BIN)/ruff format --check --config agent/pyproject.toml agent benchmarks playbooks libvirt-hooks/qemu.d/50-iokeel
-	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks playbooks
+	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks playbooks agent/debian
+	$(BIN)/mypy --config-file agent/pyproject.toml libvirt-hooks/qemu.d/50-iokeel
 	shellcheck agent/prerequisites .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/testing benchmarks qemu-patches)
 
 metrics-doc: setup ## Write docs/metrics.md anew, from the code

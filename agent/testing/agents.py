@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from testing.lab.host import Host
+from testing.processes import PopenOptions
 from testing.waiting import eventually
 
 IOKEEL = Path(sys.executable).parent / "iokeel"
@@ -155,15 +156,17 @@ class Agent:
         self.state = state or folder / "state"
         self.config = folder / "agent.toml"
         self.log_file = folder / "agent.log"
-        self.process: subprocess.Popen[Any] | None = None
+        self.process: subprocess.Popen[str] | None = None
         self.config.write_text(
             f'[agent]\nsocket = "{self.socket}"\nstate_dir = "{self.state}"\n{settings}\n'
             f"[libvirt]\n{libvirt}\n{tables}\n"
         )
 
-    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+    def popen(
+        self, command: Sequence[str | Path], **options: Unpack[PopenOptions]
+    ) -> subprocess.Popen[str]:
         """Start a program where the agent runs; `options` are subprocess.Popen's."""
-        return subprocess.Popen(command, **options)
+        return subprocess.Popen(command, text=True, **options)
 
     def start(self) -> Self:
         """Start it, and wait until it answers."""
@@ -255,5 +258,7 @@ class HostAgent(Agent):
         self.host = host
         self.command = host.iokeel
 
-    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+    def popen(
+        self, command: Sequence[str | Path], **options: Unpack[PopenOptions]
+    ) -> subprocess.Popen[str]:
         return self.host.popen(command, **options)

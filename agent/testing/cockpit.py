@@ -9,13 +9,13 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from testing.agents import IOKEEL, NOBODY, free_port
-from testing.waiting import eventually
+from testing.waiting import Process, eventually
 
 COCKPIT_WS = "/usr/lib/cockpit/cockpit-ws"
-Popen = Callable[..., "subprocess.Popen[Any]"]
+Popen = Callable[..., Process]
 
 
 class Cockpit:
@@ -58,7 +58,7 @@ class Cockpit:
             "XDG_CONFIG_DIRS": str(folder / "config"),
         }
         self._bridge = bridge
-        self._process: subprocess.Popen[Any] | None = None
+        self._process: Process | None = None
 
     @property
     def url(self) -> str:

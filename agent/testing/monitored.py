@@ -41,7 +41,7 @@ class Monitored:
             self.process.wait()
             raise
 
-    def ask(self, command: str, **arguments: Any) -> Any:
+    def ask(self, command: str, **arguments: object) -> Any:
         """Return the answer to a command. Raises QmpError with QEMU's words."""
         return self._monitor.ask(command, **arguments)
 
@@ -51,7 +51,7 @@ class Monitored:
         group: dict[str, Any] = found
         return group
 
-    def set_object(self, name: str, **limits: Any) -> None:
+    def set_object(self, name: str, **limits: object) -> None:
         """Change limits of a group by hand."""
         value = {key.replace("_", "-"): value for key, value in limits.items()}
         self.ask("qom-set", path=f"/objects/{name}", property="limits", value=value)

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
 BIN = Path(sys.executable).parent
@@ -41,7 +40,7 @@ class Played:
         return {host: counts["changed"] for host, counts in self.recap.items()}
 
 
-def inventory(folder: Path, hosts: Mapping[str, Mapping[str, Any]], **variables: Any) -> Path:
+def inventory(folder: Path, hosts: Mapping[str, Mapping[str, object]], **variables: object) -> Path:
     """Write an inventory of hypervisors with their variables, and those of all; return its file."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "hosts.json"
@@ -50,7 +49,7 @@ def inventory(folder: Path, hosts: Mapping[str, Mapping[str, Any]], **variables:
 
 
 def play(
-    playbook: str | Path, hosts: Path, *words: str, timeout_s: float = 600, **variables: Any
+    playbook: str | Path, hosts: Path, *words: str, timeout_s: float = 600, **variables: object
 ) -> Played:
     """Run one of the playbooks on an inventory. variables: given on the command line."""
     done = subprocess.run(
@@ -66,7 +65,7 @@ def play(
     return Played(done.returncode, done.stdout, recap)
 
 
-def break_off(playbook: str, hosts: Path, at: str, *words: str, **variables: Any) -> None:
+def break_off(playbook: str, hosts: Path, at: str, *words: str, **variables: object) -> None:
     """Run a playbook, and kill it as soon as it begins the task named `at`."""
     playing = subprocess.Popen(
         _command(playbook, hosts, *words, **variables),
@@ -80,7 +79,9 @@ def break_off(playbook: str, hosts: Path, at: str, *words: str, **variables: Any
     playing.wait()
 
 
-def _command(playbook: str | Path, hosts: Path, *words: str, **variables: Any) -> list[str | Path]:
+def _command(
+    playbook: str | Path, hosts: Path, *words: str, **variables: object
+) -> list[str | Path]:
     given = ["--extra-vars", json.dumps(variables)]
     return ["ansible-playbook", "--inventory", hosts, PLAYBOOKS / playbook, *words, *given]
 

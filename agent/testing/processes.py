@@ -5,13 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, TypeAlias, TypedDict
 
-from testing.waiting import eventually
+from testing.waiting import Process, eventually
 
+_Stream: TypeAlias = int | IO[bytes] | IO[str] | None
 _START_S = 20.0
 _END_S = 20.0
+
+
+class PopenOptions(TypedDict, total=False):
+    """Options of subprocess.Popen for a program whose pipes are read as text."""
+
+    stdin: _Stream
+    stdout: _Stream
+    stderr: _Stream
+    env: Mapping[str, str] | None
+    cwd: str | Path | None
+    start_new_session: bool
 
 
 def ready(process: subprocess.Popen[str], serves: Callable[[], bool], name: str) -> None:
@@ -27,7 +40,7 @@ def ready(process: subprocess.Popen[str], serves: Callable[[], bool], name: str)
         raise RuntimeError(f"{name} doesn't start: {process.communicate()[1].strip()}") from error
 
 
-def hang(process: subprocess.Popen[Any]) -> None:
+def hang(process: Process) -> None:
     """Stop a program by SIGSTOP, and wait until it has stopped.
 
     Until one of its threads has seen the signal, the others go on; on a busy machine that lasts.
@@ -36,7 +49,7 @@ def hang(process: subprocess.Popen[Any]) -> None:
     os.waitpid(process.pid, os.WUNTRACED)
 
 
-def end(process: subprocess.Popen[Any]) -> None:
+def end(process: Process) -> None:
     """End a program by SIGTERM, or by SIGKILL after 20 s."""
     process.terminate()
     try:

@@ -24,7 +24,7 @@ class QmpClient:
         self._file.readline()
         self.ask("qmp_capabilities")
 
-    def ask(self, command: str, **arguments: Any) -> Any:
+    def ask(self, command: str, **arguments: object) -> Any:
         """Return the answer to a command. Raises QmpError with QEMU's words."""
         request = {"execute": command, "arguments": arguments}
         self._file.write(json.dumps(request).encode() + b"\n")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class QmpServer:
         for target in targets:
             self.plug(target)
 
-    def plug(self, target: str, file: str = "/images/a.raw", **limits: Any) -> None:
+    def plug(self, target: str, file: str = "/images/a.raw", **limits: object) -> None:
         """Add a drive; QEMU sends no event for that."""
         inserted: dict[str, Any] = {"node-name": f"{target}-node", "drv": "raw", "file": file}
         inserted |= dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops", "iops_rd", "iops_wr"), 0)
@@ -151,7 +151,7 @@ class QmpServer:
                 return answer(request, {})
         return error(request, "CommandNotFound", "The command has not been found")
 
-    def throttle(self, name: str, *members: dict[str, str], **reads: Any) -> None:
+    def throttle(self, name: str, *members: dict[str, str], **reads: object) -> None:
         """Add a throttle group. reads: statistics of its reads."""
         nothing = dict.fromkeys(("requests", "bytes", "cost", "waited"), 0)
         nothing |= {"wait-total-ns": 0, "wait-max-ns": 0, "waiting": 0}
@@ -164,12 +164,12 @@ class QmpServer:
             "write": {**nothing, "sizes": []},
         }
 
-    def join(self, device: str, limits: dict[str, Any]) -> None:
+    def join(self, device: str, limits: Mapping[str, object]) -> None:
         """Put a device into a group of its own, like block_set_io_throttle."""
         assert self.groups is not None
         if device not in self.groups:
             self.throttle(device, {"qdev": device, "node-name": "x"})
-        self.objects[device] = self.objects.get(device, DEFAULTS) | limits
+        self.objects[device] = {**self.objects.get(device, DEFAULTS), **limits}
 
     def _group(self, name: str) -> dict[str, Any]:
         assert self.groups is not None
@@ -193,7 +193,7 @@ class QmpServer:
         return {"device": drive["device"], "qdev": drive["qdev"], "stats": stats}
 
 
-def answer(request: dict[str, Any], value: Any) -> bytes:
+def answer(request: Mapping[str, object], value: object) -> bytes:
     """Return a reply."""
     return json.dumps({"return": value, "id": request["id"]}).encode() + b"\r\n"
 
@@ -220,7 +220,7 @@ def _shown(limits: Any) -> Any:
     return {name: value for name, value in limits.items() if value != unused.get(name)}
 
 
-def error(request: dict[str, Any], kind: str, text: str) -> bytes:
+def error(request: Mapping[str, object], kind: str, text: str) -> bytes:
     """Return an error reply."""
     reply = {"id": request["id"], "error": {"class": kind, "desc": text}}
     return json.dumps(reply).encode() + b"\r\n"

@@ -6,9 +6,11 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
+#: A program, whether its output is read as text or as bytes.
+Process: TypeAlias = subprocess.Popen[str] | subprocess.Popen[bytes]
 _PATIENCE_S = 30.0
 _PAUSE_S = 0.05
 _ASYNC_PAUSE_S = 0.01
@@ -19,7 +21,7 @@ def eventually(
     timeout_s: float = _PATIENCE_S,
     *,
     what: str = "",
-    process: subprocess.Popen[Any] | None = None,
+    process: Process | None = None,
 ) -> T:
     """Return the answer of `ask` once it is true.
 
@@ -45,7 +47,7 @@ class _Wait(Generic[T]):
         self._ask, self._timeout_s, self._what = ask, timeout_s, what
         self._deadline = time.monotonic() + timeout_s
 
-    def over(self, process: subprocess.Popen[Any] | None = None) -> bool:
+    def over(self, process: Process | None = None) -> bool:
         """Ask once, and return whether there is an `answer`."""
         ended = process is not None and process.poll() is not None
         late = time.monotonic() > self._deadline

@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks.bench.scenario import Drive, Scenario
+from iokeel.policy_xml.schema import NAMESPACE
 from testing.lab.blkio import ROOT as BLKIO
 from testing.lab.blkio import blkio_groups
 from testing.lab.domain import DiskSpec
@@ -23,7 +24,6 @@ from testing.lab.shared_disk import SharedDisk
 from testing.lab.vm import Vm
 from testing.qmp_client import QmpClient
 
-_URN = "urn:iokeel:policy:1"
 #: libvirt's names of QEMU's limits.
 _LIBVIRT = {
     "iops-total": "total-iops-sec",
@@ -126,4 +126,4 @@ def _disk(scenario: Scenario, drives: int, daemon: Path, apart: Sequence[int]) -
 def policy_xml(drive: Drive) -> str:
     """Return a drive's policy as a domain's metadata."""
     values = " ".join(f'{key.replace("_", "-")}="{v}"' for key, v in drive.policy.items())
-    return f'<i:policy xmlns:i="{_URN}"><i:drive target="vda" {values}/></i:policy>'
+    return f'<i:policy xmlns:i="{NAMESPACE}"><i:drive target="vda" {values}/></i:policy>'

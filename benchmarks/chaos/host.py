@@ -12,12 +12,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Unpack
 
 from benchmarks.chaos.journal import Journal
 from benchmarks.chaos.monitor import Monitor
 from benchmarks.demo.fio_log import Completions, GuestClock
 from benchmarks.demo.guests import shift_job
+from iokeel.policy_xml.schema import NAMESPACE
 from testing.agents import HostAgent
 from testing.clock import Clock
 from testing.lab.domain import DiskSpec, domain_xml, folder_in_memory, make_disk
@@ -25,9 +26,9 @@ from testing.lab.guest import image
 from testing.lab.host import PROJECT, Host
 from testing.lab.qemu import patched
 from testing.lab.vm import Vm
+from testing.processes import PopenOptions
 from testing.waiting import eventually
 
-URN = "urn:iokeel:policy:1"
 SIZES = (4096, 8192, 16384, 32768, 65536)
 DEPTH = 4
 PLUGGED_LIMIT = 500
@@ -63,8 +64,11 @@ class ChaosAgent(HostAgent):
         if broken:
             self.command = [str(word) for word in _BROKEN]
 
-    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
-        return super().popen(command, env=self.clock.environment, **options)
+    def popen(
+        self, command: Sequence[str | Path], **options: Unpack[PopenOptions]
+    ) -> subprocess.Popen[str]:
+        options["env"] = self.clock.environment
+        return super().popen(command, **options)
 
     def __exit__(self, *failure: object) -> None:
         """End it. Its log is shown only if the run failed, because it is long."""
@@ -156,7 +160,7 @@ class ChaosHost:
 
     def set_policy(self, guest: Guest, text: str) -> None:
         """Set a running guest's policy, as soon as libvirtd lets one."""
-        words = ("--uri", URN, "--key", "iokeel", "--set", text, "--live")
+        words = ("--uri", NAMESPACE, "--key", "iokeel", "--set", text, "--live")
         self.insist("metadata", guest.name, *words)
 
     def set_limit(self, guest: Guest, limit: int) -> None:

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.demo.scenario import BENCHMARKS, STREAM_BYTES, Guest, Phase, Scenario
+from iokeel.policy_xml.schema import NAMESPACE
 from testing.lab.domain import DiskSpec, folder_in_memory, make_disk
 from testing.lab.host import Host
 from testing.lab.vm import Vm
 
-_URN = "urn:iokeel:policy:1"
 # A phase ends that long after the first completion, so fio runs a little longer.
 _TAIL_S = 1
 
@@ -32,7 +32,7 @@ def boot(
 
 def _policy_element(guest: Guest) -> str:
     return (
-        f'<iokeel:policy xmlns:iokeel="{_URN}" tenant="{guest.tenant}">'
+        f'<iokeel:policy xmlns:iokeel="{NAMESPACE}" tenant="{guest.tenant}">'
         f'<iokeel:drive target="vda" limit="{guest.limit}"/></iokeel:policy>'
     )
 
@@ -41,7 +41,16 @@ def set_policy(vm: Vm, guest: Guest, limit: int) -> None:
     """Give a running guest's drive another limit in its policy, as an operator would."""
     policy = f'<policy tenant="{guest.tenant}"><drive target="vda" limit="{limit}"/></policy>'
     vm.host.virsh(
-        "metadata", vm.name, "--uri", _URN, "--key", "iokeel", "--set", policy, "--live", "--config"
+        "metadata",
+        vm.name,
+        "--uri",
+        NAMESPACE,
+        "--key",
+        "iokeel",
+        "--set",
+        policy,
+        "--live",
+        "--config",
     )
 
 

@@ -14,7 +14,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import libvirt
 import libvirt_qemu
@@ -31,6 +31,44 @@ _BUCKETS = 6  # bytes and requests: of all, of reads, of writes
 
 Curve = tuple[tuple[int, float], ...]
 """A cost curve's points: sizes in bytes, costs in normalized I/O operations."""
+
+
+class Direction(TypedDict, total=False):
+    """A group's reads or writes in query-throttle-groups. cost: of all that was let through."""
+
+    cost: float
+
+
+class CurvePoint(TypedDict):
+    """A point of a cost curve."""
+
+    size: int
+    cost: float
+
+
+GroupLimits = TypedDict(
+    "GroupLimits",
+    {
+        "bps-total": int,
+        "bps-read": int,
+        "bps-write": int,
+        "iops-total": int,
+        "iops-read": int,
+        "iops-write": int,
+        "iops-size": int,
+        "cost-read": list[CurvePoint],
+        "cost-write": list[CurvePoint],
+    },
+    total=False,
+)
+
+
+class Group(TypedDict):
+    """A group in query-throttle-groups, as far as it is read here."""
+
+    read: Direction
+    write: Direction
+    limits: GroupLimits
 
 
 class Limits(NamedTuple):
@@ -228,12 +266,12 @@ def _read_exact(domain: Any) -> tuple[Limits, float | None]:
     return group_limits(group), group_passed(group)
 
 
-def group_passed(group: Mapping[str, Any]) -> float:
+def group_passed(group: Group) -> float:
     """Return the cost of all that a group in query-throttle-groups has let through."""
-    return float(sum(group[way].get("cost", 0.0) for way in ("read", "write")))
+    return group["read"].get("cost", 0.0) + group["write"].get("cost", 0.0)
 
 
-def group_limits(group: Mapping[str, Any]) -> Limits:
+def group_limits(group: Group) -> Limits:
     """Return the limits of a group in query-throttle-groups."""
     found = group["limits"]
     return Limits(

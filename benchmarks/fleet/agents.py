@@ -32,10 +32,10 @@ from pathlib import Path
 from random import Random
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from benchmarks import result_file
 from benchmarks.agent_cost.agent_process import cpu_s
+from benchmarks.agent_cost.synthetic.drive import Arguments
 from benchmarks.agent_cost.synthetic.exact_drive import ExactDrive
 from benchmarks.agent_cost.synthetic.monitor import Client, Vm
 from benchmarks.agent_cost.synthetic.serve import raise_file_limit
@@ -104,7 +104,7 @@ class HostDrive(ExactDrive):
         """Return the limit that was in force at a time."""
         return [limit for since_s, limit in self.seen if since_s < at_s][-1]
 
-    def set_limits(self, arguments: Mapping[str, Any]) -> str | None:
+    def set_limits(self, arguments: Arguments) -> str | None:
         complaint = super().set_limits(arguments)
         limit = self.limits.get("iops", inf)
         self.seen.append((time.monotonic(), limit))

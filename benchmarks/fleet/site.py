@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Unpack
 
 from benchmarks.fleet.network import Network
 from testing.agents import IOKEEL, Agent
@@ -24,7 +24,7 @@ from testing.clock import Clock
 from testing.etcd import Etcd, running
 from testing.fleet_daemon import start_daemon
 from testing.fleet_monitor import Monitor, WatchedGroups
-from testing.processes import end
+from testing.processes import PopenOptions, end
 
 HOSTS = ("a", "b", "c", "d")
 MEMBERS = ("m0", "m1", "m2")
@@ -46,8 +46,11 @@ class SiteAgent(Agent):
         super().__init__(folder, tables)
         self.clock = Clock(folder / "clock")
 
-    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
-        return super().popen(command, env=self.clock.environment, **options)
+    def popen(
+        self, command: Sequence[str | Path], **options: Unpack[PopenOptions]
+    ) -> subprocess.Popen[str]:
+        options["env"] = self.clock.environment
+        return super().popen(command, **options)
 
 
 @dataclass

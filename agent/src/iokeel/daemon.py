@@ -34,6 +34,7 @@ from iokeel.core.state import NEW, DriveState, Pricing, State
 from iokeel.enforcer import Enforcer
 from iokeel.errors import IokeelError
 from iokeel.host.cgroup.groups import Cgroups
+from iokeel.host.disk_counters import read_pressure
 from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source
 from iokeel.notices import Notices
@@ -101,7 +102,7 @@ class Agent:
         self._notices = Notices(self.config.gone)
 
     def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
-        """Return a snapshot of these VMs, or of all, for a report. Does no I/O."""
+        """Return a snapshot of these VMs, or of all, for a report. Waits for nothing."""
         errors = Counter(self.metrics.errors)
         for source in self.sources:
             errors.update(source.errors)
@@ -119,6 +120,7 @@ class Agent:
             sum(source.reconnects for source in self.sources),
             self.config.gone,
             self.fleet.snapshot() if self.fleet is not None else None,
+            read_pressure(),
         )
         return snapshot_of(known, domains)
 

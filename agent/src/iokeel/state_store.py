@@ -156,7 +156,7 @@ class StateStore:
 
     def _cant_use(self, why: str) -> None:
         log.warning(
-            "%s: can't be used (%s); what is in force now counts as set by hand",
+            "%s: can't be used (%s); limits in force now count as set by hand",
             self._file,
             shown_path(why),
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 from xml.etree import ElementTree as ET
 
 from testing.lab.guest import AGENT_PORT, Image
@@ -66,6 +67,16 @@ def folder_in_memory(name: str) -> Iterator[Path]:
         prefix=f"iokeel-{name}-", dir=memory if roomy else None, ignore_cleanup_errors=True
     ) as folder:
         yield Path(folder)
+
+
+class DomainOptions(TypedDict, total=False):
+    """What else a domain may have; see domain_xml."""
+
+    policy: str | None
+    throttle_groups: Mapping[str, IoTune] | None
+    memory_mib: int
+    emulator: Path | None
+    monitor: Path | None
 
 
 def domain_xml(

@@ -37,7 +37,7 @@ class FuseLoop:
         given = {"params": DEVICES[name], **options}
         argv = [str(built() / "disksim-fuse"), str(file)]
         argv += [f"{name}={value}" for name, value in given.items() if value is not None]
-        self._fuse = inside.popen(argv, stderr=subprocess.PIPE, text=True)
+        self._fuse = inside.popen(argv, stderr=subprocess.PIPE)
         try:
             seen = Path(f"/proc/{inside.pid}/root{file}")
             ready(self._fuse, lambda: seen.stat().st_size > 0, "disksim-fuse")

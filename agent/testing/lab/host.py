@@ -6,11 +6,12 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from testing.lab import debian, environment
 from testing.lab.cache import cache_dir
 from testing.lab.namespace import Namespace
+from testing.processes import PopenOptions
 from testing.waiting import eventually
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -61,7 +62,7 @@ class Host:
         self.dir = folder.resolve()
         self.iokeel = [str(word) for word in iokeel]
         self.uri = f"qemu+unix:///system?socket={self.dir}/run/libvirt/libvirt-sock"
-        self._libvirtd: subprocess.Popen[bytes] | None = None
+        self._libvirtd: subprocess.Popen[str] | None = None
         self._configure(hooks)
         caches = cache_dir() / f"libvirt-{suite}"  # QEMU's capabilities
         caches.mkdir(exist_ok=True)
@@ -113,7 +114,9 @@ class Host:
         if hooks:
             shutil.copytree(hooks, self.dir / "etc/hooks", dirs_exist_ok=True)
 
-    def popen(self, argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+    def popen(
+        self, argv: Sequence[str | Path], **options: Unpack[PopenOptions]
+    ) -> subprocess.Popen[str]:
         """Start a process inside; `options` are subprocess.Popen's. It ends with the host."""
         return self.namespace.popen(argv, **options)
 

@@ -12,7 +12,9 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
+
+from testing.processes import PopenOptions
 
 CLONE_NEWPID = 0x20000000
 
@@ -36,7 +38,7 @@ class Namespace:
         binds: path inside -> (path outside, "rw" or "ro"), mounted in this order.
         Raises RuntimeError with the shell's words when a mount fails.
         """
-        self._children: list[subprocess.Popen[Any]] = []
+        self._children: list[subprocess.Popen[str]] = []
         (folder / "root").mkdir()
         triples = [str(p) for inside, (outside, mode) in binds.items()
                    for p in (outside, inside, mode)]  # fmt: skip
@@ -57,7 +59,9 @@ class Namespace:
         """Return the words that a shell outside would run `argv` inside with."""
         return ["nsenter", "--target", str(self.pid), "--mount", "--pid", "--", *map(str, argv)]
 
-    def popen(self, argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+    def popen(
+        self, argv: Sequence[str | Path], **options: Unpack[PopenOptions]
+    ) -> subprocess.Popen[str]:
         """Start a process inside; `options` are subprocess.Popen's.
 
         It is a direct child of this process, so its pid and signals are its own. Its working
@@ -67,7 +71,7 @@ class Namespace:
         if cwd := options.pop("cwd", None):
             enter += ["env", f"--chdir={cwd}"]
         with self._children_go_inside():
-            child = subprocess.Popen([*enter, *map(str, argv)], **options)
+            child = subprocess.Popen([*enter, *map(str, argv)], text=True, **options)
         self._children = [c for c in self._children if c.poll() is None] + [child]
         return child
 
@@ -81,7 +85,7 @@ class Namespace:
         Raises RuntimeError with the program's own words when it fails, unless check is False.
         """
         pipe = subprocess.PIPE
-        with self.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        with self.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             try:
                 out, err = process.communicate(input or "", timeout)
             except BaseException:

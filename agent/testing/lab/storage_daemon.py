@@ -34,7 +34,7 @@ class StorageDaemon:
         argv += [f"addr.type=unix,addr.path={self.nbd_socket},max-connections=0"]
         for option, values in self._nodes(device, drives, drive_bytes, aio):
             argv += [option, json.dumps(values)]
-        self.process = inside.popen(argv, stderr=subprocess.PIPE, text=True)
+        self.process = inside.popen(argv, stderr=subprocess.PIPE)
         # It makes the NBD server after all that stands before it on the command line.
         sockets = (self.qmp_socket, self.nbd_socket)
         ready(self.process, lambda: all(path.exists() for path in sockets), binary.name)

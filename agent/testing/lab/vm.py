@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Unpack
 from xml.etree import ElementTree as ET
 
-from testing.lab.domain import DiskSpec, disk_element, domain_xml
+from testing.lab.domain import DiskSpec, DomainOptions, disk_element, domain_xml
 from testing.lab.guest import image
 from testing.lab.host import Host
 from testing.lab.programs import Programs
@@ -33,7 +33,7 @@ class Vm(Programs):
         drives: Sequence[DiskSpec],
         *,
         ready: bool = True,
-        **options: Any,
+        **options: Unpack[DomainOptions],
     ) -> "Vm":
         """Define a domain, start it, and wait until its agent answers, unless `ready` is False.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from iokeel.policy_xml.schema import NAMESPACE
 from testing.iotune import TOLERANCE, highest_rate
 from testing.machines.guest import IMAGES, domain, limits
 from testing.machines.host import Host
@@ -12,7 +13,7 @@ from testing.waiting import eventually
 
 LIMIT = 500
 IMAGE = f"{IMAGES}/db1.img"
-_POLICY = f"<policy xmlns='urn:iokeel:policy:1'><drive target='vda' limit='{LIMIT}'/></policy>"
+_POLICY = f"<policy xmlns='{NAMESPACE}'><drive target='vda' limit='{LIMIT}'/></policy>"
 CONFIG = "/etc/iokeel/agent.toml"
 
 

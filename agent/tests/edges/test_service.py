@@ -9,14 +9,14 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import pytest
 
 from iokeel.host.service_manager import ServiceManager
 from testing.agents import Agent, http, iokeel, start_qemu
 from testing.iotune import TOLERANCE, highest_rate
-from testing.processes import hang
+from testing.processes import PopenOptions, hang
 from testing.qmp_client import QmpClient
 from testing.waiting import eventually
 from tests.edges.conftest import VM
@@ -39,9 +39,11 @@ class Service(Agent):
         self.manager.bind(str(folder / "notify"))
         self.manager.setblocking(False)
 
-    def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
-        environment = {**os.environ, "NOTIFY_SOCKET": str(self.folder / "notify")}
-        return subprocess.Popen(command, env=environment, **options)
+    def popen(
+        self, command: Sequence[str | Path], **options: Unpack[PopenOptions]
+    ) -> subprocess.Popen[str]:
+        options["env"] = {**os.environ, "NOTIFY_SOCKET": str(self.folder / "notify")}
+        return super().popen(command, **options)
 
     def receive(self) -> None:
         """Take the manager's messages."""

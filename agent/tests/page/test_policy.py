@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from iokeel.policy_xml.schema import DRIVE_ATTRIBUTES, POLICY_ATTRIBUTES
+from iokeel.policy_xml.schema import DRIVE_ATTRIBUTES, NAMESPACE, POLICY_ATTRIBUTES
 from testing.agents import HostAgent
 from testing.cockpit import Cockpit
 from testing.lab.domain import DiskSpec, domain_xml, make_disk
@@ -18,7 +18,7 @@ from testing.lab.host import Host
 from testing.lab.vm import Vm
 from testing.waiting import eventually
 from tests.page.conftest import BUILT, Open, picture, violations, wider_than_the_window
-from tests.system.rig import URN, policy, set_metadata
+from tests.system.rig import policy, set_metadata
 
 GIVEN = (
     '<policy tenant="acme"><!-- by hand --><drive target="vda" limit="400" burst="800"/></policy>'
@@ -85,7 +85,7 @@ def form(page: Page) -> Locator:
 
 
 def metadata(host: Host, which: str) -> str:
-    return host.virsh("metadata", "db1", "--uri", URN, which)
+    return host.virsh("metadata", "db1", "--uri", NAMESPACE, which)
 
 
 def test_a_noisy_neighbour_is_found_understood_and_limited(
@@ -273,7 +273,7 @@ def test_the_policy_of_the_next_start_keeps_what_else_is_in_it(
     page: Page, host: Host, agent: HostAgent
 ) -> None:
     later = '<policy tenant="acme"><drive target="vda" limit="700" weight="9"/></policy>'
-    host.virsh("metadata", "db1", "--uri", URN, "--key", "iokeel", "--set", later, "--config")
+    host.virsh("metadata", "db1", "--uri", NAMESPACE, "--key", "iokeel", "--set", later, "--config")
     dialog = form(page)
     expect(dialog).to_contain_text("Another policy is written for the guest's next start.")
     dialog.get_by_label("Latency target", exact=True).fill("2.5")
@@ -300,7 +300,7 @@ def test_a_guest_named_like_anothers_number_is_not_taken_for_it(
         page.get_by_role("dialog").get_by_label("Limit", exact=True).fill("77")
         page.get_by_role("dialog").get_by_role("button", name="Save").click()
         expect(page.get_by_text("The policy is saved.")).to_be_visible()
-        assert 'limit="77"' in host.virsh("metadata", uuid, "--uri", URN, "--live")
+        assert 'limit="77"' in host.virsh("metadata", uuid, "--uri", NAMESPACE, "--live")
         assert metadata(host, "--live") == before
     finally:
         host.virsh("destroy", uuid)
@@ -310,7 +310,7 @@ def test_a_guest_named_like_anothers_number_is_not_taken_for_it(
 def test_a_drive_gets_its_first_policy(
     page: Page, cockpit: Cockpit, host: Host, agent: HostAgent
 ) -> None:
-    host.virsh("metadata", "db1", "--uri", URN, "--remove", "--live", "--config")
+    host.virsh("metadata", "db1", "--uri", NAMESPACE, "--remove", "--live", "--config")
     eventually(lambda: agent.drive("db1")["limit_iops"] is None, what="the policy is gone")
     page.goto(f"{cockpit.url}#/drive/db1/vdb")
     page.get_by_role("button", name="Change its policy").click()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from iokeel.policy_xml.schema import NAMESPACE
 from testing.lab.host import Host
-
-URN = "urn:iokeel:policy:1"
 
 
 def policy(*drives: str, **attributes: str) -> str:
     """Return a policy element; each drive is its attributes, such as 'target="vda" limit="1"'."""
     words = " ".join(f'{name.rstrip("_")}="{value}"' for name, value in attributes.items())
     body = "".join(f"<iokeel:drive {drive}/>" for drive in drives)
-    return f'<iokeel:policy xmlns:iokeel="{URN}" {words}>{body}</iokeel:policy>'
+    return f'<iokeel:policy xmlns:iokeel="{NAMESPACE}" {words}>{body}</iokeel:policy>'
 
 
 def blkdeviotune(host: Host, domain: str, target: str = "vda") -> dict[str, int]:
@@ -25,5 +24,14 @@ def blkdeviotune(host: Host, domain: str, target: str = "vda") -> dict[str, int]
 def set_metadata(host: Host, domain: str, text: str) -> None:
     """Change a running domain's policy. text: without a namespace, which virsh adds."""
     host.virsh(
-        "metadata", domain, "--uri", URN, "--key", "iokeel", "--set", text, "--live", "--config"
+        "metadata",
+        domain,
+        "--uri",
+        NAMESPACE,
+        "--key",
+        "iokeel",
+        "--set",
+        text,
+        "--live",
+        "--config",
     )

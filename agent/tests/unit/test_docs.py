@@ -26,6 +26,7 @@ _CODE = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 _TARGET = re.compile(r"\bmake\s+(?:[A-Z]+=\S+\s+)*([a-z][a-z-]*)")
+_INSTALLED = re.compile(r"/usr/share/doc/iokeel/([\w-]+)\.md\.gz")
 _COMMAND = re.compile(r"`iokeel\s+([a-z]+)")
 _CONSTANT = re.compile(r"`([A-Z_]+)`\s+=\s+([0-9.]+[0-9])")
 
@@ -116,6 +117,14 @@ def test_subcommands_exist(page: Path) -> None:
     assert (
         set(_COMMAND.findall(_BLOCK.sub("", page.read_text()))) - command.commands.keys() == set()
     )
+
+
+def test_installed_pages_that_texts_name_are_in_the_package() -> None:
+    files = [*SOURCE.rglob("*.py"), *(PROJECT / "playbooks/monitoring").glob("*.yml")]
+    named = {page for file in files for page in _INSTALLED.findall(file.read_text())}
+    installed = (PROJECT / "agent/debian/iokeel.docs").read_text().split()
+    assert "stats" in named
+    assert {f"docs/{page}.md" for page in named} - {*installed} == set()
 
 
 def test_constants_in_the_control_law_are_those_in_force() -> None:

@@ -2,7 +2,7 @@
 
 DrivePolicy, VmPolicy and their checks are the source. The other places are the schema that
 libvirt's XML is checked by, the words for what the schema refuses, the configuration's tables, the
-pages of the documentation, and what `iokeel policy check` prints.
+pages of the documentation, the output of `iokeel policy check`, and the API's record of a promise.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from iokeel.policy_xml.schema import (
     field_of,
     schema_path,
 )
+from iokeel.report.promises import policy_report
+from iokeel.report.records import PromiseReport
 
 ROOT = Path(__file__).parents[3]
 RNG = "{http://relaxng.org/ns/structure/1.0}"
@@ -193,6 +195,17 @@ def test_policy_check_prints_every_attribute() -> None:
         ["vda", "100", "1000", "2000", "30 s", "50", "5 ms", "separate"],
         ["all together", "300", "3000", "6000", "40 s", "", "", ""],
     ]
+
+
+def test_the_api_reports_every_attribute() -> None:
+    drive = DrivePolicy(100, 1000, 2000, 30, 50, 5.0, True)
+    vm = VmPolicy(300, 3000, 6000, 40)
+    report = policy_report(DomainPolicy({"vda": drive}, None, "acme", vm), ["vda"])
+    rates = {name: f"{name}_iops" for name in ("reservation", "limit", "burst")}
+    assert {*PromiseReport.__struct_fields__} == {rates.get(name, name) for name in FIELDS}
+    for promised, reported in ((drive, report.drives["vda"]), (vm, report.vm)):
+        for name, value in asdict(promised).items():
+            assert getattr(reported, rates.get(name, name)) == value, name
 
 
 def test_policy_check_names_the_drives_that_only_the_vms_limit_holds() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TypeAlias, TypedDict
 
 #: Request size in bytes, part of the requests that read, requests a second without a limit.
 WORKLOADS = (
@@ -53,6 +53,24 @@ LIMITS = tuple(
     for way in ("", "_rd", "_wr")
 )  # fmt: skip
 LENGTHS = tuple(f"{name}_length" for name in LIMITS[6:])
+
+
+class CostPoint(TypedDict):
+    """A point of a cost curve: a size in bytes, and such a request's cost."""
+
+    size: int
+    cost: float
+
+
+#: Arguments of block_set_io_throttle.
+Arguments: TypeAlias = Mapping[str, int | str | list[CostPoint]]
+
+
+def number(arguments: Arguments, name: str, default: int = 0) -> int:
+    """Return a number among arguments."""
+    value = arguments.get(name, default)
+    assert isinstance(value, int)
+    return value
 
 
 class Drive:
@@ -137,9 +155,9 @@ class Drive:
         self._read_s += reads * latency_s
         self._write_s += writes * latency_s
 
-    def set_limits(self, arguments: Mapping[str, Any]) -> str | None:
+    def set_limits(self, arguments: Arguments) -> str | None:
         """Put limits in force as block_set_io_throttle does. Return QEMU's complaint, if any."""
-        given = {name: arguments.get(name, 0) for name in LIMITS}
+        given = {name: number(arguments, name) for name in LIMITS}
         for what in ("bps", "iops"):
             for burst in ("", "_max"):
                 if given[what + burst] and (
@@ -151,12 +169,12 @@ class Drive:
                     )
         if min(given.values()) < 0 or max(given.values()) > 10**15:
             return "bps/iops/max values must be within [0, 1000000000000000]"
-        iops_size = arguments.get("iops_size", 0)
+        iops_size = number(arguments, "iops_size")
         if iops_size and not any(given[name] for name in ("iops", "iops_rd", "iops_wr")):
             return "iops size requires an iops value to be set"
         self.limits = {name: value for name, value in given.items() if value}
         self.limits |= {
-            name: arguments[name]
+            name: number(arguments, name)
             for name in LENGTHS
             if self.limits.get(name.removesuffix("_length")) and name in arguments
         }

@@ -7,10 +7,17 @@ Replies to query-throttle-groups have the members, order and length of the patch
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from benchmarks.agent_cost.synthetic.drive import LENGTHS, LIMITS, QUEUE_DEPTH, Drive
+from benchmarks.agent_cost.synthetic.drive import (
+    LENGTHS,
+    LIMITS,
+    QUEUE_DEPTH,
+    Arguments,
+    CostPoint,
+    Drive,
+    number,
+)
 from iokeel.core.curve import CostCurve
 
 _LIMITS = (
@@ -44,19 +51,21 @@ class ExactDrive(Drive):
     def __init__(self, vm: str, number: int, seed: int) -> None:
         super().__init__(vm, number, seed)
         self._patched = {"split-size": 0, "idle-credit-ms": 100}
-        self._curves: dict[str, list[dict[str, float]]] = {}
+        self._curves: dict[str, list[CostPoint]] = {}
         self._prices: dict[str, CostCurve] = {}
         self._costs = {"read": 0.0, "write": 0.0}
         self._waited = {"read": 0, "write": 0}
 
-    def set_limits(self, arguments: Mapping[str, Any]) -> str | None:
+    def set_limits(self, arguments: Arguments) -> str | None:
         """Put limits, curves and the patches' other options in force."""
         if complaint := super().set_limits(arguments):
             return complaint
-        self._patched = {name: arguments.get(name, old) for name, old in self._patched.items()}
+        self._patched = {name: number(arguments, name, old) for name, old in self._patched.items()}
         for name in ("cost-read", "cost-write"):
-            points = self._curves[name] = arguments.get(name, self._curves.get(name, []))
-            curve = tuple((int(p["size"]), p["cost"]) for p in points)
+            if isinstance(points := arguments.get(name), list):
+                self._curves[name] = points
+            points = self._curves.setdefault(name, [])
+            curve = tuple((p["size"], p["cost"]) for p in points)
             self._prices[name] = CostCurve(curve or ((1, 1.0),))
         return None
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict
 
-from benchmarks.agent_cost.synthetic.drive import Drive
+from benchmarks.agent_cost.synthetic.drive import Arguments, Drive
 from benchmarks.agent_cost.synthetic.exact_drive import SCHEMA, ExactDrive
 
 GREETING = (
@@ -15,6 +15,14 @@ GREETING = (
     b'"package": "Debian 1:7.2+dfsg-7+deb12u18+b3"}, "capabilities": ["oob"]}}\r\n'
 )
 _DECODER = json.JSONDecoder()
+
+
+class Request(TypedDict, total=False):
+    """A request of QMP."""
+
+    execute: str
+    arguments: Arguments
+    id: object
 
 
 class Vm:
@@ -30,7 +38,7 @@ class Vm:
         self.clients: list[Client] = []
         self.hung = hung
 
-    def reply(self, request: Mapping[str, Any]) -> str | None:
+    def reply(self, request: Request) -> str | None:
         """Return the reply to a request, as QEMU would; None if the VM hangs."""
         command, arguments = request.get("execute"), request.get("arguments", {})
         tail = f', "id": {json.dumps(request["id"])}}}\r\n' if "id" in request else "}\r\n"

@@ -28,7 +28,7 @@ def _start(inside: Namespace, file: Path, *options: str) -> subprocess.Popen[str
     file.touch()
     device = f"params={DEVICES['sata-ssd-px-256m5s']}"
     argv = [str(built(sanitize=True) / "disksim-fuse"), str(file), device, *options]
-    return inside.popen(argv, stderr=subprocess.PIPE, text=True)
+    return inside.popen(argv, stderr=subprocess.PIPE)
 
 
 def test_fio_finds_all_at_the_times_of_the_rules_and_sanitizers_nothing(

@@ -19,6 +19,7 @@ from iokeel.report.records import HistoryReport, Refusal, StorageReport, VmRepor
 from iokeel.words.os_errors import reason
 
 _TIMEOUT_S = 5.0
+_SEE_LOG = "see `journalctl -u iokeel`"
 _VMS = msgspec.json.Decoder(list[VmReport])
 _STORAGES = msgspec.json.Decoder(list[StorageReport])
 _STEPS = msgspec.json.Decoder(dict[str, list[str]])
@@ -72,10 +73,10 @@ def _ask(socket: Path, path: str, query: _Query, kind: msgspec.json.Decoder[T]) 
         if not str(refused).isprintable():
             raise ValueError
     except TimeoutError:
-        raise ConnectionLost(str(socket), "the agent doesn't answer", "see its log") from None
+        raise ConnectionLost(str(socket), "the agent doesn't answer", _SEE_LOG) from None
     except (RemoteDisconnected, ConnectionResetError):
         what = "the agent ended before it had answered"
-        raise ConnectionLost(str(socket), what, "see its log") from None
+        raise ConnectionLost(str(socket), what, _SEE_LOG) from None
     except OSError as error:
         raise ConnectionLost(str(socket), *_not_connected(error)) from None
     except (HTTPException, ValueError, RecursionError, OverflowError, MemoryError):

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TypedDict
 
 from rich.table import Table
 
 from iokeel.cli.cells import NONE, plain_table, rate_cell
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
+
+
+class PolicyValues(TypedDict):
+    """A policy for --json: the attributes of its promises, to the VM and to drives by target."""
+
+    tenant: str | None
+    vm: dict[str, object] | None
+    drives: dict[str, dict[str, object]]
 
 
 def policy_table(found: DomainPolicy, targets: Sequence[str]) -> Table:
@@ -38,7 +46,7 @@ def _promise(policy: DrivePolicy | VmPolicy) -> Iterator[str]:
     yield f"{policy.burst_seconds} s" if policy.burst is not None else NONE
 
 
-def policy_values(found: DomainPolicy, targets: Sequence[str]) -> dict[str, Any]:
+def policy_values(found: DomainPolicy, targets: Sequence[str]) -> PolicyValues:
     """Return the same as JSON-able values."""
     covered = {target: asdict(drive) for target, drive in _covered(found, targets)}
     vm = asdict(found.vm) if found.vm is not None else None

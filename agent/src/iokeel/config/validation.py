@@ -72,7 +72,7 @@ def _invalid(invalid: ValidationError, file: str) -> ConfigError:
             number = context[bound]
             figure = f"{number:g}" if isinstance(number, float) else number
             return ConfigError(where, f"is {value}", f"give {words} {figure}")
-    what, mend = _TYPES.get(kind, (error["msg"], "see docs/configuration.md"))
+    what, mend = _TYPES.get(kind, (error["msg"], "see agent.toml(5)"))
     return ConfigError(where, f"{value} is {what}", mend)
 
 

@@ -11,7 +11,7 @@ class Abilities(NamedTuple):
     cost_curve: they charge each request by a cost curve, and limit the credit after idleness.
     keeps_levels: a change of limits leaves the buckets' levels as they are. Stock QEMU empties the
     buckets, so each change lets a tenth of a second through for nothing. counts: they tell their
-    charges, waits and request sizes. splits: large reads may wait in parts.
+    charges, waits and request sizes. splits: large reads may wait in pieces.
     """
 
     cost_curve: bool = False

@@ -17,8 +17,9 @@ KIB = 1024
 SMALLEST_REQUEST_BYTES = 4 * KIB
 # Hulls end in a ray: a point so far out that the last slope decides there.
 _FAR_BYTES = 1 << 40
-# Beyond this, sums of costs are no longer sure to be finite.
-_MOST_COST = 1e12
+#: The highest cost of a request, in normalized I/O operations. Beyond this, sums of costs are no
+#: longer sure to be finite.
+MOST_COST = 1e12
 # The most points that a QEMU throttle group takes (qemu-patches).
 _MAX_POINTS = 32
 # The highest cost of a byte in a part of a large request, as a multiple of that in a large one.
@@ -157,9 +158,9 @@ def _check(points: Sequence[Point]) -> None:
     if not 1 <= len(points) <= _MAX_POINTS:
         raise CurveError(where, f"{len(points)} points", f"give 1 to {_MAX_POINTS}")
     for number, (size, cost) in enumerate(points, 1):
-        if not (0 < size < _FAR_BYTES and 0 < cost <= _MOST_COST):
+        if not (0 < size < _FAR_BYTES and 0 < cost <= MOST_COST):
             mend = (
-                f"give a size and a cost greater than 0, below 2^40 bytes and up to {_MOST_COST:g}"
+                f"give a size and a cost greater than 0, below 2^40 bytes and up to {MOST_COST:g}"
             )
             raise CurveError(where, f"point {number} is out of range", mend)
     for (s0, c0), (s1, c1) in pairwise(points):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from iokeel.core.curve import CostCurve
 
@@ -21,7 +21,7 @@ class ThrottleLimits(NamedTuple):
     None means no limit; for a length, QEMU's own default.
 
     Stock QEMU has none of the rest. cost_read, cost_write: the curves by which the iops limits are
-    charged; None if they are charged by the request. split_size: larger reads wait in parts of so
+    charged; None if they are charged by the request. split_size: larger reads wait in pieces of so
     many bytes; None if they wait whole. idle_credit_ms: how much passes at once after idleness, in
     milliseconds at the limit; stock QEMU always lets QEMU_IDLE_CREDIT_MS through.
     """
@@ -62,12 +62,13 @@ class ThrottleLimits(NamedTuple):
         return 2 if split else 1
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> ThrottleLimits:
+    def of(cls, values: Mapping[str, int | CostCurve | None]) -> ThrottleLimits:
         """Return limits as QEMU and libvirt report them, in one form that compares equal.
 
         There, 0 means none, except for the idle credit. A burst's length is 1 unless another was
         set, and 0 or absent without a burst. iops_size means nothing without an iops limit.
         """
+        known: dict[str, int | CostCurve | None]
         known = {name: value for name in cls._fields if (value := values.get(name))}
         known["idle_credit_ms"] = values.get("idle_credit_ms", QEMU_IDLE_CREDIT_MS)
         for name in AVERAGES:
@@ -75,7 +76,7 @@ class ThrottleLimits(NamedTuple):
                 known.pop(f"{name}_max_length", None)
         if not any(name.startswith("iops") and name in known for name in AVERAGES):
             known.pop("iops_size", None)
-        return cls(**known)
+        return cls(**known)  # type: ignore[arg-type]
 
     def with_fields(self, values: Mapping[str, int]) -> ThrottleLimits:
         """Return these limits with some of stock QEMU's fields changed, by name."""

@@ -21,7 +21,7 @@ class Reason(Enum):
     CREDIT_GREW = "the drive has more credit than its limits carry"
     SHARE = "the drive's share has changed"
     CURVE = "the storage's cost curve has changed"
-    SPLIT = "the part size of large reads has changed"
+    SPLIT = "the split size of large reads has changed"
     OVERWRITTEN = "somebody else changed the limits"
     RETRY = "the last change failed"
     RELEASED = "the drive no longer has a policy or a limit"

@@ -101,12 +101,12 @@ class VmPart(NamedTuple):
 
 
 class FleetPart(NamedTuple):
-    """A drive's part of what the fleet lets its tenant do here, or all drives on its storage.
+    """A drive's part of the fleet's grant here to its tenant, or to all drives on its storage.
 
     sharing/tenant_part.py and sharing/storage_part.py divide it. part: as it was divided. most: the
-    part of it that no other drive may still be held to. held: the most that its QEMU may be held to
-    now; inf if that has no end. All are for both budgets together, if reads and writes have one
-    each.
+    part of it that is free now; other drives may still hold the rest. held: the most that its QEMU
+    may be held to now; inf if that has no end. All are for both budgets together, if reads and
+    writes have one each.
     """
 
     part: int
@@ -336,7 +336,7 @@ class StorageState:
 
     activity: its load in the last interval, None if unknown. promised, wanted: the sums of its
     drives' reservations and demands. suffering: drives above their latency target. protected:
-    drives for whose latency targets the others' large reads wait in parts. load: what its drives
+    drives for whose latency targets the others' large reads wait in pieces. load: what its drives
     did in the last interval. amounts: what each drive got in the last division.
     """
 

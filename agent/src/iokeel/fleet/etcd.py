@@ -1,8 +1,8 @@
 """etcd's members, asked over their JSON gateway, one at a time.
 
 A read is tried on each member, because it does no harm twice. A write is tried on another member
-only if it can't have reached the first. Else it isn't known what became of it, and OutcomeUnknown
-says so: the caller has to look.
+only if it can't have reached the first. Else its outcome isn't known. OutcomeUnknown says so, and
+the caller has to look.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def now_ns() -> int:
 class Found(NamedTuple):
     """Keys and their values at one moment.
 
-    asked_ns: before they were asked for (`now_ns`). unless: what was demanded instead was so.
-    leases: of the keys that have one.
+    asked_ns: before they were asked for (`now_ns`). unless: whether all demands were met, so that
+    only prefixes were read. leases: of the keys that have one.
     """
 
     values: Mapping[str, bytes]

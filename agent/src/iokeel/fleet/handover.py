@@ -1,8 +1,8 @@
 """Hands the burst credit of guests over to the host that they migrate to.
 
-It lies in etcd by the guest's UUID until somebody takes it, or for KEPT_S. It is taken by deleting
-it, and only who is told that this succeeded has it. So it is lost if an answer is lost, and never
-taken twice.
+It lies in etcd under the guest's UUID until a host takes it, or for KEPT_S. A host takes it by
+deleting it, and has it only once etcd says that this succeeded. So it is lost if an answer is lost,
+and never taken twice.
 """
 
 from __future__ import annotations

@@ -43,10 +43,9 @@ _AT_ONCE = 16
 class Member:
     """This host as a member of the fleet.
 
-    parts: this host's in all budgets. problems: what is wrong with budgets. problem: what is wrong
-    with etcd; None if nothing is. errors: how often something went wrong. on_change: called with a
-    tenant when what it may do here has changed. handovers: the credit of guests that come and
-    leave.
+    parts: this host's in all budgets. problems: budgets' errors. problem: etcd's; None if it has
+    none. errors: their count since the start. on_change: called with a tenant whose allowance here
+    has changed. handovers: the credit of guests that come and leave.
     """
 
     def __init__(self, config: FleetConfig, folder: Path, sums_of: SumsOf) -> None:
@@ -66,14 +65,14 @@ class Member:
         self._read_at: dict[BudgetId, float] = {}
         self._listed_at = 0.0
 
-    # What the daemon asks
+    # For the daemon
 
     def granted(self, here: Collection[str]) -> dict[str, TenantPolicy]:
-        """Return what each tenant of the fleet may do on this host now; see Parts.tenants."""
+        """Return the policy of each tenant of the fleet on this host now; see Parts.tenants."""
         return self.parts.tenants(here)
 
     def granted_storages(self) -> dict[str, int | None]:
-        """Return what the drives here may do on each of the fleet's storages now; None: as now."""
+        """Return this host's allowance on each of the fleet's storages now; see Parts.storages."""
         return self.parts.storages()
 
     def looked(self, tenants: Iterable[str], storages: Iterable[str], *, complete: bool) -> None:
@@ -100,7 +99,7 @@ class Member:
     # The connection
 
     async def run(self) -> None:
-        """Take part until cancelled. Whatever is wrong is told once, and tried again."""
+        """Take part until cancelled. Each error is logged once, and its step tried again."""
         waits = delays()
         while True:
             try:
@@ -286,7 +285,7 @@ class Member:
                 except (TimeoutError, IokeelError):
                     break
 
-    # What is wrong
+    # Errors
 
     def _tell(self, error: IokeelError | None) -> None:
         if error is not None and self.problem != error:

@@ -1,7 +1,7 @@
-"""What a host remembers of the fleet over restarts of its agent, on its disk.
+"""A host's memory of the fleet over restarts of its agent, on its disk.
 
-What is written here is on the disk when the call returns, because a claim may then say that it is
-in force (iokeel.core.fleet.host). The agent's state file needs no such promise (state_store.py).
+A ledger is on the disk when the call that writes it returns, because a claim may then say that it
+is in force (iokeel.core.fleet.host). The agent's state file needs no such promise (state_store.py).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Memory:
     instance: tells this host from another one of its name; made with the file. known: the fleet's
     budgets as they are in the file.
 
-    A file that is damaged is set aside, and this host is then another one for the fleet. It gets
-    next to nothing until an operator has answered for the old one. Raises IokeelError if there
-    can't be a file, or if a newer iokeel has written it.
+    A damaged file is set aside. To the fleet, this host is then a new one, which gets next to
+    nothing until an operator answers for the old one. Raises IokeelError if the file can't be made,
+    or if a newer iokeel has written it.
     """
 
     def __init__(self, folder: Path) -> None:

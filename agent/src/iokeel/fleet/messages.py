@@ -1,4 +1,4 @@
-"""What is said to etcd's JSON gateway, and what it answers.
+"""Requests to etcd's JSON gateway, and its answers.
 
 The gateway's JSON is that of etcd's gRPC messages: bytes in base64, and 64-bit numbers as texts.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 #: A request or a part of one, as JSON.
-Json = dict[str, Any]
+Json = Mapping[str, object]
 
 
 class Put(NamedTuple):

@@ -1,4 +1,4 @@
-"""What operators do with the fleet: look at all of it, and set its budgets."""
+"""Operators' access to the fleet: a view of all of it, and changes of its budgets."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ from iokeel.fleet.store import FleetStore, View
 READ_S = TERM_S / 5
 # A load is told again after this part of LOAD_S, because looks at drives are a second apart.
 _LOAD_DUE_RATIO = 0.75
-# How much a demand has to differ from the last one that was reported.
+# A demand is reported again once it has moved by more than this part of the last report.
 TELL_RATIO = 0.05
 # How often a host that doesn't coordinate reads the claims, to see who doesn't report. If there are
 # more claims than this, it reads one a second on average.
 CLAIMS_S = 30.0
-# How long the host that should coordinate a budget may take before any other may.
+# How long a vacant office is kept for the host whose turn it is.
 _LEADERLESS_S = 5.0
 
 
@@ -53,7 +53,7 @@ class Holding(NamedTuple):
     """A host at one moment.
 
     held: the most that its QEMUs may be held to, with all limits that are on their way. kept: the
-    same without those that have no limits yet. load: what its drives did, if it is a storage's.
+    same without those that have no limits yet. load: of its drives, on a storage.
     """
 
     demand: Demand
@@ -67,9 +67,9 @@ class Participant:
 
     keep: writes a ledger to the disk, so that a later process of the agent has it after any crash.
     part: as an earlier process left it: with the ledger that was kept, or with `before` if there is
-    none. look: returns what the host asks for and is held to at that moment: limits that are
-    decided on later go by a ledger that was heard before. clock: as now_ns. view: the last one;
-    None until the first step has succeeded.
+    none. look: returns the host's demand and held rate at that moment. Limits decided later go by a
+    ledger heard earlier. clock: as now_ns. view: the last one; None until the first step has
+    succeeded.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class Participant:
         """Take in what is in etcd, and do this host's part.
 
         Raises ConnectionLost, NewerSchema, FleetRefused, or what `keep` raises; another step may be
-        taken at any time. After one that only this host may have, it leaves until a step succeeds:
-        another one can coordinate, and it gets no more that it couldn't use.
+        taken at any time. After an error that only this host may have, it leaves until a step
+        succeeds. Another one can then coordinate, and this one isn't given what it couldn't use.
         """
         try:
             await self._step()
@@ -171,7 +171,7 @@ class Participant:
         return is_old or view.leader in (None, self._store.me.name)
 
     async def _hear(self, ledger: Ledger | None, asked_ns: int | None) -> bool:
-        """Go by a ledger once it is on disk. Return False if it isn't what was there."""
+        """Go by a ledger once it is on disk. Return False if etcd has lost one."""
         kept = self._look().kept
         part, answer = heard(self.part, self._store.me, ledger, asked_ns, self._clock(), kept)
         if part.ledger is not None and part.ledger is not self.part.ledger:
@@ -181,7 +181,7 @@ class Participant:
         return answer is not Answer.LOST
 
     async def _recover(self, view: View) -> None:
-        """Write down what this host knows and etcd doesn't any more, unless nothing is set."""
+        """Merge this host's ledger into etcd, which has lost it, if the budget is set."""
         self._tenure = None
         if view.budget is not None and self.part.ledger is not None:
             merged = recovered(view.ledger, self.part.ledger, fresh_epoch())

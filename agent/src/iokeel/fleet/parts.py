@@ -1,4 +1,4 @@
-"""This host's parts in all budgets of the fleet: what its drives may do, ask for and are held to.
+"""This host's parts in all budgets of the fleet: its drives' allowances, demands and held rates.
 
 It does no I/O but on its own disk. `Member` asks etcd, and takes the steps of the participants.
 """
@@ -24,13 +24,13 @@ from iokeel.fleet.participant import Demand, Holding, Participant
 from iokeel.fleet.store import FleetStore
 from iokeel.report.fleet_snapshot import BudgetInFleet
 
-# A host that starts waits so long for guests that don't answer before it reports what it holds.
+# How long a host that starts waits for guests that don't answer, before its first report.
 _FIND_S = 6.0
-# After that it keeps what it has for so long if etcd doesn't answer, and then goes to its floors.
+# How long it then keeps what it has if etcd doesn't answer, before it goes to its floors.
 _GRACE_S = 4.0
 
 
-#: Returns what the drives of a tenant, or on a storage, ask for here, and what they are held to.
+#: Returns the sums over a tenant's drives here, or over a storage's.
 SumsOf = Mapping[Kind, Callable[[str], Sums]]
 
 
@@ -38,8 +38,8 @@ class Parts:
     """This host's parts in the fleet's budgets: tenants' limits, and shared storages' capacities.
 
     store: the fleet's data, once there is a connection to etcd. listed: whether the budgets have
-    been read since the start. called: the budgets in which this host has a part though no drive is
-    here: it was told to coordinate them, or is charged some of them since they were set before.
+    been read since the start. called: budgets without a drive here in which this host takes part,
+    because it was appointed their coordinator or is still charged from when they were set before.
     """
 
     def __init__(self, host: str, memory: Memory, sums_of: SumsOf) -> None:
@@ -54,10 +54,10 @@ class Parts:
         self._here: frozenset[BudgetId] = frozenset()
 
     def tenants(self, here: Collection[str]) -> dict[str, TenantPolicy]:
-        """Return what each tenant of the fleet may do on this host now.
+        """Return the policy of each tenant of the fleet on this host now.
 
-        The drives of one without a limit keep what they have. here: the tenants with drives on this
-        host. Soon after a start, any of them may be the fleet's, so all those keep what they have.
+        If it has no limit, the drives keep what they have. here: the tenants with drives on this
+        host. Soon after a start any of them may be the fleet's, so all keep what they have.
         """
         granted = {
             budget.name: _grant(known.budget, self.allowance(budget))
@@ -69,9 +69,9 @@ class Parts:
         return granted
 
     def storages(self) -> dict[str, int | None]:
-        """Return what drives on each of the fleet's storages may do on this host now.
+        """Return this host's allowance on each of the fleet's storages now.
 
-        None: what they have.
+        None: its drives there keep what they have.
         """
         return {
             budget.name: self.allowance(budget)
@@ -138,7 +138,7 @@ class Parts:
             )
 
     def sums(self, budget: BudgetId) -> Sums:
-        """Return what a budget's drives here ask for, and what they are held to."""
+        """Return the sums over a budget's drives here."""
         return self._sums_of[budget.kind](budget.name)
 
     def _holding(self, budget: BudgetId) -> Holding:
@@ -201,7 +201,7 @@ class Parts:
 
 
 def _grant(budget: Budget, allowance: int | None) -> TenantPolicy:
-    """Return what a tenant may do on a host that may use so much of its budget."""
+    """Return a tenant's policy on a host with an allowance of its budget."""
     if allowance is None:
         return TenantPolicy(weight=budget.weight)
     part = min(1.0, allowance / budget.amount)

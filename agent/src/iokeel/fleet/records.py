@@ -1,7 +1,6 @@
 """The fleet's values in etcd, as JSON. Each has its schema's version.
 
-A value that is not as it should be ends nothing: the host doesn't go by it, keeps what it knows,
-and says so.
+A malformed value ends nothing: the host doesn't go by it, keeps what it knows, and says so.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _SharedRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     most_ratio: Annotated[float, msgspec.Meta(ge=1, le=100)] = Shared().most_ratio
 
 
-# What only storages have is left out of tenants' values, so that older agents can read those.
+# Tenants' values leave out the fields of storages, so that older agents can read them.
 
 
 class BudgetRecord(Record, kw_only=True):

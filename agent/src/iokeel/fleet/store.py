@@ -170,8 +170,8 @@ class FleetStore:
     ) -> View:
         """Return a budget at one moment. Raises ConnectionLost, NewerSchema or FleetRefused.
 
-        last: the last view of it; what hasn't changed since isn't sent again. with_claims: read
-        the claims too; else they stay as they were in the last view.
+        last: the last view of it; unchanged values aren't sent again. with_claims: read the claims
+        too; else they stay as they were in the last view.
         """
         keys, claims = self.keys, self.keys.claims(budget)
         names = [keys.budget(budget), keys.ledger(budget), keys.leader(budget), keys.stamp(budget)]
@@ -234,7 +234,7 @@ class FleetStore:
     ) -> dict[BudgetId, Budget | FleetRefused | None]:
         """Return some budgets, or all: None for one that was removed on purpose.
 
-        One that can't be used is the error.
+        For one that can't be used, return the error.
         """
         if some is None:
             found = await self.etcd.read([], [self.keys.budgets])
@@ -252,7 +252,7 @@ class FleetStore:
         return budgets
 
     async def offices(self, some: Collection[BudgetId] | None = None) -> set[BudgetId]:
-        """Return those of some budgets, or of all, that this host has to coordinate."""
+        """Return which of some budgets, or of all, this host has to coordinate."""
         if some is None:
             found = await self.etcd.read([], [self.keys.leaders])
         else:
@@ -264,7 +264,7 @@ class FleetStore:
         return {budget for budget in held if budget is not None}
 
     async def charges(self, some: Collection[BudgetId]) -> set[BudgetId]:
-        """Return those of some budgets of which this host is charged a part."""
+        """Return which of some budgets charge this host a part."""
         keys = {self.keys.ledger(budget): budget for budget in some}
         charged = set()
         for key, raw in (await self.etcd.read([*keys])).values.items():

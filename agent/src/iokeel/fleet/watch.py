@@ -1,7 +1,7 @@
 """Follows changes of keys in etcd.
 
-Nothing is asked of the past, so it doesn't matter what etcd has compacted: a watch begins with
-None, and the follower reads all that it needs *after* that. It is the same after each failure.
+A watch asks for nothing of the past, so compaction doesn't matter. It begins with None, and the
+follower reads all that it needs *after* that. After a failure it begins again in the same way.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Changes = Mapping[str, bytes | None]
 async def changes(etcd: Etcd, prefix: str) -> AsyncIterator[Changes | None]:
     """Yield None once etcd watches all keys that begin with a prefix, then their changes.
 
-    Raises ConnectionLost when that ends: the member fails, or has failed others' questions; or
-    FleetRefused. A member that hangs is noticed by a question of others, so ask something often.
+    Raises FleetRefused, or ConnectionLost when the watch ends: the member has failed, here or with
+    another question. Only other questions show that a member hangs, so ask something often.
     """
     url, moved = etcd.member, etcd.moved
     try:

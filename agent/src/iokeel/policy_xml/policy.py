@@ -31,6 +31,8 @@ from iokeel.words.quoting import shown
 
 # A namespace this close to ours is a misspelt one, and not somebody else's.
 _NEAR_RATIO = 0.8
+# Begins the namespaces of all versions.
+_ANY_VERSION = NAMESPACE.rpartition(":")[0]
 # Hardly a policy names so many drives, and no metadata has so many policies. A drive with all
 # attributes takes libxml2 0.6 ms.
 _MOST_ELEMENTS = 200
@@ -132,7 +134,7 @@ def _candidates(metadata: etree._Element, where: str) -> list[etree._Element]:
 
 
 def _is_ours(element: etree._Element) -> bool:
-    return namespace_of(element).startswith("urn:iokeel:policy")
+    return namespace_of(element).startswith(_ANY_VERSION)
 
 
 def _is_candidate(element: etree._Element) -> bool:

@@ -224,7 +224,7 @@ def _limits(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[s
         yield f"QEMU charges by the cost curve itself, so its limits are {_words(limits)}."
         if limits.split_size is not None:
             yield (
-                f"Reads of more than {size(limits.split_size)} wait in parts, to protect"
+                f"Reads of more than {size(limits.split_size)} wait in pieces, to protect"
                 f" {_protected(storage.protected if storage else ())}."
             )
     elif drive.priced_for is None:

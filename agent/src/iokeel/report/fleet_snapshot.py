@@ -12,13 +12,13 @@ class BudgetInFleet(NamedTuple):
     """A tenant or storage of the fleet, as this host knows it.
 
     Rates are normalized I/O operations a second. set_iops: over all hosts, as an operator has set
-    it; limit_iops: the same, as a storage's latency has corrected it, and without its drives that
-    have no policy. allowed_iops: what its drives here may do now; None: what they have,
-    because etcd hasn't answered since the agent's start. floor_iops, charged_iops: this host's; 0
-    if it has no part yet. held_iops: what its QEMUs may be held to; None: that has no end.
-    stale_s: since when etcd wasn't read; None: since the agent's start. others: what other hosts
-    may do, by name; silent: those of them that don't report. charges: what each host is charged,
-    this one too, by name. coordinator: None if there is none.
+    it; limit_iops: the same, corrected by a storage's latency, less the rate of its drives without
+    a policy. allowed_iops: the allowance of its drives here; None: what they have, because etcd
+    hasn't answered since the agent's start. floor_iops, charged_iops: this host's; 0 if it has no
+    part yet. held_iops: the most that its QEMUs may be held to; None: without an end. stale_s: the
+    age of the last read of etcd; None: there was none since the agent's start. others: other hosts'
+    amounts, by name; silent: those of them that don't report. charges: of all hosts, by name.
+    coordinator: None if there is none.
     """
 
     name: str
@@ -39,9 +39,8 @@ class BudgetInFleet(NamedTuple):
 class FleetSnapshot(NamedTuple):
     """This host's part in the fleet.
 
-    host: its name there. error: what is wrong with etcd; None if nothing is. trips, failures:
-    etcd's answers, and how often one of its members failed. tenants, storages: those whose drives
-    are here.
+    host: its name there. error: etcd's; None if it has none. trips, failures: etcd's answers, and
+    how often one of its members failed. tenants, storages: those whose drives are here.
     """
 
     host: str

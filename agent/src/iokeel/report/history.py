@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S, DriveId
 from iokeel.core.orders import Reason
-from iokeel.report.records import SERIES, DriveHistory, OrderReport
+from iokeel.report.records import SERIES, SPAN_S, DriveHistory, OrderReport
 
-SPAN_S = 600
 # Two seconds, less what a tick may come early.
 _APART_NS = NS_PER_S * 7 // 4
 _MOST_SAMPLES = SPAN_S * NS_PER_S // _APART_NS + 1

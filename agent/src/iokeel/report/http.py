@@ -22,11 +22,18 @@ from iokeel.core.counters import DriveId
 from iokeel.errors import ConfigError, IokeelError, PolicyError
 from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.report.explain import explain
-from iokeel.report.history import SPAN_S, History
+from iokeel.report.history import History
 from iokeel.report.once_a_look import OnceALook
 from iokeel.report.prometheus import CONTENT_TYPE, Metrics
 from iokeel.report.promises import policy_report, settings_report
-from iokeel.report.records import SERIES, ErrorReport, HistoryReport, PolicyReport, Refusal
+from iokeel.report.records import (
+    SERIES,
+    SPAN_S,
+    ErrorReport,
+    HistoryReport,
+    PolicyReport,
+    Refusal,
+)
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
 from iokeel.report.to_records import host_report, storage_reports, vm_reports
 from iokeel.words.os_errors import reason
@@ -226,7 +233,7 @@ def _seconds(text: str | None) -> float:
         seconds = SPAN_S if text is None else float(text)
         if 0 < seconds <= SPAN_S:
             return seconds
-    raise IokeelError("seconds", f"{shown(text)} is no such span", f"give 1 to {SPAN_S}")
+    raise IokeelError("seconds", f"is {shown(text)}", f"give a number from 1 to {SPAN_S}")
 
 
 def _absent(snapshot: Snapshot, domain: str, target: str | None) -> IokeelError | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iokeel.errors import PolicyError
-from iokeel.host.disk_counters import read_pressure
 from iokeel.report.metric_types import (
     DIRECTION_LABELS,
     DRIVE_LABELS,
@@ -28,8 +27,8 @@ from iokeel.report.snapshot import Snapshot
 _IOPS = "normalized I/O operations a second"
 
 
-def _pressure(_: Snapshot) -> list[Sample]:
-    pressure = read_pressure()
+def _pressure(snapshot: Snapshot) -> list[Sample]:
+    pressure = snapshot.pressure
     if pressure is None:
         return []
     return [(("some",), pressure.some_ratio), (("full",), pressure.full_ratio)]

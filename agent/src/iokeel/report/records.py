@@ -196,6 +196,8 @@ class HostReport(Struct, kw_only=True):
     fleet: FleetReport | None
 
 
+#: The length of the history, in seconds.
+SPAN_S = 600
 SERIES = ("normalized_iops", "allowed_iops", "latency_s", "wait_s", "credit_s")
 
 

@@ -30,6 +30,7 @@ from iokeel.core.state import (
     Verdict,
 )
 from iokeel.errors import IokeelError
+from iokeel.host.disk_counters import Pressure
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.fleet_snapshot import FleetSnapshot
 
@@ -76,15 +77,14 @@ class DriveSnapshot(NamedTuple):
 
     normalized_iops: its rate; allowed_iops: the rate it may have, None: nothing limits it. share:
     of its storage or tenant's limit; vm_iops: its part of its VM's limit; tenant_iops,
-    fleet_storage_iops: its part of what the fleet lets its tenant do here, and of what it lets all
-    drives on its storage do. mode: "exact" if its QEMU charges by the cost curve, "retune" if the
-    agent adjusts its limits; None if it is not held. limits: those that the agent decided on
-    limits_age_s ago for limits_reason;
-    in_force: those that QEMU or libvirt last told of, None if they aren't known.
-    priced_for: the mix of requests that they were made for; None if it was not known.
-    pricing_error_ratio: how far above its rate they would hold the present mix. binding: the fields
-    of limits that the last interval used up. throttled_s: how long a limit held it in all. errors:
-    orders that failed; error: that of the last one, if it failed, or else of its tenant or storage.
+    fleet_storage_iops: its parts of the fleet's grants here, to its tenant and to its storage.
+    mode: "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits;
+    None if it is not held. limits: those that the agent decided on limits_age_s ago for
+    limits_reason; in_force: as QEMU or libvirt last reported them; None: not known. priced_for: the
+    mix of requests that they were made for; None if it was not known. pricing_error_ratio: how far
+    above its rate they would hold the present mix. binding: the fields of limits that the last
+    interval used up. throttled_s: the time in which a limit held it, since the agent started.
+    errors: orders that failed; error: the last order's, or else its tenant's or storage's.
     """
 
     id: DriveId
@@ -143,9 +143,9 @@ class StorageSnapshot:
     usable_iops: the rate that its drives may share now. capacity_ratio: how far latency has
     corrected its capacity. reserved_iops: the sum of its drives' reservations; reservations_kept:
     the part of those asked for that fits. room_ratio: the part that drives without a latency target
-    may use; None if no drive has one. cut_iops: what they give up for that now. suffering: drives
-    above their latency target; exhausted: whether nothing more can be taken for them. protected:
-    drives that the others' large reads wait in parts for.
+    may use; None if no drive has one. cut_iops: the rate that this takes from them now. suffering:
+    drives above their latency target; exhausted: whether nothing more can be taken for them.
+    protected: drives for which the others' large reads wait in pieces.
     """
 
     name: str
@@ -175,7 +175,7 @@ class Snapshot:
 
     vms, storages: sorted by name; vms are all, or those that were asked for. errors: by kind, since
     the agent started. reconnects: connections to libvirtd or a QMP socket that were made again.
-    fleet: None without [fleet].
+    fleet: None without [fleet]. pressure: None if the kernel doesn't tell.
     """
 
     vms: Mapping[str, VmSnapshot]
@@ -183,6 +183,7 @@ class Snapshot:
     errors: Mapping[str, int]
     reconnects: int
     fleet: FleetSnapshot | None = None
+    pressure: Pressure | None = None
 
 
 class TakeSnapshot(Protocol):
@@ -210,9 +211,10 @@ class Known:
     reconnects: int
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)
     fleet: FleetSnapshot | None = None
+    pressure: Pressure | None = None
 
     def error_of(self, drive: DriveId, state: DriveState) -> IokeelError | None:
-        """Return what is wrong with a drive, if anything is."""
+        """Return a drive's error, if it has one."""
         return (
             self.last_errors.get(drive)
             or self.gone.get(("tenants", state.tenant or ""))
@@ -233,7 +235,14 @@ def snapshot_of(
         for name, vm in sorted(known.vms.items())
         if domains is None or name in domains
     }
-    return Snapshot(vms, _storages(known.state), known.errors, known.reconnects, known.fleet)
+    return Snapshot(
+        vms,
+        _storages(known.state),
+        known.errors,
+        known.reconnects,
+        known.fleet,
+        known.pressure,
+    )
 
 
 def series_values(state: State) -> list[float]:

@@ -128,10 +128,10 @@ def test_the_history_grows(agent: Agent) -> None:
     [
         ("domain=db2", 404, "db2: no such running VM; see `iokeel stats`"),
         ("domain=db1&target=vdx", 404, "db1: has no drive vdx; it has vda, vdb"),
-        ("seconds=0", 400, "seconds: '0' is no such span; give 1 to 600"),
-        ("seconds=nan", 400, "seconds: 'nan' is no such span; give 1 to 600"),
-        ("seconds=601", 400, "seconds: '601' is no such span; give 1 to 600"),
-        ("seconds=x%0a", 400, "seconds: 'x\\n' is no such span; give 1 to 600"),
+        ("seconds=0", 400, "seconds: is '0'; give a number from 1 to 600"),
+        ("seconds=nan", 400, "seconds: is 'nan'; give a number from 1 to 600"),
+        ("seconds=601", 400, "seconds: is '601'; give a number from 1 to 600"),
+        ("seconds=x%0a", 400, "seconds: is 'x\\n'; give a number from 1 to 600"),
         ("series=latency", 400, "series: 'latency' is not known; did you mean 'latency_s'?"),
     ],
 )

@@ -483,7 +483,7 @@ def test_a_stopping_agent_leaves_limit_and_curve() -> None:
     assert [order.limits for order in left_at_stop(drive.state)] == [EXACT]
 
 
-# Large requests beside drives with a latency target wait in parts
+# Large requests beside drives with a latency target wait in pieces
 
 OTHER = DriveId("db1", "vda")
 PROTECTED = DrivePolicy(limit=LIMIT, latency_target_ms=2.0)

@@ -234,8 +234,8 @@ def test_that_large_reads_wait_in_parts_is_told_and_for_whom() -> None:
         for drive, policy in promises.items()
     }
     state, _ = decide(state, Observation(seen, storages={"sda": disk}), NS_PER_S)
-    parts = "Reads of more than 128 KiB wait in parts, to protect db2/vda, db2/vdb."
+    parts = "Reads of more than 128 KiB wait in pieces, to protect db2/vda, db2/vdb."
     assert parts in lines(state)
     state, _ = decide(state, Observation({VDA: seen[VDA]}, storages={"sda": disk}), 2 * NS_PER_S)
-    assert not [line for line in lines(state) if "in parts" in line]
+    assert not [line for line in lines(state) if "in pieces" in line]
     assert [line for line in lines(state) if line.endswith("large reads has changed.")]

@@ -9,8 +9,8 @@ import pytest
 
 from iokeel.core.counters import NS_PER_S, DriveId
 from iokeel.core.orders import Reason
-from iokeel.report.history import SPAN_S, History
-from iokeel.report.records import SERIES
+from iokeel.report.history import History
+from iokeel.report.records import SERIES, SPAN_S
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("db1", "vdb")
 RATE = ("normalized_iops",)

@@ -26,7 +26,7 @@ def agent(
         bool,
         typer.Option(
             "--release",
-            help="Give drives and cgroups back what they had before the agent, which must be"
+            help="Restore the limits and cgroup settings from before the agent, which must be"
             " stopped, and end.",
         ),
     ] = False,
@@ -40,7 +40,7 @@ def agent(
         require_schema()
     if check:
         return
-    # After load, so that a wrong configuration is told at once.
+    # After load, so that a wrong configuration shows at once.
     from iokeel.release import release_all
     from iokeel.service import run_agent
 

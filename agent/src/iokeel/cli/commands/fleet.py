@@ -55,13 +55,13 @@ FloorsOption = Annotated[
 ]
 HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="The host's name in the fleet.")]
 DryOption = Annotated[
-    bool, typer.Option("--dry-run", help="Only show what would change; exit status 1 if anything.")
+    bool, typer.Option("--dry-run", help="Only show the changes; exit status 1 if there are any.")
 ]
 
 
 @app.callback()
 def fleet() -> None:
-    """See and set what hypervisors share through etcd."""
+    """See and set the limits and storages that hypervisors share through etcd."""
 
 
 @tenant_app.callback()
@@ -76,7 +76,7 @@ def storage() -> None:
 
 @app.command()
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show whether etcd answers, who is there, and what an operator has to know."""
+    """Show the state of etcd, the size of the fleet, and its problems."""
     view = view_of(config)
     said = [*complaints(view)]
     tenants = [row for row in tenant_rows(view) if row["limit_iops"] is not None]
@@ -95,7 +95,7 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def hosts(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show each host: is it there, and what is it charged?"""
+    """Show each host: its presence, its amounts and its charges."""
     view = view_of(config)
     rows = host_rows(view)
     _show(rows, host_table(rows) if rows else "no hosts", (), as_json)
@@ -103,7 +103,7 @@ def hosts(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def tenants(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show each tenant: its limit over all hosts, and what of it they have."""
+    """Show each tenant: its limit over all hosts, and their amounts of it."""
     view = view_of(config)
     rows = tenant_rows(view)
     _show(rows, tenant_table(rows) if rows else "no tenants", complaints(view), as_json)
@@ -111,7 +111,7 @@ def tenants(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def storages(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show each shared storage: its capacity, its latency, and what hosts have of it."""
+    """Show each shared storage: its capacity, its latency, and hosts' amounts of it."""
     view = view_of(config)
     rows = storage_rows(view)
     _show(rows, storage_table(rows) if rows else "no storages", complaints(view), as_json)
@@ -123,7 +123,7 @@ def why(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain who has how much of a tenant's limit or of a shared storage, and why."""
+    """Explain each host's part of a tenant's limit or of a shared storage."""
     view = view_of(config)
     kind = Kind.TENANT
     if name not in view.of(kind) and name in view.of(Kind.STORAGE):
@@ -178,10 +178,10 @@ def forget(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer for a host that doesn't report, so that others get what it is charged.
+    """Answer for a host that doesn't report, so that others get its charge.
 
-    QEMU keeps the limits of an agent that is dead. If the host's guests still
-    run with these limits, tenants and storages may get more than theirs.
+    QEMU keeps the limits of a dead agent. If the host's guests still run with
+    these limits, tenants and storages may get more than theirs.
     """
     if at_floor == off_for_good:
         raise ConfigError(
@@ -232,7 +232,7 @@ def set_(
 ) -> None:
     """Set a tenant's limit and reservation over all hosts together.
 
-    What isn't given stays as it is.
+    Options that aren't given stay as they are.
     """
     there = view_of(config, create=True).of(Kind.TENANT).get(name)
     old = there.budget if there is not None else None
@@ -245,13 +245,13 @@ def set_(
 
 
 def _merged(before: Mapping[str, object], **given: object) -> dict[str, object]:
-    """Return what is given; for what isn't, what was set before, if anything was."""
+    """Return the given values, and the former ones for those that aren't given."""
     merged = {key: before.get(key) if value is None else value for key, value in given.items()}
     return {key: value for key, value in merged.items() if value is not None}
 
 
 def _floors(before: Budget | None, given: float | None) -> float:
-    """Return the part that hosts have evenly: as given, else as it was, else the default."""
+    """Return the ratio of even floors: the given one, else the former one, else the default."""
     if given is not None:
         return given
     return EVEN_RATIO if before is None else before.even_ratio
@@ -264,7 +264,7 @@ def remove(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a tenant out of the fleet: each host then goes by its own configuration."""
+    """Take a tenant out: each host then goes by its own configuration."""
     known(view_of(config), Kind.TENANT, name)
     set_budgets(config, {BudgetId(Kind.TENANT, name): None}, dry_run=dry_run, as_json=as_json)
 
@@ -273,7 +273,7 @@ def remove(
 def set_storage(
     name: StorageArgument,
     capacity: Annotated[
-        int | None, typer.Option("--capacity", help="What it serves, in normalized iops.")
+        int | None, typer.Option("--capacity", help="Its capacity, in normalized iops.")
     ] = None,
     latency_target_ms: Annotated[
         float | None,
@@ -292,9 +292,9 @@ def set_storage(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the capacity of a storage, and let all hosts that use it share that.
+    """Set the capacity of a storage, which all hosts that use it then share.
 
-    What isn't given stays as it is.
+    Options that aren't given stay as they are.
     """
     there = view_of(config, create=True).of(Kind.STORAGE).get(name)
     old = there.budget if there is not None else None
@@ -322,7 +322,7 @@ def remove_storage(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a storage out of the fleet: each host then goes by its own configuration."""
+    """Take a storage out: each host then goes by its own configuration."""
     known(view_of(config), Kind.STORAGE, name)
     set_budgets(config, {BudgetId(Kind.STORAGE, name): None}, dry_run=dry_run, as_json=as_json)
 
@@ -334,13 +334,13 @@ def import_(
         typer.Argument(metavar="FILE", help="TOML tables of tenants and storages; - for stdin."),
     ],
     remove_others: Annotated[
-        bool, typer.Option("--remove-others", help="Remove what isn't in FILE.")
+        bool, typer.Option("--remove-others", help="Remove those that aren't in FILE.")
     ] = False,
     dry_run: DryOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set tenants and storages from a file, and show what changes.
+    """Set tenants and storages from a file, and show the changes.
 
     A second time changes nothing.
     """

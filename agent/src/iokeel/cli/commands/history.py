@@ -15,11 +15,10 @@ from iokeel.cli.cells import NONE, ms_cell, plain_table, rate_cell
 from iokeel.cli.options import JsonOption, SocketOption, drive_names, out, vm_names
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError
-from iokeel.report.records import HistoryReport
+from iokeel.report.records import SPAN_S, HistoryReport
 from iokeel.words.units import duration, parse_duration, percent
 
 COLUMNS = ("ago", "norm. iops", "allowed", "used", "ms", "ms wait", "credit")
-_MOST_S = 600
 app = typer.Typer(add_completion=False)
 
 
@@ -63,7 +62,7 @@ def _seconds(last: str) -> float:
         seconds = parse_duration(last)
     except ConfigError as error:
         raise ConfigError(f"--last {error.where}", error.what, error.mend) from None
-    if not 0 < seconds <= _MOST_S:
+    if not 0 < seconds <= SPAN_S:
         what = "the agent keeps ten minutes"
         raise ConfigError(f"--last {last}", what, "give a time from 1s to 10m")
     return seconds

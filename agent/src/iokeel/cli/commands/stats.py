@@ -52,13 +52,13 @@ def stats(
     as_json: JsonOption = False,
     socket: SocketOption = DEFAULT_SOCKET,
 ) -> None:
-    """Show what each drive does, and what it may do.
+    """Show each drive's rate, and the rate that it is allowed.
 
-    norm. iops: its rate, in 4 KiB reads a second. allowed: what it may do
-    now. ms r / w: mean latency, the wait for the throttle included. credit:
-    seconds of burst it has saved. bound by: the limits that it uses up.
+    norm. iops: its rate, in 4 KiB reads a second. allowed: the rate that it
+    may have now. ms r / w: mean latency, with the wait for the throttle.
+    credit: saved seconds of burst. bound by: the limits that it uses up.
 
-    With --storage, show what each storage can serve, and what its drives do.
+    With --storage, show each storage's usable rate, and the rate of its drives.
     reserved: the sum of their reservations. ms / target: the device's latency
     and its target. room: the part that drives without a latency target may
     use. --storage NAME and --tenant NAME show the drives of that one.
@@ -66,7 +66,8 @@ def stats(
     --sort takes rate, used, latency or any other column, --top the first by
     rate or by --sort. Drives then stand alone, without their VMs' sums.
 
-    docs/stats.md in the sources explains every word.
+    /usr/share/doc/iokeel/stats.md.gz explains every word (in the sources:
+    docs/stats.md).
     """
     if storage and tenant:
         raise ConfigError("stats", "--storage and --tenant", "give one of them")

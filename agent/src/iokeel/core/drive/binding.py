@@ -9,7 +9,8 @@ from iokeel.core.drive.mix import bounds_on
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.state import DriveState
 
-# A bound counts as full once this part of it is used, and the drive as bursting above that part.
+# A bound counts as full once this part of it is used, and the drive as bursting above that part. A
+# drive at its limit measures a few percent to either side, so it neither saves nor spends credit.
 FULL_RATIO = 0.95
 _BURSTING_RATIO = 1.05
 # A QEMU that counts waits tells directly: a bound holds a drive if requests wait for it for at

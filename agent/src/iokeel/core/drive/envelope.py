@@ -48,10 +48,14 @@ OVERSHOOT_RATIO = 0.08
 _CLEARANCE_RATIO = 1.05
 # The part of the budget that a direction may use at once after it was idle.
 _IDLE_SHARE = 0.02
-# How finely iops_size is searched, in steps to a doubling, and how many prices of a byte are
-# tried for S. Finer ones change the rates by less than 1 %.
+# How finely iops_size is searched, in steps to a doubling. With a mix, at each change of limits:
+# two steps serve the worst size 0.4 % of the limit better on average, 2.4 % at most, in 1.7 times
+# the time (the published curve, 400 mixes). Without one it is computed once for each limit; 8 to 64
+# steps are the same to 0.1 %.
 _STEPS_WITH_MIX = 1
 _STEPS_WITHOUT_MIX = 16
+# How many prices of a byte are tried for S. Twice as many serve the worst size 0.2 % of the limit
+# better on average, half as many 2 % worse.
 _BYTE_PRICES = 24
 
 

@@ -16,7 +16,7 @@ def exact_limits(
 ) -> ThrottleLimits:
     """Return the limits that hold a drive to a normalized rate, whatever its requests.
 
-    rate: > 0; with `separate`, for reads and for writes each. split_size: the part size of large
+    rate: > 0; with `separate`, for reads and for writes each. split_size: the split size of large
     reads, in bytes; None if they wait whole.
     """
     iops = max(1, round(rate))

@@ -16,9 +16,10 @@ NOISE_RATIO = 0.025
 NOISE_FACTOR = 2.0
 # In a steady mix, an interval this old counts for half.
 MIX_HALF_LIFE_S = 4.0
-# How fast the noise estimate follows, and the most that one change may count, as a multiple of the
-# noise: a shift is no noise.
+# The weight of a look in the noise estimate.
 _NOISE_GAIN = 0.2
+# The most that one change may count, as a multiple of the noise, because a shift is no noise. If
+# changes are normally distributed, 1.7 % of them are beyond that.
 _NOISE_CLIP = 3.0
 
 

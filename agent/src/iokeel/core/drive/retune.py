@@ -51,6 +51,9 @@ DRIFT_LOOKS = 4
 LOOK_AGAIN_S = 0.4
 MIN_INTERVAL_S = 1.0
 IDLE_S = 10.0
+# While the price's noise is below this part of DRIFT_RATIO, the last interval stands for the mean
+# mix, so that the mean needn't be priced.
+_STEADY_RATIO = 0.1
 # Ticks may come a little early.
 _EARLY_RATIO = 0.95
 _UNKNOWN, _IDLE, _UNBOUND = (
@@ -75,7 +78,7 @@ def judge(
         return _mispriced(known, error, now_ns)
     if measured.looks % DRIFT_LOOKS == 0:
         drift: float | None = error
-        if measured.price.ratio > 0.1 * DRIFT_RATIO:  # else the mean is like this interval
+        if measured.price.ratio > _STEADY_RATIO * DRIFT_RATIO:
             drift = _error(known, policy, model, _at_rate(model, mix, rate), rate)
         if drift is not None and _is_worth_a_gift(known, drift, now_ns):
             return Finding(Verdict.RETUNED, 0, drift), Reason.DRIFT

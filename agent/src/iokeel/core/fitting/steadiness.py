@@ -9,8 +9,10 @@ from statistics import fmean, median
 
 # Rates that differ by more than this are not one figure.
 SPREAD_RATIO = 0.15
-# A set of rates is a mode if it has this part of them, and this many: one hiccup is no mode.
+# A set of rates is a mode if it has this part of them.
 _LEAST_SHARE = 0.15
+# It also has at least so many. Of fewer than 17 rates, that part is two at most, and one hiccup on
+# the edge of two windows lowers both.
 _LEAST_SAMPLES = 3
 # The gap between two modes takes up at least this part of the distance between their means.
 _LEAST_GAP_RATIO = 0.5

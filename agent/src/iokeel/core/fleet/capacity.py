@@ -5,8 +5,8 @@ wait. The coordinator adds these loads up to that of the whole storage, and goes
 single host (core/sharing/capacity.py). The budget to divide is then the corrected capacity, less
 the rates of drives without a policy.
 
-A new coordinator goes on from what the ledger says was learnt last. That isn't newer than the
-ledger's amount, so both are within BAND_RATIO of what the last coordinator knew.
+A new coordinator goes on from the correction in the ledger. That is as old as the ledger's amount,
+so both are within BAND_RATIO of the last coordinator's.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from iokeel.core.sharing.capacity import LONGEST_S, feedback_after
 from iokeel.core.sharing.storage import Load, StorageActivity, StoragePolicy
 from iokeel.core.state import Division, Feedback, StorageState
 
-#: Hosts report their load this often, and the capacity is corrected this often, because no single
-#: reading may move it by more than so many seconds' worth.
+#: How often hosts report their load, and how often the capacity is corrected: no single reading may
+#: move it by more than so many seconds' worth.
 LOAD_S = LONGEST_S
 # A corrected capacity within this part of the ledger's amount is worth no change of limits.
 BAND_RATIO = 0.02
-# Only a storage of which hosts have at least this part can be too small. A new coordinator gives
-# nothing for a term.
+# A storage counts as too small only once hosts have this part of it, because a new coordinator
+# gives nothing for a term.
 _GIVEN_RATIO = 0.9
 
 
@@ -50,11 +50,11 @@ def corrected(
     policy: StoragePolicy,
     now_ns: int,
 ) -> Correction:
-    """Return what is known of a storage's capacity, with the loads that hosts have told.
+    """Return the correction after the loads that hosts have reported.
 
-    before: None if this host hasn't coordinated it just now. claims: of hosts that report. A load
-    that was counted already stands for its host's rates, but its latency doesn't count again: the
-    host may have died since.
+    before: None if this host hasn't coordinated it just now. claims: of hosts that report. If a
+    load was counted before, its rates count again, but not its latency: the host may have died
+    since.
     """
     if before is None or before.state.policy != policy:
         return Correction(now_ns, _as_learnt(ledger, policy))
@@ -83,7 +83,7 @@ def corrected(
 
 
 def amount_of(now: Correction, ledger: Ledger | None, budget: Budget) -> tuple[int, Learnt | None]:
-    """Return the amount to divide, and what was learnt when it was last worth a change."""
+    """Return the amount to divide, and the correction by which it was made."""
     state = now.state
     usable = _usable(state.policy, state.feedback, state.load)
     if ledger is not None and ledger.learnt is not None:
@@ -144,7 +144,7 @@ def _is_given(ledger: Ledger | None, usable: float) -> bool:
 
 
 def _as_learnt(ledger: Ledger | None, policy: StoragePolicy) -> StorageState:
-    """Return what the ledger says of a storage, if it is still of the same capacity."""
+    """Return a storage by the ledger's correction; uncorrected if its set capacity has changed."""
     ratio = 1.0
     usable = float(policy.capacity or 0)
     if ledger is not None and ledger.learnt is not None:

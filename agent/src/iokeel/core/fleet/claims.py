@@ -12,9 +12,9 @@ from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.sharing.storage import LEAST_RATIO, MOST_RATIO, Load, StoragePolicy
 from iokeel.core.sharing.vm_limit import OUTGROWN_RATIO
 
-# The part of what reservations leave that is divided evenly among hosts as floors.
+# The part of the budget beyond reservations that is divided evenly among hosts as floors.
 EVEN_RATIO = 0.1
-# A floor that is higher than it has to be by no more than this stays.
+# A floor stays if it is at most this much higher than needed.
 FLOOR_BAND_RATIO = 0.1
 
 
@@ -22,11 +22,11 @@ FLOOR_BAND_RATIO = 0.1
 class HostClaim:
     """A host's claim on a budget: the sums over its drives.
 
-    reservation, wants, most: what is reserved there, what is demanded, and the most that policies
-    allow, in the budget's unit. most is 0 if the host has no drive that draws on the budget.
-    weight: > 0. held: the most that its QEMUs may be held to now. applied: the stamp of the newest
-    entry of its own that is in force there and on its disk; None if there is none. load: on a
-    storage, what its drives did in the last interval; None if that isn't known.
+    reservation, wants, most: reserved, demanded, and allowed at most by policies, in the budget's
+    unit. most is 0 if the host has no drive that draws on the budget. weight: > 0. held: the most
+    that its QEMUs may be held to now. applied: the stamp of the newest entry of its own that is in
+    force there and on its disk; None if there is none. load: on a storage, what its drives did in
+    the last interval; None if that isn't known.
     """
 
     instance: str
@@ -51,9 +51,9 @@ class Budget(NamedTuple):
     """A budget as an operator has set it.
 
     amount: in normalized I/O operations a second; a storage's capacity before it is corrected.
-    even_ratio: the part of what reservations leave that is divided evenly as floors, 0 to 1.
-    reservation, weight: what a tenant has of storages. A host has the same part of the reservation
-    as of the amount. shared: None for a tenant.
+    even_ratio: the part beyond reservations that is divided evenly as floors, 0 to 1. reservation,
+    weight: a tenant's, on storages. A host has the same part of the reservation as of the amount.
+    shared: None for a tenant.
     """
 
     amount: int
@@ -74,8 +74,8 @@ def floors(
     """Return the floor that each host that reports should have: its reservation and an even part.
 
     entries: all hosts'. claims: those of the hosts that report. A host that doesn't keeps its
-    floor. If reservations don't fit, they are scaled down together. A floor that fits stays if it
-    is about right, so that the others' don't move with each guest that starts.
+    floor. If reservations don't fit, they are scaled down together. A floor that is about right
+    stays, so that a guest's start doesn't move all other floors.
     """
     silent = sum(entry.floor for name, entry in entries.items() if name not in claims)
     there = [name for name in claims if claims[name].most > 0]
@@ -99,10 +99,10 @@ def beside_silent(
 ) -> Mapping[HostName, int]:
     """Return floors that keep the budget, for hosts that report.
 
-    rest: of the budget, what hosts that don't report aren't charged. lowest: from `floors`. First,
-    each host keeps what it has of its floor. Only if the budget was lowered, or if a host came with
-    more than was free, even that may be too much. If nothing is left, lower floors wouldn't keep
-    the budget either, so they stay.
+    rest: the budget less the charges of hosts that don't report. lowest: from `floors`. The floors
+    that hosts have already come first. Even these may be too much if the budget was lowered, or if
+    a host came with more than was free; then they are scaled down together. If nothing is left,
+    lower floors wouldn't keep the budget either, so they stay.
     """
     if rest <= 0:
         return lowest
@@ -118,8 +118,8 @@ def targets(
 ) -> dict[HostName, int]:
     """Return the amount that each host that reports should have.
 
-    capacity: of the budget, what the hosts that don't report aren't charged. least: floors.
-    now: the amounts that the hosts have, which stay if they still fit.
+    capacity: the budget less the charges of hosts that don't report. least: floors. now: the
+    amounts that the hosts have, which stay if they still fit.
     """
     names = list(claims)
     needs = needs_above_floors(capacity, [claims[n] for n in names], [least[n] for n in names])
@@ -147,7 +147,7 @@ def targets(
 def needs_above_floors(
     capacity: float, claims: Sequence[HostClaim], least: Sequence[int]
 ) -> list[float]:
-    """Divide a capacity by reservations and weights, where no host gets less than its floor.
+    """Divide a capacity by reservations and weights; no host gets less than its floor.
 
     A floor isn't lent. So hosts that would get less keep theirs, and the others divide the rest.
     """

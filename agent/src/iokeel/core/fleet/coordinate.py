@@ -1,17 +1,17 @@
 """Divides a budget among hosts: the step that its coordinator takes whenever something changes.
 
-1. *Charges* fall to the amounts of hosts that say that these are in force.
-2. *Amounts and floors* that should be lower are lowered. Their hosts stay charged until 1.
-3. *Raises* are made of what no charge counts, so never of what was lowered in the same step. Floors
-   come first.
+1. *Charges* fall to the amount, if the host says that this is in force.
+2. *Amounts and floors* that should be lower are lowered. The charge follows in a later step, by 1.
+3. *Raises* use the part of the budget that nobody is charged, so nothing that the same step has
+   lowered. Floors come first.
 
 A host that doesn't report is lowered to its floor and stays charged, because its QEMUs may hold
 what its agent set before it died.
 
 A coordinator first begins an epoch, and raises nothing before a term has passed since it has read
-that in etcd. By then each agent that runs is at its floor or has read that ledger too, and has told
-if it isn't what it remembers (host.py). So an etcd that lost data can't make it raise too much.
-Steps of an earlier epoch that wait for a term have their turn then: an operator's word.
+that in etcd. By then each running agent is at its floor, or has read that ledger and objected if it
+remembers another (host.py). So an etcd that lost data can't make it raise too much. An operator's
+word from an earlier epoch takes effect then, too.
 
 For the same reason a tenure lapses if its agent doesn't read the ledger for LAPSE_S. That is less
 than a term, so no other coordinator can have raised anything in between, even if etcd doesn't show
@@ -60,8 +60,8 @@ def in_office(
 ) -> Tenure:
     """Return the tenure to go on in: a new one if somebody else may have written in between.
 
-    tenure: None if there is none, or if it isn't known what became of its last write. fresh: an
-    epoch that nobody has used. asked_ns, now_ns: before the ledger was asked for, and after that.
+    tenure: None if there is none, or if the outcome of its last write isn't known. fresh: an epoch
+    that nobody has used. asked_ns, now_ns: before the ledger was asked for, and after that.
     """
     if (
         tenure is None
@@ -142,7 +142,7 @@ def _charged(
 ) -> dict[HostName, Entry]:
     """Return the entries with the charges that hosts have confirmed, and with the hosts that join.
 
-    A host that joins keeps what it has, as far as nobody else is charged that. One that has no
+    A host that joins keeps its held rate, as far as nobody else is charged for it. One that has no
     drive there, and nothing in force, leaves.
     """
     entries = dict(ledger.entries)
@@ -166,7 +166,7 @@ def _charged(
 
 
 def _by_word(entries: Mapping[HostName, Entry], epoch: str) -> dict[HostName, Entry]:
-    """Return the entries without what operators have answered for before this epoch."""
+    """Return the entries after operators' words from before this epoch have taken effect."""
     left = {}
     for name, entry in entries.items():
         if entry.word is None or entry.stamp.epoch == epoch:
@@ -199,7 +199,7 @@ def _raised(
     wanted: Mapping[HostName, int],
     stamp: Stamp,
 ) -> dict[HostName, Entry]:
-    """Return the entries with floors and amounts raised by what no charge counts."""
+    """Return the entries with floors and amounts raised out of what nobody is charged."""
     free = max(0, budget.amount - sum(entry.charged for entry in entries.values()))
     names = [name for name in claims if wanted[name] > entries[name].charged]
     parts = divide(

@@ -1,8 +1,8 @@
 """The burst credit that a guest takes along to another host.
 
-The host that it leaves counts to the end, and hands over what is left once the guest is gone from
-there. So a migration that fails costs nothing, and nothing has to be given back. Until the credit
-arrives, the guest's drives have only what they have saved on the new host, and don't burst.
+The old host counts to the end, and hands over the rest once the guest is gone from there. So a
+migration that fails costs nothing, and nothing has to be given back. Until the credit arrives, the
+guest's drives have only what they have saved on the new host, and don't burst.
 
 Whatever is in doubt counts as spent, so that no second of credit is used twice.
 """
@@ -31,8 +31,8 @@ class GuestCredit(NamedTuple):
 def credit_left(drives: Mapping[str, DriveState], now_ns: int) -> GuestCredit | None:
     """Return the credit of a guest that has just gone; None if it isn't worth a handover.
 
-    drives: as they were last, by target. What a drive may have done since its last reading counts
-    as a burst. So one that this agent has never read has none.
+    drives: as they were last, by target. The time since a drive's last reading counts as a burst. A
+    drive that was never read has no credit.
     """
     left, vm_s = {}, 0.0
     for target, known in drives.items():

@@ -2,19 +2,18 @@
 
 A host asks by reading the ledger, and a read of etcd shows all that was written before it began. So
 the answer tells the host that what it found was in force *at some moment after it had asked*, and
-the amount that it found there is its own for a term from that moment. The host doesn't know the
-moment, so it counts from the last one before: when it asked. GUARD_S before the end it is at its
-floor again, because QEMUs take limits only so fast.
+the amount that it found there is its own for a term from that moment. The host doesn't know that
+moment, so it counts from an earlier one: when it asked. GUARD_S before the end it is at its floor
+again, because QEMUs take limits only so fast.
 
 So a term after an amount was lowered, each host with a running agent that hasn't heard of that is
-at its floor. A host whose agent is dead isn't, and so no charge falls by time alone. But this is
-what an operator relies on who says that an agent runs, and what the fleet relies on after etcd has
-lost its data.
+at its floor. A host whose agent is dead isn't, and so no charge falls by time alone. Two cases rely
+on this: an operator's word that an agent runs, and recovery after etcd has lost data.
 
-A host that comes back to the fleet after LAPSE_S uses no more than it has for a term. If etcd was
-restored, what it finds may be out of date. Within the term, the agents that know better say so. A
-host that found no entry of its own then needn't wait: the one that it gets later answers its claim,
-and nobody else is given any of that before it has said that it holds less.
+A host that comes back to the fleet after LAPSE_S uses no more than it has, for a term. If etcd was
+restored, the ledger there may be out of date; within the term, the agents that know better say so.
+A host that finds no entry of its own needn't wait. It gets one later in answer to its claim, and
+nobody else is given any of that amount until the host says that it holds less.
 
 All times are in ns, of the host's own clock that also counts while it is suspended.
 """
@@ -27,17 +26,17 @@ from typing import NamedTuple
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.ledger import Entry, HostName, Ledger, Stamp
 
-# How long an amount is a host's own from when it has asked.
+# How long an amount is a host's own, counted from its question.
 TERM_S = 15
 # How long before the end a host goes down to its floor: a tick, and the time in which QEMUs take
 # new limits.
 GUARD_S = 4
 # How much faster one host's clock may be than another's. Ten times what a clock under NTP is off.
 CLOCK_RATIO = 0.005
-#: How long an agent waits before it relies on all others' having read the ledger, in ns.
+#: After this long, an agent relies on all others having read the ledger, in ns.
 WAIT_NS = round(TERM_S * (1 + CLOCK_RATIO) * NS_PER_S)
-# An agent that hasn't read the ledger for so long begins anew. It is less than a term, so nobody
-# else who began in between can have raised anything.
+# An agent that hasn't read the ledger for so long begins anew. It is less than a term, so no
+# coordinator that began in between can have raised anything.
 LAPSE_S = 10
 
 
@@ -51,12 +50,11 @@ class Me(NamedTuple):
 class Part(NamedTuple):
     """What a host knows of a budget.
 
-    ledger: the newest that it has seen. It has to be on its disk before a claim says that it is
-    in force. heard_ns: when it had the first answer with that ledger; end_ns: until when its amount
-    is its own; since_ns: since when it has read the ledger without a long pause. All are None after
-    a start of the agent, until it has read the ledger. kept: what its QEMUs were held to at
-    since_ns; None if it had no entry then. before: what they were held to when it first made a
-    claim; 0 once it has been in a ledger.
+    ledger: the newest that it has seen. It has to be on its disk before a claim says that it is in
+    force. heard_ns: when the first answer with that ledger came; end_ns: when its right to its
+    amount ends; since_ns: when its reads without a long pause began. All are None after a start of
+    the agent, until it has read the ledger. kept: its QEMUs' held rate at since_ns; None if it had
+    no entry then. before: the same when it first made a claim; 0 once it has been in a ledger.
     """
 
     ledger: Ledger | None = None

@@ -5,7 +5,8 @@ It has one ledger, which all hosts read and which any of them may replace as a w
 the one that they have read. In it, each host has these figures, in the budget's unit:
 
 - the *floor* is its own, without asking and without end;
-- the *amount*, no lower, is what it may use as long as it goes on reading the ledger (host.py);
+- the *amount* is at least the floor. The host may use it while it keeps reading the ledger
+  (host.py);
 - what it is *charged* is the most that its QEMUs may be held to now. QEMU keeps the limits of an
   agent that is dead. So a charge falls only when the host says that its limits are lower, or when
   an operator answers for that (`Word`);
@@ -83,7 +84,7 @@ class Entry:
 
 
 class Learnt(NamedTuple):
-    """What a shared storage's latency has taught: the ratio that corrects a set capacity."""
+    """The ratio by which a shared storage's latency has corrected its set capacity."""
 
     capacity: int
     ratio: float
@@ -93,9 +94,9 @@ class Learnt(NamedTuple):
 class Ledger:
     """A budget's ledger.
 
-    amount: the budget that it was last divided by. learnt: with that amount, of a storage. spans:
-    its history, oldest first; the last one is of its own epoch and ends with it. before: ledgers up
-    to this sequence aren't in the history.
+    amount: the budget when it was last divided. learnt: a storage's correction at that amount.
+    spans: its history, oldest first; the last one is of its own epoch and ends with it. before:
+    ledgers up to this sequence aren't in the history.
     """
 
     amount: int
@@ -139,10 +140,10 @@ def recovered(found: Ledger | None, remembered: Ledger, epoch: str) -> Ledger:
 
     found: the ledger in etcd; None if there is none. epoch: a new one.
 
-    Nobody knows what was granted since either was written, so each host goes to its floor. If the
-    remembered one descends from the one found, the rest goes on from there. Else neither knows all
-    of the other. Then a host's floor is the lower of its two, and it is charged the higher. A host
-    that only one of them has may have left in the other.
+    Grants made since either was written are unknown, so each host goes to its floor. If the
+    remembered ledger descends from the one found, it replaces that. Else either may lack entries of
+    the other. A host's floor is then the lower of its two, and its charge the higher. A host that
+    one of them lacks may have left there, so it counts as 0 in that one.
     """
     if found is None or remembered.descends_from(found.stamp):
         after = successor(remembered, epoch)
@@ -172,7 +173,7 @@ def recovered(found: Ledger | None, remembered: Ledger, epoch: str) -> Ledger:
 
 
 def _either(one: Entry, other: Entry, stamp: Stamp) -> Entry:
-    """Return the entry of a host of which it isn't known which of two entries is the newer one."""
+    """Return a host's entry from two of which either may be the newer one."""
     floor = min(one.floor, other.floor)
     return Entry(
         other.instance,

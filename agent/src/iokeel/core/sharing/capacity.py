@@ -38,6 +38,7 @@ SLACK = 1.05
 DOWN_MOST = 0.7
 UP_RATIO = 0.16
 CALM_RATIO = 0.7
+# The room at the start: the headroom is the rest.
 HEADROOM_RATIO = 0.85
 LEARN_S = 300.0
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
@@ -46,9 +47,9 @@ LONGEST_S = 2.0
 # storage, or the ratio has just been cut to this part of itself or less.
 _GIFT_RATIO = 0.02
 _CUT_RATIO = 0.95
-# A disturbance only counts if the storage did at least this part of its allocation. Its requests
-# take a while, so doubt lasts for this many intervals at most.
+# A disturbance only counts if the storage did at least this part of its allocation.
 _FULL_RATIO = 0.95
+# Doubt lasts for this many intervals at most: those in which a gift still shows (`gift`).
 _MOST_DOUBT = 2
 
 

@@ -17,12 +17,14 @@ from iokeel.core.state import Demand, Measured
 
 # How many intervals before the last one count. If others' limits change on stock QEMU, the gift
 # disturbs a drive for one interval, and it needs one to come back; neither is a change of its
-# demand. But a demand that has really gone is remembered for as long.
+# demand. But a demand that has really gone is remembered for as long, and leaves its storage idle.
 INTERVALS_WITH_GIFTS = 2
+# The same without gifts: one interval may be a dip.
 _INTERVALS = 1
-# A drive grows if it does this much more than in all of them, and this many times the increase is
-# then added to its rate.
+# A drive grows if it does this much more than in all of them.
 GROWING_RATIO = 1.1
+# This many times the increase is then added to its rate. So the next increase may be twice as large
+# before the drive's share holds it.
 GROWTH = 2.0
 # The most that an active drive may want of a storage too slow for its latency target, as a multiple
 # of its rate: nothing grows on a storage that is full.

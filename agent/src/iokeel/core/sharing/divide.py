@@ -1,9 +1,9 @@
 """Divides a capacity: reservations first, then the rest by weight, nothing wasted.
 
-A claim has a reservation r, a weight w and a demand x. It is owed o = min(r, x). If more is owed
+A claim has a reservation r, a weight w and a demand D. It is owed o = min(r, D). If more is owed
 in all than the capacity C, everything owed is scaled down together, by `kept`. Else each gets
 
-    o + min(w * level, x - o)
+    o + min(w * level, D - o)
 
 with the one level at which the sum is C. The level is infinite if the sum of all demands fits.
 This is max-min fairness over the amounts on top of the reservations. One pass over the claims

@@ -7,7 +7,7 @@ lets nothing through for free just when it hurts. If the others' shares exceed t
 cut, lowest weight first, but never below the amounts owed.
 
 Large reads of the others are each paced on their own, but still meet by chance, and a small request
-that comes then waits for all of them. If QEMU supports it, they wait for their throttle in parts,
+that comes then waits for all of them. If QEMU supports it, they wait for their throttle in pieces,
 which are as good for the disk as the whole (CostModel.split_size). This depends on policies alone.
 """
 
@@ -99,10 +99,10 @@ def give_rest(usable: float, protected: Sequence[Claimant], amounts: dict[DriveI
 
 
 def protected_drives(seen: StorageSeen, protected: Sequence[Claimant]) -> tuple[DriveId, ...]:
-    """Return the drives for whose targets the others' reads wait in parts.
+    """Return the drives for whose targets the others' reads wait in pieces.
 
     There are none if the storage has no counters. Its latency is then that of its guests' requests,
-    and the waits between a request's parts would be part of it.
+    and the waits between a request's pieces would be part of it.
     """
     return () if seen.counters is None else tuple(c.drive for c in protected)
 
@@ -113,7 +113,7 @@ def split_size_of(
     model: CostModel,
     storage: StorageState | None,
 ) -> int | None:
-    """Return the part size of a drive's large reads in bytes; None if they wait whole."""
+    """Return the size of a drive's pieces of large reads in bytes; None if they wait whole."""
     if not abilities.splits or policy is None or policy.latency_target_ms is not None:
         return None
     return model.split_size if storage is not None and storage.protected else None

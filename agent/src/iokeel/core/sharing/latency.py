@@ -101,7 +101,7 @@ def _costs(drives: Iterable[DriveState]) -> tuple[float | None, float | None]:
 
 
 def _served_iops(known: DriveState, did: Rates) -> float:
-    """Return the requests a second that a storage sees of a drive; it sees reads in parts."""
+    """Return the requests a second that a storage sees of a drive; it sees reads in pieces."""
     limits = known.sent.limits
     split_size = limits.split_size if limits is not None and known.demand.backlogged else None
     if split_size is None:

@@ -1,9 +1,9 @@
-"""Divides what the fleet lets this host do on a storage that other hosts use too.
+"""Divides this host's allowance on a storage that other hosts use too among its drives.
 
 The storage's division (one_storage.py) says how much each drive gets of it. As of a tenant's limit
 in the fleet (tenant_part.py), each drive then has a part, and its limits are at that part. So the
-QEMUs of all hosts together are never held to more than the storage's capacity. What nobody wants is
-added by weight.
+QEMUs of all hosts together are never held to more than the storage's capacity. The rest, which
+nobody demands, is added by weight.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def with_storage_parts(
     storages: Mapping[str, StorageState],
     models: Mapping[str | None, CostModel],
 ) -> dict[DriveId, DriveState]:
-    """Return all drives that are known, with their parts of what is granted on their storages.
+    """Return all known drives, with their parts of the grants on their storages.
 
     drives: with their parts of tenants' limits. storages: with their last divisions.
     """

@@ -1,16 +1,16 @@
-"""Divides what the fleet lets a tenant do on this host among its drives there.
+"""Divides a tenant's allowance on this host, as the fleet grants it, among its drives.
 
 A tenant's limit on one host is divided into shares: a drive that wakes up may use its own at once,
 and the others' are lowered a tick later (allocate.py). In the fleet that isn't good enough, because
 the QEMUs of all hosts together must never be held to more than the tenant's limit. So each drive
 has a *part*, as of a VM's limit (vm_limit.py), and the same steps as between hosts keep the sum:
 
-- what a drive's QEMU may be *held* to is what is in force there, or on its way, whatever was
-  decided since. A drive that can't be read still counts;
-- a smaller part takes effect at once. A larger one waits until no other drive is held to what it
-  takes.
+- *held* is the highest rate in force or on its way, even if a lower one has been decided since. A
+  drive that can't be read still counts;
+- a smaller part takes effect at once. A larger one waits until other drives' limits have made room
+  for it.
 
-If it isn't known yet what the fleet grants, as after a start, every drive keeps what it has.
+While the grant isn't known yet, as after a start, every drive keeps what it has.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from iokeel.core.state import DriveState, FleetPart, Share, State
 def with_granted(
     configured: Mapping[str, TenantPolicy], granted: Mapping[str, TenantPolicy]
 ) -> Mapping[str, TenantPolicy]:
-    """Return tenants' policies on this host: the configuration's, and no more than is granted."""
+    """Return tenants' policies here: of the configured and the granted limit, the lower one."""
     if not granted:
         return configured
     tenants = dict(configured)
@@ -55,7 +55,7 @@ def with_tenant_parts(
     policies: Mapping[str, TenantPolicy],
     models: Mapping[str | None, CostModel],
 ) -> dict[DriveId, DriveState]:
-    """Return all drives that are known, with their parts of what is granted.
+    """Return all known drives, with their parts of their tenants' grants.
 
     drives: with the tick's rates and parts of VMs' limits, those that are seen. policies: tenants',
     from with_granted.
@@ -87,8 +87,8 @@ def with_tenant_parts(
 def with_outcome(state: State, order: SetLimits) -> State:
     """Return the state once QEMU has said that limits are in force, unless others were sent since.
 
-    So what is freed by that needn't wait for the next look. order: the last one that was on its way
-    to its drive.
+    Freed rate can then be used before the next look. order: the last one that was on its way to its
+    drive.
     """
     known = state.drives.get(order.drive)
     if known is None or held_in(known) is None or known.sent.limits != order.limits:
@@ -100,7 +100,7 @@ def with_outcome(state: State, order: SetLimits) -> State:
 
 
 def with_order(after: DriveState) -> DriveState:
-    """Return a drive's state once limits are on their way: it may be held to either of both."""
+    """Return a drive's state after an order: it may be held to the old or the new limits."""
     held = held_in(after)
     if held is None:
         return after
@@ -109,7 +109,7 @@ def with_order(after: DriveState) -> DriveState:
 
 
 def held_in(known: DriveState) -> float | None:
-    """Return the most that a drive's QEMU may be held to, as its parts have it; None: it has none.
+    """Return the held rate in a drive's parts, or None if it has no part.
 
     It is the same in both parts.
     """
@@ -171,7 +171,7 @@ def parts_of(
     old_parts = [None if part is None else part.part for part in before]
     if still_fit(limit, old_parts, parts, least):
         parts = [part for part in old_parts if part is not None]
-    # A drive that nothing holds yet is lowered, whatever it gets, and counts as one to raise.
+    # Any part lowers a drive that has no limits yet; it counts as one to raise from 0.
     base = [0.0 if now == inf else now for now in held]
     wanted = [max(0.0, part - now) for part, now in zip(parts, base, strict=True)]
     more = divide(

@@ -1,4 +1,4 @@
-"""Adds up what drives on this host ask of the fleet, and what they are held to.
+"""Adds up the demands and held rates of drives on this host, for the fleet.
 
 They are those of a tenant, or those on a storage that other hosts use too.
 """
@@ -16,7 +16,7 @@ from iokeel.core.sharing.tenant_part import held_in, most_and_wants
 from iokeel.core.sharing.vm_limit import SPARE_RATIO
 from iokeel.core.state import DriveState, StorageState
 
-#: Stands for a rate that has no end, in whole numbers.
+#: Stands for a rate without an end, in whole numbers.
 ENDLESS = 2**53
 # A drive below this rate is idle, and its weight doesn't count.
 _IDLE_RATE = 1.0
@@ -26,8 +26,8 @@ class Sums(NamedTuple):
     """The sums over a tenant's or a storage's drives on this host.
 
     reservation, weight, wants, most: see iokeel.core.fleet.claims.HostClaim. held: the most that
-    their QEMUs may be held to now, ENDLESS if that has no end. kept: the same of those drives of
-    which it has one. load: None for a tenant's.
+    their QEMUs may be held to now, ENDLESS if that has no end. kept: the same, without the drives
+    whose rate has no end. load: None for a tenant's.
     """
 
     reservation: int = 0

@@ -50,7 +50,7 @@ def from_object(values: ObjectLimits) -> ThrottleLimits | None:
     curves = curves_of(values)
     names = {field: qapi_name(field) for field in ThrottleLimits._fields if field not in curves}
     numbers = _numbers(values, names)
-    return None if numbers is None else ThrottleLimits.of(numbers | curves)
+    return None if numbers is None else ThrottleLimits.of({**numbers, **curves})
 
 
 def from_group(raw: msgspec.Raw | bytes) -> ThrottleLimits | None:

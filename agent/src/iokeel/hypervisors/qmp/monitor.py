@@ -99,7 +99,7 @@ class Monitor:
         if known.shares:
             raise LimitsRejected(str(drive), *_shared(known))
         if self._connection is None:
-            raise MonitorLost("closed", str(drive), "QEMU can't be reached now", "see the log")
+            raise MonitorLost("closed", str(drive), "no connection", "see `journalctl -u iokeel`")
         command, arguments = setting(known, limits, self._abilities.throttle)
         self._orders += 1
         try:

@@ -1,0 +1,171 @@
+"""No `Any` at a seam: in the signature of a function that another folder imports.
+
+All modules of the agent, of what tests and benchmarks share, and of the benchmarks are read as
+text. A test counts as another folder only for what tests share, because tests/unit mirrors src.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[3]
+ROOTS = {
+    "iokeel": PROJECT / "agent/src/iokeel",
+    "testing": PROJECT / "agent/testing",
+    "benchmarks": PROJECT / "benchmarks",
+    "tests": PROJECT / "agent/tests",
+}
+# Functions whose callers take JSON apart that another program has written: it is what they test.
+JSON = {
+    "testing.agents.Agent.ask",
+    "testing.agents.Agent.drive",
+    "testing.agents.Agent.stats",
+    "testing.lab.fio.finish_fio",
+    "testing.lab.fio.fio",
+    "testing.machines.hypervisor.stats",
+    "testing.monitored.Monitored.ask",
+    "testing.monitored.Monitored.group",
+    "testing.qmp_client.QmpClient.ask",
+    "testing.qmp_server.QmpServer.reply",
+}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass
+class Module:
+    """A module. wanted: the names that modules in other folders import from it."""
+
+    name: str
+    file: Path
+    tree: ast.Module
+    wanted: set[str] = field(default_factory=set)
+
+    @cached_property
+    def imports(self) -> dict[str, tuple[str, str]]:
+        """The module and name behind each local name that comes from a module."""
+        return {
+            alias.asname or alias.name: (node.module, alias.name)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.ImportFrom) and node.module is not None
+            for alias in node.names
+        }
+
+    def has_any(self, annotation: ast.expr | None, modules: dict[str, Module]) -> bool:
+        """Return whether an annotation has Any, perhaps by the name of an alias."""
+        if annotation is None:
+            return False
+        names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+        names |= {node.attr for node in ast.walk(annotation) if isinstance(node, ast.Attribute)}
+        return "Any" in names or any(self._is_alias_of_any(name, modules) for name in names)
+
+    def _is_alias_of_any(self, name: str, modules: dict[str, Module]) -> bool:
+        module, name = self.imports.get(name, (self.name, name))
+        home = modules.get(module)
+        return home is not None and name in home.aliases_of_any
+
+    @cached_property
+    def aliases_of_any(self) -> set[str]:
+        """The names of module-wide type aliases that have Any, but for numpy's arrays.
+
+        Those are generic in their shape, and in a kind of number that a caller may choose.
+        """
+        found = set()
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript | ast.BinOp):
+                names = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+                if "Any" in names and "np" not in names:
+                    found |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+        return found
+
+    def functions(self) -> Iterator[tuple[str, Function]]:
+        """Yield the functions at the seam, and the methods of classes there, by name."""
+        for node in self.tree.body:
+            if isinstance(node, Function) and node.name in self.wanted:
+                yield f"{self.name}.{node.name}", node
+            elif isinstance(node, ast.ClassDef) and node.name in self.wanted:
+                for member in node.body:
+                    if isinstance(member, Function) and _is_public(member.name):
+                        yield f"{self.name}.{node.name}.{member.name}", member
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_") or name in ("__init__", "__call__", "__enter__")
+
+
+def read_modules() -> dict[str, Module]:
+    """Return all modules by name, with the names that others want of them."""
+    modules = {}
+    for top, root in ROOTS.items():
+        for file in root.rglob("*.py"):
+            parts = [top, *file.relative_to(root).with_suffix("").parts]
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            modules[name] = Module(name, file, ast.parse(file.read_text()))
+    for module in modules.values():
+        for home, name in wants(module, modules):
+            if _is_seam(module, modules[home]):
+                modules[home].wanted.add(name)
+    return modules
+
+
+def wants(module: Module, modules: dict[str, Module]) -> Iterator[tuple[str, str]]:
+    """Yield the names that a module has from others, with those others."""
+    whole = {}
+    for local, (home, name) in module.imports.items():
+        if f"{home}.{name}" in modules:
+            whole[local] = f"{home}.{name}"
+        elif home in modules:
+            yield home, name
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in whole:
+                yield whole[node.value.id], node.attr
+
+
+def _is_seam(user: Module, home: Module) -> bool:
+    is_test = user.name.startswith("tests.")
+    return user.file.parent != home.file.parent and not (
+        is_test and not home.name.startswith("testing.")
+    )
+
+
+def types_of(function: Function) -> list[ast.expr | None]:
+    """Return the types of a signature's result and arguments."""
+    given = function.args
+    arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return [function.returns, *(argument.annotation for argument in arguments if argument)]
+
+
+def seams_with_any(modules: dict[str, Module]) -> set[str]:
+    """Return the functions at a seam that have Any, by name."""
+    return {
+        name
+        for module in modules.values()
+        for name, function in module.functions()
+        if any(module.has_any(annotation, modules) for annotation in types_of(function))
+    }
+
+
+def test_no_signature_at_a_seam_has_any() -> None:
+    found = seams_with_any(read_modules())
+    assert found - JSON == set(), "give these a type"
+    assert JSON - found == set(), "these are typed by now; take them out of the list"
+
+
+def test_a_seam_with_any_is_found() -> None:
+    """The search sees functions, methods, aliases, and modules that are imported as a whole."""
+    texts = {
+        "iokeel.a.one": "Json = dict[str, Any]\ndef f(x: Any) -> int: ...\ndef g() -> Json: ...",
+        "iokeel.a.two": "class C:\n    async def m(self, *, x: list[Any]) -> None: ...",
+        "iokeel.b.user": "from iokeel.a import one\nfrom iokeel.a.two import C\none.f\none.g",
+    }
+    modules = {
+        name: Module(name, Path(name.replace(".", "/")), ast.parse(text))
+        for name, text in texts.items()
+    }
+    for home, name in wants(modules["iokeel.b.user"], modules):
+        modules[home].wanted.add(name)
+    assert seams_with_any(modules) == {"iokeel.a.one.f", "iokeel.a.one.g", "iokeel.a.two.C.m"}
