@@ -6,7 +6,7 @@ RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos fleet test fuzz test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos fleet test fuzz molecule test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -35,7 +35,7 @@ chaos: setup ## Break a host at random, and watch limits hold (SECONDS=120 SEED=
 fleet: setup ## Break a fleet of four hosts at random, and watch its budgets hold (SECONDS=300 SEED= BROKEN=1)
 	$(RUN) benchmarks.fleet.run
 
-test: setup ## Run all tests but test-page, test-deploy, test-qemu, test-exact: with real libvirt, QEMU, etcd
+test: setup ## Run all tests but test-page, test-deploy, test-qemu, test-exact, molecule: with real libvirt, QEMU, etcd
 	cd agent && ../$(BIN)/python -m pytest --numprocesses 9 --max-worker-restart 0 -m "not booted" \
 		tests/system tests/lab tests/edges tests/monitoring tests/fuzz tests/deploy tests/unit \
 		../benchmarks/disksim/tests
@@ -59,8 +59,12 @@ test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (
 	agent/prerequisites chromium cockpit-ws cockpit-bridge cockpit-system
 	cd agent && ../$(BIN)/python -m pytest tests/page
 
-test-deploy: setup page ## Build the packages, and test them on booted machines
+test-deploy: setup page ## Build the packages, and test them and Ansible's role on booted machines
 	cd agent && ../$(BIN)/python -m pytest tests/deploy
+
+molecule: setup ## Test Ansible's role by Molecule, on booted Debian 12 and 13 (DO=converge: one step)
+	cd playbooks/roles/iokeel && PATH="$(CURDIR)/$(BIN):$$PATH" \
+		MOLECULE_EPHEMERAL_DIRECTORY="$(CURDIR)/build/molecule" molecule $(or $(DO),test)
 
 test-qemu: setup ## Build QEMU with the patches, and test it and the agent at its QMP socket
 	qemu-patches/test

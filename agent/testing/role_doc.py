@@ -31,6 +31,22 @@ Tags are `preflight`, `install`, `configure`, `hook`, `service` and `verify`. Th
 `[classes.NAME]` and so on are those of [agent.toml](../../../docs/configuration.md). An unknown
 variable that begins with `iokeel_` is an error.
 
+## To work on it
+
+`make molecule`, as root and in the project's top folder, applies the role to Debian 12 and 13 in
+booted containers: in check mode, for real, and once more. Then it looks at the agent, and ends the
+containers. It takes a minute, and two more if the agent's packages have to be built. In steps:
+
+```sh
+make molecule DO=converge               # boot them at first use, and apply the role
+make molecule DO="login --host trixie"  # or bookworm
+make molecule DO=verify
+make molecule DO=destroy
+```
+
+With `.venv/bin` in `PATH`, `molecule test` in this folder does the same. It has containers of its
+own, beside those of `make molecule`.
+
 This page is made from `meta/argument_specs.yml` by `make role-doc`.
 """
 

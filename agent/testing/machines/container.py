@@ -18,6 +18,8 @@ from testing.waiting import eventually
 _BOOT_S = 120.0
 _POWER_OFF = signal.SIGRTMIN + 4  # systemd(1)
 _numbers = itertools.count(1)
+#: Variables of the role that a container takes: it has no io controller.
+VARIABLES = {"iokeel_cgroup": {"enabled": False}}
 #: With these, systemd keeps units to IPAddressAllow= by BPF.
 _FIREWALL = ("--capability=CAP_BPF", "--system-call-filter=bpf")
 # Without a group of its own, a machine would share its units' groups with every other machine.
@@ -36,22 +38,23 @@ class Machine(Host):
     """A running machine; use it as a context manager. What it writes goes to memory.
 
     codename: of its Debian. folders: paths outside, by the paths at which it may read them.
+    name: no other machine has it while this one runs.
     """
 
     def __init__(self, codename: str, folders: Mapping[str, Path] | None = None) -> None:
         self._root = hypervisor(codename)
         self._folders = folders or {}
+        self.name = f"iokeel-{os.getpid()}-{next(_numbers)}"
 
     def __enter__(self) -> Self:
         # Only the machine's end ends nspawn, unless this process dies.
         self._console = tempfile.TemporaryFile()
-        self._name = f"iokeel-{os.getpid()}-{next(_numbers)}"
         self._nspawn = subprocess.Popen(
-            ["sh", "-euc", _IN_GROUP, "sh", self._name,
+            ["sh", "-euc", _IN_GROUP, "sh", self.name,
              "setpriv", "--pdeathsig=TERM", "systemd-nspawn", "--quiet", "--boot",
              f"--directory={self._root}", "--volatile=overlay", "--private-network",
              *_FIREWALL,
-             f"--machine={self._name}", "--register=no", "--keep-unit",
+             f"--machine={self.name}", "--register=no", "--keep-unit",
              *(f"--bind-ro={outside}:{inside}" for inside, outside in self._folders.items())],
             env={**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
             stdin=subprocess.DEVNULL, stdout=self._console, stderr=subprocess.STDOUT,
@@ -76,7 +79,7 @@ class Machine(Host):
                 self._nspawn.terminate()
                 self._nspawn.wait()
         for at in ("", "*/"):
-            for group in Path("/sys/fs/cgroup").glob(f"{at}{self._name}"):
+            for group in Path("/sys/fs/cgroup").glob(f"{at}{self.name}"):
                 for folder, *_rest in os.walk(group, topdown=False):
                     os.rmdir(folder)
 

@@ -1,4 +1,4 @@
-"""Access to machines for Ansible: a key of its own, and the variables of an inventory."""
+"""Access to machines for Ansible and ssh: a key of its own, and how to reach a machine."""
 
 from __future__ import annotations
 
@@ -36,3 +36,9 @@ def admit(machine: Host) -> dict[str, str]:
         "ansible_ssh_private_key_file": str(key),
         "ansible_ssh_common_args": " ".join(words),
     }
+
+
+def config(name: str, machine: Host) -> str:
+    """Return what a file for `ssh -F` says of a machine that has admitted the key."""
+    options = ("User=root", f"IdentityFile={make_key()}", *OPTIONS, *machine.ssh_options)
+    return "".join([f"Host {name}\n", *(f"  {option}\n" for option in options)])

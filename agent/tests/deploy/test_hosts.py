@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from testing.machines import guest
-from testing.machines.container import Machine
+from testing.machines.container import VARIABLES, Machine
 from testing.machines.manifest import manifest
 from testing.machines.ssh import admit
 from testing.machines.watch import watch
@@ -100,9 +100,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         guest.define(machines["hv13"], "db1")
         by_hand = ["virsh", "blkdeviotune", "db1", "vda", "--total-iops-sec", "3000"]
         machines["hv13"].run(*by_hand, "--live", "--config")
-        # Containers have no io controller.
-        variables = {"iokeel_cgroup": {"enabled": False}}
-        hosts = {name: {**admit(m), **variables} for name, m in machines.items()}
+        hosts = {name: {**admit(m), **VARIABLES} for name, m in machines.items()}
         for name, domain in DOMAINS.items():
             machines[name].sh(f"virsh dumpxml --inactive {domain} >/root/{domain}.xml")
         made = Fleet(folder, packages, later, key, machines, hosts)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from testing.machines import guest
-from testing.machines.container import Machine
+from testing.machines.container import VARIABLES, Machine
 from testing.machines.ssh import admit
 from testing.package_folder import qemu_folder
 from testing.playbooks import BIN, PLAYBOOKS, inventory
@@ -71,10 +71,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     folder = tmp_path_factory.mktemp("desk")
     with Machine("trixie") as machine:
         guest.define(machine, "db1")
-        variables = {
-            "iokeel_package": "{{ playbook_dir }}/../build/packages",
-            "iokeel_cgroup": {"enabled": False},  # a container has no io controller
-        }
+        variables = {"iokeel_package": "{{ playbook_dir }}/../build/packages", **VARIABLES}
         yield Desk(machine, folder, dict(admit(machine)), qemu_folder(folder / "qemu"), variables)
 
 

@@ -120,6 +120,16 @@ def test_a_host_that_cannot_be_reached_is_named_and_the_others_are_checked(
     assert refusals.recap["space"]["ok"] > 5
 
 
+def test_the_role_by_itself_refuses_what_the_playbook_refuses(tmp_path: Path) -> None:
+    variables, why = REFUSED["space"]
+    playbook = tmp_path / "play.yml"
+    alone = {"hosts": "all", "gather_facts": False, "roles": ["iokeel"]}
+    playbook.write_text(yaml.safe_dump([alone]))
+    hosts = {"hv1": {**LOCAL, **variables}}
+    ((_, message),) = play(playbook, inventory(tmp_path, hosts), "--check").failures
+    assert why in message
+
+
 POLICIES: dict[str, tuple[dict[str, Any], str]] = {
     "guest": ({"tst": {"limit": 5}}, "tst: no such guest on this host; there is test"),
     "attribute": ({"test": {"limt": 5}}, "policy of test: attribute 'limt' is not known; did you"),
