@@ -67,13 +67,13 @@ def own_wants(known: DriveState, policy: DrivePolicy, most: float) -> float:
 
 
 def _was_just_backlogged(known: DriveState) -> bool:
-    did = known.measured.rates
-    if did is not None and did.throttled is not None and did.throttled.nothing_waited:
-        return False
     counters, backlogged_ns = known.measured.counters, known.demand.backlogged_ns
     if counters is None or not backlogged_ns:
         return False
-    return counters.at_ns - backlogged_ns < BACKLOG_S * NS_PER_S
+    if counters.at_ns - backlogged_ns >= BACKLOG_S * NS_PER_S:
+        return False
+    did = known.measured.rates
+    return did is None or did.throttled is None or not did.throttled.nothing_waited
 
 
 def share_of(
