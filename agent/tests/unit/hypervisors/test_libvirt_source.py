@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 import libvirt
 import pytest
 
 from iokeel.core.abilities import STOCK, Abilities
+from iokeel.core.counters import DriveId
+from iokeel.core.limits import ThrottleLimits
 from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from testing.libvirt_error import refusal
 from testing.waiting import until
 
 CURVES = Abilities(cost_curve=True)
+VDA = DriveId("db1", "vda")
+ANY_QEMU = ThrottleLimits(iops_total=300, iops_size=4096)
 XML = """
 <domain>
   <name>db1</name>
@@ -35,6 +41,9 @@ class Host:
         self.abilities = CURVES
         self.asked = 0
         self.connected = False
+        self.limits: list[dict[str, int]] = []
+        self.xml = XML
+        self.pool: threading.Event | None = None  # its storage pool answers only then
 
     def ask(self, _handle: object) -> Abilities:
         self.asked += 1
@@ -77,7 +86,23 @@ class Host:
         return 1
 
     def XMLDesc(self, _flags: int) -> str:
-        return XML
+        return self.xml
+
+    # Its storage pool, and the volume in it
+
+    def storagePoolLookupByName(self, _name: str) -> Host:
+        if self.pool is not None:
+            self.pool.wait(30)
+        return self
+
+    def storageVolLookupByName(self, _name: str) -> Host:
+        return self
+
+    def path(self) -> str:
+        return "/nfs/a.raw"
+
+    def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
+        self.limits.append({name: value for name, value in values.items() if value})
 
     def blockIoTune(self, _target: str, _flags: int) -> dict[str, int]:
         return {}
@@ -147,3 +172,32 @@ async def test_a_qemu_is_not_taken_for_stock_because_a_connection_broke(
     await until(source.vms)
     assert source.vms()["db1"].drives["vda"].abilities == CURVES
     running.cancel()
+
+
+@contextlib.asynccontextmanager
+async def following() -> AsyncIterator[LibvirtSource]:
+    """A source that has read its domain."""
+    source = LibvirtSource("qemu:///system", {}, {})
+    running = asyncio.create_task(source.run())
+    try:
+        await until(lambda: source.vms().get("db1") is not None)
+        yield source
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", 0.2)
+    source = '<disk type="volume"><source pool="nfs" volume="a"/><target'
+    host.xml, host.abilities = XML.replace("<disk><target", source), STOCK
+    async with following() as libvirt:
+        assert libvirt.vms()["db1"].drives["vda"].path == "/nfs/a.raw"
+        host.pool = threading.Event()
+        await libvirt.resync()
+        assert libvirt.vms()["db1"].drives["vda"].path == "/nfs/a.raw"
+        await libvirt.set_limits(VDA, ANY_QEMU, 1.0)
+        host.pool.set()
+    assert len(host.limits) == 1

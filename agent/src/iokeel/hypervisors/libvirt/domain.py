@@ -48,7 +48,7 @@ class Domain:
 
 
 class Description(NamedTuple):
-    """A running domain's XML and number, and the limits and the paths of its disks by target.
+    """A running domain's XML and number, and the limits of its disks by target.
 
     A limit of None isn't known. A disk that is unplugged meanwhile has no limits.
     """
@@ -56,7 +56,6 @@ class Description(NamedTuple):
     text: str
     id: int
     limits: dict[str, ThrottleLimits | None]
-    paths: dict[str, str | None]
 
 
 def describe(connection: Any, name: str) -> Description:
@@ -75,8 +74,7 @@ def describe(connection: Any, name: str) -> Description:
             limits[disk.target] = xml.throttle_groups.get(disk.throttle_groups[0])
         elif (found := _tuned(handle, disk.target)) is not None:
             limits[disk.target] = found
-    paths = {disk.target: _real_path(connection, disk.path) for disk in xml.disks}
-    return Description(text, handle.ID(), limits, paths)
+    return Description(text, handle.ID(), limits)
 
 
 def _tuned(handle: Any, target: str) -> ThrottleLimits | None:
@@ -87,6 +85,16 @@ def _tuned(handle: Any, target: str) -> ThrottleLimits | None:
         if error.get_error_code() == libvirt.VIR_ERR_INVALID_ARG:
             return None
         raise
+
+
+def has_volumes(xml: DomainXml) -> bool:
+    """Return whether any of a domain's disks is a volume of a storage pool."""
+    return any(disk.path is not None and disk.path.startswith(VOLUME) for disk in xml.disks)
+
+
+def real_paths(connection: Any, xml: DomainXml) -> dict[str, str | None]:
+    """Return the paths of a domain's disks by target. Blocks, for long if a pool hangs."""
+    return {disk.target: _real_path(connection, disk.path) for disk in xml.disks}
 
 
 def _real_path(connection: Any, path: str | None) -> str | None:

@@ -21,12 +21,20 @@ from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, PolicyInPart,
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import guest
 from iokeel.hypervisors.backoff import delays
-from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer, Turns
-from iokeel.hypervisors.libvirt.domain import Domain, describe, has_policy, own_group, put_limits
+from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
+from iokeel.hypervisors.libvirt.domain import (
+    Domain,
+    describe,
+    has_policy,
+    has_volumes,
+    own_group,
+    put_limits,
+    real_paths,
+)
 from iokeel.hypervisors.libvirt.events import Events
 from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities
-from iokeel.hypervisors.libvirt.readings import counters_of, read_all
+from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import Group, keep_patched
@@ -70,7 +78,6 @@ class LibvirtSource(Reports):
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
-        self._turns: WeakValueDictionary[DriveId, Turns] = WeakValueDictionary()
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self) -> None:
@@ -145,6 +152,7 @@ class LibvirtSource(Reports):
             self.errors["timeout" if isinstance(error, NoAnswer) else "sample"] += 1
             log.warning("%s", error)
             return {}
+        self._hear_of(readings)
         found = {}
         for name, reading in readings.items():
             if reading.groups is not None and self._orders[name] == orders.get(name, 0):
@@ -178,17 +186,13 @@ class LibvirtSource(Reports):
             fallback = self._fallbacks[drive] = fallback_for(limits, before)
         new = None if fallback is None or fallback is before else fallback.limits
 
-        turns = self._turns.setdefault(drive, Turns())
-
         def put(connection: Any) -> QmpDrive | None:
             handle = connection.lookupByName(drive.domain)
             return put_limits(handle, drive, disk, group, limits, abilities, reached, new)
 
         self._orders[drive.domain] += 1
         try:
-            reached = await self._calls.call(
-                turns.last(put, str(drive), timeout_s), timeout_s, str(drive)
-            )
+            reached = await self._calls.call_domain(drive.domain, put, timeout_s, str(drive))
         except IokeelError:
             self._fallbacks.pop(drive, None)
             raise
@@ -201,6 +205,12 @@ class LibvirtSource(Reports):
         self._note_in_force(drive, limits)
 
     # Following changes
+
+    def _hear_of(self, readings: Mapping[str, Reading]) -> None:
+        """Read the domains again that didn't answer, and do now."""
+        for name in self._calls.heard_of([n for n, r in readings.items() if not r.is_busy]):
+            log.info("%s: answers again", name)
+            self.announce(name)
 
     async def _follow(self) -> None:
         """Read domains again that have changed, and all every RESYNC_S, until libvirtd is lost."""
@@ -257,8 +267,8 @@ class LibvirtSource(Reports):
 
     async def _read(self, name: str) -> None:
         try:
-            text, number, limits, paths = await self._calls.call(
-                lambda connection: describe(connection, name), _CALL_TIMEOUT_S, name
+            text, number, limits = await self._calls.call_domain(
+                name, lambda connection: describe(connection, name), _CALL_TIMEOUT_S
             )
             process = await asyncio.to_thread(guest, name) if self._is_local else None
         except DriveGone:
@@ -268,6 +278,7 @@ class LibvirtSource(Reports):
             self._failed(name, error)
             return
         xml = parse_domain(text)
+        paths = await self._paths(xml)
         before = self._domains.get(name)
         policy, policy_error = self._policy(xml, text, before)
         if before is not None and (before.id != number or before.info.process != process):
@@ -301,11 +312,32 @@ class LibvirtSource(Reports):
         if before is None or before.info != info:
             self.on_change(name)
 
+    async def _paths(self, xml: DomainXml) -> dict[str, str | None]:
+        """Return the paths of a domain's disks by target; as last known if a storage pool hangs."""
+        if not has_volumes(xml):
+            return {disk.target: disk.path for disk in xml.disks}
+        try:  # apart from the domain's calls: its QEMU may answer while a pool hangs
+            return await self._calls.call_domain(
+                f"storage pools of {xml.name}",
+                lambda connection: real_paths(connection, xml),
+                _CALL_TIMEOUT_S,
+            )
+        except IokeelError as error:
+            self.errors["refresh"] += 1
+            log.warning("%s", error)
+        before = self._domains.get(xml.name)
+        known = before.info.drives if before is not None else {}
+        return {
+            disk.target: known[disk.target].path if disk.target in known else disk.path
+            for disk in xml.disks
+        }
+
     def _failed(self, name: str, error: IokeelError) -> bool:
         """Count and log a call that a reading failed with.
 
         Returns True if the connection broke, which says nothing about the domain: it is read again
-        soon. A call that hangs isn't made again before the next resync, for it keeps a thread.
+        soon. After a call that hangs, it is read again once it is heard of (`_hear_of`), or with
+        the next resync.
         """
         self.errors["refresh"] += 1
         log.warning("%s", error)
@@ -316,8 +348,8 @@ class LibvirtSource(Reports):
 
     async def _ask_abilities(self, name: str, timeout_s: float) -> Abilities:
         """Return the abilities of the QEMU that runs a domain. Raises IokeelError."""
-        return await self._calls.call(
-            lambda connection: ask_abilities(connection.lookupByName(name)), timeout_s, name
+        return await self._calls.call_domain(
+            name, lambda connection: ask_abilities(connection.lookupByName(name)), timeout_s
         )
 
     def _policy(
