@@ -85,7 +85,9 @@ class Observer:
             for target, info in vm.drives.items():
                 drive = DriveId(name, target)
                 read = counters.get(drive)
-                in_force, failed, abilities = outcomes.seen(drive, info, counted=read is not None)
+                in_force, failed, abilities = outcomes.seen(
+                    drive, info, vm.process, counted=read is not None
+                )
                 yield (
                     drive,
                     DriveSeen(

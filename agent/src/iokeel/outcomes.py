@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from iokeel.core.abilities import STOCK, Abilities
@@ -12,6 +13,7 @@ from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import SetLimits
 from iokeel.errors import IokeelError, LimitsRejected
+from iokeel.host.process import Process
 from iokeel.hypervisors.source import DriveInfo
 
 log = logging.getLogger(__name__)
@@ -52,13 +54,14 @@ class Outcomes:
         self._pending: Counter[DriveId] = Counter()
         self._failures: dict[DriveId, _Failure] = {}
         self._curve_again_at: dict[DriveId, float] = {}
+        self._processes: dict[DriveId, Process | None] = {}  # of drives in `errors`
 
     def seen(
-        self, drive: DriveId, info: DriveInfo, *, counted: bool
+        self, drive: DriveId, info: DriveInfo, process: Process | None, *, counted: bool
     ) -> tuple[ThrottleLimits | None, bool, Abilities]:
         """Return a drive's limits in force, whether to send its order again, and its abilities.
 
-        counted: its counters have just been read. After a failure the limits
+        process: its QEMU. counted: its counters have just been read. After a failure the limits
         aren't known until it is time to try again. An order that timed out has succeeded if its
         limits are in force then. A QEMU that has refused a curve counts as stock QEMU: the law then
         makes limits that need none.
@@ -66,6 +69,7 @@ class Outcomes:
         abilities, in_force = info.abilities, info.in_force
         if drive not in self.errors:  # most often none of its orders has failed
             return None if drive in self._pending else in_force, False, abilities
+        self._check_process(drive, process)
         if drive in self._curve_again_at and self._curve_again_at[drive] > time.monotonic():
             abilities = STOCK
         if drive in self._pending:
@@ -130,3 +134,21 @@ class Outcomes:
         if last is None or last.rejected:
             return self._retry_s
         return max(self._retry_s, min(2 * last.wait_s, _MOST_RETRY_S))
+
+    def troubled(self) -> Collection[DriveId]:
+        """Return the drives that have had an order that failed."""
+        return self.errors.keys()
+
+    def forget(self, drives: Iterable[DriveId]) -> None:
+        """Forget drives that are gone. Others of the same names may come."""
+        for drive in drives:
+            self.errors.pop(drive, None)
+            self.last.pop(drive, None)
+            self._failures.pop(drive, None)
+            self._curve_again_at.pop(drive, None)
+            self._processes.pop(drive, None)
+
+    def _check_process(self, drive: DriveId, process: Process | None) -> None:
+        """Forget what an earlier QEMU of the same name did, which may have ended unnoticed."""
+        if self._processes.setdefault(drive, process) != process and process is not None:
+            self.forget([drive])

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from iokeel.core.abilities import PATCHED, Abilities
+from iokeel.config.settings import Config
+from iokeel.core.abilities import PATCHED, STOCK, Abilities
 from iokeel.core.counters import DriveId
+from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.orders import Reason, SetLimits
+from iokeel.daemon import Agent
 from iokeel.errors import ConnectionLost, IokeelError, LimitsRejected
-from iokeel.hypervisors.source import DriveInfo
+from iokeel.host.process import Process
+from iokeel.hypervisors.libvirt.source import LibvirtSource
+from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.outcomes import Outcomes
+from iokeel.report.prometheus import Metrics
+from iokeel.state_store import StateStore
 
 DRIVE = DriveId("db1", "vda")
 INFO = DriveInfo("vda", in_force=UNLIMITED, abilities=PATCHED)
 LIMITS = ThrottleLimits(iops_total=400)
+CURVE = LIMITS._replace(cost_read=DEFAULT_CURVE, cost_write=DEFAULT_CURVE)
 SILENT = ConnectionLost("db1", "no answer")
+QEMU = Process(7, 70)
 REFUSED = LimitsRejected("db1", "no")
 
 
@@ -33,9 +44,10 @@ class Clock:
         self,
         info: DriveInfo = INFO,
         *,
+        process: Process | None = QEMU,
         counted: bool = True,
     ) -> tuple[ThrottleLimits | None, bool, Abilities]:
-        return self.outcomes.seen(DRIVE, info, counted=counted)
+        return self.outcomes.seen(DRIVE, info, process, counted=counted)
 
     def fail(self, error: IokeelError, limits: ThrottleLimits = LIMITS) -> None:
         self.outcomes.failed(SetLimits(DRIVE, limits, Reason.SHARE), error)
@@ -101,3 +113,54 @@ def test_limits_that_were_refused_are_not_tried_again_because_a_sample_was_late(
     clock.fail(REFUSED)
     clock.seen(counted=False)
     assert clock.until_retry(counted=True) == 30
+
+
+def test_another_qemu_of_the_same_name_inherits_no_failure(clock: Clock) -> None:
+    clock.fail(REFUSED, CURVE)
+    assert clock.seen() == (UNLIMITED, False, STOCK)
+    clock.fail(SILENT)
+    assert clock.seen(process=None) == (None, False, STOCK)
+    assert clock.seen(process=Process(8, 80)) == (UNLIMITED, False, PATCHED)
+    assert not clock.outcomes.last
+    assert not clock.outcomes.errors
+
+
+class Vms(LibvirtSource):
+    """A source with the VMs that a test gives it."""
+
+    def __init__(self) -> None:
+        super().__init__("test://host/", {}, {})
+        self.found = {"db1": VmInfo("db1", {"vda": INFO, "vdb": INFO})}
+        self.busy: set[str] = set()
+
+    def vms(self) -> dict[str, VmInfo]:
+        return self.found
+
+    def unread(self) -> set[str]:
+        return self.busy
+
+
+@pytest.mark.parametrize("partial", [False, True])
+async def test_a_drive_that_is_gone_leaves_no_failure_to_the_next_of_its_name(
+    tmp_path: Path, partial: bool
+) -> None:
+    source = Vms()
+    agent = Agent(Config(), [source], StateStore(tmp_path), Metrics())
+    outcomes = agent.enforcer.outcomes
+    vdb, other = DriveId("db1", "vdb"), DriveId("db2", "vda")
+    for drive in (DRIVE, vdb, other):
+        outcomes.failed(SetLimits(drive, CURVE, Reason.POLICY), REFUSED)
+    source.busy = {"db2"}
+    looked_at = {"db1"} if partial else None
+    await agent.look(looked_at)
+    assert outcomes.last.keys() == {DRIVE, vdb, other}
+    source.found = {"db1": VmInfo("db1", {"vda": INFO})}
+    await agent.look(looked_at)
+    assert outcomes.last.keys() == {DRIVE, other}
+    source.found, source.busy = {}, {"db1"}  # it may still run
+    await agent.look(looked_at)
+    assert outcomes.last.keys() == ({DRIVE, other} if partial else {DRIVE})
+    source.busy = set()
+    await agent.look(looked_at)
+    assert outcomes.last.keys() == outcomes.errors.keys() == ({other} if partial else set())
+    await asyncio.sleep(0)
