@@ -58,7 +58,7 @@ class Outcomes:
 
     def seen(
         self, drive: DriveId, info: DriveInfo, process: Process | None, *, counted: bool
-    ) -> tuple[ThrottleLimits | None, bool, Abilities]:
+    ) -> tuple[ThrottleLimits | None, bool, Abilities | None]:
         """Return a drive's limits in force, whether to send its order again, and its abilities.
 
         process: its QEMU. counted: its counters have just been read. After a failure the limits

@@ -16,7 +16,7 @@ from iokeel.core.policy import ToldPolicy
 from iokeel.errors import DriveGone, LimitsRejected, PolicyError
 from iokeel.hypervisors.libvirt.passthrough import put_patched
 from iokeel.hypervisors.qmp.drives import QmpDrive
-from iokeel.hypervisors.qmp.throttle_groups import knows_more
+from iokeel.hypervisors.qmp.throttle_groups import for_curve, knows_more
 from iokeel.hypervisors.source import VmInfo
 from iokeel.policy_xml.domain import VOLUME, Disk, DomainXml, parse_domain, pool_type
 from iokeel.policy_xml.iotune import from_libvirt, to_libvirt
@@ -143,26 +143,30 @@ def put_limits(
     disk: Disk,
     group: str | None,
     limits: ThrottleLimits,
-    abilities: Abilities,
+    abilities: Abilities | None,
     reached: QmpDrive | None,
     fallback: ThrottleLimits | None = None,
 ) -> QmpDrive | None:
-    """Put a drive's limits in force. Blocks. Raises LimitsRejected or libvirtError.
+    """Put a drive's limits in force. Blocks.
+
+    Raises libvirtError, or LimitsRejected, or ConnectionLost for a curve if it isn't known whether
+    QEMU knows curves.
 
     A QEMU that knows curves gets all fields in one command. libvirt gets limits without a curve
     only: the fallback before it, if that is new, or limits that need none after it. By then QEMU
     has no curve, which it would refuse together with an iops-size.
 
-    group, reached: see put_patched. fallback: limits for libvirt itself if `limits` have a curve;
-    None if it has them already (fallback.py).
+    group, reached: see put_patched. abilities: QEMU's; None if they aren't known. fallback: limits
+    for libvirt itself if `limits` have a curve; None if it has them already (fallback.py).
     """
     if limits.cost_read is not None:
+        abilities = for_curve(drive, abilities)
         if fallback is not None:
             first = fallback._replace(idle_credit_ms=limits.idle_credit_ms)
             reached = put_limits(handle, drive, disk, group, first, abilities, reached)
         return put_patched(handle, drive, disk, group, limits, abilities, reached)
     found = None
-    if knows_more(abilities):
+    if abilities is not None and knows_more(abilities):
         found = put_patched(handle, drive, disk, group, limits, abilities, reached)
     if group is not None:
         handle.setThrottleGroup(group, to_libvirt(limits), libvirt.VIR_DOMAIN_AFFECT_LIVE)

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import libvirt
 
 from iokeel.config.settings import Config
-from iokeel.core.abilities import STOCK, Abilities
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, PolicyInPart, ToldPolicy
@@ -171,12 +171,6 @@ class LibvirtSource(Reports):
         disk = next((d for d in disks if d.target == drive.target), None)
         if domain is None or disk is None:
             raise DriveGone(str(drive), "is no longer there")
-        abilities = domain.abilities
-        if abilities is None:  # such as that of a drive whose policy went while no agent ran
-            abilities = await self._ask_abilities(drive.domain, timeout_s)
-            if (now := self._domains.get(drive.domain)) is not None and now.id == domain.id:
-                self._domains[drive.domain] = replace(now, abilities=abilities)
-            self.announce(drive.domain)
         group = own_group(domain.xml, drive, disk)
         # If it is stale (another device has the target now), QEMU knows no such device and
         # refuses. The next try then looks for it again.
@@ -186,23 +180,39 @@ class LibvirtSource(Reports):
             fallback = self._fallbacks[drive] = fallback_for(limits, before)
         new = None if fallback is None or fallback is before else fallback.limits
 
-        def put(connection: Any) -> QmpDrive | None:
+        def put(connection: Any) -> tuple[Abilities | None, QmpDrive | None]:
             handle = connection.lookupByName(drive.domain)
-            return put_limits(handle, drive, disk, group, limits, abilities, reached, new)
+            # Not known of one that was too busy to answer, or if its policy went while no agent ran
+            abilities = domain.abilities or _asked(handle)
+            return abilities, put_limits(
+                handle, drive, disk, group, limits, abilities, reached, new
+            )
 
         self._orders[drive.domain] += 1
         try:
-            reached = await self._calls.call_domain(drive.domain, put, timeout_s, str(drive))
+            abilities, reached = await self._calls.call_domain(
+                drive.domain, put, timeout_s, str(drive)
+            )
         except IokeelError:
             self._fallbacks.pop(drive, None)
             raise
         finally:
             self._orders[drive.domain] += 1
-            if abilities.counts:
+            if domain.abilities is not None and domain.abilities.counts:
                 self._limits[drive] = _UNREAD
         if reached is not None:
             self._reached[drive] = reached
         self._note_in_force(drive, limits)
+        if domain.abilities is None and abilities is not None:
+            self._learn(domain, abilities)
+
+    def _learn(self, domain: Domain, abilities: Abilities) -> None:
+        """Note what a domain's QEMU has told, and read it again: the law may want other limits."""
+        name = domain.xml.name
+        now = self._domains.get(name)
+        if now is not None and now.id == domain.id and now.info.process == domain.info.process:
+            self._domains[name] = replace(now, abilities=abilities)
+        self.announce(name)
 
     # Following changes
 
@@ -286,20 +296,25 @@ class LibvirtSource(Reports):
         abilities = before.abilities if before is not None else None
         if abilities is None and has_policy(policy, xml.targets):
             try:
-                abilities = await self._ask_abilities(name, _CALL_TIMEOUT_S)
-            except IokeelError as error:
+                abilities = await self._calls.call_domain(
+                    name,
+                    lambda connection: ask_abilities(connection.lookupByName(name)),
+                    _CALL_TIMEOUT_S,
+                )
+            except IokeelError as error:  # they stay unknown until it is read again
                 if self._failed(name, error):
                     return
-                # Until the next look it counts as stock QEMU.
         drives = {}
         for disk in xml.disks:
             target, drive = disk.target, DriveId(name, disk.target)
             in_force, known = limits.get(target), before and before.info.drives.get(target)
             if known and disk.throttle_groups and abilities and abilities.counts:
                 in_force = known.in_force  # QEMU tells at each tick; libvirt tells of its own
+            elif known and abilities is None and _has_curve(known.in_force):
+                in_force = known.in_force  # libvirt tells of the fallback
             elif known:
                 in_force = self._with_patched(drive, in_force)
-            drives[target] = DriveInfo(target, paths[target], in_force, abilities or STOCK)
+            drives[target] = DriveInfo(target, paths[target], in_force, abilities)
             self._reached.pop(drive, None)
             if before is None:
                 self._fallbacks.pop(drive, None)
@@ -345,12 +360,6 @@ class LibvirtSource(Reports):
         if broke:
             asyncio.get_running_loop().call_later(_AGAIN_S, self.announce, name)
         return broke
-
-    async def _ask_abilities(self, name: str, timeout_s: float) -> Abilities:
-        """Return the abilities of the QEMU that runs a domain. Raises IokeelError."""
-        return await self._calls.call_domain(
-            name, lambda connection: ask_abilities(connection.lookupByName(name)), timeout_s
-        )
 
     def _policy(
         self, xml: DomainXml, text: str, before: Domain | None
@@ -440,3 +449,16 @@ class LibvirtSource(Reports):
         known = domain.info.drives[drive.target]
         drives = {**domain.info.drives, drive.target: replace(known, in_force=limits)}
         self._domains[drive.domain] = replace(domain, info=replace(domain.info, drives=drives))
+
+
+def _asked(handle: Any) -> Abilities | None:
+    """Return the abilities of the QEMU that runs a domain; None if it doesn't tell now. Blocks."""
+    try:
+        return ask_abilities(handle)
+    except libvirt.libvirtError as error:
+        log.warning("%s: its QEMU doesn't tell its abilities: %s", handle.name(), error)
+        return None
+
+
+def _has_curve(limits: ThrottleLimits | None) -> bool:
+    return limits is not None and limits.cost_read is not None
