@@ -216,6 +216,7 @@ class Agent:
             before = self.state
             self.state, orders = decide(before, seen, now_ns)
             self.looks += 1
+            self._forget_outcomes(domains, seen.drives)
             # Before anything else is waited for, so that what was decided counts as held at once.
             self._tell_fleet(whole=domains is None)
             self.metrics.errors["internal"] += self._notices.tell(self.state)
@@ -243,6 +244,19 @@ class Agent:
                 self.enforcer.send(order)
         if self.state.suspects:
             self.tasks.spawn(self._look_again({drive.domain for drive in self.state.suspects}))
+
+    def _forget_outcomes(
+        self, domains: Collection[str] | None, seen: Mapping[DriveId, DriveSeen]
+    ) -> None:
+        """Forget the failed orders of drives that are certainly gone."""
+        outcomes = self.enforcer.outcomes
+        missing = {
+            drive: None
+            for drive in outcomes.troubled()
+            if drive not in seen and (domains is None or drive.domain in domains)
+        }
+        if missing:
+            outcomes.forget(missing.keys() - set(self.observer.unread(missing, ())))
 
     def _observation(
         self, domains: Collection[str] | None, counters: Mapping[DriveId, Counters]

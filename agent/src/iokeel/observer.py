@@ -84,12 +84,15 @@ class Observer:
             tenant, promise = (policy.tenant, policy.vm) if policy else (None, None)
             for target, info in vm.drives.items():
                 drive = DriveId(name, target)
-                in_force, failed, abilities = outcomes.seen(drive, info)
+                read = counters.get(drive)
+                in_force, failed, abilities = outcomes.seen(
+                    drive, info, vm.process, counted=read is not None
+                )
                 yield (
                     drive,
                     DriveSeen(
                         policy.for_drive(target) if policy else None,
-                        counters.get(drive),
+                        read,
                         in_force,
                         failed,
                         abilities,

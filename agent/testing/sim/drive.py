@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import iokeel.core.drive.retune as retune
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.decide import decide
@@ -111,7 +112,9 @@ def run(
         nonlocal state
         counters = Counters(round(at * NS_PER_S), counts[0], counts[1], counts[2], counts[3], 0, 0)
         in_force = None if pending else throttle.limits
-        seen = Observation({DRIVE: DriveSeen(policy, counters, in_force)}, partial=not full)
+        seen = Observation(
+            {DRIVE: DriveSeen(policy, counters, in_force, abilities=STOCK)}, partial=not full
+        )
         state, orders = decide(state, seen, round(at * NS_PER_S))
         for order in orders:
             pending.append((at + delay_s, order))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import resource
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +36,31 @@ from testing.libvirt_error import refusal
 from testing.waiting import until
 
 NAMES = ("db1", "db2")
-FAULTS = ("hang", "refuse", "libvirtd", "disk full", "plug", "guest stops", "guest starts again")
+PATCHED = "db2"  # its QEMU has cost curves
+FAULTS = (
+    "hang",
+    "question hangs",
+    "question is late",
+    "refuse",
+    "libvirtd",
+    "disk full",
+    "plug",
+    "guest stops",
+    "guest starts again",
+)
+# Limits that hold with any QEMU let no size through above the limit, but for the error of `cost`.
+TIGHT = 1.03
+SCHEMA = [
+    {"name": "device_add", "meta-type": "command"},
+    {
+        "name": "17",
+        "meta-type": "object",
+        "members": [
+            {"name": name}
+            for name in ("iops-total", "cost-read", "cost-write", "idle-credit-ms", "split-size")
+        ],
+    },
+]
 CLASS_LIMIT = 500
 
 
@@ -79,7 +104,12 @@ def policies() -> st.SearchStrategy[Policy | None]:
 
 @dataclass
 class Domain:
-    """A domain with a drive, and a second one if it is plugged in, as a handle of libvirt's."""
+    """A domain with a drive, and a second one if it is plugged in, as a handle of libvirt's.
+
+    tells: its QEMU answers if it is asked for its abilities; late: but not at the next time.
+    curves: the drives that have one. is_stock: its QEMU has no curves, or the agent takes it for
+    such a one for a minute, because it was refused.
+    """
 
     host: LimitsHold
     title: str
@@ -89,6 +119,10 @@ class Domain:
     targets: tuple[str, ...] = ("vda",)
     runs: bool = True
     readable: bool = True
+    tells: bool = True
+    late: bool = False
+    curves: set[str] = field(default_factory=set)
+    is_stock: bool = True
     refuses: bool = False
     breaks: bool = False
 
@@ -108,7 +142,10 @@ class Domain:
         if self.policy is not None:
             start = '<iokeel:policy xmlns:iokeel="urn:iokeel:policy:1"'
             metadata = f"<metadata>{start}{self.policy.text}</iokeel:policy></metadata>"
-        disks = "".join(f'<disk><target dev="{target}"/></disk>' for target in self.targets)
+        disks = "".join(
+            f'<disk><target dev="{target}"/><alias name="{target}"/></disk>'
+            for target in self.targets
+        )
         return f"<domain><name>{self.title}</name>{metadata}<devices>{disks}</devices></domain>"
 
     def blockIoTune(self, target: str, _flags: int) -> dict[str, int]:
@@ -120,25 +157,60 @@ class Domain:
         if self.breaks:
             raise AttributeError("an error that nobody foresaw")
         self.host.on_order(self.title)
-        if self.refuses:
+        if self.refuses or (target in self.curves and values["size_iops_sec"]):
             self.refuses = False
             raise refusal(libvirt.VIR_ERR_OPERATION_FAILED)
         self.host.check(self, target, values)
         self.limits[target] = {name: value for name, value in values.items() if value}
 
+    def monitor(self, command: str) -> str:
+        """Answer a command that libvirt passes on to QEMU."""
+        request = json.loads(command)
+        name, arguments = request["execute"], request.get("arguments", {})
+        if not self.readable or (name == "query-qmp-schema" and (self.late or not self.tells)):
+            self.late = False
+            raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        answer: Any = {}
+        if name == "query-qmp-schema":
+            answer = SCHEMA if self.title == self.host.patched else []
+        elif name == "query-block":
+            answer = [
+                {"device": "", "qdev": qdev(target), "inserted": {"file": "/a", "group": target}}
+                for target in self.targets
+            ]
+        else:
+            assert name == "block_set_io_throttle"
+            (target,) = (target for target in self.targets if qdev(target) == arguments["id"])
+            self.curves.discard(target)
+            if arguments["cost-read"]:
+                self.curves.add(target)
+                self.host.check_rate(self, target, arguments["iops"] or float("inf"))
+        return json.dumps({"return": answer})
+
+
+def qdev(target: str) -> str:
+    """Return QEMU's name of a disk's device."""
+    return f"/machine/peripheral/{target}/virtio-backend"
+
 
 class LimitsHold(RuleBasedStateMachine):
-    """Holds that no order is above what the last valid policy and configuration allow."""
+    """Holds that no order is above what the last valid policy and configuration allow.
 
-    def __init__(self) -> None:
+    patched: the domain whose QEMU has cost curves; None for no domain.
+    """
+
+    def __init__(self, patched: str | None = PATCHED) -> None:
         super().__init__()
+        self.patched = patched
         self.loop = asyncio.new_event_loop()
         self.exits = contextlib.ExitStack()
         self.exits.enter_context(patch("libvirt.open", lambda _uri: self))
-        no_answer = patch("libvirt_qemu.qemuMonitorCommand", lambda *_: '{"return": []}')
-        self.exits.enter_context(no_answer)
+        monitor = patch("libvirt_qemu.qemuMonitorCommand", lambda d, text, _: d.monitor(text))
+        self.exits.enter_context(monitor)
+        # A domain that hung may be called again at once: no sample tells that it answers.
+        self.exits.enter_context(patch("iokeel.hypervisors.libvirt.calls._SILENT_S", 0.0))
         self.folder = Path(self.exits.enter_context(TemporaryDirectory()))
-        self.domains = {name: Domain(self, name) for name in NAMES}
+        self.domains = {name: Domain(self, name, is_stock=name != patched) for name in NAMES}
         self.good: dict[str, Policy | None] = dict.fromkeys(NAMES)
         self.tables: dict[str, int | None] = {}  # acme's limit and the storage's capacity
         self.saved: dict[str, int | None] = {}  # the same as the agent could save it
@@ -169,7 +241,11 @@ class LimitsHold(RuleBasedStateMachine):
     # What holds
 
     def check(self, domain: Domain, target: str, values: dict[str, int]) -> None:
-        """Note limits that are above what is allowed. It can't fail in one of the agent's tasks."""
+        """Note libvirt's limits if they are above what is allowed."""
+        self.check_rate(domain, target, highest_rate(values))
+
+    def check_rate(self, domain: Domain, target: str, rate: float) -> None:
+        """Note a rate that is above what is allowed. It can't fail in one of the agent's tasks."""
         good = self.good[domain.title]
         if good is None:
             return
@@ -180,8 +256,8 @@ class LimitsHold(RuleBasedStateMachine):
             most += [self.tables.get("fast")] * (target == "vda")
             most += [self.tables.get("acme")] * (good.tenant and good.covers(target))
         least = min((bound for bound in most if bound is not None), default=None)
-        if least is not None and highest_rate(values) > TOLERANCE * least:
-            self.lifted.append((domain.title, target, values, least))
+        if least is not None and rate > (TOLERANCE if domain.is_stock else TIGHT) * least:
+            self.lifted.append((domain.title, target, rate, least))
 
     # The agent
 
@@ -342,8 +418,12 @@ class LimitsHold(RuleBasedStateMachine):
         match kind:
             case "hang":
                 domain.readable = not domain.readable
+            case "question hangs":
+                domain.tells = not domain.tells
+            case "question is late":
+                domain.late = True
             case "refuse":
-                domain.refuses = True
+                domain.refuses = domain.is_stock = True
             case "libvirtd":
                 self.libvirtd = not self.libvirtd
             case "disk full":
@@ -352,11 +432,13 @@ class LimitsHold(RuleBasedStateMachine):
             case "plug" if "vdb" in domain.targets:
                 domain.targets = ("vda",)
                 domain.limits.pop("vdb", None)
+                domain.curves.discard("vdb")
             case "plug":
                 domain.targets = ("vda", "vdb")
             case "guest stops" | "guest starts again" if not self.is_late:
                 policy, targets = domain.policy, domain.targets
                 new = Domain(self, name, domain.number + 1, policy, targets=targets)
+                new.is_stock, new.tells = domain.is_stock, domain.tells
                 new.runs = kind == "guest starts again" or not domain.runs
                 self.domains[name] = new
         self.look()
@@ -391,10 +473,32 @@ def test_an_agent_that_stops_without_libvirtd_says_that_limits_stay(
     machine.teardown()
 
 
+@pytest.mark.parametrize("starts_again", [False, True])
+@pytest.mark.parametrize("question", ["question is late", "question hangs"])
+def test_a_qemu_that_is_late_to_tell_of_its_curves_gets_no_looser_limits(
+    question: str, starts_again: bool
+) -> None:
+    machine = LimitsHold()
+    policy = Policy('><iokeel:drive target="vda" limit="1000"/>', 1000)
+    machine.first_start((None, policy))
+    machine.settle()
+    assert machine.domains[PATCHED].curves == {"vda"}
+    machine.fault(PATCHED, question)
+    if starts_again:
+        machine.fault(PATCHED, "guest starts again")
+    machine.restart(True, False, 600, 4000, True, None)
+    machine.settle()
+    assert starts_again or machine.domains[PATCHED].curves == {"vda"}, "it stays in force"
+    machine.domains[PATCHED].tells = True
+    machine.settle()
+    assert machine.domains[PATCHED].curves == {"vda"}
+    machine.teardown()
+
+
 @pytest.fixture
 def two_limited() -> Iterator[LimitsHold]:
     """A host whose two guests have limits of an agent's."""
-    machine = LimitsHold()
+    machine = LimitsHold(patched=None)
     policy = Policy('><iokeel:drive target="vda" limit="300"/>', 300)
     machine.first_start((policy, policy))
     machine.settle()

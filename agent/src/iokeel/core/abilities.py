@@ -20,5 +20,6 @@ class Abilities(NamedTuple):
     splits: bool = False
 
 
+#: What isn't known is None, and never STOCK: stock limits are looser by up to 8 % with any QEMU.
 STOCK = Abilities()
 PATCHED = Abilities(cost_curve=True, keeps_levels=True, counts=True, splits=True)

@@ -32,13 +32,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from math import floor
 
-from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
 from iokeel.core.drive import burst, pricing
 from iokeel.core.drive.binding import NO_USE, use_of
 from iokeel.core.drive.burst import NO_CREDIT, credit_after, with_burst
-from iokeel.core.drive.follow import share_has_moved
+from iokeel.core.drive.follow import SHARE_RATIO, share_has_moved
+from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.drive.measure import measure
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
@@ -125,7 +125,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         if storage is None and seen.partial:  # its storage may not be known yet
             split_size = before.sent.limits.split_size if before.sent.limits else None
         else:
-            split_size = split_size_of(known.policy, now.abilities, model, storage)
+            split_size = split_size_of(known.policy, known.abilities, model, storage)
         try:
             after, order = _look(before, known, share, now, model, split_size, now_ns)
         except Exception as error:
@@ -179,8 +179,8 @@ def _with_reading(
 ) -> DriveState:
     """Return a drive's state with its policy, rates, demand and credit brought up to a reading.
 
-    If its policy or its storage is unknown, the last known one stays. From here on the law only
-    reads that.
+    If its policy or its storage is unknown, the last known one stays; so do its QEMU's abilities as
+    long as our limits are in force. From here on the law only reads that.
     """
     policy, tenant, vm = seen.policy, seen.tenant, seen.vm
     if policy is UNKNOWN:
@@ -189,7 +189,11 @@ def _with_reading(
             # Its own promise was never known, but that of all drives together is.
             policy, tenant, vm = DrivePolicy(), seen.tenant, seen.vm
     storage = before.storage if seen.storage is None else seen.storage
-    limits, charged = before.sent.limits, before.abilities.cost_curve
+    limits = before.sent.limits
+    charged = before.abilities is not None and before.abilities.cost_curve
+    abilities = seen.abilities
+    if abilities is None and seen.in_force in (None, limits, before.sent.replaced):
+        abilities = before.abilities
     measured = measure(
         before.measured,
         seen.counters,
@@ -203,7 +207,7 @@ def _with_reading(
         if measured.idle_ns is None:
             use = use_of(limits, before.pricing.rate, did, rate, charged=charged)
         reservation = policy.reservation if policy else 0
-        demand = demand_after(demand, measured, use, reservation, seen.abilities)
+        demand = demand_after(demand, measured, use, reservation, abilities)
         credit = credit_after(credit, policy, rate, did.elapsed_s)
         if burst.spent_early(credit, policy, use, charged=charged):
             credit = NO_CREDIT
@@ -211,7 +215,7 @@ def _with_reading(
         policy,
         storage,
         tenant,
-        before.abilities,
+        abilities,
         measured,
         demand,
         credit,
@@ -246,7 +250,8 @@ def _look(
     if share is NOT_DIVIDED:
         share = None
         if known.sent.limits is not None or _allowed(known, share) is None:
-            return known._replace(finding=Finding(Verdict.NOT_DIVIDED)), None
+            bare = known._replace(abilities=before.abilities)
+            return bare._replace(finding=Finding(Verdict.NOT_DIVIDED)), None
         # The own limit of a new drive, or of its VM, needn't wait for a division.
     allowed = _allowed(known, share)
     if allowed is None:
@@ -255,13 +260,15 @@ def _look(
         return _release(known, seen)
     if share is not None and _finds_its_own(before, known, seen):
         return known._replace(share=share, finding=Finding()), None
+    if known.abilities is None and _stays(known, seen, model):
+        return known._replace(share=share, finding=Finding(Verdict.QEMU_UNKNOWN)), None
     finding, misfit = pricing.look_at_prices(
-        known, seen.abilities, policy, model, split_size, now_ns
+        known, known.abilities, policy, model, split_size, now_ns
     )
     reason = _reason(before, known, seen, finding, misfit, allowed, now_ns)
     if reason is None:
-        return _looked_at(known, seen.abilities, share, finding), None
-    priced = pricing.price(known, seen.abilities, policy, model, split_size, allowed, reason)
+        return _looked_at(known, share, finding), None
+    priced = pricing.price(known, known.abilities, policy, model, split_size, allowed, reason)
     assert priced.base is not None
     assert priced.base_rate is not None
     credit_s = burst.carried(known, policy, allowed)[1]
@@ -269,7 +276,7 @@ def _look(
     sent, is_new = _sent(known.sent, limits, seen.in_force, reason, credit_s, now_ns)
     if is_new:
         finding = finding._replace(suspect=0)
-    after = _looked_at(known, seen.abilities, share, finding)._replace(pricing=priced, sent=sent)
+    after = _looked_at(known, share, finding)._replace(pricing=priced, sent=sent)
     return after, (limits, reason) if is_new else None
 
 
@@ -278,16 +285,14 @@ def _is_raised(before: DriveState, after: DriveState) -> bool:
     return old is not None and (new is None or new > old)
 
 
-def _looked_at(
-    known: DriveState, abilities: Abilities, share: Share | None, finding: Finding
-) -> DriveState:
-    policy, storage, tenant, _, measured, demand, credit, _, pricing, _, sent, vm, part, on = known
+def _looked_at(known: DriveState, share: Share | None, finding: Finding) -> DriveState:
+    policy, storage, tenant, qemu, did, demand, credit, _, pricing, _, sent, vm, part, on = known
     return DriveState(
         policy,
         storage,
         tenant,
-        abilities,
-        measured,
+        qemu,
+        did,
         demand,
         credit,
         share,
@@ -329,7 +334,8 @@ def _reason(
     assert policy is not None
     vm, was = known.vm, before.vm
     is_other = policy is not before.policy and policy != before.policy
-    is_other = is_other or seen.abilities != before.abilities
+    if known.abilities is not before.abilities:
+        is_other = is_other or known.abilities != before.abilities
     if vm is not was:
         is_other = is_other or (vm and vm.policy) != (was and was.policy)
     if known.pricing.base is None or is_other:
@@ -398,6 +404,24 @@ def _finds_its_own(before: DriveState, known: DriveState, seen: DriveSeen) -> bo
     return is_first and known.pricing.base is None and sent is not None and seen.in_force == sent
 
 
+def _stays(known: DriveState, seen: DriveSeen, model: CostModel) -> bool:
+    """Return whether an earlier agent's limits stay until the QEMU has told its abilities.
+
+    They may have a curve, which libvirt doesn't tell. Others are made only if there are none any
+    more, or if they let the drive have more than it is promised now.
+    """
+    sent, promised = known.sent.limits, _allowed(known, None)
+    if known.pricing.base is not None or sent is None or sent.unlimited:
+        return False
+    if seen.in_force == UNLIMITED:
+        return False
+    if promised is None:
+        return True
+    separate = known.policy is not None and known.policy.separate_budgets
+    most = (2 if separate else 1) * (1 + SHARE_RATIO) * promised
+    return rate_in_force(sent, model) <= most
+
+
 def _release(
     known: DriveState, seen: DriveSeen
 ) -> tuple[DriveState, tuple[ThrottleLimits, Reason] | None]:
@@ -408,7 +432,7 @@ def _release(
         policy=known.policy,
         storage=known.storage,
         tenant=known.tenant,
-        abilities=seen.abilities,
+        abilities=known.abilities,
         measured=Measured(kept.counters, kept.rates, kept.rate, kept.mix),
         demand=known.demand._replace(backlogged=False, backlogged_ns=0),
         share=None,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from iokeel.core.abilities import STOCK, Abilities
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy, UnknownPolicy, VmPolicy
@@ -18,16 +18,16 @@ class DriveSeen(NamedTuple):
 
     policy: None if the drive validly has none; UNKNOWN if that can't be told now. counters: None if
     they can't be read now. in_force: its limits, None if they aren't known. failed: the last order
-    to this drive was not carried out. abilities: those of its QEMU. storage: the name of its
-    storage, None if that can't be told now. tenant: its owner. vm: the promise to all drives of its
-    VM together.
+    to this drive was not carried out. abilities: those of its QEMU, None if they aren't known now.
+    storage: the name of its storage, None if that can't be told now. tenant: its owner. vm: the
+    promise to all drives of its VM together.
     """
 
     policy: DrivePolicy | UnknownPolicy | None
     counters: Counters | None
     in_force: ThrottleLimits | None
     failed: bool = False
-    abilities: Abilities = STOCK
+    abilities: Abilities | None = None
     storage: str | None = None
     tenant: str | None = None
     vm: VmPolicy | None = None

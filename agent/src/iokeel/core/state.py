@@ -11,7 +11,7 @@ from enum import Enum
 from math import inf
 from typing import Final, NamedTuple
 
-from iokeel.core.abilities import STOCK, Abilities
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId, Rates
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.drive.mix import NO_NOISE, Mix, Noise
@@ -27,6 +27,7 @@ class Verdict(Enum):
     NO_POLICY = "it has no policy and is left alone"
     POLICY_UNKNOWN = "its policy has never been read, so its limits stay as they are"
     NOT_DIVIDED = "its share is not known yet, so its limits stay as they are"
+    QEMU_UNKNOWN = "its QEMU hasn't told whether it has cost curves, so its limits stay as they are"
     NO_LIMIT = "its policy sets no limit"
     UNKNOWN = "its rates are not known yet"
     IDLE = "it is idle"
@@ -35,7 +36,11 @@ class Verdict(Enum):
     SUSPECT = "its limits seem not to fit; a second look decides"
     WAITING = "its limits don't fit, but the last change was too recent"
     RETUNED = "its limits didn't fit and were replaced"
+    ANY_QEMU = "its limits hold with any QEMU, until its own has told whether it has cost curves"
     EXACT = "QEMU charges each request by the cost curve"
+
+
+_UNSURE = frozenset({Verdict.POLICY_UNKNOWN, Verdict.NOT_DIVIDED, Verdict.QEMU_UNKNOWN})
 
 
 class Measured(NamedTuple):
@@ -193,15 +198,15 @@ NOT_DIVIDED: Final = NotDivided.NOT_DIVIDED
 class DriveState(NamedTuple):  # a tuple, because a copy with changes costs least
     """The law's memory of a drive.
 
-    storage: the last one known; None if it never was. share: None if nothing is divided that the
-    drive has a part in. part: of its tenant's; None if that isn't the fleet's. storage_part: the
-    same of its storage's.
+    storage, abilities: the last ones known; None if they never were. share: None if nothing is
+    divided that the drive has a part in. part: of its tenant's; None if that isn't the fleet's.
+    storage_part: the same of its storage's.
     """
 
     policy: DrivePolicy | None = None
     storage: str | None = None
     tenant: str | None = None
-    abilities: Abilities = STOCK
+    abilities: Abilities | None = None
     measured: Measured = Measured()
     demand: Demand = Demand()
     credit: Credit = Credit()
@@ -226,8 +231,8 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
 
     @property
     def is_unsure(self) -> bool:
-        """Whether it isn't known what it may do, so that its limits stay as they are."""
-        return self.finding.verdict in (Verdict.POLICY_UNKNOWN, Verdict.NOT_DIVIDED)
+        """Whether its limits stay as they are, because too little is known to make others."""
+        return self.finding.verdict in _UNSURE
 
     @property
     def saves_credit(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iokeel.config.settings import Config
-from iokeel.core.abilities import STOCK, Abilities
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import UNKNOWN, ToldPolicy
@@ -22,13 +22,14 @@ class DriveInfo:
 
     path: the file, device or URL behind it (URLs as in iokeel.host.network_storage), of the
     topmost image if there are several; None if unknown. in_force: its limits as last read from
-    QEMU or libvirt, or as last set; None if they can't be read. abilities: those of its QEMU.
+    QEMU or libvirt, or as last set; None if they can't be read. abilities: those of its QEMU; None
+    if they aren't known.
     """
 
     target: str
     path: str | None = None
     in_force: ThrottleLimits | None = None
-    abilities: Abilities = STOCK
+    abilities: Abilities | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Source(Protocol):
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force, all fields of them.
 
-        The curve and the idle credit are sent to a QEMU with `cost_curve` only, the split size
-        to one with `splits`. Raises DriveGone, LimitsRejected or ConnectionLost; the old limits
-        then still hold.
+        Limits with a curve are for a QEMU with `cost_curve`, and rejected otherwise. The idle
+        credit is sent to such a QEMU only, the split size to one with `splits`. Raises DriveGone,
+        LimitsRejected or ConnectionLost; the old limits then still hold.
         """

@@ -286,7 +286,7 @@ def _drive(drive: DriveId, info: DriveInfo, known: Known, now_ns: int) -> DriveS
     measured, sent, rates = state.measured, state.sent, state.measured.rates
     mode = None
     if state.pricing.rate is not None:
-        mode = "exact" if state.abilities.cost_curve else "retune"
+        mode = "exact" if state.abilities and state.abilities.cost_curve else "retune"
     return DriveSnapshot(
         id=drive,
         storage=state.storage,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Coroutine
 
 import pytest
+from libvirt import VIR_ERR_OPERATION_TIMEOUT
 
-from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt import calls
-from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer, Turns
+from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
+from testing.libvirt_error import refusal
 from testing.waiting import until
 
 URI = "test:///default"
@@ -41,41 +46,86 @@ async def test_a_call_that_found_no_thread_is_not_made_later(
     monkeypatch.setattr(calls, "_THREADS", 1)
     libvirt, go_on, made = Calls(URI), threading.Event(), []
     with pytest.raises(NoAnswer):
-        await libvirt.call(lambda _: go_on.wait(), 0.1)
+        await libvirt.call_domain("hung", lambda _: go_on.wait(), 0.1)
     with pytest.raises(NoAnswer):
-        await libvirt.call(lambda _: made.append("late"), 0.1)
+        await libvirt.call_domain("db1", lambda _: made.append("late"), 0.1)
     go_on.set()
-    await libvirt.call(lambda _: made.append("in time"), 30)
+    libvirt.heard_of(["db1"])
+    await libvirt.call_domain("db1", lambda _: made.append("in time"), 30)
     assert made == ["in time"]
 
 
-async def test_an_order_that_timed_out_is_not_the_last_to_take_effect() -> None:
-    libvirt, turns = Calls(URI), Turns()
-    go_on, made = threading.Event(), []
+async def test_a_call_that_timed_out_is_carried_out_before_any_later_one_about_its_domain() -> None:
+    libvirt, go_on, made = Calls(URI), threading.Event(), []
 
     def slow(_: object) -> None:
         go_on.wait()
         made.append("first")
 
+    first = asyncio.create_task(libvirt.call_domain("db1", slow, 0.3))
+    await asyncio.sleep(0.1)
+    with pytest.raises(NoAnswer, match=r"no answer in 0\.1 s"):
+        await libvirt.call_domain("db1", lambda _: made.append("withdrawn"), 0.1)
     with pytest.raises(NoAnswer):
-        await libvirt.call(turns.last(slow, "db1/vda", 30), 0.1)
-    second = turns.last(lambda _: made.append("second"), "db1/vda", 30)
-    with pytest.raises(NoAnswer):
-        await libvirt.call(second, 0.1)
-    third = turns.last(lambda _: made.append("third"), "db1/vda", 30)
-    with pytest.raises(NoAnswer):
-        await libvirt.call(third, 0.1)
+        await first
+    with pytest.raises(NoAnswer, match="hasn't answered an earlier call yet"):
+        await libvirt.call_domain("db1", lambda _: made.append("too early"), 30)
     assert made == []
     go_on.set()
-    await until(lambda: "third" in made)
-    assert made == ["first", "third"]
+    await until(lambda: made == ["first"])
+    libvirt.heard_of(["db1"])
+    await libvirt.call_domain("db1", lambda _: made.append("last"), 30)
+    assert made == ["first", "last"]
 
 
-def test_an_order_waits_no_longer_than_it_may_for_one_that_hangs() -> None:
-    turns, go_on = Turns(), threading.Event()
-    hung = threading.Thread(target=turns.last(lambda _: go_on.wait(), "db1/vda", 30), args=(None,))
-    hung.start()
-    with pytest.raises(LimitsRejected, match="an earlier order is still under way"):
-        turns.last(lambda _: None, "db1/vda", 0.1)(None)
+async def test_a_domain_that_is_heard_of_may_be_called_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    libvirt, made = Calls(URI), []
+
+    def busy(_: object) -> None:
+        raise refusal(VIR_ERR_OPERATION_TIMEOUT)
+
+    def call() -> Coroutine[object, object, None]:
+        return libvirt.call_domain("db1", lambda _: made.append("called"), 30)
+
+    with pytest.raises(NoAnswer):
+        await libvirt.call_domain("db1", busy, 30)
+    with pytest.raises(NoAnswer):
+        await call()
+    assert libvirt.heard_of(["db1", "db2"]) == ["db1"]
+    await call()
+    assert libvirt.heard_of(["db1"]) == []
+    monkeypatch.setattr(calls, "_SILENT_S", 0.0)
+    with pytest.raises(NoAnswer):
+        await libvirt.call_domain("db1", busy, 30)
+    await call()
+    assert made == ["called"] * 2
+
+
+HUNG = 40  # domains: more than take turns at once
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+async def test_domains_that_hang_keep_no_other_from_being_served(made_again: bool) -> None:
+    libvirt, go_on, threads = Calls(URI), threading.Event(), threading.active_count()
+
+    async def hang(name: str) -> None:
+        with contextlib.suppress(NoAnswer):
+            await libvirt.call_domain(name, lambda _: go_on.wait(), 5)
+
+    hung = [asyncio.create_task(hang(f"db{i}")) for i in range(HUNG)]
+    if made_again:
+        await asyncio.wait(hung)
+        hung = [asyncio.create_task(hang(f"db{i % HUNG}")) for i in range(9 * HUNG)]
+    begun = time.monotonic()
+    for _ in range(20):
+        await libvirt.call(lambda libvirt: libvirt.listAllDomains(), 0.8)
+    assert time.monotonic() - begun < 0.8
+    # Each turn of those that hang takes half a second.
+    await libvirt.call_domain("web1", lambda _: None, 0.5 if made_again else 4.0)
+    assert threading.active_count() <= threads + HUNG + 2
     go_on.set()
-    hung.join()
+    await asyncio.wait(hung)
+    libvirt.heard_of(["db0"])
+    await libvirt.call_domain("db0", lambda _: None, 0.5)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from iokeel.config.settings import VmConfig
-from iokeel.core.abilities import PATCHED, Abilities
+from iokeel.core.abilities import PATCHED, STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_CURVE, CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.errors import ConnectionLost, LimitsRejected
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.qmp_server import DEFAULTS, QmpServer, error, qdev
 from testing.waiting import until
@@ -78,7 +79,7 @@ def in_force(source: QmpSource, target: str = "vda") -> ThrottleLimits | None:
 async def test_a_qemu_is_exact_by_its_schema_which_is_asked_for_once(
     source: QmpSource, server: QmpServer
 ) -> None:
-    assert source.vms()["db1"].drives["vda"].abilities.cost_curve
+    assert source.vms()["db1"].drives["vda"].abilities == PATCHED
     for _ in range(3):
         await source.sample(None, 1.0)
     source.announce("db1")
@@ -93,7 +94,7 @@ async def test_a_stock_qemu_is_not_and_is_not_asked_for_groups(tmp_path: Path) -
     server = await QmpServer(tmp_path / "db1.qmp").start()
     async with running(vm(server)) as source:
         await until(source.vms)
-        assert not source.vms()["db1"].drives["vda"].abilities.cost_curve
+        assert source.vms()["db1"].drives["vda"].abilities == STOCK
         assert (await source.sample(None, 1.0))[VDA].throttle is None
         await source.set_limits(VDA, ThrottleLimits(iops_total=5), 1.0)
     assert "query-throttle-groups" not in server.commands()
@@ -158,8 +159,40 @@ async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:
     await server.start()
     async with running(vm(server)) as source:
         await until(source.vms)
-        assert not source.vms()["db1"].drives["vda"].abilities.cost_curve
+        assert source.vms()["db1"].drives["vda"].abilities == STOCK
         assert VDA in await source.sample(None, 1.0)
+
+
+async def test_a_qemu_that_refuses_its_schema_for_now_gets_limits_that_hold_with_any_qemu(
+    server: QmpServer,
+) -> None:
+    server.answers["query-qmp-schema"] = lambda r: error(r, "GenericError", "out of memory")
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        assert source.vms()["db1"].drives["vda"].abilities is None
+        assert VDA in await source.sample(None, 1.0)
+        with pytest.raises(ConnectionLost, match="isn't known whether its QEMU has cost curves"):
+            await source.set_limits(VDA, EXACT, 1.0)
+        await source.set_limits(VDA, ThrottleLimits(iops_total=700, iops_size=5856), 1.0)
+        arguments = server.asked[-1]["arguments"]
+        assert (arguments["iops"], arguments["iops_size"]) == (700, 5856)
+        assert "cost-read" not in arguments
+        del server.answers["query-qmp-schema"]
+        source.announce("db1")
+        await until(lambda: source.vms()["db1"].drives["vda"].abilities == PATCHED)
+        assert (await source.sample(None, 1.0))[VDA].throttle is not None
+        await source.set_limits(VDA, EXACT, 1.0)
+        assert server.asked[-1]["arguments"]["cost-read"] == POINTS
+
+
+async def test_a_qemu_that_knows_no_curve_is_not_sent_the_limits_of_one(tmp_path: Path) -> None:
+    """They would let a large request pass as one operation."""
+    server = await QmpServer(tmp_path / "db1.qmp").start()
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        with pytest.raises(LimitsRejected, match="has no cost curves"):
+            await source.set_limits(VDA, EXACT, 1.0)
+    assert "block_set_io_throttle" not in server.commands()
 
 
 @pytest.mark.parametrize(
@@ -361,7 +394,7 @@ async def test_a_storage_daemons_drives_are_its_groups(daemon: QmpServer) -> Non
         await until(source.vms)
         drives = source.vms()["db1"].drives
         assert {
-            d.target: (d.path, d.abilities.cost_curve, d.in_force) for d in drives.values()
+            d.target: (d.path, d.abilities == PATCHED, d.in_force) for d in drives.values()
         } == {
             "alice": ("/images/a.raw", True, UNLIMITED),
             "bob": (None, True, UNLIMITED),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from iokeel.config.settings import VmConfig
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DomainPolicy
@@ -102,7 +103,7 @@ async def _agent(connection: QmpConnection) -> None:
         for drive in drives.values():
             _check(drive.in_force)
             network_place(drive.path or "")
-        groups = await query_groups(connection) if abilities.throttle.counts else []
+        groups = await query_groups(connection) if abilities.counts else []
         for group in groups:
             _check(from_group(group.limits))
         of = {(d.qdev, d.device): DriveId("db1", d.target) for d in drives.values()}
@@ -117,7 +118,7 @@ async def _agent(connection: QmpConnection) -> None:
         round_.came()
         await round_.done
         for drive in drives.values():
-            command, arguments = setting(drive, _LIMITS, abilities.throttle)
+            command, arguments = setting(drive, _LIMITS, abilities.throttle or STOCK)
             await connection.execute(command, arguments, ANYTHING, _TIMEOUT_S)
 
 

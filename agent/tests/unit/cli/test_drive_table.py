@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from iokeel.cli.drive_table import DriveStatsTable
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
 from iokeel.core.observation import DriveSeen, Observation
@@ -22,7 +23,9 @@ def shown(vm: VmPolicy | None, *targets: str, seconds: int = 3) -> list[list[str
         reads = 300 * second
         counters = Counters(second * NS_PER_S, reads, 4096 * reads, 0, 0, 0, 0)
         seen = {
-            DriveId("db1", target): DriveSeen(DrivePolicy(limit=1000), counters, None, vm=vm)
+            DriveId("db1", target): DriveSeen(
+                DrivePolicy(limit=1000), counters, None, abilities=STOCK, vm=vm
+            )
             for target in targets
         }
         state, _ = decide(state, Observation(seen), second * NS_PER_S)

@@ -52,7 +52,7 @@ class Watched:
         self.now_s += 1
         self.reads += reads or 0
         read = None if reads is None else counters(self.now_s, self.reads, size)
-        seen = Observation({DRIVE: DriveSeen(policy, read, self.in_force, failed)})
+        seen = Observation({DRIVE: DriveSeen(policy, read, self.in_force, failed, STOCK)})
         self.state, orders = decide(self.state, seen, round(self.now_s * NS_PER_S))
         if orders and self.in_force is not None:
             self.in_force = orders[-1].limits
@@ -334,8 +334,10 @@ def test_a_drive_on_which_the_law_fails_is_set_aside_and_the_others_are_served(b
         else:
             policy = replace(POLICY, burst=nonsense)
         drives = {
-            DRIVE: DriveSeen(policy, counts, watched.in_force),
-            other: DriveSeen(POLICY, counters(101.5 + second, 5000 * second), None),
+            DRIVE: DriveSeen(policy, counts, watched.in_force, abilities=STOCK),
+            other: DriveSeen(
+                POLICY, counters(101.5 + second, 5000 * second), None, abilities=STOCK
+            ),
         }
         watched.state, orders = decide(
             watched.state, Observation(drives), (102 + second) * NS_PER_S
@@ -351,10 +353,12 @@ def test_a_partial_look_keeps_the_other_drives() -> None:
     watched = Watched()
     watched.look()
     other = DriveId("other", "vda")
-    seen = Observation({other: DriveSeen(POLICY, counters(1), None)}, partial=True)
+    seen = Observation({other: DriveSeen(POLICY, counters(1), None, abilities=STOCK)}, partial=True)
     state, _ = decide(watched.state, seen, 0)
     assert set(state.drives) == {DRIVE, other}
-    state, _ = decide(state, Observation({other: DriveSeen(POLICY, counters(2), None)}), 0)
+    state, _ = decide(
+        state, Observation({other: DriveSeen(POLICY, counters(2), None, abilities=STOCK)}), 0
+    )
     assert set(state.drives) == {other}
 
 

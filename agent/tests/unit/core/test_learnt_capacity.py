@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -50,7 +51,9 @@ class Host:
             done = rate * self.second
             counters = Counters(now_ns, done, 4096 * done, 0, 0, round(done * ms * 1e6), 0)
             in_force = self.in_force.get(drive, UNLIMITED)
-            seen[drive] = DriveSeen(policies[drive], counters, in_force, storage=storage)
+            seen[drive] = DriveSeen(
+                policies[drive], counters, in_force, abilities=STOCK, storage=storage
+            )
         storages = {} if storage is None else {storage: StorageSeen(self.policy)}
         observation = Observation(seen, storages=storages, complete=complete)
         self.state, orders = decide(self.state, observation, now_ns)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.abilities import PATCHED
+from iokeel.core.abilities import PATCHED, STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -206,6 +206,7 @@ def test_an_agent_that_stops_lifts_no_limit_that_only_a_division_holds(bound: st
                 policy,
                 Counters(now_ns, done, 4096 * done, 0, 0, 0, 0),
                 in_force[name],
+                abilities=STOCK,
                 storage="fast",
                 tenant="acme",
             )

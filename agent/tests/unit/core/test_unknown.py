@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from iokeel.core.abilities import PATCHED
+from iokeel.core.abilities import PATCHED, STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
 from iokeel.core.drive.envelope import limits_for
+from iokeel.core.drive.exact import exact_limits
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
@@ -26,6 +27,8 @@ from iokeel.core.policy import (
 )
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import Credit, DriveState, Sent, State, Verdict
+from testing.iotune import highest_rate
+from tests.unit.core.stopping import left_at_stop
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("db2", "vda")
 LIMITED, FREE = DrivePolicy(limit=1000), DrivePolicy()
@@ -51,6 +54,7 @@ class Host:
         counted: bool = True,
         tenant: str | None = None,
         storages: Mapping[str, StorageSeen] = FAST,
+        abilities: Abilities | None = STOCK,
     ) -> list[SetLimits]:
         self.now_s += 1
         counters = Counters(self.now_s * NS_PER_S, 0, 0, 0, 0, 0, 0) if counted else None
@@ -59,6 +63,7 @@ class Host:
                 policy,
                 counters,
                 self.in_force.get(drive, UNLIMITED),
+                abilities=abilities,
                 storage=storage,
                 tenant=tenant,
             )
@@ -181,6 +186,7 @@ def test_a_drive_that_a_policy_may_not_name_has_what_all_together_have(promise: 
                 told.for_drive(drive.target),
                 Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0),
                 limits,
+                abilities=STOCK,
                 tenant=told.tenant,
                 vm=told.vm,
             )
@@ -203,6 +209,103 @@ def test_a_qemu_that_refuses_a_curve_has_stock_limits_in_the_next_look() -> None
     exact = DriveSeen(LIMITED, None, UNLIMITED, abilities=PATCHED)
     host.state, (order,) = decide(State(), Observation({VDA: exact}), NS_PER_S)
     assert order.limits.cost_read is not None
-    refused = exact._replace(abilities=exact.abilities._replace(cost_curve=False))
+    refused = exact._replace(abilities=PATCHED._replace(cost_curve=False))
     host.state, (order,) = decide(host.state, Observation({VDA: refused}), 2 * NS_PER_S)
     assert order.limits == HELD
+
+
+# A QEMU that hasn't told its abilities
+
+EXACT = exact_limits(DEFAULT_MODEL, 1000)
+# As libvirt tells: its own, while QEMU has a curve that libvirt doesn't know.
+FALLBACK = limits_for(DEFAULT_MODEL, 1000, overshoot_ratio=0.0)
+
+
+def is_held(limits: ThrottleLimits, rate: float) -> bool:
+    """Return whether no request size gets more than a rate, by the published costs."""
+    named = {"total_iops_sec": limits.iops_total or 0, "size_iops_sec": limits.iops_size or 0}
+    return limits.cost_read is None and highest_rate(named) <= 1.03 * rate
+
+
+@pytest.mark.parametrize("in_force", [UNLIMITED, None, ThrottleLimits(iops_total=10**6)])
+def test_a_new_guest_has_limits_that_hold_with_any_qemu(in_force: ThrottleLimits | None) -> None:
+    seen = DriveSeen(LIMITED, None, in_force)
+    state, (order,) = decide(State(), Observation({VDA: seen}), NS_PER_S)
+    assert is_held(order.limits, 1000)
+    assert not is_held(HELD, 1000), "stock limits are looser"
+    assert state.drives[VDA].finding.verdict is Verdict.ANY_QEMU
+    host = Host(state, {VDA: order.limits})
+    assert host.look({VDA: LIMITED}, abilities=None) == []
+    host.look({VDA: DrivePolicy(limit=500)}, abilities=None)
+    assert is_held(host.in_force[VDA], 500)
+    (order,) = host.look({VDA: DrivePolicy(limit=500)}, abilities=PATCHED)
+    assert order.limits == exact_limits(DEFAULT_MODEL, 500)
+
+
+def restarted(in_force: ThrottleLimits | None) -> Host:
+    """Return a host as a new agent finds it: the one before had set a curve."""
+    host = Host()
+    host.look({VDA: LIMITED}, abilities=PATCHED)
+    assert host.in_force == {VDA: EXACT}
+    after = host.restarted()
+    if in_force is None:
+        return after
+    after.in_force = {VDA: in_force}
+    return after
+
+
+@pytest.mark.parametrize("in_force", [FALLBACK, EXACT])
+def test_a_restarted_agent_leaves_a_curve_in_force(in_force: ThrottleLimits) -> None:
+    host = restarted(in_force)
+    for _ in range(3):
+        assert host.look({VDA: LIMITED}, abilities=None) == []
+        assert host.look({VDA: LIMITED}, abilities=None, partial=True) == []
+        assert host.state.drives[VDA].finding.verdict is Verdict.QEMU_UNKNOWN
+        assert host.state.drives[VDA].is_unsure, "its VM's cgroup keeps its bounds"
+    host.in_force[VDA] = EXACT  # as QEMU tells
+    assert host.look({VDA: LIMITED}, abilities=PATCHED) == []
+    assert host.state.drives[VDA].finding.verdict is Verdict.EXACT
+
+
+@pytest.mark.parametrize(
+    ("in_force", "limit"), [(UNLIMITED, 1000), (FALLBACK, 500), (None, 500), (UNLIMITED, 5000)]
+)
+def test_a_restarted_agent_sets_limits_that_hold_with_any_qemu_if_others_are_too_loose(
+    in_force: ThrottleLimits | None, limit: int
+) -> None:
+    """As of a guest that has started again meanwhile, or whose policy was lowered."""
+    host = restarted(in_force)
+    host.look({VDA: DrivePolicy(limit=limit)}, abilities=None)
+    host.look({VDA: DrivePolicy(limit=limit)}, abilities=None)
+    assert is_held(host.in_force[VDA], limit)
+
+
+def test_a_qemu_is_still_what_it_was_while_our_limits_are_in_force() -> None:
+    host = Host()
+    host.look({VDA: LIMITED}, abilities=PATCHED)
+    for _ in range(2):
+        assert host.look({VDA: LIMITED}, abilities=None) == []
+    (order,) = host.look({VDA: DrivePolicy(limit=700)}, abilities=None)
+    assert order.limits == exact_limits(DEFAULT_MODEL, 700)
+
+
+@pytest.mark.parametrize("in_force", [UNLIMITED, FALLBACK, ThrottleLimits(iops_total=10**6)])
+def test_limits_that_are_not_ours_are_another_qemus(in_force: ThrottleLimits) -> None:
+    host = Host()
+    host.look({VDA: LIMITED}, abilities=PATCHED)
+    host.in_force[VDA] = in_force
+    host.look({VDA: LIMITED}, abilities=None)
+    assert is_held(host.in_force[VDA], 1000)
+
+
+def test_a_share_holds_a_new_guest_whose_qemu_has_not_told() -> None:
+    host = Host()
+    host.look({VDA: FREE}, storage="fast", abilities=None)
+    assert is_held(host.in_force[VDA], 1000)
+
+
+def test_an_agent_that_stops_before_a_qemu_has_told_leaves_limits_that_hold_with_any() -> None:
+    host = restarted(FALLBACK)
+    host.look({VDA: LIMITED}, abilities=None)
+    (order,) = left_at_stop(host.state)
+    assert is_held(order.limits, 1000)

@@ -1,20 +1,31 @@
-"""What a source keeps of its domains when libvirtd comes back."""
+"""What a source knows of its domains' QEMUs, and keeps when libvirtd comes back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import libvirt
 import pytest
 
 from iokeel.core.abilities import STOCK, Abilities
+from iokeel.core.counters import DriveId
+from iokeel.core.curve import DEFAULT_CURVE
+from iokeel.core.limits import ThrottleLimits
+from iokeel.errors import ConnectionLost, LimitsRejected
 from iokeel.host.process import Process
+from iokeel.hypervisors.libvirt.calls import NoAnswer
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from testing.libvirt_error import refusal
 from testing.waiting import until
 
 CURVES = Abilities(cost_curve=True)
+VDA = DriveId("db1", "vda")
+ANY_QEMU = ThrottleLimits(iops_total=300, iops_size=4096)
+EXACT = ThrottleLimits(iops_total=300, cost_read=DEFAULT_CURVE, cost_write=DEFAULT_CURVE)
 XML = """
 <domain>
   <name>db1</name>
@@ -32,12 +43,18 @@ class Host:
     def __init__(self) -> None:
         self.process: Process | None = Process(7, 70)
         self.refuses: int | None = None  # libvirt's number of an error
-        self.abilities = CURVES
+        self.abilities: Abilities | None = CURVES
         self.asked = 0
         self.connected = False
+        self.go_on: threading.Event | None = None  # an answer comes only then
+        self.limits: list[dict[str, int]] = []
+        self.xml = XML
+        self.pool: threading.Event | None = None  # its storage pool answers only then
 
-    def ask(self, _handle: object) -> Abilities:
+    def ask(self, _handle: object) -> Abilities | None:
         self.asked += 1
+        if self.go_on is not None:
+            self.go_on.wait(30)
         if self.refuses is not None:
             raise refusal(self.refuses)
         return self.abilities
@@ -77,18 +94,39 @@ class Host:
         return 1
 
     def XMLDesc(self, _flags: int) -> str:
-        return XML
+        return self.xml
+
+    # Its storage pool, and the volume in it
+
+    def storagePoolLookupByName(self, _name: str) -> Host:
+        if self.pool is not None:
+            self.pool.wait(30)
+        return self
+
+    def storageVolLookupByName(self, _name: str) -> Host:
+        return self
+
+    def path(self) -> str:
+        return "/nfs/a.raw"
+
+    def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
+        self.limits.append({name: value for name, value in values.items() if value})
+
+    def getAllDomainStats(self, _kind: int, _flags: int) -> list[tuple[Host, dict[str, Any]]]:
+        counters = ("rd.reqs", "rd.bytes", "wr.reqs", "wr.bytes")
+        values: dict[str, Any] = {f"block.0.{counter}": 0 for counter in counters}
+        return [(self, {"block.count": 1, "block.0.name": "vda", **values})]
 
     def blockIoTune(self, _target: str, _flags: int) -> dict[str, int]:
         return {}
 
     # A run
 
-    def after_libvirtd(self, change: Callable[[], object]) -> Abilities:
+    def after_libvirtd(self, change: Callable[[], object]) -> Abilities | None:
         """Return the abilities that a source goes by once it has found libvirtd again."""
         return asyncio.run(self._reconnect(change))
 
-    async def _reconnect(self, change: Callable[[], object]) -> Abilities:
+    async def _reconnect(self, change: Callable[[], object]) -> Abilities | None:
         source = LibvirtSource("qemu:///system", {}, {})
         follow: Coroutine[object, object, None] = source.run()
         running = asyncio.create_task(follow)
@@ -147,3 +185,97 @@ async def test_a_qemu_is_not_taken_for_stock_because_a_connection_broke(
     await until(source.vms)
     assert source.vms()["db1"].drives["vda"].abilities == CURVES
     running.cancel()
+
+
+@contextlib.asynccontextmanager
+async def following() -> AsyncIterator[LibvirtSource]:
+    """A source that has read its domain."""
+    source = LibvirtSource("qemu:///system", {}, {})
+    running = asyncio.create_task(source.run())
+    try:
+        await until(lambda: source.vms().get("db1") is not None)
+        yield source
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def abilities_of(source: LibvirtSource) -> Abilities | None:
+    return source.vms()["db1"].drives["vda"].abilities
+
+
+async def test_a_question_that_libvirt_gives_up_is_asked_again_once_qemu_is_heard_of(
+    host: Host,
+) -> None:
+    host.refuses = libvirt.VIR_ERR_OPERATION_TIMEOUT
+    async with following() as source:
+        assert abilities_of(source) is None
+        with pytest.raises(NoAnswer):
+            await source.set_limits(VDA, ANY_QEMU, 1.0)
+        host.refuses = None
+        assert VDA in await source.sample(None, 1.0)
+        await until(lambda: abilities_of(source) == CURVES)
+        assert host.asked == 2
+
+
+async def test_a_question_that_hangs_is_asked_again_once_qemu_is_heard_of(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", 0.2)
+    host.go_on = threading.Event()
+    async with following() as source:
+        assert abilities_of(source) is None
+        host.go_on.set()
+        await source.sample(None, 1.0)
+        await until(lambda: abilities_of(source) == CURVES)
+
+
+@pytest.mark.parametrize("code", [libvirt.VIR_ERR_OPERATION_FAILED, None])
+async def test_a_qemu_that_does_not_tell_gets_limits_that_hold_with_any(
+    host: Host, code: int | None
+) -> None:
+    """As a new guest must, which nothing else limits."""
+    host.refuses = code
+    if code is None:  # an answer without sense
+        host.abilities = None
+    async with following() as source:
+        assert abilities_of(source) is None
+        await source.set_limits(VDA, ANY_QEMU, 1.0)
+        assert host.limits == [{"total_iops_sec": 300, "size_iops_sec": 4096}]
+        with pytest.raises(ConnectionLost, match="isn't known whether its QEMU has cost curves"):
+            await source.set_limits(VDA, EXACT, 1.0)
+        assert len(host.limits) == 1
+        assert abilities_of(source) is None
+
+
+async def test_a_qemu_that_tells_when_it_gets_its_limits_is_known_from_then_on(host: Host) -> None:
+    host.refuses, host.abilities = libvirt.VIR_ERR_OPERATION_FAILED, STOCK
+    async with following() as source:
+        host.refuses = None
+        await source.set_limits(VDA, ANY_QEMU, 1.0)
+        await until(lambda: abilities_of(source) == STOCK)
+        assert host.asked == 2
+
+
+async def test_a_qemu_without_curves_is_not_sent_the_limits_of_one(host: Host) -> None:
+    host.abilities = STOCK
+    async with following() as source:
+        with pytest.raises(LimitsRejected, match="has no cost curves"):
+            await source.set_limits(VDA, EXACT, 1.0)
+    assert host.limits == []
+
+
+async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", 0.2)
+    source = '<disk type="volume"><source pool="nfs" volume="a"/><target'
+    host.xml, host.abilities = XML.replace("<disk><target", source), STOCK
+    async with following() as libvirt:
+        assert libvirt.vms()["db1"].drives["vda"].path == "/nfs/a.raw"
+        host.pool = threading.Event()
+        await libvirt.resync()
+        assert libvirt.vms()["db1"].drives["vda"].path == "/nfs/a.raw"
+        await libvirt.set_limits(VDA, ANY_QEMU, 1.0)
+        host.pool.set()
+    assert len(host.limits) == 1

@@ -142,3 +142,20 @@ def test_a_guest_that_is_busy_does_not_count_as_stock(monkeypatch: pytest.Monkey
     refuse(monkeypatch, libvirt.VIR_ERR_OPERATION_TIMEOUT)
     with pytest.raises(libvirt.libvirtError):
         ask_abilities(Handle())
+
+
+@pytest.mark.parametrize(
+    ("answer", "abilities"),
+    [
+        ('{"error": {"class": "CommandNotFound", "desc": "no such command"}}', STOCK),
+        ('{"error": {"class": "GenericError", "desc": "out of memory"}}', None),
+        ('{"return": [{"name": 5}]}', None),
+        ('{"return": [', None),
+        ("{}", None),
+    ],
+)
+def test_a_qemu_is_stock_only_if_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, answer: str, abilities: Abilities | None
+) -> None:
+    monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", lambda *_: answer)
+    assert ask_abilities(Handle()) == abilities

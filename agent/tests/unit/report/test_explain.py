@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from iokeel.core.abilities import PATCHED
+from iokeel.core.abilities import PATCHED, STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -42,7 +42,7 @@ def after(
             0,
         )
         known = state.drives.get(VDA, DriveState())
-        seen = Observation({VDA: DriveSeen(policy, counters, known.sent.limits)})
+        seen = Observation({VDA: DriveSeen(policy, counters, known.sent.limits, abilities=STOCK)})
         state, _ = decide(state, seen, second * NS_PER_S)
     return state
 
@@ -109,6 +109,7 @@ def test_a_share_is_explained_step_by_step() -> None:
                 policy,
                 Counters(second * NS_PER_S, second * 800, second * 800 * 4096, 0, 0, 0, 0),
                 state.drives.get(drive, DriveState()).sent.limits,
+                abilities=STOCK,
                 storage="sda",
             )
             for drive, policy in promises.items()
@@ -149,7 +150,10 @@ def test_the_vms_limit_its_credit_and_the_drives_part_are_told() -> None:
     drives = {VDA: DrivePolicy(weight=200), DriveId("db1", "vdb"): DrivePolicy()}
     for second in range(1, 4):
         counters = Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0)
-        seen = {drive: DriveSeen(p, counters, None, vm=vm) for drive, p in drives.items()}
+        seen = {
+            drive: DriveSeen(p, counters, None, abilities=STOCK, vm=vm)
+            for drive, p in drives.items()
+        }
         state, _ = decide(state, Observation(seen), second * NS_PER_S)
     said = lines(state)
     assert said[:2] == [

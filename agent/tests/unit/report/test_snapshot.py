@@ -11,6 +11,7 @@ import pytest
 
 import iokeel.cli
 import iokeel.report
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
@@ -47,6 +48,7 @@ def known(seconds: int = 3) -> Known:
                 POLICY,
                 Counters(second * NS_PER_S, second * reads, second * reads * 4096, 0, 0, 0, 0),
                 None,
+                abilities=STOCK,
                 storage="sda",
             )
             for drive, reads in ((VDB, 250), (VDA, 500))
@@ -88,7 +90,9 @@ def test_a_vms_own_limit_is_in_its_snapshot_its_record_and_its_metrics() -> None
     state = State()
     for second in range(1, 9):
         counters = Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0)
-        seen = Observation({VDA: DriveSeen(DrivePolicy(), counters, None, vm=policy)})
+        seen = Observation(
+            {VDA: DriveSeen(DrivePolicy(), counters, None, abilities=STOCK, vm=policy)}
+        )
         state, _ = decide(state, seen, second * NS_PER_S)
     vms = {"db1": VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}, vm=policy))}
     found = snapshot_of(Known(state, vms, {}, {}, {}, {}, 0))

@@ -61,7 +61,8 @@ def full_bounds(known: DriveState) -> list[str]:
         return []
     if did.throttled is not None:
         return _waited_for(limits, did.throttled)
-    charged = known.measured.rate if known.abilities.cost_curve else None
+    abilities = known.abilities
+    charged = known.measured.rate if abilities is not None and abilities.cost_curve else None
     return _full(limits, did, charged, FULL_RATIO)
 
 

@@ -1,8 +1,9 @@
 """Makes a drive's limits by the kind of enforcement that its QEMU is able to.
 
 A QEMU with cost curves gets exact limits (exact.py). Any other gets limits for its mix
-(envelope.py), which are judged and made anew as the mix shifts (retune.py). The rest of the law
-doesn't know which.
+(envelope.py), which are judged and made anew as the mix shifts (retune.py). If a QEMU hasn't told
+yet, its limits are stock limits that no request size exceeds. The rest of the law doesn't know
+which.
 """
 
 from __future__ import annotations
@@ -22,18 +23,20 @@ from iokeel.core.state import DriveState, Finding, Pricing, Verdict
 # Stock limits are made for this rate and then scaled to each drive's own. It is so large that
 # rounding doesn't matter.
 _UNIT_RATE = 1_000_000.0
-_EXACT = Finding(Verdict.EXACT)
+_EXACT, _ANY_QEMU = Finding(Verdict.EXACT), Finding(Verdict.ANY_QEMU)
 
 
 def look_at_prices(
     known: DriveState,
-    abilities: Abilities,
+    abilities: Abilities | None,
     policy: DrivePolicy,
     model: CostModel,
     split_size: int | None,
     now_ns: int,
 ) -> tuple[Finding, Reason | None]:
     """Return whether a drive's limits fit it, and the reason to make them anew, if there is one."""
+    if abilities is None:
+        return _ANY_QEMU, None
     if not abilities.cost_curve:
         return judge(known, model, policy, now_ns)
     base = known.pricing.base
@@ -43,7 +46,7 @@ def look_at_prices(
 
 def price(
     known: DriveState,
-    abilities: Abilities,
+    abilities: Abilities | None,
     policy: DrivePolicy,
     model: CostModel,
     split_size: int | None,
@@ -55,6 +58,9 @@ def price(
     allowed: its burst included, if that is open. reason: why limits are made.
     """
     rate, separate = carried(known, policy, allowed)[0], policy.separate_budgets
+    if abilities is None:
+        base = limits_for(model, rate, separate=separate, overshoot_ratio=0.0)
+        return Pricing(allowed, rate, None, None, base)
     if abilities.cost_curve:
         base = exact.exact_limits(model, rate, separate=separate, split_size=split_size)
         return Pricing(allowed, rate, None, known.pricing.unit, base)
@@ -65,7 +71,7 @@ def price(
 
 
 def static_limits(
-    abilities: Abilities,
+    abilities: Abilities | None,
     policy: DrivePolicy,
     model: CostModel,
     split_size: int | None,
@@ -77,7 +83,7 @@ def static_limits(
     iops_size can give.
     """
     separate = policy.separate_budgets
-    if abilities.cost_curve:
+    if abilities is not None and abilities.cost_curve:
         return exact.exact_limits(model, limit, separate=separate, split_size=split_size)
     return limits_for(model, limit, separate=separate, overshoot_ratio=0.0)
 

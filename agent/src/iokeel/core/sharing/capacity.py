@@ -166,7 +166,9 @@ def gift(known: DriveState) -> float:
     In normalized I/O operations a second, over the last interval; 0 two intervals after the change.
     """
     did, counters, held = known.measured.rates, known.measured.counters, known.pricing.rate
-    if known.abilities.keeps_levels or did is None or counters is None or held is None:
+    if did is None or counters is None or held is None:
+        return 0.0
+    if known.abilities is not None and known.abilities.keeps_levels:
         return 0.0
     since_s = (counters.at_ns - known.sent.at_ns) / NS_PER_S
     return BUCKET_S * held / did.elapsed_s if since_s < 2 * did.elapsed_s + BUCKET_S else 0.0

@@ -32,7 +32,7 @@ HIDDEN = 2.0
 
 
 def demand_after(
-    before: Demand, measured: Measured, use: Use, reservation: int, abilities: Abilities
+    before: Demand, measured: Measured, use: Use, reservation: int, abilities: Abilities | None
 ) -> Demand:
     """Return a drive's demand after an interval whose rates are known.
 
@@ -52,13 +52,14 @@ def demand_after(
 
 
 def demand_rate(
-    recent: tuple[float, ...], rate: float, reservation: float, abilities: Abilities
+    recent: tuple[float, ...], rate: float, reservation: float, abilities: Abilities | None
 ) -> tuple[tuple[float, ...], float]:
     """Return a drive's rates in the last intervals, newest first, and its demand.
 
     recent: as this returned it an interval before. rate: of the interval just ended.
     """
-    intervals = _INTERVALS if abilities.keeps_levels else INTERVALS_WITH_GIFTS
+    has_gifts = abilities is None or not abilities.keeps_levels
+    intervals = INTERVALS_WITH_GIFTS if has_gifts else _INTERVALS
     most = max(recent) if recent else rate
     demand = max(rate, most)
     if rate > GROWING_RATIO * most:

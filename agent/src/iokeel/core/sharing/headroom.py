@@ -109,11 +109,13 @@ def protected_drives(seen: StorageSeen, protected: Sequence[Claimant]) -> tuple[
 
 def split_size_of(
     policy: DrivePolicy | None,
-    abilities: Abilities,
+    abilities: Abilities | None,
     model: CostModel,
     storage: StorageState | None,
 ) -> int | None:
     """Return the size of a drive's pieces of large reads in bytes; None if they wait whole."""
-    if not abilities.splits or policy is None or policy.latency_target_ms is not None:
+    if abilities is None or not abilities.splits:
+        return None
+    if policy is None or policy.latency_target_ms is not None:
         return None
     return model.split_size if storage is not None and storage.protected else None

@@ -3,6 +3,17 @@
 libvirt's calls block. One that a hung QEMU keeps waiting also delays the others on its connection:
 their replies came only with the next keepalive message, 5 s later (libvirt 9.0). So a connection
 serves one call at a time, and a call that takes too long keeps its connection.
+
+A hung QEMU must not keep others from being served:
+
+- Calls about a domain are made one at a time, as libvirt makes them anyway. So a hung one has one
+  call under way, and keeps one thread here and one of libvirtd's workers (20 by default), not one
+  for each drive and try.
+- A domain whose call has timed out is silent. Calls about it fail at once until it is heard of: by
+  the tick's sample, which leaves out domains that are busy.
+- Calls about domains take turns. One that takes long gives its turn to the next.
+- Calls about no single domain, such as a tick's sample, take no turns, and have threads of their
+  own.
 """
 
 from __future__ import annotations
@@ -11,9 +22,11 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import libvirt
 
@@ -23,20 +36,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _AT_ONCE = 8
-# The threads beyond _AT_ONCE are for calls that hang.
+# A call that takes longer hangs, or waits for a busy QEMU, and goes on without a turn.
+_TURN_S = 0.5
+# Of calls about domains, and as many of others. Those beyond _AT_ONCE are for calls that hang.
 _THREADS = 64
+# How long to make no call about a domain that has not been heard of since one timed out. libvirt
+# itself waits for 30 s in each.
+_SILENT_S = 60.0
 _GONE = {libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_INVALID_ARG}
 _LOST = {libvirt.VIR_ERR_RPC, libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR}
 
 
 class NoAnswer(ConnectionLost):
-    """A call took longer than timeout_s. It may still be carried out."""
+    """A call took too long, or would. One that was made may still be carried out."""
 
-    def __init__(self, where: str, timeout_s: float) -> None:
-        super().__init__(
-            where, f"no answer in {timeout_s:g} s", "see whether its QEMU or libvirtd hangs"
-        )
-        self.timeout_s = timeout_s
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(where, what, "see whether its QEMU or libvirtd hangs")
 
 
 class Calls:
@@ -46,26 +61,53 @@ class Calls:
         self._uri = uri
         self._idle: list[Any] = []
         self._threads = asyncio.Semaphore(_THREADS)
+        self._domain_threads = asyncio.Semaphore(_THREADS)
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._alone_at: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._under_way: set[str] = set()  # domains with a call in a thread
+        self._silent: dict[str, float] = {}  # until when, unless a call is under way for longer
 
-    async def call(
-        self, function: Callable[[Any], T], timeout_s: float, where: str | None = None
-    ) -> T:
-        """Run a function of a connection, and return its result.
+    async def call(self, function: Callable[[Any], T], timeout_s: float) -> T:
+        """Run a function of a connection that is about no single domain, and return its result.
 
-        where: the subject of the call in errors; None for the connection. Raises NoAnswer,
-        ConnectionLost, DriveGone or LimitsRejected, depending on libvirt's own error.
+        Raises NoAnswer, ConnectionLost, DriveGone or LimitsRejected, depending on libvirt's own
+        error.
         """
-        where = where or self._uri
         try:
-            async with asyncio.timeout(timeout_s), self._turns:
+            async with asyncio.timeout(timeout_s):
                 await self._threads.acquire()
-                return await asyncio.shield(self._in_thread(function, where))
+                return await asyncio.shield(self._in_thread(function, self._uri, self._threads))
         except TimeoutError:
-            raise NoAnswer(where, timeout_s) from None
+            raise _no_answer(self._uri, timeout_s) from None
+
+    async def call_domain(
+        self, name: str, function: Callable[[Any], T], timeout_s: float, where: str | None = None
+    ) -> T:
+        """Run a function of a connection that is about one domain, and return its result.
+
+        where: the subject in errors; None for the domain. Raises as `call`. After a timeout, a call
+        that still waits is never made. One that is under way may still be carried out, but before
+        any later one about its domain.
+        """
+        where = where or name
+        if self._is_silent(name):
+            raise NoAnswer(where, "hasn't answered an earlier call yet")
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._alone(name, function, where)
+        except TimeoutError:
+            self._silence(name)
+            raise _no_answer(where, timeout_s) from None
+
+    def heard_of(self, names: Collection[str]) -> list[str]:
+        """Note that domains answer, and return those that were silent."""
+        if not self._silent:
+            return []
+        return [name for name in names if self._silent.pop(name, None) is not None]
 
     def close(self) -> None:
         """Close the connections that no call uses."""
+        self._silent.clear()  # libvirtd may be another one next
         while self._idle:
             close(self._idle.pop())
 
@@ -80,17 +122,50 @@ class Calls:
                 "see that libvirtd runs and that the agent's user may use its socket",
             ) from None
 
-    def _in_thread(self, function: Callable[[Any], T], where: str) -> asyncio.Future[T]:
+    async def _alone(self, name: str, function: Callable[[Any], T], where: str) -> T:
+        """Run a function while no other call about its domain is under way."""
+        lock = self._alone_at.setdefault(name, asyncio.Lock())
+        await lock.acquire()
+        call: asyncio.Future[T] | None = None
+        try:
+            async with self._turns:
+                await self._domain_threads.acquire()
+                call = self._in_thread(function, where, self._domain_threads)
+                self._under_way.add(name)
+                call.add_done_callback(partial(self._ended, name, lock))
+                await asyncio.wait({call}, timeout=_TURN_S)
+        finally:
+            if call is None:
+                lock.release()
+        return await asyncio.shield(call)
+
+    def _ended(self, name: str, lock: asyncio.Lock, call: asyncio.Future[Any]) -> None:
+        self._under_way.discard(name)
+        if isinstance(call.exception(), NoAnswer):
+            self._silence(name)
+        lock.release()
+
+    def _silence(self, name: str) -> None:
+        self._silent[name] = time.monotonic() + _SILENT_S
+
+    def _is_silent(self, name: str) -> bool:
+        until = self._silent.get(name)
+        return until is not None and (name in self._under_way or until > time.monotonic())
+
+    def _in_thread(
+        self, function: Callable[[Any], T], where: str, threads: asyncio.Semaphore
+    ) -> asyncio.Future[T]:
         """Run a function of a connection in a thread, and return its result to come.
 
         The thread is no executor's, because the process couldn't end before one that hangs.
+        threads: what it gives its place back to.
         """
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
         result.add_done_callback(_consume_error)
 
         def end(tell: Callable[[], None]) -> None:
-            self._threads.release()
+            threads.release()
             tell()
 
         def run() -> None:
@@ -118,41 +193,15 @@ class Calls:
             else:
                 self._idle.append(connection)
             raise failed from None
+        except IokeelError:  # the function's own
+            self._idle.append(connection)
+            raise
         self._idle.append(connection)
         return result
 
 
-class Turns:
-    """Lets orders for one drive be carried out one at a time, and an outdated one not at all.
-
-    An order that has timed out may still be under way. It must not be the last to take effect.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._last: object = None
-
-    def last(
-        self, function: Callable[[Any], T], where: str, timeout_s: float
-    ) -> Callable[[Any], T]:
-        """Return a function that runs `function` in its turn. Not for several threads.
-
-        It raises LimitsRejected, with `where`, if there is a later one by then, or if an earlier
-        one has not ended in timeout_s.
-        """
-        order = self._last = object()
-
-        def run(connection: Any) -> T:
-            if not self._lock.acquire(timeout=timeout_s):
-                raise LimitsRejected(where, "an earlier order is still under way")
-            try:
-                if self._last is not order:
-                    raise LimitsRejected(where, "a later order has replaced this one")
-                return function(connection)
-            finally:
-                self._lock.release()
-
-        return run
+def _no_answer(where: str, timeout_s: float) -> NoAnswer:
+    return NoAnswer(where, f"no answer in {timeout_s:g} s")
 
 
 def _translated(error: Any, where: str) -> IokeelError:
@@ -162,6 +211,8 @@ def _translated(error: Any, where: str) -> IokeelError:
         return DriveGone(where, message)
     if code in _LOST:
         return ConnectionLost(where, message, "trying again")
+    if code == libvirt.VIR_ERR_OPERATION_TIMEOUT:  # another call about it takes long
+        return NoAnswer(where, message)
     return LimitsRejected(where, message, "the old limits still hold", said=message)
 
 

@@ -16,7 +16,7 @@ from iokeel.core.policy import ToldPolicy
 from iokeel.errors import DriveGone, LimitsRejected, PolicyError
 from iokeel.hypervisors.libvirt.passthrough import put_patched
 from iokeel.hypervisors.qmp.drives import QmpDrive
-from iokeel.hypervisors.qmp.throttle_groups import knows_more
+from iokeel.hypervisors.qmp.throttle_groups import for_curve, knows_more
 from iokeel.hypervisors.source import VmInfo
 from iokeel.policy_xml.domain import VOLUME, Disk, DomainXml, parse_domain, pool_type
 from iokeel.policy_xml.iotune import from_libvirt, to_libvirt
@@ -48,7 +48,7 @@ class Domain:
 
 
 class Description(NamedTuple):
-    """A running domain's XML and number, and the limits and the paths of its disks by target.
+    """A running domain's XML and number, and the limits of its disks by target.
 
     A limit of None isn't known. A disk that is unplugged meanwhile has no limits.
     """
@@ -56,7 +56,6 @@ class Description(NamedTuple):
     text: str
     id: int
     limits: dict[str, ThrottleLimits | None]
-    paths: dict[str, str | None]
 
 
 def describe(connection: Any, name: str) -> Description:
@@ -75,8 +74,7 @@ def describe(connection: Any, name: str) -> Description:
             limits[disk.target] = xml.throttle_groups.get(disk.throttle_groups[0])
         elif (found := _tuned(handle, disk.target)) is not None:
             limits[disk.target] = found
-    paths = {disk.target: _real_path(connection, disk.path) for disk in xml.disks}
-    return Description(text, handle.ID(), limits, paths)
+    return Description(text, handle.ID(), limits)
 
 
 def _tuned(handle: Any, target: str) -> ThrottleLimits | None:
@@ -87,6 +85,16 @@ def _tuned(handle: Any, target: str) -> ThrottleLimits | None:
         if error.get_error_code() == libvirt.VIR_ERR_INVALID_ARG:
             return None
         raise
+
+
+def has_volumes(xml: DomainXml) -> bool:
+    """Return whether any of a domain's disks is a volume of a storage pool."""
+    return any(disk.path is not None and disk.path.startswith(VOLUME) for disk in xml.disks)
+
+
+def real_paths(connection: Any, xml: DomainXml) -> dict[str, str | None]:
+    """Return the paths of a domain's disks by target. Blocks, for long if a pool hangs."""
+    return {disk.target: _real_path(connection, disk.path) for disk in xml.disks}
 
 
 def _real_path(connection: Any, path: str | None) -> str | None:
@@ -135,26 +143,30 @@ def put_limits(
     disk: Disk,
     group: str | None,
     limits: ThrottleLimits,
-    abilities: Abilities,
+    abilities: Abilities | None,
     reached: QmpDrive | None,
     fallback: ThrottleLimits | None = None,
 ) -> QmpDrive | None:
-    """Put a drive's limits in force. Blocks. Raises LimitsRejected or libvirtError.
+    """Put a drive's limits in force. Blocks.
+
+    Raises libvirtError, or LimitsRejected, or ConnectionLost for a curve if it isn't known whether
+    QEMU knows curves.
 
     A QEMU that knows curves gets all fields in one command. libvirt gets limits without a curve
     only: the fallback before it, if that is new, or limits that need none after it. By then QEMU
     has no curve, which it would refuse together with an iops-size.
 
-    group, reached: see put_patched. fallback: limits for libvirt itself if `limits` have a curve;
-    None if it has them already (fallback.py).
+    group, reached: see put_patched. abilities: QEMU's; None if they aren't known. fallback: limits
+    for libvirt itself if `limits` have a curve; None if it has them already (fallback.py).
     """
     if limits.cost_read is not None:
+        abilities = for_curve(drive, abilities)
         if fallback is not None:
             first = fallback._replace(idle_credit_ms=limits.idle_credit_ms)
             reached = put_limits(handle, drive, disk, group, first, abilities, reached)
         return put_patched(handle, drive, disk, group, limits, abilities, reached)
     found = None
-    if knows_more(abilities):
+    if abilities is not None and knows_more(abilities):
         found = put_patched(handle, drive, disk, group, limits, abilities, reached)
     if group is not None:
         handle.setThrottleGroup(group, to_libvirt(limits), libvirt.VIR_DOMAIN_AFFECT_LIVE)

@@ -19,6 +19,7 @@ from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.qmp.drives import Block, QmpDrive, drives_of, setting, target_of
+from iokeel.hypervisors.qmp.faults import NO_COMMAND
 from iokeel.hypervisors.qmp.throttle_groups import (
     QUERY_GROUPS,
     Group,
@@ -52,8 +53,13 @@ class _Blocks(msgspec.Struct):
     blocks: list[Block] = msgspec.field(name="return")
 
 
+class _Error(msgspec.Struct):
+    kind: str = msgspec.field(name="class")
+
+
 class _Schema(msgspec.Struct):
-    entries: list[SchemaEntry] = msgspec.field(name="return")
+    entries: list[SchemaEntry] | None = msgspec.field(name="return", default=None)
+    error: _Error | None = None
 
 
 _GROUPS = msgspec.json.Decoder(_Groups)
@@ -61,11 +67,12 @@ _BLOCKS = msgspec.json.Decoder(_Blocks)
 _SCHEMA = msgspec.json.Decoder(_Schema)
 
 
-def ask_abilities(handle: Any) -> Abilities:
+def ask_abilities(handle: Any) -> Abilities | None:
     """Return the abilities of the QEMU that runs a domain. Raises libvirtError.
 
-    The emulator in the domain's XML doesn't tell: an upgrade puts another one in its place. If
-    libvirt passes no commands on, QEMU can't be sent a curve either, and counts as stock.
+    None if its answer makes no sense: it may have cost curves. The emulator in the domain's XML
+    doesn't tell: an upgrade puts another one in its place. If libvirt passes no commands on, QEMU
+    can't be sent a curve either, and counts as stock.
     """
     try:
         schema = _ask(handle, _QUERY_SCHEMA, _SCHEMA)
@@ -74,7 +81,12 @@ def ask_abilities(handle: Any) -> Abilities:
             raise
         log.warning("%s: can't ask its QEMU (%s); using stock limits", handle.name(), error)
         return STOCK
-    return STOCK if schema is None else QemuAbilities.of(schema.entries).throttle
+    if schema is not None and schema.entries is not None:
+        return QemuAbilities.of(schema.entries).throttle
+    if schema is not None and schema.error is not None and schema.error.kind == NO_COMMAND:
+        return STOCK  # QEMU tells of its schema since 2.5
+    log.warning("%s: its QEMU's answer to query-qmp-schema makes no sense", handle.name())
+    return None
 
 
 def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group] | None:

@@ -26,6 +26,8 @@ _STATS_FLAGS = (
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_PAUSED
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 )
+# A domain that was busy has none of its block statistics' values.
+_COUNTED = "block.0.rd.reqs"
 
 
 class Reading(NamedTuple):
@@ -38,6 +40,11 @@ class Reading(NamedTuple):
     values: Mapping[str, Any]
     groups_at_ns: int
     groups: Mapping[str, Group] | None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether libvirt didn't ask its QEMU, because another call about it is under way."""
+        return _COUNTED not in self.values
 
 
 def read_all(
@@ -58,7 +65,7 @@ def read_all(
     for handle, values in found:
         name = handle.name()
         groups = None
-        if name in xmls and "block.0.rd.reqs" in values:  # else it is busy, perhaps for long
+        if name in xmls and _COUNTED in values:  # else it is busy, perhaps for long
             try:
                 groups = read_groups(handle, xmls[name])
             except libvirt.libvirtError as error:

@@ -14,19 +14,27 @@ from weakref import WeakValueDictionary
 import libvirt
 
 from iokeel.config.settings import Config
-from iokeel.core.abilities import STOCK, Abilities
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, PolicyInPart, ToldPolicy
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import guest
 from iokeel.hypervisors.backoff import delays
-from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer, Turns
-from iokeel.hypervisors.libvirt.domain import Domain, describe, has_policy, own_group, put_limits
+from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
+from iokeel.hypervisors.libvirt.domain import (
+    Domain,
+    describe,
+    has_policy,
+    has_volumes,
+    own_group,
+    put_limits,
+    real_paths,
+)
 from iokeel.hypervisors.libvirt.events import Events
 from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities
-from iokeel.hypervisors.libvirt.readings import counters_of, read_all
+from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import Group, keep_patched
@@ -70,7 +78,6 @@ class LibvirtSource(Reports):
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
-        self._turns: WeakValueDictionary[DriveId, Turns] = WeakValueDictionary()
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self) -> None:
@@ -145,6 +152,7 @@ class LibvirtSource(Reports):
             self.errors["timeout" if isinstance(error, NoAnswer) else "sample"] += 1
             log.warning("%s", error)
             return {}
+        self._hear_of(readings)
         found = {}
         for name, reading in readings.items():
             if reading.groups is not None and self._orders[name] == orders.get(name, 0):
@@ -163,12 +171,6 @@ class LibvirtSource(Reports):
         disk = next((d for d in disks if d.target == drive.target), None)
         if domain is None or disk is None:
             raise DriveGone(str(drive), "is no longer there")
-        abilities = domain.abilities
-        if abilities is None:  # such as that of a drive whose policy went while no agent ran
-            abilities = await self._ask_abilities(drive.domain, timeout_s)
-            if (now := self._domains.get(drive.domain)) is not None and now.id == domain.id:
-                self._domains[drive.domain] = replace(now, abilities=abilities)
-            self.announce(drive.domain)
         group = own_group(domain.xml, drive, disk)
         # If it is stale (another device has the target now), QEMU knows no such device and
         # refuses. The next try then looks for it again.
@@ -178,29 +180,47 @@ class LibvirtSource(Reports):
             fallback = self._fallbacks[drive] = fallback_for(limits, before)
         new = None if fallback is None or fallback is before else fallback.limits
 
-        turns = self._turns.setdefault(drive, Turns())
-
-        def put(connection: Any) -> QmpDrive | None:
+        def put(connection: Any) -> tuple[Abilities | None, QmpDrive | None]:
             handle = connection.lookupByName(drive.domain)
-            return put_limits(handle, drive, disk, group, limits, abilities, reached, new)
+            # Not known of one that was too busy to answer, or if its policy went while no agent ran
+            abilities = domain.abilities or _asked(handle)
+            return abilities, put_limits(
+                handle, drive, disk, group, limits, abilities, reached, new
+            )
 
         self._orders[drive.domain] += 1
         try:
-            reached = await self._calls.call(
-                turns.last(put, str(drive), timeout_s), timeout_s, str(drive)
+            abilities, reached = await self._calls.call_domain(
+                drive.domain, put, timeout_s, str(drive)
             )
         except IokeelError:
             self._fallbacks.pop(drive, None)
             raise
         finally:
             self._orders[drive.domain] += 1
-            if abilities.counts:
+            if domain.abilities is not None and domain.abilities.counts:
                 self._limits[drive] = _UNREAD
         if reached is not None:
             self._reached[drive] = reached
         self._note_in_force(drive, limits)
+        if domain.abilities is None and abilities is not None:
+            self._learn(domain, abilities)
+
+    def _learn(self, domain: Domain, abilities: Abilities) -> None:
+        """Note what a domain's QEMU has told, and read it again: the law may want other limits."""
+        name = domain.xml.name
+        now = self._domains.get(name)
+        if now is not None and now.id == domain.id and now.info.process == domain.info.process:
+            self._domains[name] = replace(now, abilities=abilities)
+        self.announce(name)
 
     # Following changes
+
+    def _hear_of(self, readings: Mapping[str, Reading]) -> None:
+        """Read the domains again that didn't answer, and do now."""
+        for name in self._calls.heard_of([n for n, r in readings.items() if not r.is_busy]):
+            log.info("%s: answers again", name)
+            self.announce(name)
 
     async def _follow(self) -> None:
         """Read domains again that have changed, and all every RESYNC_S, until libvirtd is lost."""
@@ -257,8 +277,8 @@ class LibvirtSource(Reports):
 
     async def _read(self, name: str) -> None:
         try:
-            text, number, limits, paths = await self._calls.call(
-                lambda connection: describe(connection, name), _CALL_TIMEOUT_S, name
+            text, number, limits = await self._calls.call_domain(
+                name, lambda connection: describe(connection, name), _CALL_TIMEOUT_S
             )
             process = await asyncio.to_thread(guest, name) if self._is_local else None
         except DriveGone:
@@ -268,6 +288,7 @@ class LibvirtSource(Reports):
             self._failed(name, error)
             return
         xml = parse_domain(text)
+        paths = await self._paths(xml)
         before = self._domains.get(name)
         policy, policy_error = self._policy(xml, text, before)
         if before is not None and (before.id != number or before.info.process != process):
@@ -275,20 +296,25 @@ class LibvirtSource(Reports):
         abilities = before.abilities if before is not None else None
         if abilities is None and has_policy(policy, xml.targets):
             try:
-                abilities = await self._ask_abilities(name, _CALL_TIMEOUT_S)
-            except IokeelError as error:
+                abilities = await self._calls.call_domain(
+                    name,
+                    lambda connection: ask_abilities(connection.lookupByName(name)),
+                    _CALL_TIMEOUT_S,
+                )
+            except IokeelError as error:  # they stay unknown until it is read again
                 if self._failed(name, error):
                     return
-                # Until the next look it counts as stock QEMU.
         drives = {}
         for disk in xml.disks:
             target, drive = disk.target, DriveId(name, disk.target)
             in_force, known = limits.get(target), before and before.info.drives.get(target)
             if known and disk.throttle_groups and abilities and abilities.counts:
                 in_force = known.in_force  # QEMU tells at each tick; libvirt tells of its own
+            elif known and abilities is None and _has_curve(known.in_force):
+                in_force = known.in_force  # libvirt tells of the fallback
             elif known:
                 in_force = self._with_patched(drive, in_force)
-            drives[target] = DriveInfo(target, paths[target], in_force, abilities or STOCK)
+            drives[target] = DriveInfo(target, paths[target], in_force, abilities)
             self._reached.pop(drive, None)
             if before is None:
                 self._fallbacks.pop(drive, None)
@@ -301,11 +327,32 @@ class LibvirtSource(Reports):
         if before is None or before.info != info:
             self.on_change(name)
 
+    async def _paths(self, xml: DomainXml) -> dict[str, str | None]:
+        """Return the paths of a domain's disks by target; as last known if a storage pool hangs."""
+        if not has_volumes(xml):
+            return {disk.target: disk.path for disk in xml.disks}
+        try:  # apart from the domain's calls: its QEMU may answer while a pool hangs
+            return await self._calls.call_domain(
+                f"storage pools of {xml.name}",
+                lambda connection: real_paths(connection, xml),
+                _CALL_TIMEOUT_S,
+            )
+        except IokeelError as error:
+            self.errors["refresh"] += 1
+            log.warning("%s", error)
+        before = self._domains.get(xml.name)
+        known = before.info.drives if before is not None else {}
+        return {
+            disk.target: known[disk.target].path if disk.target in known else disk.path
+            for disk in xml.disks
+        }
+
     def _failed(self, name: str, error: IokeelError) -> bool:
         """Count and log a call that a reading failed with.
 
         Returns True if the connection broke, which says nothing about the domain: it is read again
-        soon. A call that hangs isn't made again before the next resync, for it keeps a thread.
+        soon. After a call that hangs, it is read again once it is heard of (`_hear_of`), or with
+        the next resync.
         """
         self.errors["refresh"] += 1
         log.warning("%s", error)
@@ -313,12 +360,6 @@ class LibvirtSource(Reports):
         if broke:
             asyncio.get_running_loop().call_later(_AGAIN_S, self.announce, name)
         return broke
-
-    async def _ask_abilities(self, name: str, timeout_s: float) -> Abilities:
-        """Return the abilities of the QEMU that runs a domain. Raises IokeelError."""
-        return await self._calls.call(
-            lambda connection: ask_abilities(connection.lookupByName(name)), timeout_s, name
-        )
 
     def _policy(
         self, xml: DomainXml, text: str, before: Domain | None
@@ -408,3 +449,16 @@ class LibvirtSource(Reports):
         known = domain.info.drives[drive.target]
         drives = {**domain.info.drives, drive.target: replace(known, in_force=limits)}
         self._domains[drive.domain] = replace(domain, info=replace(domain.info, drives=drives))
+
+
+def _asked(handle: Any) -> Abilities | None:
+    """Return the abilities of the QEMU that runs a domain; None if it doesn't tell now. Blocks."""
+    try:
+        return ask_abilities(handle)
+    except libvirt.libvirtError as error:
+        log.warning("%s: its QEMU doesn't tell its abilities: %s", handle.name(), error)
+        return None
+
+
+def _has_curve(limits: ThrottleLimits | None) -> bool:
+    return limits is not None and limits.cost_read is not None

@@ -90,6 +90,10 @@ class DriveCounters:
         """Begin anew on a new connection."""
         self._asked, self.hangs, self._abilities = None, False, abilities
 
+    def learned(self, abilities: QemuAbilities) -> None:
+        """Go by these abilities from the next tick on."""
+        self._abilities = abilities
+
     def follow(
         self, ids: Mapping[tuple[str, str], DriveId | None], groups: Mapping[str, DriveId]
     ) -> None:
@@ -106,7 +110,7 @@ class DriveCounters:
         if self._asked is not None or connection is None:
             self._missed()
             return
-        groups, devices = self._abilities.throttle.counts, self._abilities.guest_devices
+        groups, devices = self._abilities.counts, self._abilities.guest_devices
         if not groups and not devices:
             return
         self._asked = round_

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 from iokeel.hypervisors.qmp.connection import MOST_LISTED, QmpConnection, decoder
 from iokeel.hypervisors.qmp.drives import Block, Object, QmpDrive, drives_of, groups_of
-from iokeel.hypervisors.qmp.faults import CommandFailed
+from iokeel.hypervisors.qmp.faults import NO_COMMAND, CommandFailed
 from iokeel.hypervisors.qmp.limits import ObjectLimits, from_object
 from iokeel.hypervisors.qmp.throttle_groups import (
     QUERY_GROUPS,
@@ -15,6 +16,8 @@ from iokeel.hypervisors.qmp.throttle_groups import (
     QemuAbilities,
     SchemaEntry,
 )
+
+log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 5.0
 #: Also for the counters of a tick.
@@ -28,11 +31,18 @@ _SCHEMA = decoder(list[SchemaEntry])
 
 
 async def query_abilities(connection: QmpConnection) -> QemuAbilities:
-    """Return the abilities of a QEMU, by its schema. Raises MonitorLost."""
+    """Return the abilities of a QEMU, by its schema. Raises MonitorLost.
+
+    If it refuses to tell, those of its throttle groups aren't known. One without the command is
+    stock QEMU.
+    """
     try:
         schema = await connection.execute("query-qmp-schema", {}, _SCHEMA, ANSWER_TIMEOUT_S)
-    except CommandFailed:
-        return QemuAbilities()
+    except CommandFailed as error:
+        if error.kind == NO_COMMAND:
+            return QemuAbilities()
+        log.warning("%s; its drives get limits that hold with any QEMU", error)
+        return QemuAbilities(throttle=None)
     return QemuAbilities.of(schema)
 
 

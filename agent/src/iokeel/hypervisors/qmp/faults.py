@@ -12,6 +12,8 @@ from pathlib import Path
 from iokeel.errors import ConnectionLost, IokeelError
 from iokeel.host.process import is_stopped, peer_pid
 
+#: The class of QEMU's error if it doesn't know a command.
+NO_COMMAND = "CommandNotFound"
 NOT_QMP = "it has to be a QMP monitor of QEMU's, without pretty=on"
 _SERVES_ONE = "QEMU serves one client at a time: give the agent a -qmp socket of its own"
 # In /proc/net/unix: the field of a socket's state, that of its path, and the state of one that

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from iokeel.config.settings import VmConfig
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import PolicyInPart, ToldPolicy
@@ -30,7 +31,7 @@ from iokeel.hypervisors.qmp.discovery import query_abilities, query_drives, quer
 from iokeel.hypervisors.qmp.drives import QmpDrive, setting
 from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
 from iokeel.hypervisors.qmp.limits import from_group
-from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, keep_patched
+from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, for_curve, keep_patched
 from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,10 @@ class Monitor:
             raise LimitsRejected(str(drive), *_shared(known))
         if self._connection is None:
             raise MonitorLost("closed", str(drive), "no connection", "see `journalctl -u iokeel`")
-        command, arguments = setting(known, limits, self._abilities.throttle)
+        abilities = self._abilities.throttle
+        if limits.cost_read is not None:
+            abilities = for_curve(drive, abilities)
+        command, arguments = setting(known, limits, abilities or STOCK)
         self._orders += 1
         try:
             await self._connection.execute(command, arguments, ANYTHING, timeout_s)
@@ -237,6 +241,9 @@ class Monitor:
 
     async def _discover(self, connection: QmpConnection) -> None:
         """Ask QEMU for its drives and the limits in force. Raises MonitorLost, CommandFailed."""
+        if self._abilities.throttle is None:
+            self._abilities = await query_abilities(connection)
+            self._counters.learned(self._abilities)
         orders = -1
         while orders != self._orders:
             orders = self._orders
@@ -260,7 +267,7 @@ class Monitor:
         A QEMU that doesn't count doesn't tell them either: they are taken to be as they were last
         set, or stock QEMU's.
         """
-        if self._abilities.throttle.counts:
+        if self._abilities.counts:
             for group in await query_groups(connection):
                 if (owner := self._counters.owner(group)) is not None:
                     drive = drives[owner.target]
@@ -293,7 +300,7 @@ class Monitor:
 
     def _policy_error(self) -> IokeelError | None:
         where, policy = f"VM {self._vm.name}", self._vm.policy
-        if not self._abilities.guest_devices and not self._abilities.throttle.counts:
+        if not self._abilities.guest_devices and not self._abilities.counts:
             return IokeelError(where, *_COUNTS_NOTHING)
         for drive in self._drives.values():
             if drive.shares and policy.for_drive(drive.target) is not None:

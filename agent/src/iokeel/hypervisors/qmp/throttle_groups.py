@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import ThrottleCount, ThrottleCounters
+from iokeel.core.counters import DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import CostCurve
 from iokeel.core.limits import ThrottleLimits
-from iokeel.errors import CurveError
+from iokeel.errors import ConnectionLost, CurveError, LimitsRejected
 
 QUERY_GROUPS = "query-throttle-groups"
 #: The same as a request without its id.
@@ -48,11 +48,11 @@ class SchemaEntry(msgspec.Struct):
 class QemuAbilities(NamedTuple):
     """The abilities of a QEMU.
 
-    throttle: those of its throttle groups. guest_devices: whether it can have some; a storage
-    daemon can't.
+    throttle: those of its throttle groups; None if it doesn't tell now. guest_devices: whether it
+    can have some; a storage daemon can't.
     """
 
-    throttle: Abilities = STOCK
+    throttle: Abilities | None = STOCK
     guest_devices: bool = True
 
     @classmethod
@@ -76,6 +76,11 @@ class QemuAbilities(NamedTuple):
             ),
             "device_add" in commands,
         )
+
+    @property
+    def counts(self) -> bool:
+        """Whether its throttle groups are known to count."""
+        return self.throttle is not None and self.throttle.counts
 
 
 def qapi_name(field: str) -> str:
@@ -112,6 +117,22 @@ def patched_values(limits: ThrottleLimits, abilities: Abilities) -> dict[str, An
 def knows_more(abilities: Abilities) -> bool:
     """Return True if a QEMU knows limits that stock QEMU lacks."""
     return abilities.cost_curve or abilities.splits
+
+
+def for_curve(drive: DriveId, abilities: Abilities | None) -> Abilities:
+    """Return the abilities of a QEMU that is to get limits with a curve.
+
+    Their iops are normalized: without the curve they would let a large request pass as one
+    operation. Raises LimitsRejected if the QEMU knows no curves, and ConnectionLost if that isn't
+    known.
+    """
+    if abilities is None:
+        what = "it isn't known whether its QEMU has cost curves"
+        raise ConnectionLost(str(drive), what, "the old limits still hold")
+    if not abilities.cost_curve:
+        what = "its QEMU has no cost curves"
+        raise LimitsRejected(str(drive), what, "it gets stock limits for now")
+    return abilities
 
 
 def keep_patched(read: ThrottleLimits, last: ThrottleLimits) -> ThrottleLimits:

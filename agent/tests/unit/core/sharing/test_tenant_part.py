@@ -208,7 +208,7 @@ def test_a_configured_limit_holds_below_the_grant() -> None:
 def test_a_tenant_that_leaves_the_fleet_goes_by_its_own_policies() -> None:
     state = settle({DRIVES[0]: DrivePolicy(limit=500)}, TenantPolicy(limit=100))
     limits = state.drives[DRIVES[0]].sent.limits
-    seen = {DRIVES[0]: DriveSeen(DrivePolicy(limit=500), None, limits, tenant="acme")}
+    seen = {DRIVES[0]: DriveSeen(DrivePolicy(limit=500), None, limits, False, STOCK, tenant="acme")}
     state, _ = decide(state, Observation(seen), 100 * NS_PER_S)
     assert state.drives[DRIVES[0]].allowed == 500
 

@@ -1,0 +1,217 @@
+"""The agent beside QEMUs that hang, on a libvirt that is made up: it blocks as libvirt does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import libvirt
+import pytest
+
+from iokeel.config.load import parse
+from iokeel.daemon import Agent
+from iokeel.hypervisors.libvirt.source import LibvirtSource
+from iokeel.report.prometheus import Metrics
+from iokeel.state_store import StateStore
+from testing.iotune import highest_rate
+from testing.libvirt_error import refusal
+from testing.waiting import until
+
+# More than take turns at once: guests that hang when they get limits, and others at any question.
+BUSY = [f"db{number}" for number in range(16)]
+DEAD = [f"mail{number}" for number in range(16)]
+OTHERS = ["web1", "web2"]
+# A fifth of the agent's own, and of libvirt's wait for a domain that is busy.
+TICK_S, SET_S, READ_S, JOB_WAIT_S = 0.2, 1.0, 2.0, 6.0
+XML = """
+<domain>
+  <name>{}</name>
+  <metadata>
+    <policy xmlns="urn:iokeel:policy:1"><drive target="vda" limit="{}"/></policy>
+  </metadata>
+  <devices><disk><target dev="vda"/></disk></devices>
+</domain>
+"""
+
+
+@dataclass
+class Guest:
+    """A domain as a handle of libvirt's.
+
+    answers: cleared while its QEMU hangs. tells: libvirt tells its limits without asking QEMU.
+    """
+
+    title: str
+    limit: int = 300
+    limits: dict[str, int] = field(default_factory=dict)
+    tells: bool = True
+    answers: threading.Event = field(default_factory=threading.Event)
+    job: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.answers.set()
+
+    def name(self) -> str:
+        return self.title
+
+    def isActive(self) -> int:
+        return 1
+
+    def ID(self) -> int:
+        return 1
+
+    def XMLDesc(self, _flags: int) -> str:
+        return XML.format(self.title, self.limit)
+
+    def blockIoTune(self, _target: str, _flags: int) -> dict[str, int]:
+        if not self.tells:
+            self.ask_qemu()
+        return dict(self.limits)
+
+    def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
+        self.ask_qemu()
+        self.limits = {name: value for name, value in values.items() if value}
+
+    def ask_qemu(self) -> None:
+        """Have one call wait for QEMU, and others for that one."""
+        if not self.job.acquire(timeout=JOB_WAIT_S):
+            raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        try:
+            self.answers.wait(60)
+        finally:
+            self.job.release()
+
+    @property
+    def held_to(self) -> float:
+        return highest_rate(self.limits) if self.limits else float("inf")
+
+
+class Host:
+    """libvirt's connection, and its events."""
+
+    def __init__(self) -> None:
+        self.guests = {name: Guest(name) for name in (*BUSY, *DEAD, *OTHERS)}
+        for name in DEAD:
+            self.guests[name].tells = False
+
+    async def connect(self, _timeout_s: float) -> None:
+        self.connected = True
+
+    async def lost(self) -> None:
+        await asyncio.Event().wait()
+
+    def disconnect(self) -> None:
+        self.connected = False
+
+    def close(self) -> None:
+        pass
+
+    def listAllDomains(self, _flags: int) -> list[Guest]:
+        return [*self.guests.values()]
+
+    def lookupByName(self, name: str) -> Guest:
+        return self.guests[name]
+
+    def getAllDomainStats(self, _kind: int, _flags: int) -> list[tuple[Guest, dict[str, Any]]]:
+        return self.domainListGetStats([*self.guests.values()], 0, 0)
+
+    def domainListGetStats(
+        self, guests: list[Guest], _kind: int, _flags: int
+    ) -> list[tuple[Guest, dict[str, Any]]]:
+        found = []
+        for guest in guests:
+            values: dict[str, Any] = {"block.count": 1, "block.0.name": "vda"}
+            if not guest.job.locked():  # libvirt asks no QEMU that is busy (NOWAIT)
+                names = ("rd.reqs", "rd.bytes", "wr.reqs", "wr.bytes")
+                values |= {f"block.0.{name}": 0 for name in names}
+            found.append((guest, values))
+        return found
+
+
+class Run:
+    """An agent that ticks on a host, and the ticks whose sample was late."""
+
+    def __init__(self, host: Host, agent: Agent, source: LibvirtSource) -> None:
+        self.host, self.agent, self.source = host, agent, source
+        self.late = self.ticks = 0
+
+    async def tick(self) -> None:
+        begun = time.monotonic()
+        late = self.source.errors["timeout"] + self.source.errors["sample"]
+        await self.agent.look(None)
+        self.late += self.source.errors["timeout"] + self.source.errors["sample"] > late
+        self.ticks += 1
+        await asyncio.sleep(max(0.0, TICK_S - (time.monotonic() - begun)))
+
+    def promise(self, limit: int, names: list[str]) -> None:
+        """Change policies, as libvirtd tells."""
+        for name in names:
+            self.host.guests[name].limit = limit
+            self.source.announce(name)
+
+    async def ticks_until_held(self, limit: int, names: list[str]) -> int:
+        """Tick until guests are held to a limit. Return how many ticks that took."""
+        begun = self.ticks
+        while any(self.host.guests[n].held_to > 1.1 * limit for n in names):
+            await self.tick()
+            assert self.ticks < begun + 100
+        return self.ticks - begun
+
+
+@pytest.fixture
+async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
+    host = Host()
+    monkeypatch.setattr("libvirt.open", lambda _uri: host)
+    monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", lambda *_: '{"return": []}')
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source.Events", lambda *_: host)
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", READ_S)
+    monkeypatch.setattr("iokeel.enforcer._SET_TIMEOUT_S", SET_S)
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.calls._TURN_S", 0.1, raising=False)
+    config = parse(f"[agent]\ntick_seconds = {TICK_S}".encode(), "agent.toml")
+    source = LibvirtSource("test://host/", {}, {})
+    agent = Agent(config, [source], StateStore(tmp_path), Metrics())
+    following = asyncio.create_task(source.run())
+    await until(lambda: len(source.vms()) == len(host.guests))
+    made = Run(host, agent, source)
+    await made.ticks_until_held(300, [*host.guests])
+    yield made
+    for guest in host.guests.values():
+        guest.answers.set()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_guests_that_hang_keep_no_other_from_its_limits(run: Run) -> None:
+    guests, threads = run.host.guests, threading.active_count()
+    for name in (*BUSY, *DEAD):
+        guests[name].answers.clear()
+    for limit in range(280, 180, -20):
+        run.promise(limit, [*BUSY, *DEAD, *OTHERS])
+        assert await run.ticks_until_held(limit, OTHERS) <= 6
+        for _ in range(10):
+            await run.tick()
+    assert run.late == 0
+    assert {guests[name].held_to > 250 for name in (*BUSY, *DEAD)} == {True}
+    assert threading.active_count() <= threads + len(BUSY + DEAD) + 4, "one for each that hangs"
+    for name in (*BUSY, *DEAD):
+        guests[name].answers.set()
+    assert await run.ticks_until_held(limit, [*BUSY, *DEAD]) <= 10
+
+
+async def test_the_last_limits_are_in_force_soon_after_a_guest_answers_again(run: Run) -> None:
+    guest = run.host.guests["db0"]
+    guest.answers.clear()
+    run.promise(250, ["db0"])
+    for _ in range(30):
+        await run.tick()
+    run.promise(100, ["db0"])
+    for _ in range(10):
+        await run.tick()
+    assert guest.held_to > 250
+    guest.answers.set()
+    assert await run.ticks_until_held(100, ["db0"]) <= 4
