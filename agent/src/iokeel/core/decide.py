@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from math import floor
 
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
@@ -78,26 +77,58 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     the others are served, and State.failures has the error.
     """
     models = _models(state.model, state.storages if seen.partial else seen.storages)
+    failures: dict[DriveId | None, Exception] = {}
+    drives = _read(state, seen, models, failures)
+    storages, shares = _divide(state, seen, models, drives, failures)
+    orders, suspects = _look_at_all(state, seen, models, drives, storages, shares, failures, now_ns)
+    has_parts = bool(seen.granted or seen.granted_storages)
+    after = State(
+        state.model, drives, state.tenants, storages, suspects, failures, has_parts=has_parts
+    )
+    return after, orders
+
+
+def _read(
+    state: State,
+    seen: Observation,
+    models: Mapping[str | None, CostModel],
+    failures: dict[DriveId | None, Exception],
+) -> dict[DriveId, DriveState]:
+    """Return the drives that are still known, with their new readings."""
     drives = dict(state.drives)
     if not seen.partial:
         drives = {drive: drives[drive] for drive in seen.unread if drive in drives}
-    failures: dict[DriveId | None, Exception] = {}
     for drive, now in seen.drives.items():
         before = state.drives.get(drive, NEW)
         try:
             drives[drive] = _with_reading(before, now, models)
         except Exception as error:
             drives[drive], failures[drive] = before, error
+    return drives
+
+
+def _divide(
+    state: State,
+    seen: Observation,
+    models: Mapping[str | None, CostModel],
+    drives: dict[DriveId, DriveState],
+    failures: dict[DriveId | None, Exception],
+) -> tuple[Mapping[str, StorageState], Mapping[DriveId, Share] | None]:
+    """Put parts of VMs' limits and of what the fleet grants into drives; divide tenants, storages.
+
+    Return the storages, and the drives' shares; None if these stay, as in a partial snapshot.
+    """
     storages, shares = state.storages, None
     there: Mapping[DriveId, DriveState] = {
         drive: drives[drive] for drive in seen.drives if drive not in failures
     }
-    has_parts = bool(seen.granted or seen.granted_storages)
+    has_parts = state.has_parts or bool(seen.granted or seen.granted_storages)
     try:
         there = with_vm_parts(there)
+        drives.update(there)
         tenants = with_granted(state.tenants, seen.granted)
-        if has_parts or state.has_parts:
-            drives = with_tenant_parts({**drives, **there}, seen, tenants, models)
+        if has_parts:
+            drives.update(with_tenant_parts(drives, seen, tenants, models))
             there = {drive: drives[drive] for drive in there}
         if not seen.partial:
             storages, shares = allocate(
@@ -108,18 +139,31 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
                 seen.granted_storages,
                 complete=seen.complete,
             )
-        if has_parts or state.has_parts:
-            drives = with_storage_parts({**drives, **there}, seen, storages, models)
-            there = {drive: drives[drive] for drive in there}
+        if has_parts:
+            drives.update(with_storage_parts(drives, seen, storages, models))
     except Exception as error:
         failures[None] = error
+    return storages, shares
+
+
+def _look_at_all(
+    state: State,
+    seen: Observation,
+    models: Mapping[str | None, CostModel],
+    drives: dict[DriveId, DriveState],
+    storages: Mapping[str, StorageState],
+    shares: Mapping[DriveId, Share] | None,
+    failures: dict[DriveId | None, Exception],
+    now_ns: int,
+) -> tuple[list[SetLimits], tuple[DriveId, ...]]:
+    """Look at each drive, and return the orders and the drives that need a second look."""
     orders: list[SetLimits] = []
     raises: list[SetLimits] = []  # of a VM with a limit: another drive's is lowered before
     suspects: list[DriveId] = []
     for drive, now in seen.drives.items():
         if drive in failures:
             continue
-        before, known = state.drives.get(drive, NEW), there[drive]
+        before, known = state.drives.get(drive, NEW), drives[drive]
         share = known.share if shares is None else shares.get(drive)
         model, storage = models[known.storage], storages.get(known.storage or "")
         if storage is None and seen.partial:  # its storage may not be known yet
@@ -129,26 +173,16 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         try:
             after, order = _look(before, known, share, now, model, split_size, now_ns)
         except Exception as error:
-            drives[drive], failures[drive] = known, error
+            failures[drive] = error
             continue
         if order is not None:
             after = with_order(after)
-        drives[drive] = after
-        if order is not None:
             last = raises if after.vm is not None and _is_raised(before, after) else orders
             last.append(SetLimits(drive, *order))
+        drives[drive] = after
         if after.finding.verdict is Verdict.SUSPECT:
             suspects.append(drive)
-    state = State(
-        state.model,
-        drives,
-        state.tenants,
-        storages,
-        tuple(suspects),
-        failures,
-        has_parts=has_parts,
-    )
-    return state, orders + raises
+    return orders + raises, tuple(suspects)
 
 
 def _models(
@@ -249,11 +283,11 @@ def _look(
         return _release(known, seen)
     if share is NOT_DIVIDED:
         share = None
-        if known.sent.limits is not None or _allowed(known, share) is None:
+        if known.sent.limits is not None or known.allowed_by(share) is None:
             bare = known._replace(abilities=before.abilities)
             return bare._replace(finding=Finding(Verdict.NOT_DIVIDED)), None
         # The own limit of a new drive, or of its VM, needn't wait for a division.
-    allowed = _allowed(known, share)
+    allowed = known.allowed_by(share)
     if allowed is None:
         if seen.policy is UNKNOWN:
             return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN)), None
@@ -303,18 +337,6 @@ def _looked_at(known: DriveState, share: Share | None, finding: Finding) -> Driv
         part,
         on,
     )
-
-
-def _allowed(known: DriveState, share: Share | None) -> float | None:
-    """Return the rate that policy, VM and share allow, at least 1; None if nothing does."""
-    allowed = None if known.ceiling is None else float(known.ceiling)
-    if share is not None and (allowed is None or share.most < allowed):
-        allowed = max(1.0, share.most)
-    if known.vm is not None and (most := known.vm_most) is not None:
-        allowed = max(1.0, most if allowed is None else min(most, allowed))
-    if (most := known.fleet_most) is not None:  # in whole numbers, so that sums are exact
-        allowed = float(max(1, floor(most if allowed is None else min(most, allowed))))
-    return allowed
 
 
 def _reason(
@@ -410,7 +432,7 @@ def _stays(known: DriveState, seen: DriveSeen, model: CostModel) -> bool:
     They may have a curve, which libvirt doesn't tell. Others are made only if there are none any
     more, or if they let the drive have more than it is promised now.
     """
-    sent, promised = known.sent.limits, _allowed(known, None)
+    sent, promised = known.sent.limits, known.allowed_by(None)
     if known.pricing.base is not None or sent is None or sent.unlimited:
         return False
     if seen.in_force == UNLIMITED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from math import inf
+from math import floor, inf
 from typing import Final, NamedTuple
 
 from iokeel.core.abilities import Abilities
@@ -281,20 +281,25 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         separate = self.policy is not None and self.policy.separate_budgets
         return max(1, part // 2) if separate else part
 
+    def allowed_by(self, share: Share | None) -> float | None:
+        """Return the rate that policy, VM, fleet and a share allow, at least 1; None if none does.
+
+        With separate budgets, it is the rate of each.
+        """
+        ceiling = self.ceiling
+        allowed = None if ceiling is None else float(ceiling)
+        if share is not None and (allowed is None or share.most < allowed):
+            allowed = max(1.0, share.most)
+        if self.vm is not None and (most := self.vm_most) is not None:
+            allowed = max(1.0, most if allowed is None else min(most, allowed))
+        if (most := self.fleet_most) is not None:  # in whole numbers, so that sums are exact
+            allowed = float(max(1, floor(most if allowed is None else min(most, allowed))))
+        return allowed
+
     @property
     def allowed(self) -> float | None:
-        """The rate that policy, VM and share allow now; None if nothing limits the drive."""
-        share, vm_most = self.share, self.vm_most
-        bounds: list[float] = []
-        if (ceiling := self.ceiling) is not None:
-            bounds.append(ceiling)
-        if vm_most is not None:
-            bounds.append(vm_most)
-        if (fleet_most := self.fleet_most) is not None:
-            bounds.append(fleet_most)
-        if share is not None and share is not NOT_DIVIDED:
-            bounds.append(share.most)
-        return min(bounds, default=None)
+        """The rate that is allowed now; None if nothing limits the drive."""
+        return self.allowed_by(self.share if isinstance(self.share, Share) else None)
 
 
 NEW = DriveState()
