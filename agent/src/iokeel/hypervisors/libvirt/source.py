@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import replace
@@ -77,6 +79,8 @@ class LibvirtSource(Reports):
         self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
+        self._find_again_at = 0.0  # by the monotonic clock
+        self._asking: set[asyncio.Task[None]] = set()
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -105,6 +109,8 @@ class LibvirtSource(Reports):
             try:
                 await self._follow()
             finally:
+                for task in self._asking:
+                    task.cancel()
                 self._events.disconnect()
                 self._calls.close()
             log.warning("lost the connection to %s; limits hold, connecting again", self._uri)
@@ -151,6 +157,8 @@ class LibvirtSource(Reports):
         except IokeelError as error:
             self.errors["timeout" if isinstance(error, NoAnswer) else "sample"] += 1
             log.warning("%s", error)
+            if isinstance(error, NoAnswer):
+                self._find_silent()
             return {}
         self._hear_of(readings)
         found = {}
@@ -221,6 +229,26 @@ class LibvirtSource(Reports):
         for name in self._calls.heard_of([n for n, r in readings.items() if not r.is_busy]):
             log.info("%s: answers again", name)
             self.announce(name)
+
+    def _find_silent(self) -> None:
+        """Ask each domain by itself, unless that was just done: a sample of all of them hung.
+
+        A sample asks one QEMU after the other, waits for each, and leaves out those that another
+        call waits for. So each of many that hang at once would cost a sample.
+        """
+        if time.monotonic() >= self._find_again_at:
+            self._find_again_at = time.monotonic() + _CALL_TIMEOUT_S
+            for name in self._domains:
+                asking = asyncio.create_task(self._ask_one(name))
+                self._asking.add(asking)
+                asking.add_done_callback(self._asking.discard)
+
+    async def _ask_one(self, name: str) -> None:
+        """Ask a domain for its counters, and drop them."""
+        with contextlib.suppress(IokeelError):
+            await self._calls.call_domain(
+                name, lambda connection: read_all(connection, [name], {}), _CALL_TIMEOUT_S
+            )
 
     async def _follow(self) -> None:
         """Read domains again that have changed, and all every RESYNC_S, until libvirtd is lost."""
