@@ -11,8 +11,8 @@ Here's how it works. `decide` looks at every drive once a tick:
    divided among all drives.
 4. *Allowed*: the rate L that the drive may have is its policy's limit (its burst while it
    has credit), and no more than its parts of its VM's limit and its tenant's, and its share.
-5. *Reasons* (`_reason`): is there one to set limits? Its policy may have changed, its limits may
-   not fit its mix any more (drive/retune.py), its burst may open or close, its share may
+5. *Reasons* (drive/look.py): is there one to set limits? Its policy may have changed, its limits
+   may not fit its mix any more (drive/retune.py), its burst may open or close, its share may
    have moved (drive/follow.py), or somebody may have changed the limits by hand.
 6. *Limits* (drive/pricing.py): if there is a reason, limits are made that hold the drive to L.
 
@@ -33,15 +33,13 @@ from collections.abc import Mapping
 
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
-from iokeel.core.drive import burst, pricing
+from iokeel.core.drive import burst
 from iokeel.core.drive.binding import NO_USE, use_of
-from iokeel.core.drive.burst import NO_CREDIT, credit_after, with_burst
-from iokeel.core.drive.follow import SHARE_RATIO, share_has_moved
-from iokeel.core.drive.in_force import rate_in_force
+from iokeel.core.drive.burst import NO_CREDIT, credit_after
+from iokeel.core.drive.look import look
 from iokeel.core.drive.measure import measure
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.orders import Reason, SetLimits
+from iokeel.core.orders import SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.demand import demand_after
@@ -51,21 +49,13 @@ from iokeel.core.sharing.tenant_part import with_granted, with_order, with_tenan
 from iokeel.core.sharing.vm_limit import with_vm_parts
 from iokeel.core.state import (
     NEW,
-    NOT_DIVIDED,
     DriveState,
-    Finding,
-    Measured,
-    NotDivided,
-    Sent,
     Share,
     State,
     StorageState,
     Verdict,
     VmPart,
 )
-
-# Limits that are set for these reasons are sent even if they are the ones that were sent last.
-_SENT_AGAIN = frozenset({Reason.OVERWRITTEN, Reason.RETRY, Reason.CREDIT_GREW})
 
 
 def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[SetLimits]]:
@@ -171,7 +161,7 @@ def _look_at_all(
         else:
             split_size = split_size_of(known.policy, known.abilities, model, storage)
         try:
-            after, order = _look(before, known, share, now, model, split_size, now_ns)
+            after, order = look(before, known, share, now, model, split_size, now_ns)
         except Exception as error:
             failures[drive] = error
             continue
@@ -263,219 +253,6 @@ def _with_reading(
     )
 
 
-def _look(
-    before: DriveState,
-    known: DriveState,
-    share: Share | NotDivided | None,
-    seen: DriveSeen,
-    model: CostModel,
-    split_size: int | None,
-    now_ns: int,
-) -> tuple[DriveState, tuple[ThrottleLimits, Reason] | None]:
-    """Return a drive's state after a look at it, and the limits to set with their reason, if any.
-
-    known: its state with the new reading. split_size: the part size of its large reads.
-    """
-    policy = known.policy
-    if seen.policy is UNKNOWN and (policy is None or _is_out_of_date(known, seen)):
-        return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN)), None
-    if policy is None:
-        return _release(known, seen)
-    if share is NOT_DIVIDED:
-        share = None
-        if known.sent.limits is not None or known.allowed_by(share) is None:
-            bare = known._replace(abilities=before.abilities)
-            return bare._replace(finding=Finding(Verdict.NOT_DIVIDED)), None
-        # The own limit of a new drive, or of its VM, needn't wait for a division.
-    allowed = known.allowed_by(share)
-    if allowed is None:
-        if seen.policy is UNKNOWN:
-            return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN)), None
-        return _release(known, seen)
-    if share is not None and _finds_its_own(before, known, seen):
-        return known._replace(share=share, finding=Finding()), None
-    if known.abilities is None and _stays(known, seen, model):
-        return known._replace(share=share, finding=Finding(Verdict.QEMU_UNKNOWN)), None
-    finding, misfit = pricing.look_at_prices(
-        known, known.abilities, policy, model, split_size, now_ns
-    )
-    reason = _reason(before, known, seen, finding, misfit, allowed, now_ns)
-    if reason is None:
-        return _looked_at(known, share, finding), None
-    priced = pricing.price(known, known.abilities, policy, model, split_size, allowed, reason)
-    assert priced.base is not None
-    assert priced.base_rate is not None
-    credit_s = burst.carried(known, policy, allowed)[1]
-    limits = with_burst(priced.base, allowed / priced.base_rate, credit_s)
-    sent, is_new = _sent(known.sent, limits, seen.in_force, reason, credit_s, now_ns)
-    if is_new:
-        finding = finding._replace(suspect=0)
-    after = _looked_at(known, share, finding)._replace(pricing=priced, sent=sent)
-    return after, (limits, reason) if is_new else None
-
-
 def _is_raised(before: DriveState, after: DriveState) -> bool:
     old, new = before.pricing.rate, after.pricing.rate
     return old is not None and (new is None or new > old)
-
-
-def _looked_at(known: DriveState, share: Share | None, finding: Finding) -> DriveState:
-    policy, storage, tenant, qemu, did, demand, credit, _, pricing, _, sent, vm, part, on = known
-    return DriveState(
-        policy,
-        storage,
-        tenant,
-        qemu,
-        did,
-        demand,
-        credit,
-        share,
-        pricing,
-        finding,
-        sent,
-        vm,
-        part,
-        on,
-    )
-
-
-def _reason(
-    before: DriveState,
-    known: DriveState,
-    seen: DriveSeen,
-    finding: Finding,
-    misfit: Reason | None,
-    allowed: float,
-    now_ns: int,
-) -> Reason | None:
-    """Return the most pressing reason to set limits, or None if there is none.
-
-    misfit: the reason that the look at their prices gave.
-    """
-    policy = known.policy
-    assert policy is not None
-    vm, was = known.vm, before.vm
-    is_other = policy is not before.policy and policy != before.policy
-    if known.abilities is not before.abilities:
-        is_other = is_other or known.abilities != before.abilities
-    if vm is not was:
-        is_other = is_other or (vm and vm.policy) != (was and was.policy)
-    if known.pricing.base is None or is_other:
-        return Reason.POLICY
-    if misfit is not None:
-        return misfit
-    if known.credit.open != before.credit.open:
-        return Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
-    if vm is not None and was is not None and vm.credit.open != was.credit.open:
-        return Reason.BURST_OPENS if vm.credit.open else Reason.BURST_CLOSES
-    if share_has_moved(known, policy, allowed, now_ns):
-        return Reason.SHARE
-    # A suspect drive will soon be priced anew, with its credit.
-    if not finding.suspect and burst.has_grown(before, known, policy, now_ns):
-        return Reason.CREDIT_GREW
-    if seen.failed:
-        return Reason.RETRY
-    in_force, sent = seen.in_force, known.sent.limits
-    if in_force is not None and in_force is not sent and in_force != sent:
-        return Reason.OVERWRITTEN
-    return None
-
-
-def _sent(
-    before: Sent,
-    limits: ThrottleLimits,
-    in_force: ThrottleLimits | None,
-    reason: Reason,
-    credit_s: float,
-    now_ns: int,
-) -> tuple[Sent, bool]:
-    """Return the record of orders after this one, and whether it has to be sent."""
-    if limits == before.limits and reason not in _SENT_AGAIN:
-        return before._replace(credit_s=credit_s), False
-    if limits == in_force and reason is not Reason.CREDIT_GREW:
-        # As after a restart of the agent: they are in force already.
-        return before._replace(limits=limits, reason=reason, credit_s=credit_s), False
-    is_first = before.limits is None
-    return Sent(
-        limits=limits,
-        replaced=before.limits,
-        found=in_force if is_first else before.found,
-        at_ns=now_ns,
-        reason=reason,
-        credit_s=credit_s,
-        retunes=before.retunes + (not is_first),
-        overwritten=before.overwritten + (reason is Reason.OVERWRITTEN),
-    ), True
-
-
-def _is_out_of_date(known: DriveState, seen: DriveSeen) -> bool:
-    """Return whether a restarted agent can't go by the policy that an earlier one saved.
-
-    Other limits than those saved with it are in force: maybe a later policy's, which couldn't be
-    saved. Without any limits, as after a restart of its guest, an old policy is better than none.
-    """
-    sent = known.sent
-    fits = seen.in_force in (sent.limits, sent.replaced, UNLIMITED)
-    return known.pricing.base is None and not (seen.in_force is not None and fits)
-
-
-def _finds_its_own(before: DriveState, known: DriveState, seen: DriveSeen) -> bool:
-    """Return whether a restarted agent sees its own limits; it can judge them in a tick."""
-    is_first = before.measured.counters is None and known.measured.counters is not None
-    sent = known.sent.limits
-    return is_first and known.pricing.base is None and sent is not None and seen.in_force == sent
-
-
-def _stays(known: DriveState, seen: DriveSeen, model: CostModel) -> bool:
-    """Return whether an earlier agent's limits stay until the QEMU has told its abilities.
-
-    They may have a curve, which libvirt doesn't tell. Others are made only if there are none any
-    more, or if they let the drive have more than it is promised now.
-    """
-    sent, promised = known.sent.limits, known.allowed_by(None)
-    if known.pricing.base is not None or sent is None or sent.unlimited:
-        return False
-    if seen.in_force == UNLIMITED:
-        return False
-    if promised is None:
-        return True
-    separate = known.policy is not None and known.policy.separate_budgets
-    most = (2 if separate else 1) * (1 + SHARE_RATIO) * promised
-    return rate_in_force(sent, model) <= most
-
-
-def _release(
-    known: DriveState, seen: DriveSeen
-) -> tuple[DriveState, tuple[ThrottleLimits, Reason] | None]:
-    """Give a drive that has lost its policy or its limit the limits that it had before."""
-    finding = Finding(Verdict.NO_POLICY if known.policy is None else Verdict.NO_LIMIT)
-    kept = known.measured
-    bare = DriveState(
-        policy=known.policy,
-        storage=known.storage,
-        tenant=known.tenant,
-        abilities=known.abilities,
-        measured=Measured(kept.counters, kept.rates, kept.rate, kept.mix),
-        demand=known.demand._replace(backlogged=False, backlogged_ns=0),
-        share=None,
-        finding=finding,
-        sent=Sent(retunes=known.sent.retunes, overwritten=known.sent.overwritten),
-        vm=known.vm,
-    )
-    sent = known.sent
-    if sent.limits is None:
-        return bare, None
-    back = sent.found or UNLIMITED
-    released = bare._replace(
-        sent=bare.sent._replace(
-            limits=back, replaced=sent.limits, found=back, reason=Reason.RELEASED
-        )
-    )
-    was_released = sent.reason is Reason.RELEASED
-    if was_released and not seen.failed:  # until it is seen to be done
-        return (released if seen.in_force is None else bare), None
-    # The last order may not have been carried out, if the agent crashed.
-    ours = (None, sent.limits, sent.replaced)
-    if not was_released and seen.in_force not in ours:
-        return bare, None
-    return released, (back, Reason.RELEASED)
