@@ -20,7 +20,7 @@ Most looks find no reason: a QEMU holds its limits by itself, and on stock QEMU 
 tenth of a second through for nothing.
 
 A drive that validly has no policy is left alone. One that loses its policy gets back the limits
-that it had before (`_release`). One whose policy can't be told keeps the last good one. When the
+that it had before (drive/look.py). One whose policy can't be told keeps the last good one. When the
 agent stops, it leaves limits that hold without it (static.py).
 
 docs/control-law.md has the whole law with its symbols.
