@@ -12,7 +12,7 @@ left at the lowest of
 - what the fleet lets it do, or what it is held to if that is less.
 
 Its limits are for no mix of requests then, so that no size gets more (drive/pricing.py). If its
-share isn't known yet, it gets no more than it has. If this agent hasn't made its limits, they stay.
+share isn't known yet, it gets no more than it has.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Iterable, Mapping
 from math import floor, inf
 
 from iokeel.core.counters import DriveId
+from iokeel.core.drive.envelope import OVERSHOOT_RATIO
+from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.drive.pricing import static_limits
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason, SetLimits
@@ -109,12 +111,15 @@ def _parts(limit: int, drives: Drives, most: Mapping[DriveId, float]) -> dict[Dr
 
 def _limits(state: State, known: DriveState, most: float) -> ThrottleLimits | None:
     """Return a drive's static limits; None if nothing limits it, or if it keeps those it has."""
-    policy, share = _policy(known), known.share
+    policy, share, limits = _policy(known), known.share, known.sent.limits
+    storage = state.storages.get(known.storage or "")
+    model = state.model if storage is None else storage.policy.model or state.model
     rates: list[float] = [most if most == inf else floor(most / budgets(policy))]
-    if share is NOT_DIVIDED:
-        if known.pricing.rate is None:
-            return None
+    if share is NOT_DIVIDED and known.pricing.rate is not None:
         rates.append(known.pricing.rate)
+    elif share is NOT_DIVIDED:
+        if limits is None or (1 + OVERSHOOT_RATIO) * rate_in_force(limits, model) <= most:
+            return None
     elif share is not None and share.storage is not None:
         rates.append(share.most)
     for part in (known.part, known.storage_part):
@@ -123,8 +128,6 @@ def _limits(state: State, known: DriveState, most: float) -> ThrottleLimits | No
     rate = max(1.0, min(rates))
     if rate == inf:
         return None
-    storage = state.storages.get(known.storage or "")
-    model = state.model if storage is None else storage.policy.model or state.model
     split_size = split_size_of(policy, known.abilities, model, storage)
     return static_limits(known.abilities, policy, model, split_size, rate)
 

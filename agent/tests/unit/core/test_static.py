@@ -164,7 +164,9 @@ def test_a_drive_keeps_to_its_share_of_a_storage() -> None:
 
 def test_a_drive_whose_share_is_not_known_gets_no_more_than_it_has() -> None:
     known = drive(DrivePolicy(limit=5000), share=NOT_DIVIDED)
-    assert left_at_stop(State(drives={VDA: known})) == [], "an earlier agent's limits"
+    lower, higher = (ThrottleLimits(iops_total=iops, iops_size=4096) for iops in (900, 9000))
+    earlier = {VDA: known._replace(sent=Sent(lower)), VDB: known._replace(sent=Sent(higher))}
+    assert rates(State(drives=earlier)) == {VDB: 5000}
     priced = known._replace(pricing=Pricing(rate=800.0))
     assert rates(State(drives={VDA: priced})) == {VDA: 800}
 
