@@ -13,6 +13,7 @@ _MODULES = {
     "qmp": ("qmp",),
     "state": ("state-row", "state-file"),
     "host": ("proc", "cgroup"),
+    "hook": ("arriving",),
     "http": ("http", "message", "client", "hook"),
     "config": ("config", "size"),
     "fio": ("fio",),

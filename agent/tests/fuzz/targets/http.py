@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.machinery
-import importlib.util
 import itertools
 import os
 import socket
@@ -24,9 +22,9 @@ from iokeel.report.http import Api, serve
 from iokeel.report.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 from tests.fuzz.budget import Broken, only
+from tests.fuzz.targets.hook import HOOK
 from tests.fuzz.targets.target import Target
 
-_HOOK_FILE = Path(__file__).parents[4] / "libvirt-hooks/qemu.d/50-iokeel"
 _FOLDER = tempfile.TemporaryDirectory(prefix="iokeel-fuzz-")
 _API = Path(_FOLDER.name) / "api.sock"
 _AGENT = Path(_FOLDER.name) / "agent.sock"
@@ -74,14 +72,14 @@ def client_(data: bytes) -> None:
 def hook(data: bytes) -> None:
     """Whatever answers, and whatever the configuration is, the hook knows what to do."""
     _ANSWER[0] = data
-    with contextlib.suppress(_HOOK.NoAnswer):
-        wrong = _HOOK.ask(str(_AGENT), {"domain": "db1", "operation": "prepare"})
+    with contextlib.suppress(HOOK.NoAnswer):
+        wrong = HOOK.ask(str(_AGENT), {"domain": "db1", "operation": "prepare"})
         assert wrong is None or isinstance(wrong, str)
     _CONFIG.write_bytes(data)
-    path, strict = _HOOK.settings(quiet=True)
+    path, strict = HOOK.settings(quiet=True)
     assert isinstance(path, str)
     assert isinstance(strict, bool)
-    assert _HOOK.metadata(data).count(b"\n") <= data.count(b"\n") + 1
+    assert HOOK.metadata(data).count(b"\n") <= data.count(b"\n") + 1
 
 
 def _snapshot(domains: Collection[str] | None = None) -> Snapshot:
@@ -116,11 +114,6 @@ _READY = threading.Event()
 threading.Thread(target=_answers, daemon=True).start()
 _READY.wait()
 os.environ["IOKEEL_CONFIG"] = str(_CONFIG)
-_LOADER = importlib.machinery.SourceFileLoader("hook", str(_HOOK_FILE))
-_SPEC = importlib.util.spec_from_loader("hook", _LOADER)
-assert _SPEC is not None
-_HOOK = importlib.util.module_from_spec(_SPEC)
-_LOADER.exec_module(_HOOK)
 
 TARGETS = [
     Target("http", http, 1 << 16, _WORDS),
