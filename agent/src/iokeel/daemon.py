@@ -30,13 +30,14 @@ from iokeel.core.sharing.tenant_sums import (
     storage_sums,
     tenant_sums,
 )
-from iokeel.core.state import NEW, DriveState, Pricing, State
+from iokeel.core.state import NEW, DriveState, State
 from iokeel.enforcer import Enforcer
 from iokeel.errors import IokeelError
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import read_pressure
 from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source
+from iokeel.leaving import Leaving
 from iokeel.notices import Notices
 from iokeel.observer import Observer
 from iokeel.outcomes import Outcomes
@@ -81,6 +82,7 @@ class Agent:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _backstop: Backstop | None = None
     _notices: Notices = field(init=False)
+    _leaving: Leaving = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stopping: bool = False
     _of_tenants: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
@@ -97,6 +99,7 @@ class Agent:
             self._on_success,
             self._on_change,
         )
+        self._leaving = Leaving(self.observer, self.enforcer)
         if self.cgroups is not None:
             self._backstop = Backstop(self.cgroups, self.observer, self.tasks)
         self._notices = Notices(self.config.gone)
@@ -175,28 +178,21 @@ class Agent:
             self._notices.gone = dict(self.config.gone)
             if self._backstop is not None:
                 self._backstop.moved = True
+            self._leaving.reconfigured(old, self.config)
             for source in self.sources:
-                await self._leave(source, source.leaves(self.config))
-                source.configure(self.config)
+                tried = await self._leaving.attempt(source, self.config, self.state)
+                self.state = self._leaving.settled(tried, self.state)
             await self.observer.storages.configure(self.config.storages, self._sample_timeout_s)
 
-    async def _leave(self, source: Source, vms: Collection[str]) -> None:
-        """Leave the drives of VMs that a source no longer follows at their static limits.
-
-        One that is at another socket now is priced anew. It may be the same QEMU, so what there was
-        before the agent stays known.
-        """
-        names = {name for name in vms if self.observer.source_of(name) is source}
-        leaving = {d: known for d, known in self.state.drives.items() if d.domain in names}
-        left, _ = await self.enforcer.set_static(self.state, leaving)
-        stay = {vm.name for vm in self.config.vms}  # at another socket
-        moved = {
-            drive: left.get(drive, known)._replace(pricing=Pricing(mix=known.pricing.mix))
-            for drive, known in leaving.items()
-            if drive.domain in stay
-        }
-        others = {d: known for d, known in self.state.drives.items() if d not in leaving}
-        self.state = replace(self.state, drives={**others, **moved})
+    async def _leave_again(self) -> None:
+        """Leave VMs that couldn't be left yet. Ticks go on, and don't look at these VMs."""
+        config = self.config
+        for source in self.sources:
+            if source.leaves(config):
+                tried = await self._leaving.attempt(source, config, self.state)
+                async with self._looking:
+                    if self.config is config:  # else the reload has tried it too
+                        self.state = self._leaving.settled(tried, self.state)
 
     def remember(self) -> None:
         """Begin with the state that an earlier agent has saved."""
@@ -350,6 +346,8 @@ class Agent:
                 self.history.add(now_ns, self.state.drives, series_values(self.state))
             ended = time.monotonic()
             self.metrics.tick(ended - started, time.process_time() - cpu)
+            if self._leaving.is_due():
+                self.tasks.spawn(self._leave_again())
             self.on_tick()
             if ended - saved >= _SAVE_INTERVAL_S:
                 async with self._looking:  # or a drive that is new meanwhile would be forgotten
@@ -370,6 +368,7 @@ class Agent:
         await self.look(domains)
 
     def _on_change(self, domain: str) -> None:
+        self._leaving.changed(domain)
         self._changed.add(domain)
         self._wake.set()
 

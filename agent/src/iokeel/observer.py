@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from iokeel.config.settings import StorageConfig
+from iokeel.config.settings import StorageConfig, VmConfig
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.observation import DriveSeen, StorageSeen
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
@@ -18,10 +18,15 @@ from iokeel.outcomes import Outcomes
 
 @dataclass(frozen=True)
 class Observer:
-    """Sees a host through its sources of VMs, and through the counters of its disks."""
+    """Sees a host through its sources of VMs, and through the counters of its disks.
+
+    leaving: VMs that are gone from the configuration, but whose drives can't be set. They count as
+    VMs that can't be read.
+    """
 
     sources: list[Source]
     storages: DriveStorages
+    leaving: dict[str, VmConfig] = field(default_factory=dict)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
 
     def vms(self) -> dict[str, VmInfo]:
@@ -29,7 +34,7 @@ class Observer:
         found: dict[str, VmInfo] = {}
         for source in reversed(self.sources):
             found.update(source.vms())
-        return found
+        return {name: vm for name, vm in found.items() if name not in self.leaving}
 
     def source_of(self, domain: str) -> Source | None:
         """Return the source that serves a VM; None if none has it."""
@@ -38,7 +43,10 @@ class Observer:
     def unread_vms(self) -> Collection[str] | None:
         """Return the names of VMs that can't be read but may run; None if any may."""
         found = [source.unread() for source in self.sources]
-        return None if None in found else {name for names in found for name in names or ()}
+        if None in found:
+            return None
+        leaving = {name for name in self.leaving if self.source_of(name) is not None}
+        return leaving.union(*(names or () for names in found))
 
     def may_run(self, domain: str) -> bool:
         """Return whether a VM that no source has may run nevertheless."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
@@ -265,6 +270,99 @@ def test_virtual_machine_that_goes_stays_at_its_part_of_its_tenants_limit(servic
         drives = {b["qdev"].split("/")[-2]: b["inserted"] for b in qemu.ask("query-block")}
     limits = {iotune: drives["vda"][name] for name, iotune in IOTUNE.items()}
     assert 150 < highest_rate(limits) <= TOLERANCE * 200
+
+
+LEFT = "VM db1: is left, as the configuration says"
+CANT_BE_LEFT = (
+    "VM db1: has gone from the configuration, but db1/vda can't be set to a static limit: no answer"
+    " to block_set_io_throttle in 5 s; see that its QEMU answers, or end it; until then it is tried"
+    " again each minute"
+)
+
+
+@dataclass
+class Hung:
+    """A service whose only VM, with 400 iops, hangs as it goes, and its tenant gets 200."""
+
+    service: Service
+    qemu: subprocess.Popen[bytes]
+    tables: str
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the saved drives, from a copy: the agent has the database for itself."""
+        with tempfile.TemporaryDirectory() as name:
+            for file in self.service.state.glob("state.db*"):
+                shutil.copy(file, name)
+            with contextlib.closing(sqlite3.connect(Path(name) / "state.db")) as database:
+                return database.execute("SELECT domain, target FROM drives").fetchall()
+
+    def limits(self) -> dict[str, int]:
+        """Return the limits that QEMU itself has, in libvirt's words."""
+        with QmpClient(self.service.folder / "watch.sock") as client:
+            (vda,) = [b for b in client.ask("query-block") if "/vda/" in b["qdev"]]
+        return {iotune: vda["inserted"].get(name, 0) for name, iotune in IOTUNE.items()}
+
+
+@pytest.fixture
+def hung(short_folder: Path, tmp_path: Path) -> Iterator[Hung]:
+    folder = short_folder / tmp_path.name
+    folder.mkdir()
+    qemu, path = start_qemu(folder)
+    vm = VM.format(path)
+    try:
+        with Service(folder, vm) as service:
+            found = Hung(service, qemu, vm)
+            eventually(lambda: 280 < service.iops() <= 400, what="limits for 400 iops are set")
+            hang(qemu)
+            service.reload(vm, "[tenants.acme]\nlimit = 200\n")
+            assert service.ask("/v1/vms") == []
+            assert service.log().count(CANT_BE_LEFT) == 1
+            yield found
+        service.manager.close()
+    finally:
+        qemu.kill()
+        qemu.communicate()
+
+
+def test_virtual_machine_that_hangs_as_it_goes_is_left_once_it_answers(hung: Hung) -> None:
+    service = hung.service
+    ticks = service.metrics()["iokeel_agent_tick_seconds_count"]
+    eventually(
+        lambda: service.metrics()["iokeel_agent_tick_seconds_count"] > ticks + 6,
+        what="it saves all that it knows",
+    )
+    assert hung.rows() == [("db1", "vda")]
+    hung.qemu.send_signal(signal.SIGCONT)
+    eventually(lambda: service.says(LEFT), what="it is left")
+    assert 150 < highest_rate(hung.limits()) <= TOLERANCE * 200
+    eventually(lambda: hung.rows() == [], what="it is forgotten")
+    assert service.log().count(CANT_BE_LEFT) == 1
+    assert "Traceback" not in service.log()
+
+
+def test_virtual_machine_that_ends_while_it_is_left_is_forgotten(hung: Hung) -> None:
+    hung.qemu.kill()
+    eventually(lambda: hung.service.says(LEFT), what="it is left")
+    eventually(lambda: hung.rows() == [], what="it is forgotten")
+
+
+def test_virtual_machine_that_comes_back_before_it_was_left_can_be_released(hung: Hung) -> None:
+    service = hung.service
+    text = service.config.read_text()
+    service.config.write_text(text + hung.tables)
+    service.hang_up()
+    hung.qemu.send_signal(signal.SIGCONT)
+    eventually(lambda: 0 < service.iops() <= 200, what="its share is in force again")
+    assert not service.says(LEFT)
+    service.stop()
+    assert iokeel("agent", "--release", "--config", service.config).status == 0
+    assert set(hung.limits().values()) == {0}
+
+
+def test_virtual_machine_that_hangs_as_it_goes_is_left_at_a_stop(hung: Hung) -> None:
+    hung.qemu.send_signal(signal.SIGCONT)
+    hung.service.stop()
+    assert 150 < highest_rate(hung.limits()) <= TOLERANCE * 200
 
 
 def test_virtual_machine_at_a_second_socket_of_its_own_can_be_released(service: Service) -> None:

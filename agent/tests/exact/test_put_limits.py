@@ -45,14 +45,19 @@ class Handle:
         limits = [group["limits"] for group in self.qemu.ask("query-throttle-groups")]
         self.seen += [(x["iops-total"], x["iops-size"], "cost-read" in x) for x in limits]
 
+    def _tell(self, values: dict[str, int]) -> None:
+        limits = from_libvirt(values)
+        assert limits is not None
+        self.told.append(limits)
+
     def setThrottleGroup(self, group: str, values: dict[str, int], _flags: int) -> None:
-        self.told.append(from_libvirt(values))
+        self._tell(values)
         limits = {"iops-total": values["total_iops_sec"], "iops-size": values["size_iops_sec"]}
         path = f"/objects/throttle-{group}"
         self.send("qom-set", path=path, property="limits", value=limits)
 
     def setBlockIoTune(self, target: str, values: dict[str, int], _flags: int) -> None:
-        self.told.append(from_libvirt(values))
+        self._tell(values)
         rest = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
         if values["size_iops_sec"]:  # otherwise libvirt leaves it out
             rest["iops_size"] = values["size_iops_sec"]

@@ -63,7 +63,7 @@ def fuzz(name: str, runs: int, seconds: int, seed: int, found: Path | None) -> N
     logging.getLogger().addHandler(log)
     logging.getLogger("iokeel").setLevel(logging.DEBUG)
 
-    numbers = itertools.count(1)
+    numbers = itertools.count(_GROWN_EVERY // 2)  # so that a short run has a long input too
 
     def run(data: bytes) -> None:
         within_budget(target.run, data)
@@ -89,6 +89,7 @@ def fuzz(name: str, runs: int, seconds: int, seed: int, found: Path | None) -> N
         f"-max_len={min(target.most_bytes, _MOST_BYTES)}",
         "-len_control=0",
         "-mutate_depth=1",
+        "-reload=0",  # nobody else writes inputs, and its own would be run again after each second
         "-rss_limit_mb=0",
         "-print_final_stats=1",
         "-verbosity=1",

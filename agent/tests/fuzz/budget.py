@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 
+from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import IokeelError
 
 #: The most that one input may cost.
@@ -55,6 +56,16 @@ def one_line(text: str) -> None:
     """Raise Broken if a message to an operator isn't one line of bearable length."""
     if not text.isprintable() or len(text) > _MOST_TEXT:
         raise Broken(f"not one line of text: {text[:2000]!r} ({len(text)} characters)")
+
+
+def limits_make_sense(limits: ThrottleLimits | None) -> None:
+    """Raise Broken if limits aren't unknown (None), but one is below 1."""
+    if limits is None:
+        return
+    if any(value is not None and value <= 0 for _, value in limits.items()):
+        raise Broken(f"{limits}")
+    if limits.idle_credit_ms < 0:
+        raise Broken(f"{limits}")
 
 
 class Log(logging.Handler):

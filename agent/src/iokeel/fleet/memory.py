@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import secrets
 import sqlite3
 import threading
@@ -25,6 +26,7 @@ from iokeel.words.quoting import shown_path
 log = logging.getLogger(__name__)
 
 FILE = "fleet.db"
+_INSTANCE = r"[A-Za-z0-9_-]{1,64}"  # as secrets.token_urlsafe makes it
 _TABLES = {Kind.TENANT: "tenants", Kind.STORAGE: "storages"}
 
 
@@ -106,7 +108,9 @@ class Memory:
         with self._database as database:
             row = database.execute("SELECT instance FROM host").fetchone()
             if row is not None:
-                return str(row[0])
+                if not isinstance(row[0], str) or not re.fullmatch(_INSTANCE, row[0]):
+                    raise ValueError("its host has no name that makes sense")
+                return row[0]
             instance = secrets.token_urlsafe(12)
             database.execute("INSERT INTO host VALUES (?)", (instance,))
         return instance
@@ -116,8 +120,8 @@ class Memory:
         for kind, table in _TABLES.items():
             # SQLite keeps any type in any column, so in a damaged file they may be others.
             rows = self._database.execute(
-                "SELECT CAST(name AS TEXT), CAST(budget AS BLOB), CAST(ledger AS BLOB)"
-                f" FROM {table}"
+                "SELECT COALESCE(CAST(name AS TEXT), ''), COALESCE(CAST(budget AS BLOB), x''),"
+                f" CAST(ledger AS BLOB) FROM {table}"
             ).fetchall()
             for name, budget, ledger in rows:
                 budget_id = BudgetId(kind, name)

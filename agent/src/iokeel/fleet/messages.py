@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -88,9 +88,9 @@ class KeepAliveReply(msgspec.Struct):
 
 
 class AuthReply(msgspec.Struct):
-    """A user's token."""
+    """A user's token, which has to fit in a header."""
 
-    token: str
+    token: Annotated[str, msgspec.Meta(pattern=r"\A[!-~]+\Z", max_length=1 << 14)]
 
 
 class Fault(msgspec.Struct):

@@ -22,6 +22,7 @@ _NS_PER_MS = 1_000_000
 # Fields of a line after the name (Documentation/admin-guide/iostats.rst).
 _READS, _READ_MS, _WRITES, _WRITE_MS, _IN_FLIGHT, _BUSY_MS = 0, 3, 4, 7, 8, 9
 _FIELDS = 11
+_BLANKS = re.compile(" +")
 # No device has more requests in flight. Some kernels have shown 2^32 - 1 for none.
 _MOST_IN_FLIGHT = 1 << 24
 
@@ -49,15 +50,15 @@ class DiskStats:
         if not wanted:
             return {}
         try:
-            text = self._file.read_text(errors="surrogateescape")
+            text = self._file.read_bytes().decode(errors="surrogateescape")
         except OSError as error:
             self._tell(str(self._file), f"can't be read ({error.strerror})")
             return {}
         at_ns = time.monotonic_ns()
         lines: dict[str, str] = {}
         found: dict[str | None, StorageCounters] = {}
-        for line in text.splitlines():
-            major, minor, device, rest = (line.split(None, 3) + [""] * 4)[:4]
+        for line in text.split("\n"):  # a name may have any other character that ends lines
+            major, minor, device, rest = (_BLANKS.split(line.lstrip(" "), 3) + [""] * 4)[:4]
             number = f"{major}:{minor}"
             if number in wanted and (counters := _counters(rest, at_ns)) is not None:
                 lines[number] = rest

@@ -151,4 +151,6 @@ def _throttle_groups(domain: etree._Element) -> Iterator[tuple[str, ThrottleLimi
         values = {name: texts[name] for name in LIBVIRT_NAMES.values() if name in texts}
         group_name = texts.get("group_name")
         if group_name and all(re.fullmatch("[0-9]{1,19}", text) for text in values.values()):
-            yield group_name, from_libvirt({name: int(text) for name, text in values.items()})
+            limits = from_libvirt({name: int(text) for name, text in values.items()})
+            if limits is not None:
+                yield group_name, limits

@@ -24,7 +24,15 @@ def to_libvirt(limits: ThrottleLimits) -> dict[str, int]:
     return {name: getattr(limits, field) or 0 for field, name in LIBVIRT_NAMES.items()}
 
 
-def from_libvirt(values: Mapping[str, object]) -> ThrottleLimits:
-    """Return limits from values by libvirt's names. Other names are ignored."""
-    numbers = {field: values.get(name) for field, name in LIBVIRT_NAMES.items()}
-    return ThrottleLimits.of({f: n for f, n in numbers.items() if isinstance(n, int)})
+def from_libvirt(values: Mapping[str, object]) -> ThrottleLimits | None:
+    """Return limits from values by libvirt's names; None (unknown) if one makes no sense.
+
+    Other names are ignored.
+    """
+    numbers: dict[str, int] = {}
+    for field, name in LIBVIRT_NAMES.items():
+        number = values.get(name, 0)
+        if not isinstance(number, int) or number < 0:
+            return None
+        numbers[field] = number
+    return ThrottleLimits.of(numbers)

@@ -350,3 +350,19 @@ async def test_another_program_on_the_port_is_no_etcd(said: bytes) -> None:
     ):
         with pytest.raises(FleetRefused, match="isn't etcd"):
             await etcd.read(["a"])
+
+
+@pytest.mark.parametrize("token", ["", "a\r\nb: c", "a\0", "é", "a" * 20_000])
+async def test_a_token_that_fits_in_no_header_is_no_etcds(tmp_path: Path, token: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"token": token})
+
+    app = web.Application()
+    app.router.add_post("/v3/auth/authenticate", answer)
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    async with TestServer(app) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        async with Etcd(Access((url,), user="iokeel", password_file=password)) as etcd:
+            with pytest.raises(FleetRefused, match="isn't etcd"):
+                await etcd.read(["a"])

@@ -58,6 +58,24 @@ def test_counters_are_read_as_the_kernel_documents_them(host: Host) -> None:
     }
 
 
+@pytest.mark.parametrize("end", ["\r", "\x0b", "\x1c", "\x85", "\u2028"])
+def test_a_name_that_ends_lines_elsewhere_forges_no_counters(host: Host, end: str) -> None:
+    forged = f"   9     127 md_a{end}8 16 sdb 1 1 1 1 1 1 1 1 1 1 1\n"
+    (host.proc / "diskstats").write_bytes((DISKSTATS + forged).encode())
+    found = DiskStats(host.proc, host.sys).read({"sdb": SDB, "md": Place("md", "9:127")})
+    assert found.keys() == {"sdb"}
+    assert found["sdb"].read_requests == 5
+
+
+@pytest.mark.parametrize("end", ["\r", "\x0b", "\x1c", "\x85", "\u2028"])
+def test_a_device_counts_whatever_its_name_has(host: Host, end: str) -> None:
+    line = f"   9     127 md_{end}a 5 1 40 6 7 2 56 8 0 9 14\n"
+    (host.proc / "diskstats").write_bytes(line.encode())
+    assert (
+        DiskStats(host.proc, host.sys).read({"md": Place("md", "9:127")})["md"].read_requests == 5
+    )
+
+
 def test_two_storages_may_be_on_one_device(host: Host) -> None:
     found = DiskStats(host.proc, host.sys).read({"a": VDA, "b": VDA})
     assert found["a"] == found["b"]

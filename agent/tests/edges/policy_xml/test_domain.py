@@ -147,3 +147,8 @@ def test_limits_have_libvirts_names() -> None:
         "read_bytes_sec": 5, "total_iops_sec_max": 7, "total_iops_sec": 6, "size_iops_sec": 4096,
     }  # fmt: skip
     assert from_libvirt(values | {"group_name": "a"}) == limits
+
+
+@pytest.mark.parametrize("value", [-1, "5", None, 5.5])
+def test_limits_of_libvirts_that_make_no_sense_are_unknown(value: object) -> None:
+    assert from_libvirt({"total_iops_sec": 300, "read_bytes_sec": value}) is None

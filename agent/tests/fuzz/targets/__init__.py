@@ -11,12 +11,15 @@ from tests.fuzz.targets.target import Target
 _MODULES = {
     "xml": ("policy", "domain", "pool", "url"),
     "qmp": ("qmp",),
-    "state": ("state-row", "state-file"),
+    "libvirt": ("passthrough", "tunable"),
+    "state": ("state-row", "state-file", "tables"),
     "host": ("proc", "cgroup"),
+    "hook": ("arriving",),
     "http": ("http", "message", "client", "hook"),
     "config": ("config", "size"),
     "fio": ("fio",),
-    "fleet": ("ledger", "claim"),
+    "fleet": ("ledger", "claim", "memory"),
+    "etcd": ("etcd", "watch"),
 }
 TARGETS = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -1,8 +1,16 @@
-"""The fleet's values in etcd."""
+"""The fleet's values in etcd, and the file that a host remembers them in."""
 
 from __future__ import annotations
 
-from iokeel.errors import FleetRefused
+import re
+import sqlite3
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from iokeel.core.fleet.claims import Budget
+from iokeel.errors import FleetRefused, IokeelError
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.memory import FILE, Memory, Remembered
 from iokeel.fleet.records import (
     budget_of,
     budget_value,
@@ -39,7 +47,41 @@ def claim(data: bytes) -> None:
         assert budget_of("", budget_value(budget)) == budget
 
 
+def memory(data: bytes) -> None:
+    """A file is read, set aside or refused, and one that isn't refused can be written.
+
+    The input is a database, or a budget, a ledger and a host's instance in one, each after a NUL.
+    """
+    with TemporaryDirectory(dir=_FOLDER.name) as name, only(IokeelError):
+        folder = Path(name)
+        if data.startswith(b"SQLite"):
+            (folder / FILE).write_bytes(data)
+        else:
+            _write_rows(folder, *[*data.split(b"\0", 2), b"", b""][:3])
+        found = Memory(folder)
+        assert re.fullmatch("[A-Za-z0-9_-]{1,64}", found.instance)
+        found.keep({_ACME: Remembered(_BUDGET, None)})
+        found.close()
+        again = Memory(folder)
+        assert (again.instance, again.known) == (found.instance, found.known)
+        again.close()
+
+
+def _write_rows(folder: Path, budget: bytes, ledger: bytes, instance: bytes) -> None:
+    Memory(folder).close()
+    with sqlite3.connect(folder / FILE) as database:
+        database.execute("UPDATE host SET instance = CAST(? AS TEXT)", [instance])
+        for table in ("tenants", "storages"):
+            row = f"INSERT INTO {table} VALUES ('umbra', ?, ?)"
+            database.execute(row, [budget, ledger or None])
+    database.close()
+
+
+_FOLDER = TemporaryDirectory(prefix="iokeel-fuzz-", dir="/dev/shm")  # no waits for syncs
+_ACME, _BUDGET = BudgetId(Kind.TENANT, "acme"), Budget(4000, 0.2, 100, 300)
+
 TARGETS = [
     Target("ledger", ledger, 1 << 14, _WORDS),
     Target("claim", claim, 1 << 12, _WORDS),
+    Target("memory", memory, 1 << 16, _WORDS),
 ]

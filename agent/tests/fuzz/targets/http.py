@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.machinery
-import importlib.util
 import itertools
 import os
 import socket
@@ -24,16 +22,17 @@ from iokeel.report.http import Api, serve
 from iokeel.report.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 from tests.fuzz.budget import Broken, only
+from tests.fuzz.targets.hook import HOOK
 from tests.fuzz.targets.target import Target
 
-_HOOK_FILE = Path(__file__).parents[4] / "libvirt-hooks/qemu.d/50-iokeel"
 _FOLDER = tempfile.TemporaryDirectory(prefix="iokeel-fuzz-")
 _API = Path(_FOLDER.name) / "api.sock"
 _AGENT = Path(_FOLDER.name) / "agent.sock"
 _CONFIG = Path(_FOLDER.name) / "agent.toml"
 _WORDS = [
     *(b"GET POST HTTP/1.1 /v1/vms /v1/storages /v1/why?domain=db1&target=vda /v1/hook".split()),
-    *(b"/v1/host /v1/history?domain=db1&seconds=60&series=wait_s".split()),
+    *(b"/v1/host /v1/history?domain=db1&seconds=60&series=wait_s /v1/settings".split()),
+    *(b"/v1/policy?domain=db1 <policy xmlns='urn:iokeel:policy:1'/> drive limit class".split()),
     *(b"/metrics Content-Length: 5 Transfer-Encoding: chunked Host: a gzip deflate".split()),
     *(b"domain operation xml prepare start db1 vda ok error where what mend".split()),
     *(b"\r\n\r\n", b"HTTP/1.1 200 OK\r\n", b"%00", b"%0a", b"%ff", b"Content-Encoding: gzip\r\n"),
@@ -74,14 +73,14 @@ def client_(data: bytes) -> None:
 def hook(data: bytes) -> None:
     """Whatever answers, and whatever the configuration is, the hook knows what to do."""
     _ANSWER[0] = data
-    with contextlib.suppress(_HOOK.NoAnswer):
-        wrong = _HOOK.ask(str(_AGENT), {"domain": "db1", "operation": "prepare"})
+    with contextlib.suppress(HOOK.NoAnswer):
+        wrong = HOOK.ask(str(_AGENT), {"domain": "db1", "operation": "prepare"})
         assert wrong is None or isinstance(wrong, str)
     _CONFIG.write_bytes(data)
-    path, strict = _HOOK.settings(quiet=True)
+    path, strict = HOOK.settings(quiet=True)
     assert isinstance(path, str)
     assert isinstance(strict, bool)
-    assert _HOOK.metadata(data).count(b"\n") <= data.count(b"\n") + 1
+    assert HOOK.metadata(data).count(b"\n") <= data.count(b"\n") + 1
 
 
 def _snapshot(domains: Collection[str] | None = None) -> Snapshot:
@@ -116,11 +115,6 @@ _READY = threading.Event()
 threading.Thread(target=_answers, daemon=True).start()
 _READY.wait()
 os.environ["IOKEEL_CONFIG"] = str(_CONFIG)
-_LOADER = importlib.machinery.SourceFileLoader("hook", str(_HOOK_FILE))
-_SPEC = importlib.util.spec_from_loader("hook", _LOADER)
-assert _SPEC is not None
-_HOOK = importlib.util.module_from_spec(_SPEC)
-_LOADER.exec_module(_HOOK)
 
 TARGETS = [
     Target("http", http, 1 << 16, _WORDS),

@@ -1,4 +1,4 @@
-"""The state file: the text of its rows, and its bytes."""
+"""The state file: the text of its rows, its bytes, and the tables that it keeps."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
+from iokeel.config.last_good import KINDS
+from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
-from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import checked
 from iokeel.errors import IokeelError
 from iokeel.state_rows import policy_of, policy_text
 from iokeel.state_store import StateStore
-from tests.fuzz.budget import only
+from tests.fuzz.budget import limits_make_sense, one_line, only
 from tests.fuzz.targets.target import Target
 
 _VDA = DriveId("db1", "vda")
@@ -42,7 +43,7 @@ def row(data: bytes) -> None:
     if found.policy is not None:
         checked(found.policy, "")
     for limits in (found.sent.limits, found.sent.replaced, found.sent.found):
-        _check(limits)
+        limits_make_sense(limits)
     with only(IokeelError):
         _STORE.save({_VDA: found})
         again = _STORE.load()[_VDA]
@@ -55,10 +56,23 @@ def row(data: bytes) -> None:
         assert abs(again.credit.seconds - found.credit.seconds) <= 0.5
 
 
-def _check(limits: ThrottleLimits | None) -> None:
-    if limits is not None:
-        assert all(value is None or value > 0 for _, value in limits.items()), limits
-        assert limits.idle_credit_ms >= 0, limits
+def tables(data: bytes) -> None:
+    """A saved tenant or storage is in force as it was, or isn't. The first line is its name."""
+    name, _, text = data.partition(b"\n")
+    _TABLE_ROWS.execute("DELETE FROM tables")
+    for kind in KINDS:
+        row = "INSERT INTO tables VALUES (?, CAST(? AS TEXT), CAST(? AS TEXT))"
+        _TABLE_ROWS.execute(row, [kind, name, text])
+    _TABLE_ROWS.commit()
+    store = StateStore(_TABLES)
+    found = store.keep_tables(Config())
+    for tenant in found.tenants.values():
+        checked(tenant, "")
+    for error in found.gone.values():
+        one_line(str(error))
+    assert {table for _, table in found.gone} >= {*found.tenants, *found.storages}
+    again = StateStore(_TABLES).keep_tables(Config())
+    assert (again.tenants, again.storages) == (found.tenants, found.storages)
 
 
 def file(data: bytes) -> None:
@@ -69,7 +83,7 @@ def file(data: bytes) -> None:
         with store.lock(), only(IokeelError):
             for drive, known in store.load().items():
                 assert all(isinstance(part, str) for part in drive)
-                _check(known.sent.limits)
+                limits_make_sense(known.sent.limits)
             for path, text in store.load_cgroups().items():
                 assert isinstance(path, str)
                 assert isinstance(text, str)
@@ -81,4 +95,18 @@ _STORE = StateStore(Path(_FOLDER.name))
 _STORE.load()
 _ROWS = sqlite3.connect(Path(_FOLDER.name) / "state.db")
 
-TARGETS = [Target("state-row", row, 1 << 16, _WORDS), Target("state-file", file, 1 << 16, _WORDS)]
+_TABLES = Path(_FOLDER.name) / "tables"
+_TABLES.mkdir()
+StateStore(_TABLES).load()
+_TABLE_ROWS = sqlite3.connect(_TABLES / "state.db")
+_TABLE_WORDS = [
+    *(b"reservation limit weight device path source drives capacity latency_target_ms".split()),
+    *(b"least_ratio most_ratio curve curve_read curve_write shared".split()),
+    *(b'"4k"', b'"db1/*"', b'"/dev/sda"', b"[[4096,1.0]]", b"acme\n"),
+]
+
+TARGETS = [
+    Target("state-row", row, 1 << 16, _WORDS),
+    Target("state-file", file, 1 << 16, _WORDS),
+    Target("tables", tables, 1 << 14, _TABLE_WORDS),
+]

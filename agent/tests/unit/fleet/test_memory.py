@@ -44,19 +44,24 @@ def test_a_commit_is_on_the_disk(tmp_path: Path) -> None:
     assert memory._database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
 
-@pytest.mark.parametrize("content", [b"no database at all, but long enough" * 200, b"rows"])
+DAMAGES = [
+    "UPDATE tenants SET ledger = 'mine!'",
+    "DROP TABLE tenants; CREATE TABLE tenants (name, budget, ledger);"
+    " INSERT INTO tenants VALUES ('acme', NULL, NULL)",
+    *(f"UPDATE host SET instance = {text}" for text in ("NULL", "''", "5.5", "'a' || char(10)")),
+]
+
+
+@pytest.mark.parametrize("damage", ["", *DAMAGES])
 def test_a_damaged_file_makes_another_host(
-    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = Memory(tmp_path)
     memory.keep({ACME: Remembered(BUDGET, LEDGER)})
-    if content == b"rows":
-        with memory._database as database:
-            database.execute("UPDATE tenants SET ledger = 'mine!'")
-        memory.close()
-    else:
-        memory.close()
-        (tmp_path / FILE).write_bytes(content)
+    memory._database.executescript(damage)
+    memory.close()
+    if not damage:
+        (tmp_path / FILE).write_bytes(b"no database at all, but long enough" * 200)
     with caplog.at_level(logging.ERROR):
         again = Memory(tmp_path)
     assert again.instance != memory.instance

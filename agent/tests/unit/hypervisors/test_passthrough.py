@@ -33,6 +33,7 @@ class Qemu:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
+        self.answer: str | None = None  # to all that sets limits
         self.groups = {"virtio-disk0": "drive-virtio-disk0", "virtio-disk1": "other"}
 
     def command(self, handle: object, text: str, flags: int) -> str:
@@ -46,6 +47,8 @@ class Qemu:
                     for alias, group in self.groups.items()
                 ]
                 return json.dumps({"return": blocks})
+            case "block_set_io_throttle" | "qom-set" if self.answer is not None:
+                return self.answer
             case "block_set_io_throttle" if arguments["id"] not in map(qdev, self.groups):
                 error = {"class": "DeviceNotFound", "desc": "Device not found"}
                 return json.dumps({"error": error})
@@ -111,6 +114,25 @@ def test_a_drive_that_is_another_device_by_now_is_refused_in_qemus_words(qemu: Q
     with pytest.raises(LimitsRejected, match="took no cost curve: Device not found") as refused:
         qemu.put(EXACT, reached=reached)
     assert refused.value.said == "Device not found"
+
+
+@pytest.mark.parametrize("group", [None, "limit0"])
+@pytest.mark.parametrize(
+    "answer", ["", "5", "[]", '"error"', '{"error": 5}', '{"error": {}}', "[" * 100_000]
+)
+def test_an_answer_that_makes_no_sense_is_a_refusal(
+    qemu: Qemu, answer: str, group: str | None
+) -> None:
+    qemu.answer = answer
+    with pytest.raises(LimitsRejected, match="took no cost curve: its answer makes no sense"):
+        qemu.put(EXACT, group=group)
+
+
+def test_a_refusal_is_told_in_one_line(qemu: Qemu) -> None:
+    qemu.answer = json.dumps({"error": {"class": "GenericError", "desc": "no\nERROR forged"}})
+    with pytest.raises(LimitsRejected) as refused:
+        qemu.put(EXACT)
+    assert str(refused.value).isprintable()
 
 
 def test_only_what_a_qemu_knows_is_sent(qemu: Qemu) -> None:

@@ -65,7 +65,7 @@ def read(group: Path, setting: Setting) -> str | None:
     if text is None:
         return None
     unset = _UNSET.get(setting.file)
-    for line in text.splitlines():
+    for line in text.split("\n"):
         first, _, rest = line.partition(" ")
         if unset is None and (first == "default" or not rest):
             return rest or first
@@ -115,7 +115,7 @@ def _weights(
         if (group / file).exists():
             yield Setting(file), str(min(weight, _MOST_BFQ_WEIGHT))
     if (group / "io.weight").exists():
-        lines = (text_of(hierarchy.folder / "io.cost.qos") or "").splitlines()
+        lines = (text_of(hierarchy.folder / "io.cost.qos") or "").split("\n")
         controlled = {line.split(" ")[0] for line in lines if " enable=1" in line}
         if controlled & {*devices}:
             yield Setting("io.weight"), str(weight)

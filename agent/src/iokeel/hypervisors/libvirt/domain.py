@@ -78,7 +78,7 @@ def describe(connection: Any, name: str) -> Description:
 
 
 def _tuned(handle: Any, target: str) -> ThrottleLimits | None:
-    """Return a disk's limits; None if the domain no longer has it."""
+    """Return a disk's limits; None if they make no sense, or the domain no longer has it."""
     try:
         return from_libvirt(handle.blockIoTune(target, libvirt.VIR_DOMAIN_AFFECT_LIVE))
     except libvirt.libvirtError as error:

@@ -27,6 +27,7 @@ from iokeel.hypervisors.qmp.throttle_groups import (
     SchemaEntry,
 )
 from iokeel.policy_xml.domain import Disk, DomainXml
+from iokeel.words.quoting import shown_path
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -43,6 +44,14 @@ _PASSES_NONE_ON = {
     libvirt.VIR_ERR_OPERATION_DENIED,
     libvirt.VIR_ERR_ACCESS_DENIED,
 }
+
+
+class _Refusal(msgspec.Struct):
+    said: str = msgspec.field(name="desc")
+
+
+class _Outcome(msgspec.Struct):
+    error: _Refusal | None = None
 
 
 class _Groups(msgspec.Struct):
@@ -62,6 +71,7 @@ class _Schema(msgspec.Struct):
     error: _Error | None = None
 
 
+_OUTCOME = msgspec.json.Decoder(_Outcome)
 _GROUPS = msgspec.json.Decoder(_Groups)
 _BLOCKS = msgspec.json.Decoder(_Blocks)
 _SCHEMA = msgspec.json.Decoder(_Schema)
@@ -141,9 +151,10 @@ def put_patched(
         )
     name, arguments = setting(reached, limits, abilities)
     command = json.dumps({"execute": name, "arguments": arguments})
-    answer = json.loads(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
-    if "error" in answer:
-        said = str(answer["error"]["desc"])
+    outcome = _ask(handle, command, _OUTCOME)
+    if outcome is None or outcome.error is not None:
+        error = outcome and outcome.error
+        said = shown_path(error.said) if error else "its answer makes no sense"
         what = f"QEMU took no cost curve: {said}"
         raise LimitsRejected(str(drive), what, "it gets stock limits for now", said=said)
     return reached
