@@ -62,7 +62,7 @@ class Round:
 class DriveCounters:
     """Reads the counters of one VM's drives, and of its throttle groups if they count.
 
-    look_again: called when the drives aren't those that are known. note_limits: called with a
+    find_anew: called when the drives aren't those that are known. note_limits: called with a
     target and its limits when those of its throttle group have changed.
     """
 
@@ -70,13 +70,13 @@ class DriveCounters:
         self,
         vm: VmConfig,
         reports: Reports,
-        look_again: Callable[[], None],
+        find_anew: Callable[[], None],
         note_limits: Callable[[str, ThrottleLimits | None], None],
     ) -> None:
         self.hangs = False
         self._vm = vm
         self._reports = reports
-        self._look_again = look_again
+        self._find_anew = find_anew
         self._note_limits = note_limits
         self._asked: Round | None = None
         self._abilities = QemuAbilities()
@@ -165,7 +165,7 @@ class DriveCounters:
             return None
         if self.hangs:
             self.hangs = False
-            self._look_again()
+            self._find_anew()
             log.info("VM %s: QEMU answers again", self._vm.name)
         return cast(T, reply.answer)
 
@@ -173,13 +173,13 @@ class DriveCounters:
         now_ns = time.monotonic_ns()
         ids = self._ids
         if len(drives) != len(ids):
-            self._look_again()
+            self._find_anew()
         for drive in drives:
             stats = drive.stats
             try:
                 identity = ids[drive.qdev, drive.device]
             except KeyError:
-                self._look_again()
+                self._find_anew()
                 continue
             if identity is not None:
                 found[identity] = Counters(
@@ -201,7 +201,7 @@ class DriveCounters:
             drive = self.owner(group)
             if drive is None:
                 if not devices:
-                    self._look_again()
+                    self._find_anew()
                 continue
             gone.discard(drive)
             if len(group.members) == 1 or not devices:  # a daemon's drive is the whole group
@@ -213,7 +213,7 @@ class DriveCounters:
         for drive in gone:  # without a group, a drive has no limits
             del self._limits[drive]
             self._note_limits(drive.target, UNLIMITED)
-            self._look_again()
+            self._find_anew()
 
     def _missed(self) -> None:
         self._reports.errors["timeout"] += 1

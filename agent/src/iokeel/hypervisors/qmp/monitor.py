@@ -160,7 +160,7 @@ class Monitor:
                 self._unreachable(connection.lost.result())
             await self._rest(next(waits))
 
-    def look_again(self) -> None:
+    def find_anew(self) -> None:
         """Find the drives anew, or connect, at once."""
         self._wake.set()
 

@@ -73,7 +73,7 @@ class QmpSource(Reports):
     def announce(self, domain: str) -> None:
         """Connect to a VM, or find its drives anew, at once."""
         if (monitor := self._monitors.get(domain)) is not None:
-            monitor.look_again()
+            monitor.find_anew()
 
     def vms(self) -> Mapping[str, VmInfo]:
         """Return the running VMs by name, as last seen. Does no I/O."""
