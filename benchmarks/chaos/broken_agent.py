@@ -10,19 +10,19 @@ from typing import Any
 
 from iokeel.cli.main import main
 from iokeel.errors import TargetsMissing
-from iokeel.hypervisors.libvirt.source import LibvirtSource
+from iokeel.hypervisors.libvirt.policies import Policies
 
 
 def release_on_a_bad_policy() -> None:
     """Have the agent of this process take a bad policy for none."""
-    policy_of = LibvirtSource._policy
+    read = Policies.read
 
-    def policy(self: LibvirtSource, *words: Any) -> Any:
-        policy, bad = policy_of(self, *words)
+    def read_or_release(self: Policies, *words: Any) -> Any:
+        policy, bad = read(self, *words)
         in_part = isinstance(bad, TargetsMissing)
         return (policy, bad) if bad is None or in_part else (None, bad)
 
-    LibvirtSource._policy = policy  # type: ignore[method-assign, assignment]
+    Policies.read = read_or_release  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

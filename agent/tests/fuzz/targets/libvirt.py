@@ -13,11 +13,12 @@ from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import LimitsRejected
+from iokeel.hypervisors.libvirt.calls import Calls
 from iokeel.hypervisors.libvirt.domain import Domain
+from iokeel.hypervisors.libvirt.limits import LimitsInForce
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities, put_patched, read_groups
-from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.hypervisors.qmp.limits import from_group
-from iokeel.hypervisors.source import DriveInfo, VmInfo
+from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
 from iokeel.policy_xml.domain import Disk, DomainXml
 from iokeel.policy_xml.iotune import LIBVIRT_NAMES
 from tests.fuzz.budget import limits_make_sense, only
@@ -84,11 +85,11 @@ def _is_typed(value: object) -> bool:
 
 
 async def _tuned(values: dict[str, Any]) -> None:
-    source = LibvirtSource("test:///default", {}, {})
     info = VmInfo("db1", {"vda": DriveInfo("vda", None, ThrottleLimits(), PATCHED)})
-    source._domains["db1"] = Domain(_XML, info, 1, PATCHED)
-    source._tuned("db1", values)
-    for drive in source.vms()["db1"].drives.values():
+    domains = {"db1": Domain(_XML, info, 1, PATCHED)}
+    calls = Calls("test:///default")
+    LimitsInForce(domains, calls, Reports(), lambda _: None).tuned("db1", values)
+    for drive in domains["db1"].info.drives.values():
         limits_make_sense(drive.in_force)
 
 

@@ -144,11 +144,12 @@ class Host:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host()
-    source = "iokeel.hypervisors.libvirt.source"
+    package = "iokeel.hypervisors.libvirt"
     monkeypatch.setattr("libvirt.open", lambda _uri: made)
-    monkeypatch.setattr(f"{source}.Events", lambda *_: made)
-    monkeypatch.setattr(f"{source}.guest", lambda _name: made.process)
-    monkeypatch.setattr(f"{source}.ask_abilities", made.ask)
+    monkeypatch.setattr(f"{package}.source.Events", lambda *_: made)
+    monkeypatch.setattr(f"{package}.source.guest", lambda _name: made.process)
+    monkeypatch.setattr(f"{package}.source.ask_abilities", made.ask)
+    monkeypatch.setattr(f"{package}.limits.ask_abilities", made.ask)
     return made
 
 

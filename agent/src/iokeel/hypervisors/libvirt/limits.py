@@ -1,0 +1,227 @@
+"""The limits of running domains' drives: put in force, and as QEMU and libvirt tell them."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import libvirt
+
+from iokeel.core.abilities import Abilities
+from iokeel.core.counters import DriveId
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.errors import DriveGone, IokeelError
+from iokeel.hypervisors.libvirt.calls import Calls
+from iokeel.hypervisors.libvirt.domain import Domain, own_group, put_limits
+from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
+from iokeel.hypervisors.libvirt.passthrough import ask_abilities
+from iokeel.hypervisors.qmp.drives import QmpDrive
+from iokeel.hypervisors.qmp.limits import from_group
+from iokeel.hypervisors.qmp.throttle_groups import Group, keep_patched
+from iokeel.hypervisors.source import Reports
+from iokeel.policy_xml.domain import Disk
+from iokeel.policy_xml.iotune import from_libvirt
+
+log = logging.getLogger(__name__)
+
+_UNREAD = b""
+# Before the names of the limits in a TUNABLE event.
+_TUNABLE = "blkdeviotune."
+
+
+class LimitsInForce:
+    """Sets the limits of domains' drives, and notes in the domains which are in force.
+
+    domains: those that run, by name, as their reader keeps them. changed: called with the name of a
+    domain that has to be read again.
+    """
+
+    def __init__(
+        self,
+        domains: dict[str, Domain],
+        calls: Calls,
+        reports: Reports,
+        changed: Callable[[str], None],
+    ) -> None:
+        self._domains = domains
+        self._calls = calls
+        self._reports = reports
+        self._changed = changed
+        self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
+        self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
+        self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
+        self._orders: Counter[str] = Counter()  # limits set or being set, by domain
+
+    async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
+        """Put limits in force through blkdeviotune, or through the drive's own throttle group.
+
+        Limits with a curve go to QEMU's monitor. libvirt's own limits are a fallback then. Raises
+        as `Source.set_limits`.
+        """
+        domain = self._domains.get(drive.domain)
+        disks = domain.xml.disks if domain else ()
+        disk = next((d for d in disks if d.target == drive.target), None)
+        if domain is None or disk is None:
+            raise DriveGone(str(drive), "is no longer there")
+        group = own_group(domain.xml, drive, disk)
+        # If it is stale (another device has the target now), QEMU knows no such device and
+        # refuses. The next try then looks for it again.
+        reached = self._reached.pop(drive, None)
+        before, fallback = self._fallbacks.pop(drive, None), None
+        if limits.cost_read is not None:
+            fallback = self._fallbacks[drive] = fallback_for(limits, before)
+        new = None if fallback is None or fallback is before else fallback.limits
+
+        def put(connection: Any) -> tuple[Abilities | None, QmpDrive | None]:
+            handle = connection.lookupByName(drive.domain)
+            # Not known of one that was too busy to answer, or if its policy went while no agent ran
+            abilities = domain.abilities or _asked(handle)
+            return abilities, put_limits(
+                handle, drive, disk, group, limits, abilities, reached, new
+            )
+
+        self._orders[drive.domain] += 1
+        try:
+            abilities, reached = await self._calls.call_domain(
+                drive.domain, put, timeout_s, str(drive)
+            )
+        except IokeelError:
+            self._fallbacks.pop(drive, None)
+            raise
+        finally:
+            self._orders[drive.domain] += 1
+            if domain.abilities is not None and domain.abilities.counts:
+                self._limits[drive] = _UNREAD
+        if reached is not None:
+            self._reached[drive] = reached
+        self._note(drive, limits)
+        if domain.abilities is None and abilities is not None:
+            self._learn(domain, abilities)
+
+    def orders(self) -> Mapping[str, int]:
+        """Return a count by domain, which is another one once limits are set or being set."""
+        return dict(self._orders)
+
+    def note_groups(
+        self, name: str, groups: Mapping[str, Group], orders: Mapping[str, int]
+    ) -> None:
+        """Take over limits from a domain's QEMU itself, if they have changed.
+
+        orders: those before the groups were read. If there has been another one since, the groups
+        may be older than its limits, and are left alone.
+        """
+        if self._orders[name] != orders.get(name, 0):
+            return
+        for target, group in groups.items():
+            drive, limits = DriveId(name, target), bytes(group.limits)
+            if self._limits.get(drive) != limits:
+                self._limits[drive] = limits
+                self._note(drive, from_group(limits))
+        for drive in [d for d in self._limits if d.domain == name and d.target not in groups]:
+            del self._limits[drive]  # it has left its group, and so has no limits
+            self._reached.pop(drive, None)
+            self._note(drive, UNLIMITED)
+
+    def tuned(self, name: str, values: Mapping[str, object]) -> None:
+        """Take over a disk's limits from a TUNABLE event, whoever set them."""
+        target = values.get(_TUNABLE + "disk")
+        domain = self._domains.get(name)
+        if domain is None or target is None:
+            return
+        limits = from_libvirt({k.removeprefix(_TUNABLE): v for k, v in values.items()})
+        drive = DriveId(name, str(target))
+        fallback = self._fallbacks.get(drive)
+        if fallback is not None and fallback.limits == limits:
+            return  # from set_limits
+        self._fallbacks.pop(drive, None)
+        known = domain.info.drives.get(drive.target)
+        in_force = self._with_patched(drive, limits)
+        if known is not None and known.in_force != in_force:
+            self._reached.pop(drive, None)  # its group may be another one now
+            self._note(drive, in_force)
+            self._reports.on_change(name)
+
+    def read_again(
+        self,
+        name: str,
+        disks: Sequence[Disk],
+        told: Mapping[str, ThrottleLimits | None],
+        abilities: Abilities | None,
+        before: Domain | None,
+    ) -> dict[str, ThrottleLimits | None]:
+        """Return the limits in force of a domain that is read again, by target.
+
+        disks: those that it has now. told: their limits as libvirt tells them. abilities: QEMU's;
+        None if they aren't known. before: the domain as last read; None if another QEMU runs it
+        now, with libvirt's own limits.
+        """
+        in_force = {}
+        for disk in disks:
+            drive = DriveId(name, disk.target)
+            in_force[disk.target] = self._of_disk(
+                drive, disk, told.get(disk.target), abilities, before
+            )
+            self._reached.pop(drive, None)
+            if before is None:
+                self._fallbacks.pop(drive, None)
+            if drive in self._limits:
+                self._limits[drive] = _UNREAD
+        return in_force
+
+    def _of_disk(
+        self,
+        drive: DriveId,
+        disk: Disk,
+        told: ThrottleLimits | None,
+        abilities: Abilities | None,
+        before: Domain | None,
+    ) -> ThrottleLimits | None:
+        """Return a disk's limits in force: libvirt's, unless the last known ones tell more."""
+        known = before and before.info.drives.get(disk.target)
+        if not known:
+            return told
+        if disk.throttle_groups and abilities and abilities.counts:
+            return known.in_force  # QEMU tells at each tick; libvirt tells of its own
+        if abilities is None and _has_curve(known.in_force):
+            return known.in_force  # libvirt tells of the fallback
+        return self._with_patched(drive, told)
+
+    def _with_patched(self, drive: DriveId, limits: ThrottleLimits | None) -> ThrottleLimits | None:
+        """Return limits read from libvirt, with the patches' fields as last known."""
+        domain = self._domains.get(drive.domain)
+        known = domain.info.drives.get(drive.target) if domain else None
+        if limits is None or known is None or known.in_force is None:
+            return limits
+        return keep_patched(limits, known.in_force)
+
+    def _learn(self, domain: Domain, abilities: Abilities) -> None:
+        """Note what a domain's QEMU has told, and read it again: the law may want other limits."""
+        name = domain.xml.name
+        now = self._domains.get(name)
+        if now is not None and now.id == domain.id and now.info.process == domain.info.process:
+            self._domains[name] = replace(now, abilities=abilities)
+        self._changed(name)
+
+    def _note(self, drive: DriveId, limits: ThrottleLimits | None) -> None:
+        domain = self._domains.get(drive.domain)
+        if domain is None or drive.target not in domain.info.drives:
+            return
+        known = domain.info.drives[drive.target]
+        drives = {**domain.info.drives, drive.target: replace(known, in_force=limits)}
+        self._domains[drive.domain] = replace(domain, info=replace(domain.info, drives=drives))
+
+
+def _asked(handle: Any) -> Abilities | None:
+    """Return the abilities of the QEMU that runs a domain; None if it doesn't tell now. Blocks."""
+    try:
+        return ask_abilities(handle)
+    except libvirt.libvirtError as error:
+        log.warning("%s: its QEMU doesn't tell its abilities: %s", handle.name(), error)
+        return None
+
+
+def _has_curve(limits: ThrottleLimits | None) -> bool:
+    return limits is not None and limits.cost_read is not None
