@@ -42,13 +42,12 @@ def test_a_guest_is_limited_by_whichever_qemu_it_comes_to(
 ) -> None:
     """Its reads of 64 KiB cost 10: ten times the limit would pass if the curve were just lost."""
     source, target = hosts
+    first, second = before(source), after(target)  # built before the guest's time counts
     monitor = source.dir / "db1.watch"
     drives = [DiskSpec("vda", make_disk(source.dir / "disk.raw", 64))]
     wanted = policy(f'target="vda" limit="{LIMIT}"')
     with HostAgent(source) as here, HostAgent(target) as there:
-        guest = Vm.boot(
-            source, "db1", drives, policy=wanted, emulator=before(source), monitor=monitor
-        )
+        guest = Vm.boot(source, "db1", drives, policy=wanted, emulator=first, monitor=monitor)
         eventually(lambda: here.drive("db1")["mode"] == _mode(before))
         running = guest.start_program(
             "fio --name=a --filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=8"
@@ -58,7 +57,7 @@ def test_a_guest_is_limited_by_whichever_qemu_it_comes_to(
         eventually(lambda: here.drive("db1")["raw_read_iops"])
         guest.agent.close()
         with Watch(target.dir / "db1.watch") as watch:
-            migrate("db1", source, target, after(target))
+            migrate("db1", source, target, second)
             eventually(lambda: there.drive("db1")["mode"] == _mode(after))
             assert after is stock or eventually(lambda: exact(target, LIMIT))
             moved = Vm(target, "db1")

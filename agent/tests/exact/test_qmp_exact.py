@@ -142,7 +142,7 @@ def test_a_vms_limit_is_divided_among_its_drives_by_demand(daemon: Monitored, ag
         assert load.result()[0]["read"]["total_ios"] == 16_000
     assert drive(agent, "bob")["allowed_iops"] == 50
     assert agent.stop() == 0
-    assert [daemon.group(group)["limits"]["iops-total"] for group in both] == [1000, 1000]
+    assert [daemon.group(group)["limits"]["iops-total"] for group in both] == [1950, 50]
 
 
 @on_daemon

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 
+from benchmarks.agent_cost.agent_process import cpu_s
 from benchmarks.bench.controllers.controller import Controller, Held
 from benchmarks.bench.scenario import Policy, Scenario
 from benchmarks.bench.stage import Stage
@@ -104,9 +103,8 @@ class _Running:
         self._pid = agent.process.pid
 
     def cpu_s(self) -> float | None:
-        """Return the processor time of the agent and of what it has started."""
-        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        """Return the processor time of the agent."""
+        return cpu_s(self._pid)
 
 
 def agent_tables(stage: Stage) -> str:
