@@ -29,6 +29,7 @@ from iokeel.core.state import (
     VmPart,
 )
 from iokeel.core.static import static_orders
+from tests.unit.core.policies import POLICIES
 from tests.unit.core.stopping import left_at_stop
 
 VDA, VDB, VDC = (DriveId("db1", target) for target in ("vda", "vdb", "vdc"))
@@ -73,18 +74,6 @@ def rates(state: State) -> dict[DriveId, float]:
     }  # fmt: skip
 
 
-POLICIES = st.builds(
-    lambda limit, reservation, weight, separate: DrivePolicy(
-        reservation if limit is None else min(reservation, limit),
-        limit,
-        weight=weight,
-        separate_budgets=separate,
-    ),
-    st.none() | st.integers(1, 20_000),
-    st.integers(0, 5000),
-    st.integers(1, 10_000),
-    st.booleans(),
-)
 DRIVES = st.lists(
     st.tuples(
         POLICIES,

@@ -18,6 +18,7 @@ from iokeel.core.sharing.vm_limit import (
     with_vm_parts,
 )
 from iokeel.core.state import Credit, Demand, DriveState, Measured, Share, VmPart
+from tests.unit.core.policies import POLICIES
 
 VM = VmPolicy(limit=4000, burst=8000, burst_seconds=60)
 PLAIN = DrivePolicy()
@@ -60,19 +61,6 @@ def part(known: DriveState) -> VmPart:
     return known.vm
 
 
-LIMITS = st.none() | st.integers(1, 20_000)
-POLICIES = st.builds(
-    lambda limit, reservation, weight, separate: DrivePolicy(
-        reservation if limit is None else min(reservation, limit),
-        limit,
-        weight=weight,
-        separate_budgets=separate,
-    ),
-    LIMITS,
-    st.integers(0, 5000),
-    st.integers(1, 10_000),
-    st.booleans(),
-)
 VMS = st.builds(
     lambda limit, more: VmPolicy(limit=limit, burst=limit + more),
     st.integers(16, 20_000),  # 1 for each budget of 8 drives
