@@ -82,7 +82,10 @@ def _most(state: State, failures: dict[str, Exception]) -> dict[DriveId, float]:
     for tenant, there in tenants.items():
         promise = state.tenants.get(tenant)
         if promise is not None and promise.limit is not None:
-            most |= _parts(promise.limit, there, most)
+            try:
+                most |= _parts(promise.limit, there, most)
+            except Exception as error:
+                failures |= {drive.domain: error for drive in there}
     return most
 
 

@@ -183,6 +183,18 @@ def test_a_fault_of_the_law_leaves_that_vm_as_it_is_and_serves_the_others() -> N
     assert failures.keys() == {"db1"}
 
 
+def test_a_fault_in_a_tenants_division_leaves_its_vms_as_they_are() -> None:
+    nonsense: Any = "nonsense"
+    there = {
+        VDA: drive(DrivePolicy(limit=9, weight=nonsense), tenant="acme"),
+        OTHER: drive(DrivePolicy(limit=9)),
+    }
+    state = State(drives=there, tenants={"acme": TenantPolicy(limit=5)})
+    orders, failures = static_orders(state, there)
+    assert [order.drive for order in orders] == [OTHER]
+    assert failures.keys() == {"db1"}
+
+
 @pytest.mark.parametrize("bound", ["tenant", "storage"])
 def test_an_agent_that_stops_lifts_no_limit_that_only_a_division_holds(bound: str) -> None:
     """As seen on a host: a stop gave both drives back what they had before the agent."""
