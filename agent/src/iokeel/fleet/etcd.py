@@ -231,9 +231,10 @@ class Etcd:
             async with self._session.post(
                 url + path, data=data, headers=headers, ssl=self._trusted
             ) as response:
-                raw = await response.content.read(MOST_REPLY_BYTES)
-                while not response.content.at_eof() and len(raw) < MOST_REPLY_BYTES:
-                    raw += await response.content.read(MOST_REPLY_BYTES - len(raw))
+                gathered = bytearray()
+                while not response.content.at_eof() and len(gathered) < MOST_REPLY_BYTES:
+                    gathered += await response.content.read(MOST_REPLY_BYTES - len(gathered))
+                raw = bytes(gathered)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._tls = self.access.tls()  # the certificates may have been renewed
             raise lost(url, error) from None

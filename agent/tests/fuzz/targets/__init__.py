@@ -12,7 +12,7 @@ _MODULES = {
     "xml": ("policy", "domain", "pool", "url"),
     "qmp": ("qmp",),
     "libvirt": ("passthrough", "tunable"),
-    "state": ("state-row", "state-file", "tables"),
+    "state": ("state-row", "storage-row", "state-file", "tables"),
     "host": ("proc", "cgroup"),
     "hook": ("arriving",),
     "http": ("http", "message", "client", "hook"),

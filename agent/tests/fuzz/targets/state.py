@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import tempfile
 from pathlib import Path
@@ -11,7 +12,7 @@ from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import checked
 from iokeel.errors import IokeelError
-from iokeel.state_rows import policy_of, policy_text
+from iokeel.state_rows import policy_of, policy_text, storage_of, storage_text
 from iokeel.state_store import StateStore
 from tests.fuzz.budget import limits_make_sense, one_line, only
 from tests.fuzz.targets.target import Target
@@ -56,6 +57,23 @@ def row(data: bytes) -> None:
         assert abs(again.credit.seconds - found.credit.seconds) <= 0.5
 
 
+def storage_row(data: bytes) -> None:
+    """What a storage taught is in bounds, or nothing; saved again, it is the same."""
+    _ROWS.execute("DELETE FROM storages")
+    _ROWS.execute("INSERT INTO storages VALUES ('sda', CAST(? AS TEXT))", [data])
+    _ROWS.commit()
+    for known in _STORE.load_storages().values():
+        last, capacity = known.feedback, known.policy.capacity
+        assert capacity is None or capacity > 0
+        assert last.ratio >= 0.01
+        assert 0 <= last.room <= 1
+        assert known.division.usable is not None
+        assert math.isfinite(last.ratio + last.peak + known.division.usable)
+        text = storage_text(known)
+        if text is not None:  # in fewer digits, so saved once more it is the same to the letter
+            assert storage_text(storage_of(text)) == text
+
+
 def tables(data: bytes) -> None:
     """A saved tenant or storage is in force as it was, or isn't. The first line is its name."""
     name, _, text = data.partition(b"\n")
@@ -95,6 +113,8 @@ _STORE = StateStore(Path(_FOLDER.name))
 _STORE.load()
 _ROWS = sqlite3.connect(Path(_FOLDER.name) / "state.db")
 
+_STORAGE_WORDS = [b"capacity", b"ratio", b"room", b"peak", b"usable", b"null", b"1e308", b"0.995"]
+
 _TABLES = Path(_FOLDER.name) / "tables"
 _TABLES.mkdir()
 StateStore(_TABLES).load()
@@ -107,6 +127,7 @@ _TABLE_WORDS = [
 
 TARGETS = [
     Target("state-row", row, 1 << 16, _WORDS),
+    Target("storage-row", storage_row, 1 << 12, _STORAGE_WORDS),
     Target("state-file", file, 1 << 16, _WORDS),
     Target("tables", tables, 1 << 14, _TABLE_WORDS),
 ]
