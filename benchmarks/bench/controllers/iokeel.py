@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from benchmarks.agent_cost.agent_process import cpu_s
-from benchmarks.bench.controllers.controller import Controller, Held
+from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.scenario import Policy, Scenario
 from benchmarks.bench.stage import Stage
 from iokeel.core.curve import DEFAULT_MODEL
@@ -37,10 +37,14 @@ class Iokeel(Controller):
             " are exports of storage daemons"
         )
 
+    def tables(self, stage: Stage) -> str:
+        """Return the agent's configuration beside [agent] and [libvirt]."""
+        return agent_tables(stage)
+
     @contextmanager
-    def hold(self, stage: Stage) -> Iterator[Held]:
+    def hold(self, stage: Stage) -> Iterator[Running]:
         """Run an agent that knows all drives."""
-        tables = agent_tables(stage)
+        tables = self.tables(stage)
         if stage.host is not None:
             agent: Agent = HostAgent(stage.host, tables)
         else:
@@ -54,7 +58,7 @@ class Iokeel(Controller):
         try:
             said = f"the agent knows {drives} drives; it says: {agent.log()[-2000:]}"
             eventually(all_known, _KNOWN_S, what=said, process=agent.process)
-            yield _Running(agent)
+            yield Running(agent)
             agent.stop()
         finally:
             agent.end()
@@ -97,9 +101,12 @@ class Paced(Iokeel):
         )
 
 
-class _Running:
+class Running:
+    """An agent that runs."""
+
     def __init__(self, agent: Agent) -> None:
         assert agent.process is not None
+        self.agent = agent
         self._pid = agent.process.pid
 
     def cpu_s(self) -> float | None:
