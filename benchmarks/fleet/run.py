@@ -23,7 +23,7 @@ from benchmarks import result_file
 from benchmarks.fleet.command import end_with
 from benchmarks.fleet.faults import Faults
 from benchmarks.fleet.site import BUDGET, CAPACITY, GROUPS, HOSTS, Site, needs, site
-from testing.fleet_monitor import Monitor
+from testing.fleet.monitor import Monitor
 from testing.waiting import eventually
 
 # QEMU takes no limit of 0, so a host whose part is less holds each drive to 1.

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from testing.iotune import TOLERANCE, highest_rate
-from testing.qmp_client import QmpClient
+from testing.hypervisors.iotune import TOLERANCE, highest_rate
+from testing.hypervisors.qmp_client import QmpClient
 
 _PAUSE_S = 0.1
 _NAMES = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}

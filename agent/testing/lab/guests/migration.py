@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from testing.agents import free_port
+from testing.hypervisors.qmp_client import QmpClient
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
-from testing.lab.vm import Vm
-from testing.qmp_client import QmpClient
 
 _LIMITS = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}
 
