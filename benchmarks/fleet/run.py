@@ -88,8 +88,7 @@ class _Budget:
     @property
     def is_given(self) -> bool:
         """Whether nearly all of it is given."""
-        if self.monitor.error is not None:
-            raise self.monitor.error
+        self.monitor.check()
         return self.monitor.seen >= _GIVEN_RATIO * self.amount
 
     def held(self) -> Held:
