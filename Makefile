@@ -53,7 +53,7 @@ build/page/index.html: $(shell find agent/cockpit -path agent/cockpit/node_modul
 page: build/page/index.html ## Build the page for Cockpit into build/page
 
 packages-page: setup page ## Build the page's Debian package into build/packages
-	$(RUN) testing.page_package
+	$(RUN) testing.packages.page
 
 test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (pictures: build/page-pictures)
 	agent/prerequisites chromium cockpit-ws cockpit-bridge cockpit-system
@@ -87,7 +87,7 @@ dashboard: setup ## Write playbooks/monitoring/dashboard.json anew, from panels.
 	$(RUN) playbooks.monitoring.dashboard >playbooks/monitoring/dashboard.json
 
 role-doc: setup ## Write playbooks/roles/iokeel/README.md anew, from the role's argument_specs
-	cd agent && ../$(BIN)/python -m testing.role_doc
+	cd agent && ../$(BIN)/python -m testing.playbooks.role_doc
 
 bench: setup ## Compare controllers on simulated disks, and with the committed results (20 minutes)
 	benchmarks/iokeel-bench run
@@ -131,10 +131,10 @@ bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and 
 packages: packages-agent packages-qemu ## Build all Debian packages into build/packages (half an hour)
 
 packages-agent: setup ## Build the agent's Debian packages (DISTRIBUTION=bookworm: one; 2 minutes)
-	$(RUN) testing.packages $(DISTRIBUTION)
+	$(RUN) testing.packages.agent $(DISTRIBUTION)
 
 packages-qemu: setup ## Build Debian 13's QEMU packages with the patches (half an hour)
-	$(RUN) testing.qemu_packages
+	$(RUN) testing.packages.qemu
 
 clean: ## Remove what was built here; the cache folder stays
 	rm -rf .venv build

@@ -26,5 +26,10 @@ class Sampler:
         self._stop.set()
         self._running.result()
 
+    def check(self) -> None:
+        """Raise what went wrong with it so far."""
+        if self._running.done():
+            self._running.result()
+
     def _run(self) -> None:
         raise NotImplementedError

@@ -32,11 +32,11 @@ import msgspec
 import iokeel
 from benchmarks import result_file
 from benchmarks.backstop.told import Told
-from testing.lab.domain import DiskSpec, domain_xml, make_disk
-from testing.lab.guest import PYTHON, image
+from testing.lab.guests.domain import DiskSpec, domain_xml, make_disk
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
+from testing.lab.image import PYTHON, image
 from testing.lab.kernel import with_io_latency
-from testing.lab.vm import Vm
 
 RESULT = result_file.RESULTS / "backstop.json"
 IO_LATENCY_RESULT = result_file.RESULTS / "backstop-io-latency.json"

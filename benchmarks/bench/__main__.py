@@ -56,16 +56,20 @@ def show_list(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run scenarios, or a program."""
     known = programs.read()
-    wanted = list(options.scenario)
-    if options.device and (fixed := sorted(known.keys() & set(wanted))):
+    scenarios = [name for name in options.scenario if name not in known]
+    named = [known[name] for name in options.scenario if name in known]
+    if options.device and (fixed := sorted(known.keys() & set(options.scenario))):
         what = f"{fixed[0]} can't run on it"
         raise BenchError("--device", what, "it is for scenarios only: see list")
-    for name in [name for name in wanted if name in known]:
-        wanted.remove(name)
-        if status := subprocess.run([sys.executable, "-m", *known[name].command]).returncode:
+    for program in named:
+        if status := subprocess.run([sys.executable, "-m", *program.command]).returncode:
             return status
-    if options.scenario and not wanted:
+    if named and not scenarios:
         return 0
+    return _run_scenarios(options, scenarios)
+
+
+def _run_scenarios(options: argparse.Namespace, wanted: Sequence[str]) -> int:
     usual = SELECTED if not (options.scenario or options.full) else USUAL
     controllers = chosen(options.controllers or usual)
     suites = [load(name, options.shorten) for name in wanted or _default(options)]

@@ -24,7 +24,7 @@ from benchmarks.bench.one_run import run_quietly
 from benchmarks.bench.records import VERSION, Case, Plan, Result, Run, Setup, path_of, read, write
 from benchmarks.bench.scenario import Drive, Scenario, Suite
 from iokeel.words.units import duration
-from testing.lab.qga import AgentError
+from testing.lab.guests.qga import AgentError
 
 #: What a run takes beside its scenario's time: exports, and guests that boot.
 _STAGE_S, _GUEST_S = 3.0, 14.0

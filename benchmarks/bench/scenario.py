@@ -26,7 +26,7 @@ from iokeel.core.curve import DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.errors import ConfigError
 from iokeel.words.quoting import did_you_mean
 from iokeel.words.units import parse_size
-from testing.lab.disksim import DEVICES
+from testing.lab.disks.disksim import DEVICES
 from testing.lab.fio import Job
 
 SCENARIOS = BENCHMARKS / "scenarios"

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from benchmarks.bench.scenario import Drive, Scenario
 from iokeel.policy_xml.schema import NAMESPACE
+from testing.hypervisors.qmp_client import QmpClient
 from testing.lab.blkio import ROOT as BLKIO
 from testing.lab.blkio import blkio_groups
-from testing.lab.domain import DiskSpec
+from testing.lab.disks.shared_device import SharedDevice
+from testing.lab.disks.shared_disk import SharedDisk
+from testing.lab.guests.domain import DiskSpec
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.lab.qemu import patched
-from testing.lab.shared_device import SharedDevice
-from testing.lab.shared_disk import SharedDisk
-from testing.lab.vm import Vm
-from testing.qmp_client import QmpClient
 
 #: libvirt's names of QEMU's limits.
 _LIBVIRT = {

@@ -13,7 +13,7 @@ from benchmarks.calibrate.rows import Mix
 from benchmarks.disksim.tests.reference import Command, Device, Flash, Hdd, serve
 from iokeel.core.sharing.latency import storage_strain
 from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
-from testing.lab.disksim import params
+from testing.lab.disks.disksim import params
 
 KIB = 1024
 DEEPEST = 512

@@ -49,7 +49,7 @@ from benchmarks.calibrate.rules import (
 )
 from iokeel.core.sharing.latency import storage_strain
 from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
-from testing.lab.nbdkit import Nbdkit
+from testing.lab.disks.nbdkit import Nbdkit
 
 RESULT = result_file.RESULTS / "calibrate.json"
 DISKS = {"hdd-hts72755": 1.0, "sata-ssd-px-256m5s": 4.0, "nvme-970-pro": 20.0}

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from benchmarks.chaos.host import ChaosHost, Guest
 from benchmarks.chaos.journal import RECONNECT_S
 from benchmarks.chaos.schedule import Fault, lanes_of
-from testing.clock import STEPS_S
+from testing.host.clock import STEPS_S
 from testing.waiting import eventually
 
 _LIMITS = (300, 450, 600, 800, 1000)

@@ -20,12 +20,12 @@ from benchmarks.demo.fio_log import Completions, GuestClock
 from benchmarks.demo.guests import shift_job
 from iokeel.policy_xml.schema import NAMESPACE
 from testing.agents import HostAgent
-from testing.clock import Clock
-from testing.lab.domain import DiskSpec, domain_xml, folder_in_memory, make_disk
-from testing.lab.guest import image
+from testing.host.clock import Clock
+from testing.lab.guests.domain import DiskSpec, domain_xml, folder_in_memory, make_disk
+from testing.lab.guests.vm import Vm
 from testing.lab.host import PROJECT, Host
+from testing.lab.image import image
 from testing.lab.qemu import patched
-from testing.lab.vm import Vm
 from testing.processes import PopenOptions
 from testing.waiting import eventually
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from benchmarks.demo.limits_in_force import Limits, group_limits, group_passed
-from testing.qmp_client import QmpClient, QmpError
+from testing.hypervisors.qmp_client import QmpClient, QmpError
 from testing.sampler import Sampler
 
 _INTERVAL_S = 0.1

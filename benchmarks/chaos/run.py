@@ -37,7 +37,7 @@ from benchmarks.chaos.verdict import (
     judge_passed,
     judge_requests,
 )
-from testing.lab.qga import AgentError
+from testing.lab.guests.qga import AgentError
 from testing.waiting import eventually
 
 Mode = Literal["stock", "exact"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from benchmarks.demo.broken_agent import Break
 from iokeel.cli import client
 from iokeel.errors import IokeelError
 from testing.lab.host import PROJECT, Host
+from testing.waiting import eventually
 
 _START_TIMEOUT_S = 30.0
 _BROKEN = [PROJECT / ".venv/bin/python", PROJECT / "benchmarks/demo/broken_agent.py"]
@@ -41,18 +41,13 @@ def running_agent(host: Host, drives: int, log: Path, broken: Break | None) -> I
 
 
 def _wait_for_limits(socket: Path, drives: int, log: Path) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while True:
-        try:
-            if (
-                sum(bool(d.limits_in_force) for vm in client.vms(socket) for d in vm.drives)
-                == drives
-            ):
-                return
-        except IokeelError:
-            pass
-        if time.monotonic() > deadline:
-            raise RuntimeError(
-                f"the agent set no limits within {_START_TIMEOUT_S:.0f} s; see {log}"
-            )
-        time.sleep(0.2)
+    def all_held() -> bool:
+        held = [drive for vm in client.vms(socket) for drive in vm.drives if drive.limits_in_force]
+        return len(held) == drives
+
+    try:
+        eventually(all_held, _START_TIMEOUT_S)
+    except (IokeelError, AssertionError) as error:
+        raise RuntimeError(
+            f"the agent set no limits within {_START_TIMEOUT_S:.0f} s; see {log}"
+        ) from error

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from benchmarks.demo.scenario import BENCHMARKS, STREAM_BYTES, Guest, Phase, Scenario
 from iokeel.policy_xml.schema import NAMESPACE
-from testing.lab.domain import DiskSpec, folder_in_memory, make_disk
+from testing.lab.guests.domain import DiskSpec, folder_in_memory, make_disk
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
-from testing.lab.vm import Vm
 
 # A phase ends that long after the first completion, so fio runs a little longer.
 _TAIL_S = 1

@@ -31,9 +31,9 @@ from benchmarks.demo.results import write_results
 from benchmarks.demo.scenario import BENCHMARKS, Scenario, load_scenario
 from benchmarks.demo.stage import Stage, run_stage
 from benchmarks.demo.verdict import Verdict, judge_stage
+from testing.lab.guests.qga import AgentError
 from testing.lab.host import Host
 from testing.lab.qemu import patched
-from testing.lab.qga import AgentError
 
 out = Console(highlight=False)
 

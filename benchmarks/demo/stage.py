@@ -19,8 +19,8 @@ from benchmarks.demo.scenario import Guest, Scenario
 from iokeel.cli import client
 from iokeel.cli.drive_table import DriveStatsTable
 from iokeel.errors import IokeelError
+from testing.lab.guests.vm import Vm
 from testing.lab.processors import Processors
-from testing.lab.vm import Vm
 
 _START_DELAY_S = 2  # time for the order to start fio to reach all guests
 _PROGRESS_S = 0.5

@@ -12,9 +12,9 @@ from typing import Any
 from benchmarks.disks.published import NVME
 from benchmarks.disks.rows import Path
 from benchmarks.spread import Spread
+from testing.lab.disks.nbdkit import Nbdkit
+from testing.lab.disks.shared_disk import SharedDisk
 from testing.lab.fio import Job, fio
-from testing.lab.nbdkit import Nbdkit
-from testing.lab.shared_disk import SharedDisk
 
 WAYS = ("nbdkit", "device", "drive")
 DRIVES = 16

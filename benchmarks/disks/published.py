@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from benchmarks.disks.rows import Figure
 from benchmarks.spread import Spread
+from testing.lab.disks.nbdkit import Nbdkit
 from testing.lab.fio import Job, fio
-from testing.lab.nbdkit import Nbdkit
 
 HDD, SATA, NVME = "hdd-hts72755", "sata-ssd-px-256m5s", "nvme-970-pro"
 #: What each disk's times are stretched by, so that this machine keeps up with it.

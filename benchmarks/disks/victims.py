@@ -15,8 +15,8 @@ from benchmarks.disks.published import HDD, SLOWDOWN
 from benchmarks.disks.rows import Victim, VictimRun
 from benchmarks.spread import Spread
 from testing.lab.blkio import blkio_groups
+from testing.lab.disks.shared_disk import SharedDisk
 from testing.lab.fio import Job, fio
-from testing.lab.shared_disk import SharedDisk
 
 OTHERS = 15
 GIB = 1 << 30

@@ -42,7 +42,7 @@ from benchmarks.agent_cost.synthetic.serve import raise_file_limit
 from benchmarks.fleet.command import end_with
 from benchmarks.fleet.scale import BUDGET, SHIFT_S, Counted, demand, simulate, since_when
 from testing.agents import Agent, iokeel
-from testing.etcd import Etcd, running
+from testing.fleet.etcd import Etcd, running
 from testing.lab.processors import Processors
 from testing.waiting import eventually
 

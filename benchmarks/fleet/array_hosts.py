@@ -20,9 +20,9 @@ from benchmarks.fleet.disk_load import (
     taken_over_s,
 )
 from iokeel.core.fleet.claims import Budget, Shared
-from testing.etcd import Etcd, running
-from testing.lab.shared_disk import SharedDisk
-from testing.shared_storage import Disk, Fleet, fleet
+from testing.fleet.etcd import Etcd, running
+from testing.fleet.shared_storage import Disk, Fleet, fleet
+from testing.lab.disks.shared_disk import SharedDisk
 from testing.waiting import eventually
 
 WINDOWS = 3

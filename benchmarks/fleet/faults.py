@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from benchmarks.fleet.site import MEMBERS, Site, SiteHost, agent_of
 from testing.agents import Agent
-from testing.clock import STEPS_S
+from testing.host.clock import STEPS_S
 from testing.waiting import eventually
 
 _HOLD_S = (2.0, 40.0)

@@ -23,7 +23,7 @@ from benchmarks import result_file
 from benchmarks.fleet.command import end_with
 from benchmarks.fleet.faults import Faults
 from benchmarks.fleet.site import BUDGET, CAPACITY, GROUPS, HOSTS, Site, needs, site
-from testing.fleet_monitor import Monitor
+from testing.fleet.monitor import Monitor
 from testing.waiting import eventually
 
 # QEMU takes no limit of 0, so a host whose part is less holds each drive to 1.
@@ -88,8 +88,7 @@ class _Budget:
     @property
     def is_given(self) -> bool:
         """Whether nearly all of it is given."""
-        if self.monitor.error is not None:
-            raise self.monitor.error
+        self.monitor.check()
         return self.monitor.seen >= _GIVEN_RATIO * self.amount
 
     def held(self) -> Held:

@@ -20,10 +20,10 @@ from typing import Unpack
 
 from benchmarks.fleet.network import Network
 from testing.agents import IOKEEL, Agent
-from testing.clock import Clock
-from testing.etcd import Etcd, running
-from testing.fleet_daemon import start_daemon
-from testing.fleet_monitor import Monitor, WatchedGroups
+from testing.fleet.daemon import start_daemon
+from testing.fleet.etcd import Etcd, running
+from testing.fleet.monitor import Monitor, WatchedGroups
+from testing.host.clock import Clock
 from testing.processes import PopenOptions, end
 
 HOSTS = ("a", "b", "c", "d")

@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 
 from benchmarks.qemu.curves import Limits
+from testing.hypervisors.qmp_client import QmpClient
 from testing.lab.qemu import binaries
-from testing.qmp_client import QmpClient
 
 DISK_BYTES = 8 << 30
 Which = Literal["stock", "patched"]

@@ -5,11 +5,11 @@ import os
 import sys
 from pathlib import Path
 
-from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.guests.domain import DiskSpec, make_disk
+from testing.lab.guests.programs import Programs
+from testing.lab.guests.qga import GuestAgent
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
-from testing.lab.programs import Programs
-from testing.lab.qga import GuestAgent
-from testing.lab.vm import Vm
 
 GREETING = """\
 This shell is inside a {suite} host; when it ends, the host and its guests go.

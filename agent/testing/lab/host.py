@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from testing.lab import debian, environment
 from testing.lab.cache import cache_dir
-from testing.lab.namespace import Namespace
+from testing.lab.roots import debian, environment
+from testing.lab.roots.namespace import Namespace
 from testing.processes import PopenOptions
 from testing.waiting import eventually
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from testing.machines import ssh
 from testing.machines.container import VARIABLES, Machine
-from testing.package_folder import package_folder
-from testing.playbooks import inventory
+from testing.packages.folder import package_folder
+from testing.playbooks.run import inventory
 
 # The holder has a lock on this file, and ends the machines when it is deleted.
 _HELD = "machines.lock"

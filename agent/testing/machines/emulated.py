@@ -13,7 +13,7 @@ from typing import Self
 
 from testing.agents import free_port
 from testing.lab.cache import cached
-from testing.lab.domain import CMDLINE
+from testing.lab.guests.domain import CMDLINE
 from testing.machines.host import Host
 from testing.machines.root import hypervisor
 from testing.machines.ssh import OPTIONS, make_key

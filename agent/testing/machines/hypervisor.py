@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from iokeel.policy_xml.schema import NAMESPACE
-from testing.iotune import TOLERANCE, highest_rate
+from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.machines.guest import IMAGES, domain, limits
 from testing.machines.host import Host
 from testing.waiting import eventually

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from testing.lab import debian
+from testing.lab.roots import debian
 
 PACKAGES = (
     "systemd-sysv", "dbus", "udev", "iproute2", "procps", "openssh-server",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import iokeel.core.drive.retune as retune
 from iokeel.core.abilities import STOCK
@@ -81,6 +82,121 @@ class Run:
         return worst
 
 
+class _Drive:
+    """The drive: its throttle, its counters and its log."""
+
+    def __init__(self, model: CostModel) -> None:
+        self.throttle = Throttle()
+        self.log = Run()
+        self._model = model
+        self._counts = [0, 0, 0, 0]
+
+    def counters(self, at_s: float) -> Counters:
+        """Return its counters at a time."""
+        reads, read_bytes, writes, write_bytes = self._counts
+        return Counters(round(at_s * NS_PER_S), reads, read_bytes, writes, write_bytes, 0, 0)
+
+    def limit(self, order: SetLimits, at_s: float) -> None:
+        """Put limits in force."""
+        self.throttle.set(order.limits, at_s)
+        self.log.changes.append((at_s, order.reason.name))
+
+    def serve(self, write: bool, size_bytes: int, at_s: float) -> float:
+        """Serve a request that may pass, and return the time that it takes."""
+        self.throttle.account(write, size_bytes)
+        self._counts[2 * write] += 1
+        self._counts[2 * write + 1] += size_bytes
+        curve = self._model.write if write else self._model.read
+        self.log.requests.append((at_s, curve.cost(size_bytes)))
+        # An unthrottled disk serves 10,000 requests a second.
+        return 0.0 if self.throttle.limited else 1e-4
+
+
+class _Agent:
+    """The control law: it looks at the drive each tick, and again if it suspects something.
+
+    horizon: when it is next to do something.
+    """
+
+    def __init__(
+        self,
+        drive: _Drive,
+        policy: DrivePolicy,
+        state: State,
+        *,
+        tick_s: float,
+        tick_offset_s: float,
+        delay_s: float,
+        on_tick: Callable[[State], None] | None,
+    ) -> None:
+        self.horizon = tick_offset_s
+        self._drive, self._policy, self._state = drive, policy, state
+        self._tick_s, self._delay_s, self._on_tick = tick_s, delay_s, on_tick
+        self._next_tick = tick_offset_s
+        self._looks = [tick_offset_s]
+        self._pending: list[tuple[float, SetLimits]] = []
+
+    def work(self, until: float) -> None:
+        """Do its work up to a time."""
+        while self.horizon <= until:
+            at = self.horizon
+            if self._pending and self._pending[0][0] == at:
+                _, order = self._pending.pop(0)
+                self._drive.limit(order, at)
+            else:
+                self._look(at)
+            self.horizon = min([*self._looks, *(t for t, _ in self._pending)])
+
+    def _look(self, at: float) -> None:
+        self._looks.remove(at)
+        is_tick = at == self._next_tick
+        if is_tick:
+            self._next_tick = at + self._tick_s
+            self._looks.append(self._next_tick)
+        in_force = None if self._pending else self._drive.throttle.limits
+        drive = DriveSeen(self._policy, self._drive.counters(at), in_force, abilities=STOCK)
+        seen = Observation({DRIVE: drive}, partial=not is_tick)
+        self._state, orders = decide(self._state, seen, round(at * NS_PER_S))
+        self._pending += [(at + self._delay_s, order) for order in orders]
+        if self._state.suspects:
+            self._looks.append(at + retune.LOOK_AGAIN_S)
+        if self._on_tick is not None:
+            self._on_tick(self._state)
+
+
+class _Guest:
+    """The guest's requests in a phase."""
+
+    def __init__(self, streams: Sequence[Stream], start: float, chance: random.Random) -> None:
+        self._chance = chance
+        self._turns = [s for s in streams for _ in range(s.depth)]
+        self._due = {id(s): start for s in streams if s.rate is not None}
+
+    @property
+    def next_due(self) -> float:
+        """When the first of its streams is due. All of them have a rate, or there are none."""
+        return min(self._due.values(), default=inf)
+
+    def ready(self, now: float) -> Stream | None:
+        """Return a stream whose turn it is, or None if none is due."""
+        turns = self._turns
+        if self._due:
+            turns = [s for s in turns if s.rate is None or self._due[id(s)] <= now]
+        return self._chance.choice(turns) if turns else None
+
+    def request(self, stream: Stream) -> tuple[bool, int]:
+        """Return whether a stream's next request writes, and its size in bytes."""
+        write = self._chance.random() < stream.write_ratio
+        sizes, weights = zip(*stream.sizes, strict=True)
+        return write, self._chance.choices(sizes, weights)[0]
+
+    def sent(self, stream: Stream, now: float) -> None:
+        """Note that a stream's request has passed."""
+        if stream.rate is not None:
+            due = self._due[id(stream)] + 1 / stream.rate
+            self._due[id(stream)] = max(due, now - 1)
+
+
 def run(
     phases: Sequence[Phase],
     policy: DrivePolicy,
@@ -97,87 +213,42 @@ def run(
     tick_offset_s: the time of the first tick. delay_s: the time from a decision until its limits
     are in force.
     """
-    result = Run()
     chance = random.Random(seed)
-    throttle = Throttle()
-    counts = [0, 0, 0, 0]
-    state = State(model)
-    looks = [tick_offset_s]
-    next_tick = tick_offset_s
-    pending: list[tuple[float, SetLimits]] = []
-    horizon = tick_offset_s  # when the agent is next to do something
+    drive = _Drive(model)
+    agent = _Agent(
+        drive,
+        policy,
+        State(model),
+        tick_s=tick_s,
+        tick_offset_s=tick_offset_s,
+        delay_s=delay_s,
+        on_tick=on_tick,
+    )
     now = start = 0.0
-
-    def look(at: float, full: bool) -> None:
-        nonlocal state
-        counters = Counters(round(at * NS_PER_S), counts[0], counts[1], counts[2], counts[3], 0, 0)
-        in_force = None if pending else throttle.limits
-        seen = Observation(
-            {DRIVE: DriveSeen(policy, counters, in_force, abilities=STOCK)}, partial=not full
-        )
-        state, orders = decide(state, seen, round(at * NS_PER_S))
-        for order in orders:
-            pending.append((at + delay_s, order))
-        if state.suspects:
-            looks.append(at + retune.LOOK_AGAIN_S)
-        if on_tick is not None:
-            on_tick(state)
-
-    def pass_time(until: float) -> None:
-        """Do the agent's work up to a time."""
-        nonlocal next_tick, horizon
-        while horizon <= until:
-            at = horizon
-            if pending and pending[0][0] == at:
-                _, order = pending.pop(0)
-                throttle.set(order.limits, at)
-                result.changes.append((at, order.reason.name))
-            else:
-                looks.remove(at)
-                full = at == next_tick
-                if full:
-                    next_tick = at + tick_s
-                    looks.append(next_tick)
-                look(at, full)
-            horizon = min([*looks, *(t for t, _ in pending)])
-
     for phase in phases:
         end = start + phase.seconds
-        turns = [s for s in phase.streams for _ in range(s.depth)]
-        paced = any(s.rate is not None for s in turns)
-        due = {id(s): start for s in phase.streams}
+        guest = _Guest(phase.streams, start, chance)
         while now < end:
-            if not turns:
-                pass_time(end)
-                now = end
-                break
-            ready = turns
-            if paced:
-                ready = [s for s in turns if s.rate is None or due[id(s)] <= now]
-            if not ready:
-                now = min(end, *(due[id(s)] for s in turns))
-                pass_time(now)
+            stream = guest.ready(now)
+            if stream is None:
+                now = min(end, guest.next_due)
+                agent.work(now)
                 continue
-            stream = chance.choice(ready)
-            write = chance.random() < stream.write_ratio
-            sizes, weights = zip(*stream.sizes, strict=True)
-            size = chance.choices(sizes, weights)[0]
-            while now < end:
-                pass_time(now)
-                wait = throttle.wait_s(write, now)
-                if wait <= 0:
-                    break
-                now = min(now + wait + 1e-9, max(horizon, now + 1e-9), end)
-            if now >= end:
-                break
-            if stream.rate is not None:
-                due[id(stream)] = max(due[id(stream)] + 1 / stream.rate, now - 1)
-            throttle.account(write, size)
-            counts[2 * write] += 1
-            counts[2 * write + 1] += size
-            curve = model.write if write else model.read
-            result.requests.append((now, curve.cost(size)))
-            if not throttle.limited:
-                now += 1e-4  # an unthrottled disk serves 10,000 requests a second
+            write, size = guest.request(stream)
+            now = _passes(drive, agent, write, now, end)
+            if now < end:
+                guest.sent(stream, now)
+                now += drive.serve(write, size, now)
         start = end
-    return result
+    return drive.log
+
+
+def _passes(drive: _Drive, agent: _Agent, write: bool, now: float, end: float) -> float:
+    """Return when a request passes the throttle, or the end if that is sooner."""
+    while now < end:
+        agent.work(now)
+        wait = drive.throttle.wait_s(write, now)
+        if wait <= 0:
+            break
+        now = min(now + wait + 1e-9, max(agent.horizon, now + 1e-9), end)
+    return now

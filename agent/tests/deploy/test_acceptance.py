@@ -22,10 +22,10 @@ from testing.machines.hypervisor import stats
 from testing.machines.manifest import manifest
 from testing.machines.ssh import admit
 from testing.machines.watch import watch
-from testing.package_folder import LATER, later_folder, package_folder
-from testing.packages import DISTRIBUTIONS
-from testing.playbooks import Played, inventory, play
-from testing.qemu_packages import CODENAME, qemu_packages
+from testing.packages.agent import DISTRIBUTIONS
+from testing.packages.folder import LATER, later_folder, package_folder
+from testing.packages.qemu import CODENAME, qemu_packages
+from testing.playbooks.run import Played, inventory, play
 from testing.waiting import eventually
 from tests.exact.guests import exact
 

@@ -20,7 +20,7 @@ from testing.machines.container import VARIABLES, Machine
 from testing.machines.manifest import manifest
 from testing.machines.ssh import admit
 from testing.machines.watch import watch
-from testing.package_folder import (
+from testing.packages.folder import (
     LATER,
     add_page,
     later_folder,
@@ -28,7 +28,7 @@ from testing.package_folder import (
     qemu_folder,
     signed_repository,
 )
-from testing.playbooks import Played, break_off, inventory, play
+from testing.playbooks.run import Played, break_off, inventory, play
 from testing.waiting import eventually
 
 pytestmark = [pytest.mark.booted, pytest.mark.timeout(1800)]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from testing.playbooks import BIN, GROUP
-from testing.role_doc import ROLE
+from testing.playbooks.role_doc import ROLE
+from testing.playbooks.run import BIN, GROUP
 
 pytestmark = [pytest.mark.booted, pytest.mark.timeout(1200)]
 

@@ -16,8 +16,8 @@ import yaml
 from testing.machines import guest
 from testing.machines.container import VARIABLES, Machine
 from testing.machines.ssh import admit
-from testing.package_folder import qemu_folder
-from testing.playbooks import BIN, PLAYBOOKS, inventory
+from testing.packages.folder import qemu_folder
+from testing.playbooks.run import BIN, PLAYBOOKS, inventory
 
 pytestmark = [pytest.mark.booted, pytest.mark.timeout(1800)]
 

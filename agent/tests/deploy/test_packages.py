@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.lab.namespace import Namespace
+from testing.lab.roots.namespace import Namespace
 from testing.machines.container import Machine
 from testing.machines.hypervisor import (
     CONFIG,
@@ -22,8 +22,8 @@ from testing.machines.hypervisor import (
     stats,
 )
 from testing.machines.manifest import manifest
-from testing.package_folder import LATER, later_folder, package_folder
-from testing.packages import DISTRIBUTIONS, build_root
+from testing.packages.agent import DISTRIBUTIONS, build_root
+from testing.packages.folder import LATER, later_folder, package_folder
 from testing.waiting import eventually
 
 pytestmark = [pytest.mark.booted, pytest.mark.timeout(1200)]

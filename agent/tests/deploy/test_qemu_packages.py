@@ -10,8 +10,8 @@ import pytest
 from testing.machines.container import Machine
 from testing.machines.guest import limits
 from testing.machines.hypervisor import LIMIT, create_guest, show, start_guest, stats
-from testing.packages import packages
-from testing.qemu_packages import CODENAME, MARK, qemu_packages
+from testing.packages.agent import packages
+from testing.packages.qemu import CODENAME, MARK, qemu_packages
 from testing.waiting import eventually
 from tests.exact.guests import exact
 

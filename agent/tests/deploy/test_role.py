@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from testing import role_doc
 from testing.agents import free_port
-from testing.playbooks import BIN, PLAYBOOKS, Played, inventory, play
+from testing.playbooks import role_doc
+from testing.playbooks.run import BIN, PLAYBOOKS, Played, inventory, play
 
 ROLE = role_doc.ROLE
 DOCS = PLAYBOOKS.parent / "docs"

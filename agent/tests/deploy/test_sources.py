@@ -19,7 +19,7 @@ import iokeel
 from iokeel.config.load import parse
 from iokeel.config.settings import Config
 from iokeel.config.tables import ClassTable, Root, Table
-from testing.qemu_packages import PATCHES, build_depends, patches, prepare
+from testing.packages.qemu import PATCHES, build_depends, patches, prepare
 
 AGENT = Path(__file__).parents[2]
 DEBIAN = AGENT / "debian"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from testing.agents import Agent, iokeel, start_qemu
+from testing.hypervisors.qmp_client import QmpClient
 from testing.processes import hang
-from testing.qmp_client import QmpClient
 from testing.waiting import eventually
 
 BEFORE = 123

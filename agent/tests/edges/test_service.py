@@ -20,9 +20,9 @@ import pytest
 
 from iokeel.host.service_manager import ServiceManager
 from testing.agents import Agent, http, iokeel, start_qemu
-from testing.iotune import TOLERANCE, highest_rate
+from testing.hypervisors.iotune import TOLERANCE, highest_rate
+from testing.hypervisors.qmp_client import QmpClient
 from testing.processes import PopenOptions, hang
-from testing.qmp_client import QmpClient
 from testing.waiting import eventually
 from tests.edges.conftest import VM
 

@@ -13,7 +13,7 @@ import pytest
 
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.state_store import StateStore
-from testing.storage import mounted
+from testing.host.storage import mounted
 
 CHANGES = 60  # of one life at most; far more than what SQLite's log has room for
 

@@ -9,12 +9,12 @@ import pytest
 
 from benchmarks.demo.fio_log import Completions
 from testing.agents import HostAgent
-from testing.iotune import TOLERANCE, highest_rate
-from testing.lab.domain import DiskSpec, make_disk
+from testing.hypervisors.iotune import TOLERANCE, highest_rate
+from testing.lab.guests.domain import DiskSpec, make_disk
+from testing.lab.guests.migration import Watch, destroy, migrate
+from testing.lab.guests.vm import Vm
 from testing.lab.host import PROJECT, Host
-from testing.lab.migration import Watch, destroy, migrate
 from testing.lab.qemu import patched, stock
-from testing.lab.vm import Vm
 from testing.waiting import eventually
 from tests.exact.guests import exact
 from tests.system.rig import policy

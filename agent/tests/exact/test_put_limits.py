@@ -21,9 +21,9 @@ from iokeel.hypervisors.libvirt.domain import put_limits
 from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
 from iokeel.policy_xml.domain import Disk
 from iokeel.policy_xml.iotune import from_libvirt
+from testing.hypervisors.monitored import Monitored
+from testing.hypervisors.qmp_client import QmpError
 from testing.lab.qemu import binaries
-from testing.monitored import Monitored
-from testing.qmp_client import QmpError
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
 SERIES = PATCHED._replace(splits=False)  # that is for the latency series

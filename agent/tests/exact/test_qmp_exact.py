@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from iokeel.cli.client import why
 from iokeel.core.curve import DEFAULT_CURVE
 from testing.agents import Agent, http
+from testing.host.storage import MIB, loop_device
+from testing.hypervisors.monitored import Monitored
 from testing.lab.qemu import binaries
-from testing.monitored import Monitored
-from testing.storage import MIB, loop_device
 from testing.waiting import eventually
 from tests.exact.guests import POINTS
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from iokeel.core.fleet.claims import Budget, Shared
-from testing import etcd as real
 from testing.agents import iokeel
-from testing.lab.nbdkit import Nbdkit
+from testing.fleet import etcd as real
+from testing.fleet.shared_storage import Disk, Fleet, fleet
+from testing.lab.disks.nbdkit import Nbdkit
+from testing.lab.disks.shared_disk import SharedDisk
 from testing.lab.qemu import storage_daemon
-from testing.lab.shared_disk import SharedDisk
-from testing.shared_storage import Disk, Fleet, fleet
 from testing.waiting import eventually
 
 PATIENCE_S = 90.0

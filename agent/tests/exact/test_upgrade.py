@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.demo.fio_log import Completions
 from testing.agents import HostAgent
-from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.guests.domain import DiskSpec, make_disk
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.lab.qemu import patched
-from testing.lab.vm import Vm
 from testing.waiting import eventually
 from tests.exact.guests import exact, groups
 from tests.system.rig import blkdeviotune, policy

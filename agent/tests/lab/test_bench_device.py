@@ -15,8 +15,8 @@ from benchmarks.bench.records import read
 from benchmarks.bench.scenario import Scenario, load
 from iokeel.core.curve import DEFAULT_MODEL
 from testing.bench_program import STOCK, ended
+from testing.host.storage import MIB, loop_device, mounted
 from testing.lab.needs import missing
-from testing.storage import MIB, loop_device, mounted
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

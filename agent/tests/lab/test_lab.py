@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.guests.domain import DiskSpec, make_disk
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.lab.needs import missing
-from testing.lab.vm import Vm
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -163,9 +163,9 @@ def test_nothing_is_left_after_close() -> None:
 
 OWNER = """
 import signal
-from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.guests.domain import DiskSpec, make_disk
 from testing.lab.host import Host
-from testing.lab.vm import Vm
+from testing.lab.guests.vm import Vm
 host = Host.bookworm()
 host.start_libvirtd()
 disk = DiskSpec("vda", make_disk(host.dir / "vda.img", 1))

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from testing.hypervisors.qmp_client import QmpClient
+from testing.lab.disks.shared_disk import SharedDisk
 from testing.lab.fio import fio
 from testing.lab.needs import missing
-from testing.lab.shared_disk import SharedDisk
-from testing.qmp_client import QmpClient
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -122,8 +122,8 @@ def test_drives_lie_side_by_side(apart: bool, tmp_path: Path) -> None:
 OWNER = """
 import signal, sys
 from pathlib import Path
-from testing.lab.shared_disk import SharedDisk
-from testing.qmp_client import QmpClient
+from testing.lab.disks.shared_disk import SharedDisk
+from testing.hypervisors.qmp_client import QmpClient
 from testing.waiting import eventually
 disk = SharedDisk("hdd-hts72755", drives=1, binary=Path(sys.argv[1]))
 print(disk.device, disk.qmp_socket(0).parents[1], flush=True)

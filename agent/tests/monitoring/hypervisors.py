@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from testing.agents import QEMU, Agent, free_port, http
-from testing.monitored import Monitored
+from testing.host.storage import MIB, loop_device
+from testing.hypervisors.monitored import Monitored
+from testing.hypervisors.qmp_server import qdev
 from testing.processes import end
-from testing.qmp_server import qdev
-from testing.storage import MIB, loop_device
 from testing.waiting import eventually
 from tests.monitoring.prometheus import Prometheus
 

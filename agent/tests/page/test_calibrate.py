@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from iokeel.config.load import parse
 from testing.cockpit import Cockpit
-from testing.storage import mounted
+from testing.host.storage import mounted
 from tests.page.conftest import BUILT, Open, picture, violations
 
 _MEASURED_MS = 240_000

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from testing import etcd as real
 from testing.agents import iokeel
 from testing.cockpit import Cockpit
-from testing.iotune import TOLERANCE
+from testing.fleet import etcd as real
+from testing.hypervisors.iotune import TOLERANCE
 from testing.simulated_api import SimulatedApi
 from testing.waiting import eventually
 from tests.edges.fleet.test_agents import BUDGET, DRIVES, PATIENCE_S, begun, hosts

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from testing.cockpit import Cockpit
 from testing.lab.host import Host
-from testing.page_package import build
+from testing.packages.page import build
 from testing.simulated_api import SimulatedApi, steady_guest
 from tests.page.conftest import Open, picture
 from tests.page.simulated import passing, served

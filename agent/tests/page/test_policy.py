@@ -12,10 +12,10 @@ from playwright.sync_api import Locator, Page, expect
 from iokeel.policy_xml.schema import DRIVE_ATTRIBUTES, NAMESPACE, POLICY_ATTRIBUTES
 from testing.agents import HostAgent
 from testing.cockpit import Cockpit
-from testing.lab.domain import DiskSpec, domain_xml, make_disk
-from testing.lab.guest import image
+from testing.lab.guests.domain import DiskSpec, domain_xml, make_disk
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
-from testing.lab.vm import Vm
+from testing.lab.image import image
 from testing.waiting import eventually
 from tests.page.conftest import BUILT, Open, picture, violations, wider_than_the_window
 from tests.system.rig import policy, set_metadata

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from testing.agents import HostAgent
-from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.guests.domain import DiskSpec, make_disk
+from testing.lab.guests.vm import Vm
 from testing.lab.host import PROJECT, Host
 from testing.lab.needs import missing
-from testing.lab.vm import Vm
 from tests.system.rig import policy
 
 if lacking := missing():

@@ -22,7 +22,7 @@ from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import io_hierarchy
 from iokeel.host.process import Process, process
 from testing.agents import Agent, iokeel, start_qemu
-from testing.cgroup_host import Memory
+from testing.host.cgroups import Memory
 from testing.waiting import eventually
 
 if not shutil.which("qemu-storage-daemon"):

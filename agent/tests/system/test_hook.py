@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from testing.agents import HostAgent
-from testing.lab.domain import DiskSpec, domain_xml
-from testing.lab.guest import image
+from testing.lab.guests.domain import DiskSpec, domain_xml
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
-from testing.lab.vm import Vm
+from testing.lab.image import image
 from tests.system.rig import policy
 
 pytestmark = pytest.mark.timeout(600)

@@ -5,8 +5,8 @@ import signal
 import pytest
 
 from testing.agents import HostAgent
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
-from testing.lab.vm import Vm
 from testing.waiting import eventually
 from tests.system.rig import blkdeviotune, set_metadata
 

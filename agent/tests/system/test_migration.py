@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.demo.fio_log import Completions
-from testing import etcd as real
 from testing.agents import HostAgent
-from testing.iotune import highest_rate
-from testing.lab.domain import DiskSpec, domain_xml, make_disk
-from testing.lab.guest import image
+from testing.fleet import etcd as real
+from testing.hypervisors.iotune import highest_rate
+from testing.lab.guests.domain import DiskSpec, domain_xml, make_disk
+from testing.lab.guests.migration import Watch, destroy, migrate
+from testing.lab.guests.vm import Vm
 from testing.lab.host import PROJECT, Host
-from testing.lab.migration import Watch, destroy, migrate
-from testing.lab.vm import Vm
+from testing.lab.image import image
 from testing.waiting import eventually
 from tests.system.rig import policy
 

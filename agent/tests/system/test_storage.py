@@ -9,9 +9,9 @@ import pytest
 
 from iokeel.host.block_devices import StoragePaths
 from testing.agents import HostAgent
-from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.guests.domain import DiskSpec, make_disk
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
-from testing.lab.vm import Vm
 from testing.waiting import eventually
 from tests.system.rig import policy
 

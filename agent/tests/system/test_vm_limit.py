@@ -13,9 +13,9 @@ from benchmarks.demo.fio_log import Completions
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.drive.envelope import limits_for
 from testing.agents import HostAgent
-from testing.lab.domain import DiskSpec, make_disk
+from testing.lab.guests.domain import DiskSpec, make_disk
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
-from testing.lab.vm import Vm
 from testing.waiting import eventually
 from tests.system.rig import blkdeviotune, set_metadata
 

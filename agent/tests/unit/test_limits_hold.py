@@ -31,8 +31,8 @@ from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.outcomes import Outcomes
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
-from testing.iotune import TOLERANCE, highest_rate
-from testing.libvirt_error import refusal
+from testing.hypervisors.iotune import TOLERANCE, highest_rate
+from testing.hypervisors.libvirt_error import refusal
 from testing.waiting import until
 
 NAMES = ("db1", "db2")

@@ -24,13 +24,14 @@ JSON = {
     "testing.agents.Agent.ask",
     "testing.agents.Agent.drive",
     "testing.agents.Agent.stats",
+    "testing.hypervisors.monitored.Monitored.ask",
+    "testing.hypervisors.monitored.Monitored.group",
+    "testing.hypervisors.qmp_client.QmpClient.ask",
+    "testing.hypervisors.qmp_server.QmpServer.reply",
     "testing.lab.fio.finish_fio",
     "testing.lab.fio.fio",
+    "testing.lab.guests.qga.GuestAgent.call",
     "testing.machines.hypervisor.stats",
-    "testing.monitored.Monitored.ask",
-    "testing.monitored.Monitored.group",
-    "testing.qmp_client.QmpClient.ask",
-    "testing.qmp_server.QmpServer.reply",
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -40,7 +40,7 @@ class Vm:
 
     def reply(self, request: Request) -> str | None:
         """Return the reply to a request, as QEMU would; None if the VM hangs."""
-        command, arguments = request.get("execute"), request.get("arguments", {})
+        command = request.get("execute", "")
         tail = f', "id": {json.dumps(request["id"])}}}\r\n' if "id" in request else "}\r\n"
         if command == "query-blockstats":
             if self.hung:
@@ -50,26 +50,37 @@ class Vm:
         if command == "query-throttle-groups" and self.schema:
             groups = ", ".join(group for drive in self.drives if (group := drive.group()))
             return f'{{"return": [{groups}]{tail}'
-        answer: object = {}
-        if command == "query-qmp-schema" and self.schema:
-            answer = self.schema
-        elif command == "query-block":
-            answer = [drive.block() for drive in self.drives]
-        elif command == "query-named-block-nodes":
-            answer = [node for drive in self.drives for node in drive.nodes()]
-        elif command == "qom-list":
-            answer = [{"name": "type", "type": "string"}]
-        elif command == "query-status":
-            answer = {"status": "running", "singlestep": False, "running": True}
-        elif command == "block_set_io_throttle":
-            drive = next((d for d in self.drives if d.qdev == arguments.get("id")), None)
-            if drive is None:
-                return _error("DeviceNotFound", f"Device '{arguments.get('id')}' not found", tail)
-            if complaint := drive.set_limits(arguments):
-                return _error("GenericError", complaint, tail)
-        elif command != "qmp_capabilities":
+        if command == "block_set_io_throttle":
+            return self._set_limits(request.get("arguments", {}), tail)
+        answer = self._answer(command)
+        if answer is None:
             return _error("CommandNotFound", f"The command {command} has not been found", tail)
         return f'{{"return": {json.dumps(answer)}{tail}'
+
+    def _answer(self, command: str) -> object:
+        """Return the answer to a question that an agent seldom asks; None: no such command."""
+        match command:
+            case "qmp_capabilities":
+                return {}
+            case "query-qmp-schema" if self.schema:
+                return self.schema
+            case "query-block":
+                return [drive.block() for drive in self.drives]
+            case "query-named-block-nodes":
+                return [node for drive in self.drives for node in drive.nodes()]
+            case "qom-list":
+                return [{"name": "type", "type": "string"}]
+            case "query-status":
+                return {"status": "running", "singlestep": False, "running": True}
+        return None
+
+    def _set_limits(self, arguments: Arguments, tail: str) -> str:
+        drive = next((d for d in self.drives if d.qdev == arguments.get("id")), None)
+        if drive is None:
+            return _error("DeviceNotFound", f"Device '{arguments.get('id')}' not found", tail)
+        if complaint := drive.set_limits(arguments):
+            return _error("GenericError", complaint, tail)
+        return f'{{"return": {{}}{tail}'
 
 
 def _error(kind: str, text: str, tail: str) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.disksim.tests.log import checked
-from testing.lab.disksim import DEVICES, built, params
-from testing.lab.namespace import Namespace
+from testing.lab.disks.disksim import DEVICES, built, params
 from testing.lab.needs import missing
+from testing.lab.roots.namespace import Namespace
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.disksim.tests.reference import Command, serve
-from testing.lab.disksim import DEVICES, built, params
+from testing.lab.disks.disksim import DEVICES, built, params
 
 KIB = 1024
 MIB = 1024 * KIB

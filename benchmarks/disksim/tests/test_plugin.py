@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.disksim.tests.log import checked, rows_of
-from testing.lab.disksim import DEVICES, built, params
+from testing.lab.disks.disksim import DEVICES, built, params
+from testing.lab.disks.nbdkit import Nbdkit
 from testing.lab.fio import fio
-from testing.lab.nbdkit import Nbdkit
 
 LACKING = [name for name in ("nbdkit", "nbdcopy", "fio", "gcc") if not shutil.which(name)]
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")

@@ -18,8 +18,8 @@ import pytest
 
 from iokeel.config.load import parse
 from testing.agents import IOKEEL, NOBODY, iokeel
+from testing.host.storage import MIB, loop_device, mounted, nbd_server
 from testing.lab.processors import Processors
-from testing.storage import MIB, loop_device, mounted, nbd_server
 from testing.waiting import eventually
 
 KIB = 1024

@@ -17,7 +17,7 @@ from iokeel.errors import ConnectionLost
 from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.store import FleetStore
-from testing import etcd as real
+from testing.fleet import etcd as real
 
 #: Returns an open store of a host with a name and an instance, in a prefix.
 OpenStore = Callable[..., contextlib.AbstractAsyncContextManager[FleetStore]]

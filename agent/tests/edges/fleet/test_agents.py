@@ -23,10 +23,10 @@ from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.store import FleetStore
-from testing import etcd as real
 from testing.agents import Agent, free_port, iokeel, start_qemu
-from testing.fleet_monitor import Monitor, settled, sockets
-from testing.iotune import TOLERANCE
+from testing.fleet import etcd as real
+from testing.fleet.monitor import Monitor, settled, sockets
+from testing.hypervisors.iotune import TOLERANCE
 from testing.processes import end
 from testing.waiting import eventually
 

@@ -17,8 +17,8 @@ from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.messages import Put
 from iokeel.fleet.store import FleetStore
-from testing import etcd as real
 from testing.agents import Done, free_port, iokeel
+from testing.fleet import etcd as real
 
 ACME = BudgetId(Kind.TENANT, "acme")
 

@@ -19,8 +19,8 @@ from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.watch import changes
-from testing import etcd as real
 from testing.agents import free_port
+from testing.fleet import etcd as real
 from tests.edges.fleet.conftest import again
 
 SECRET = "swordfish-and-chips"

@@ -28,8 +28,8 @@ from iokeel.fleet.messages import Put
 from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
-from testing import etcd as real
 from testing.agents import free_port
+from testing.fleet import etcd as real
 from testing.waiting import until
 
 UUID = "6d7b1f0a-3c2e-4b57-9f60-b0d1a5a3e2c1"

@@ -18,7 +18,7 @@ from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.member import Member
 from iokeel.fleet.store import FleetStore
-from testing import etcd as real
+from testing.fleet import etcd as real
 from testing.waiting import until
 
 LIMIT = 1000

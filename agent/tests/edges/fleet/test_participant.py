@@ -22,7 +22,7 @@ from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.participant import Demand, Holding, Participant, say
 from iokeel.fleet.store import FleetStore
-from testing import etcd as real
+from testing.fleet import etcd as real
 from testing.waiting import until
 
 ACME = BudgetId(Kind.TENANT, "acme")

@@ -14,7 +14,7 @@ from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.messages import Delete, Put
 from iokeel.fleet.watch import Changes, Watches, changes
-from testing import etcd as real
+from testing.fleet import etcd as real
 from tests.edges.fleet.conftest import again
 
 _PATIENCE_S = 30.0

@@ -16,7 +16,7 @@ from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import group_of, io_hierarchy
 from iokeel.host.process import Process
 from iokeel.state_store import StateStore
-from testing.cgroup_host import Host, Memory, scope
+from testing.host.cgroups import Host, Memory, scope
 
 SDB = "8:16"
 NOBODY = 65534

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iokeel.host.in_use import InUse
-from testing.storage import MIB, loop_device
+from testing.host.storage import MIB, loop_device
 
 DISK, PARTITION, OTHER = os.makedev(8, 16), os.makedev(8, 17), os.makedev(8, 32)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from iokeel.host.process import Process, guest, is_guest, is_qemu, parent, peer, process
-from testing.cgroup_host import Host
+from testing.host.cgroups import Host
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iokeel.hypervisors.qmp.source import QmpSource
-from testing.qmp_server import QmpServer
+from testing.hypervisors.qmp_server import QmpServer
 from testing.waiting import until
 from tests.edges.hypervisors.sources import running, vm
 

@@ -18,8 +18,8 @@ from iokeel.daemon import Agent
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
-from testing.iotune import highest_rate
-from testing.libvirt_error import refusal
+from testing.hypervisors.iotune import highest_rate
+from testing.hypervisors.libvirt_error import refusal
 from testing.waiting import until
 
 pytestmark = pytest.mark.alone

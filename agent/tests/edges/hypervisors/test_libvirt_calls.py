@@ -15,7 +15,7 @@ from libvirt import VIR_ERR_OPERATION_TIMEOUT
 
 from iokeel.hypervisors.libvirt import calls
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
-from testing.libvirt_error import refusal
+from testing.hypervisors.libvirt_error import refusal
 from testing.waiting import until
 
 URI = "test:///default"

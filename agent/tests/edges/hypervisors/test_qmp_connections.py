@@ -26,7 +26,7 @@ from iokeel.hypervisors.qmp.connection import (
 )
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.source import QmpSource
-from testing.qmp_server import QmpServer, answer, error
+from testing.hypervisors.qmp_server import QmpServer, answer, error
 from testing.waiting import until
 from tests.edges.hypervisors.sources import VDA, lines, running, vm
 

@@ -12,7 +12,7 @@ import pytest
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.hypervisors.qmp.source import QmpSource
-from testing.qmp_server import QmpServer, error
+from testing.hypervisors.qmp_server import QmpServer, error
 from testing.waiting import until
 from tests.edges.hypervisors.sources import VDA, lines, running, vm
 

@@ -17,7 +17,7 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost, LimitsRejected
 from iokeel.hypervisors.qmp.source import QmpSource
-from testing.qmp_server import DEFAULTS, QmpServer, error, qdev
+from testing.hypervisors.qmp_server import DEFAULTS, QmpServer, error, qdev
 from testing.waiting import until
 from tests.edges.hypervisors.sources import running
 

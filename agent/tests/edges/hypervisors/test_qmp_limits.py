@@ -15,7 +15,7 @@ from iokeel.core.policy import UNKNOWN, DomainPolicy
 from iokeel.errors import ConnectionLost, DriveGone, LimitsRejected
 from iokeel.hypervisors.qmp import monitor
 from iokeel.hypervisors.qmp.source import QmpSource
-from testing.qmp_server import QmpServer, error
+from testing.hypervisors.qmp_server import QmpServer, error
 from testing.waiting import until
 from tests.edges.hypervisors.sources import GOLD, VDA, lines, running, vm
 

@@ -20,7 +20,7 @@ from iokeel.hypervisors.qmp.connection import (
 )
 from iokeel.hypervisors.qmp.drives import BlockStats, Object
 from iokeel.hypervisors.qmp.faults import MonitorLost
-from testing.qmp_server import GREETING
+from testing.hypervisors.qmp_server import GREETING
 from tests.edges.hypervisors.sources import json_values
 
 

@@ -22,9 +22,9 @@ from iokeel.hypervisors.qmp.connection import (
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.agents import QEMU
-from testing.monitored import Monitored
+from testing.hypervisors.monitored import Monitored
+from testing.hypervisors.qmp_server import qdev
 from testing.processes import hang
-from testing.qmp_server import qdev
 from testing.waiting import until
 from tests.edges.hypervisors.sources import VDA, running, vm
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testing.agents import Agent, start_qemu
-from testing.qmp_client import QmpClient
+from testing.hypervisors.qmp_client import QmpClient
 from testing.waiting import eventually
 
 TENANT = "[tenants.acme]\nlimit = 800\n"

@@ -15,7 +15,7 @@ from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats, read_pressure
 from iokeel.host.in_use import InUse
 from iokeel.host.process import guest, is_guest, is_qemu, parent, process
-from testing.cgroup_host import Host, Memory
+from testing.host.cgroups import Host, Memory
 from tests.fuzz.budget import one_line
 from tests.fuzz.targets.target import Target
 

@@ -27,7 +27,7 @@ from iokeel.core.policy import (
 )
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import Credit, DriveState, Sent, State, Verdict
-from testing.iotune import highest_rate
+from testing.hypervisors.iotune import highest_rate
 from tests.unit.core.stopping import left_at_stop
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("db2", "vda")

@@ -19,7 +19,7 @@ from iokeel.errors import ConnectionLost, LimitsRejected
 from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
 from iokeel.hypervisors.libvirt.source import LibvirtSource
-from testing.libvirt_error import refusal
+from testing.hypervisors.libvirt_error import refusal
 from testing.waiting import until
 
 CURVES = Abilities(cost_curve=True)

@@ -16,7 +16,7 @@ from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities, put_patched
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.policy_xml.domain import Disk
-from testing.libvirt_error import refusal
+from testing.hypervisors.libvirt_error import refusal
 
 VDA = DriveId("db1", "vda")
 DISK = Disk("vda", "/a.qcow2", alias="virtio-disk0")

@@ -116,40 +116,56 @@ class QmpServer:
 
     def reply(self, request: dict[str, Any]) -> bytes:
         """Return the right reply to a request."""
-        arguments = request.get("arguments", {})
         match request["execute"]:
+            case "block_set_io_throttle":
+                return self._set_limits(request)
+            case "qom-get" | "qom-set":
+                return self._object(request)
+        told = self._told(request["execute"])
+        if told is None:
+            return error(request, "CommandNotFound", "The command has not been found")
+        return answer(request, told)
+
+    def _told(self, question: str) -> object:
+        """Return the answer to a command that changes nothing; None: there is no such command."""
+        match question:
             case "qmp_capabilities":
-                return answer(request, {})
+                return {}
             case "query-qmp-schema":
-                return answer(request, self._schema())
+                return self._schema()
             case "query-throttle-groups" if self.groups is not None:
-                return answer(request, [self._group(name) for name in self.groups])
+                return [self._group(name) for name in self.groups]
             case "qom-list":
                 groups = [{"name": n, "type": "child<throttle-group>"} for n in self.objects]
-                return answer(request, [{"name": "type", "type": "string"}, *groups])
+                return [{"name": "type", "type": "string"}, *groups]
             case "query-named-block-nodes":
-                return answer(request, self.nodes)
+                return self.nodes
             case "query-block":
-                return answer(request, list(self.drives.values()))
+                return list(self.drives.values())
             case "query-blockstats":
-                return answer(request, [self._blockstats(target) for target in self.drives])
-            case "block_set_io_throttle":
-                named = [d for d in self.drives.values() if d["qdev"] == arguments["id"]]
-                if not named:
-                    return error(request, "DeviceNotFound", f"Device '{arguments['id']}' not found")
-                named[0]["inserted"] |= {k: v for k, v in arguments.items() if k in _BLOCK_INFO}
-                if self.groups is not None:
-                    self.join(arguments["id"], _object_limits(arguments))
-                return answer(request, {})
-            case "qom-get" | "qom-set" as command:
-                name = arguments["path"].removeprefix("/objects/")
-                if name not in self.objects:
-                    return error(request, "DeviceNotFound", f"Device '{name}' not found")
-                if command == "qom-get":
-                    return answer(request, _shown(self.objects[name]))
-                self.objects[name] |= arguments["value"]
-                return answer(request, {})
-        return error(request, "CommandNotFound", "The command has not been found")
+                return [self._blockstats(target) for target in self.drives]
+        return None
+
+    def _set_limits(self, request: dict[str, Any]) -> bytes:
+        arguments = request["arguments"]
+        named = [d for d in self.drives.values() if d["qdev"] == arguments["id"]]
+        if not named:
+            return error(request, "DeviceNotFound", f"Device '{arguments['id']}' not found")
+        named[0]["inserted"] |= {k: v for k, v in arguments.items() if k in _BLOCK_INFO}
+        if self.groups is not None:
+            self.join(arguments["id"], _object_limits(arguments))
+        return answer(request, {})
+
+    def _object(self, request: dict[str, Any]) -> bytes:
+        """Return the reply to a question for a throttle group's limits, or to a change of them."""
+        arguments = request["arguments"]
+        name = arguments["path"].removeprefix("/objects/")
+        if name not in self.objects:
+            return error(request, "DeviceNotFound", f"Device '{name}' not found")
+        if request["execute"] == "qom-get":
+            return answer(request, _shown(self.objects[name]))
+        self.objects[name] |= arguments["value"]
+        return answer(request, {})
 
     def throttle(self, name: str, *members: dict[str, str], **reads: object) -> None:
         """Add a throttle group. reads: statistics of its reads."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
+PLAYBOOKS = Path(__file__).parents[3] / "playbooks"
 BIN = Path(sys.executable).parent
 GROUP = "hypervisors"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-ROLE = Path(__file__).parents[2] / "playbooks/roles/iokeel"
+ROLE = Path(__file__).parents[3] / "playbooks/roles/iokeel"
 _HEAD = """\
 # iokeel, an Ansible role
 

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from testing.lab.disksim import DEVICES, built
+from testing.lab.disks.disksim import DEVICES, built
 from testing.processes import end, ready
 
 THREADS = 256

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from testing.iotune import TOLERANCE, highest_rate
-from testing.qmp_client import QmpClient
+from testing.hypervisors.iotune import TOLERANCE, highest_rate
+from testing.hypervisors.qmp_client import QmpClient
+from testing.sampler import Sampler
 
 _PAUSE_S = 0.1
 _NAMES = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}
@@ -64,8 +62,7 @@ class WatchedGroups(Watched):
         return found
 
 
-@dataclass
-class Monitor:
+class Monitor(Sampler):
     """Adds up all QEMUs' rates ten times a second in a thread. A context manager.
 
     worst: the highest sum seen. samples: how often it was taken. last: the last rates, by
@@ -75,44 +72,28 @@ class Monitor:
     are asked twice, and the lower answer counts: a sum that is too high for longer is seen.
     """
 
-    watched: dict[str, Watched]
-    worst: float = 0.0
-    samples: int = 0
-    last: dict[str, float] = field(default_factory=dict)
-    history: list[tuple[float, dict[str, float]]] = field(default_factory=list)
-    error: Exception | None = None
-    _end: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    def __init__(self, watched: Mapping[str, Watched]) -> None:
+        super().__init__()
+        self.watched = watched
+        self.worst = 0.0
+        self.samples = 0
+        self.last: dict[str, float] = {}
+        self.history: list[tuple[float, dict[str, float]]] = []
 
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end.set()
-        assert self._thread is not None
-        self._thread.join()
-        for qemu in self.watched.values():
-            qemu.close()
-        if kind is None and self.error is not None:
-            raise self.error
+    def __exit__(self, *_: object) -> None:
+        try:
+            super().__exit__()
+        finally:
+            for qemu in self.watched.values():
+                qemu.close()
 
     @property
     def seen(self) -> float:
         return sum(self.last.values())
 
     def _run(self) -> None:
-        try:
-            while not self._end.wait(_PAUSE_S):
-                self._sample()
-        except Exception as error:
-            self.error = error
+        while not self._stop.wait(_PAUSE_S):
+            self._sample()
 
     def _sample(self) -> None:
         first = {name: qemu.rates() for name, qemu in self.watched.items()}
@@ -134,8 +115,7 @@ def settled(monitor: Monitor, **expected: float) -> Callable[[], bool]:
     """
 
     def ask() -> bool:
-        if monitor.error is not None:
-            raise monitor.error
+        monitor.check()
         return all(
             0.7 * rate <= monitor.last.get(name, 0) <= TOLERANCE * rate + 2
             for name, rate in expected.items()

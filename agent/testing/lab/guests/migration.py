@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from testing.agents import free_port
+from testing.hypervisors.qmp_client import QmpClient
+from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
-from testing.lab.vm import Vm
-from testing.qmp_client import QmpClient
+from testing.sampler import Sampler
 
 _LIMITS = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}
 
 
-@dataclass
-class Watch:
+class Watch(Sampler):
     """Samples the limits of a guest's drive over a monitor of its own. A context manager.
 
     limits: by libvirt's names of them, each time that the guest ran.
     """
 
-    socket: Path
-    limits: list[dict[str, int]] = field(default_factory=list)
-    _end: threading.Event = field(default_factory=threading.Event)
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end.set()
-        self._thread.join()
+    def __init__(self, socket: Path) -> None:
+        super().__init__()
+        self.limits: list[dict[str, int]] = []
+        self._socket = socket
 
     def _run(self) -> None:
-        while not self.socket.exists():
-            if self._end.wait(0.01):
+        while not self._socket.exists():
+            if self._stop.wait(0.01):
                 return
-        qmp = QmpClient(self.socket)
+        qmp = QmpClient(self._socket)
         try:
-            while not self._end.wait(0.02):
+            while not self._stop.wait(0.02):
                 if qmp.ask("query-status")["running"]:
                     (block,) = [b for b in qmp.ask("query-block") if "inserted" in b]
                     found = block["inserted"]

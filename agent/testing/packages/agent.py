@@ -1,6 +1,6 @@
 """The Debian packages, built in a clean root of each distribution: `make packages-agent`.
 
-    python -m testing.packages [CODENAME]...
+    python -m testing.packages.agent [CODENAME]...
 
 The results go to build/packages with their SHA256SUMS, and into the cache by what they are made
 from. debian/README.source says how they are made.
@@ -17,12 +17,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from testing.lab import debian
 from testing.lab.cache import cached
-from testing.lab.environment import NETWORK
-from testing.lab.namespace import Namespace
+from testing.lab.roots import debian
+from testing.lab.roots.environment import NETWORK
+from testing.lab.roots.namespace import Namespace
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 #: The distributions, with the mark that their packages' versions have.
 DISTRIBUTIONS = {"bookworm": "deb12", "trixie": "deb13"}
 

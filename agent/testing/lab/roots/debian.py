@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testing.lab.cache import cached
-from testing.lab.namespace import Namespace
+from testing.lab.roots.namespace import Namespace
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 

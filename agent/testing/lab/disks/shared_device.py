@@ -11,8 +11,8 @@ from typing import Self
 
 from testing.lab import qemu
 from testing.lab.cache import cache_dir
-from testing.lab.namespace import Namespace
-from testing.lab.storage_daemon import StorageDaemon
+from testing.lab.disks.storage_daemon import StorageDaemon
+from testing.lab.roots.namespace import Namespace
 
 
 class SharedDevice:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 from xml.etree import ElementTree as ET
 
-from testing.lab.guest import AGENT_PORT, Image
+from testing.lab.image import AGENT_PORT, Image
 
 # no_timer_check: on a busy machine ticks come too late for the kernel's check, and it panics.
 CMDLINE = (

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from typing import Unpack
 from xml.etree import ElementTree as ET
 
-from testing.lab.domain import DiskSpec, DomainOptions, disk_element, domain_xml
-from testing.lab.guest import image
+from testing.lab.guests.domain import DiskSpec, DomainOptions, disk_element, domain_xml
+from testing.lab.guests.programs import Programs
+from testing.lab.guests.qga import AgentError, GuestAgent
 from testing.lab.host import Host
-from testing.lab.programs import Programs
-from testing.lab.qga import AgentError, GuestAgent
+from testing.lab.image import image
 from testing.waiting import eventually
 
 

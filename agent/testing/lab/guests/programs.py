@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from testing.lab.qga import GuestAgent
+from testing.lab.guests.qga import GuestAgent
 
 CHUNK_BYTES = 1 << 20
 

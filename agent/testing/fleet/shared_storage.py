@@ -20,9 +20,9 @@ from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.store import FleetStore
 from testing.agents import Agent
-from testing.fleet_daemon import start_daemon
-from testing.fleet_monitor import Monitor, WatchedGroups
-from testing.lab.nbdkit import Nbdkit
+from testing.fleet.daemon import start_daemon
+from testing.fleet.monitor import Monitor, WatchedGroups
+from testing.lab.disks.nbdkit import Nbdkit
 from testing.processes import end
 
 _LOOK_S = 0.3

@@ -7,8 +7,8 @@ import struct
 import subprocess
 from pathlib import Path
 
-from testing.lab.disksim import DEVICES, built
-from testing.lab.namespace import Namespace
+from testing.lab.disks.disksim import DEVICES, built
+from testing.lab.roots.namespace import Namespace
 from testing.processes import end, ready
 
 LOOP_CTL_GET_FREE, LOOP_CONFIGURE = 0x4C82, 0x4C0A

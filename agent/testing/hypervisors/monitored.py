@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from testing.qmp_client import QmpClient
+from testing.hypervisors.qmp_client import QmpClient
 from testing.waiting import eventually
 
 _START_S = 20.0

@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from testing.lab.disksim import DEVICES, params
-from testing.lab.fuse_loop import FuseLoop
-from testing.lab.shared_device import SharedDevice
+from testing.lab.disks.disksim import DEVICES, params
+from testing.lab.disks.fuse_loop import FuseLoop
+from testing.lab.disks.shared_device import SharedDevice
 
 
 class SharedDisk(SharedDevice):

@@ -9,8 +9,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from testing.lab.namespace import Namespace
-from testing.packages import ENVIRONMENT, PROJECT, build_root, put
+from testing.lab.roots.namespace import Namespace
+from testing.packages.agent import ENVIRONMENT, PROJECT, build_root, put
 
 PAGE = PROJECT / "build/page"
 _DEBIAN = PROJECT / "agent/cockpit/debian"

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from testing import page_package
 from testing.lab.cache import cached
-from testing.lab.environment import NETWORK
-from testing.lab.namespace import Namespace
+from testing.lab.roots.environment import NETWORK
+from testing.lab.roots.namespace import Namespace
 from testing.machines.root import hypervisor
-from testing.packages import DISTRIBUTIONS, packages
+from testing.packages import page
+from testing.packages.agent import DISTRIBUTIONS, packages
 
 _OWN_VERSION = re.compile(r"(^Version: |\(= )([^)\n]+)", re.MULTILINE)
 LATER = "later"
@@ -102,7 +102,7 @@ def add_page(folder: Path, codename: str) -> None:
             )  # fmt: skip
 
     with tempfile.TemporaryDirectory() as scratch:
-        shutil.move(page_package.build(Path(scratch)), folder)
+        shutil.move(page.build(Path(scratch)), folder)
     for deb in cached(f"cockpit-{codename}", [root.name], download).glob("*.deb"):
         shutil.copy(deb, folder)
     _summed(folder)

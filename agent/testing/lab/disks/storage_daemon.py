@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from testing.lab.namespace import Namespace
+from testing.lab.roots.namespace import Namespace
 from testing.processes import end, ready
 
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from testing.lab.cache import cached
-from testing.lab.namespace import Namespace
+from testing.lab.roots.namespace import Namespace
 
 HOME = Path("/opt/iokeel")
 """Where the environment is, seen from inside."""

@@ -15,10 +15,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from testing.lab import debian
 from testing.lab.cache import cache_dir, cached
-from testing.lab.namespace import Namespace
-from testing.packages import ENVIRONMENT, PROJECT, put
+from testing.lab.roots import debian
+from testing.lab.roots.namespace import Namespace
+from testing.packages.agent import ENVIRONMENT, PROJECT, put
 
 PATCHES = PROJECT / "qemu-patches"
 CODENAME = "trixie"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from testing.lab.cache import cached
 
-SOURCE = Path(__file__).resolve().parents[3] / "benchmarks/disksim"
+SOURCE = Path(__file__).resolve().parents[4] / "benchmarks/disksim"
 DEVICES = {path.stem: path for path in sorted(SOURCE.glob("*.conf"))}
 """Name -> the file of its parameters."""
 

@@ -1,0 +1,1 @@
+"""Real etcd, and what hosts of a fleet share."""

@@ -1,0 +1,1 @@
+"""Parts of a host: its cgroups, storages and clock."""

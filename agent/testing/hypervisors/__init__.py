@@ -1,0 +1,1 @@
+"""QEMU's monitors, and libvirt's limits and errors, real and made up."""

@@ -1,0 +1,1 @@
+"""Simulated disks, as this kernel's block devices and NBD's exports."""

@@ -1,0 +1,1 @@
+"""Guests of a lab host, and what is done in them."""

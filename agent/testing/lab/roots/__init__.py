@@ -1,0 +1,1 @@
+"""Other Debians' files, and a private view of them."""

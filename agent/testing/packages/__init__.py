@@ -1,0 +1,1 @@
+"""The Debian packages, and folders of them."""
