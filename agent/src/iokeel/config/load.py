@@ -157,7 +157,7 @@ def _fleet(raw: Root, file: str) -> FleetConfig | None:
     table = raw.fleet
     if table is None:
         return None
-    from iokeel.fleet.access import DEFAULT_PREFIX, Access
+    from iokeel.config.etcd_access import DEFAULT_PREFIX, Access
 
     where = f"{file}, [fleet]"
     host = table.host or socket.gethostname()
