@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from iokeel.cli import client
 from iokeel.cli.columns import Column, column_named, in_order
 from iokeel.cli.drive_columns import SORTS
-from iokeel.cli.drive_table import DriveStatsTable, DriveTable, drive_complaints
+from iokeel.cli.drive_table import DrivesByVm, DrivesOneByOne, drive_complaints
 from iokeel.cli.options import JsonOption, SocketOption, out, stats_names
 from iokeel.cli.storage_table import STORAGE_COLUMNS, storage_complaints, storage_table
 from iokeel.cli.tenant_table import TENANT_COLUMNS, tenant_table, tenants
@@ -134,11 +134,11 @@ def _first(
 
 
 def _show_vms(reports: Sequence[VmReport], as_json: bool) -> None:
-    _show(reports, DriveStatsTable(reports), drive_complaints(reports), as_json)
+    _show(reports, DrivesByVm(reports), drive_complaints(reports), as_json)
 
 
 def _show_drives(reports: Sequence[VmReport], drives: Sequence[DriveReport], as_json: bool) -> None:
-    _show(drives, DriveTable(drives), drive_complaints(reports, drives), as_json)
+    _show(drives, DrivesOneByOne(drives), drive_complaints(reports, drives), as_json)
 
 
 def _show_storages(socket: Path, sort: str | None, top: int | None, as_json: bool) -> None:
