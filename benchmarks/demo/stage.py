@@ -17,7 +17,7 @@ from benchmarks.demo.guests import fio_job
 from benchmarks.demo.limits_in_force import Sample, Watch
 from benchmarks.demo.scenario import Guest, Scenario
 from iokeel.cli import client
-from iokeel.cli.drive_table import DriveStatsTable
+from iokeel.cli.drive_table import DrivesByVm
 from iokeel.errors import IokeelError
 from testing.lab.guests.vm import Vm
 from testing.lab.processors import Processors
@@ -139,6 +139,6 @@ def _progress(scenario: Scenario, at_s: float, agent: Path | None) -> Group:
     if agent is None:
         return Group(title)
     try:
-        return Group(title, DriveStatsTable(client.vms(agent)))
+        return Group(title, DrivesByVm(client.vms(agent)))
     except IokeelError as error:
         return Group(title, Text(str(error)))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from benchmarks.fleet.virtual_time import VirtualLoop
-from iokeel.fleet.access import Access
+from iokeel.config.etcd_access import Access
 from iokeel.fleet.etcd import Etcd, Found
 from iokeel.fleet.messages import Delete, Is, Put, reading, transaction
 

@@ -33,7 +33,7 @@ SWEEPS = (
     Sweep(CAPACITY, "CALM_RATIO", (0.5, 0.6, 0.7, 0.8, 0.9, 0.99)),
 )
 HEADROOM_SWEEPS = (
-    Sweep(CAPACITY, "HEADROOM_RATIO", (0.7, 0.8, 0.85, 0.9, 1.0)),
+    Sweep(CAPACITY, "FIRST_ROOM_RATIO", (0.7, 0.8, 0.85, 0.9, 1.0)),
     Sweep(CAPACITY, "UP_RATIO", (0.02, 0.04, 0.08, 0.16)),
     Sweep(CAPACITY, "CALM_RATIO", (0.5, 0.6, 0.7, 0.8, 0.9)),
     Sweep(CAPACITY, "POWER", (0.05, 0.1, 0.2, 0.5)),

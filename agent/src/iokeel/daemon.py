@@ -31,11 +31,11 @@ from iokeel.core.sharing.tenant_sums import (
     tenant_sums,
 )
 from iokeel.core.state import NEW, DriveState, State
+from iokeel.drive_storages import DriveStorages
 from iokeel.enforcer import Enforcer
 from iokeel.errors import IokeelError
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import read_pressure
-from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source
 from iokeel.leaving import Leaving
 from iokeel.notices import Notices

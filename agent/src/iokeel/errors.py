@@ -32,7 +32,12 @@ class IokeelError(Exception):
 
 
 class ConfigError(IokeelError):
-    """The agent's configuration can't be used."""
+    """The agent's configuration, or an option of the command, can't be used."""
+
+    @classmethod
+    def of(cls, error: IokeelError, where: str) -> ConfigError:
+        """Return the error that says the same of a place in the configuration or an option."""
+        return cls(where, error.what, error.mend)
 
 
 class CurveError(IokeelError):
@@ -72,7 +77,31 @@ class FleetRefused(IokeelError):
 
 
 class NewerSchema(FleetRefused):
-    """A newer iokeel has written what is stored there; the host keeps to its floor."""
+    """A newer iokeel has written what is stored there; the host keeps to its floor.
+
+    version: the schema that it is in. known: the newest that this iokeel knows.
+    """
+
+    def __init__(self, where: str, version: int, known: int) -> None:
+        super().__init__(
+            where,
+            f"was written by a newer iokeel, schema {version}",
+            f"upgrade this agent, which knows schema {known}",
+        )
+        self.version = version
+        self.known = known
+
+
+class HostReports(FleetRefused):
+    """An operator answers for a host that reports, which nobody has to answer for.
+
+    host: its name. budget: the one that it reports on.
+    """
+
+    def __init__(self, host: str, budget: str, mend: str) -> None:
+        super().__init__(f"host {host}", f"reports on {budget}", mend)
+        self.host = host
+        self.budget = budget
 
 
 class DriveGone(IokeelError):
@@ -105,6 +134,20 @@ class CgroupRefused(IokeelError):
         self.vm = vm
         self.group = group
         self.why = why
+
+
+class StateNotWritten(IokeelError):
+    """A file in the state folder can't be written; what was saved before is still there.
+
+    file: its path. reason: SQLite's words. without: what is lost until it can; "" if nothing is.
+    """
+
+    def __init__(self, file: str, reason: str, without: str = "") -> None:
+        mend = f"free some space; until then {without}" if without else "free some space"
+        super().__init__(file, f"can't be written: {reason}", mend)
+        self.file = file
+        self.reason = reason
+        self.without = without
 
 
 class CalibrationError(IokeelError):

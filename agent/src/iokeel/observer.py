@@ -10,8 +10,8 @@ from iokeel.config.settings import StorageConfig, VmConfig
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.observation import DriveSeen, StorageSeen
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
+from iokeel.drive_storages import DriveStorages
 from iokeel.host.disk_counters import DiskStats
-from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.outcomes import Outcomes
 

@@ -11,7 +11,7 @@ from iokeel.core.curve import CostCurve
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import MOST_BURST_SECONDS, DomainPolicy, DrivePolicy, checked
-from iokeel.core.sharing.capacity import HEADROOM_RATIO
+from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import (
     Credit,
@@ -159,7 +159,7 @@ def storage_text(known: StorageState) -> str | None:
     row = _Storage(
         capacity, round(last.ratio, 2), round(last.room, 2), _rounded(last.peak), _rounded(usable)
     )
-    if capacity is not None and (row.ratio, row.room) == (1.0, HEADROOM_RATIO):
+    if capacity is not None and (row.ratio, row.room) == (1.0, FIRST_ROOM_RATIO):
         return None
     return msgspec.json.encode(row).decode()
 

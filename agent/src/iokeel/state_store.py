@@ -18,7 +18,7 @@ from iokeel.core.counters import DriveId
 from iokeel.core.policy import DomainPolicy
 from iokeel.core.sharing.storage import StorageId
 from iokeel.core.state import DriveState, StorageState
-from iokeel.errors import ConfigError, IokeelError
+from iokeel.errors import ConfigError, StateNotWritten
 from iokeel.state_rows import (
     NOT_OURS,
     Kept,
@@ -185,7 +185,7 @@ class StateStore:
         storages: all; None leaves those that are saved. whole: they are all the drives there are.
         Returns False if there is no change.
 
-        Raises IokeelError; the states saved before are then still there.
+        Raises StateNotWritten; the states saved before are then still there.
         """
         with self._lock:  # so that the last call is what stays
             return self._save(drives, storages, whole=whole)
@@ -236,11 +236,8 @@ class StateStore:
                 ("DELETE FROM storages WHERE name = ?", [(name,) for name in gone_storages]),
             )
         except sqlite3.Error as error:
-            raise IokeelError(
-                str(self._file),
-                f"can't be written: {error}",
-                "free some space; until then a restart forgets credit and what was set",
-            ) from None
+            without = "a restart forgets credit and what was set"
+            raise StateNotWritten(str(self._file), str(error), without) from None
         self._saved_policies = {**policies}
         self._saved_storages = {**taught}
         self._saved |= changed
@@ -286,7 +283,7 @@ class StateStore:
     def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
         """Write changed texts of cgroups, by path, in one step; None forgets one.
 
-        Raises IokeelError; the texts saved before are then still there.
+        Raises StateNotWritten; the texts saved before are then still there.
         """
         kept = [(path, text) for path, text in changed.items() if text is not None]
         gone = [(path,) for path, text in changed.items() if text is None]
@@ -296,11 +293,8 @@ class StateStore:
                 ("DELETE FROM cgroups WHERE path = ?", gone),
             )
         except sqlite3.Error as error:
-            raise IokeelError(
-                str(self._file),
-                f"can't be written: {error}",
-                "free some space; until then a restart can't put cgroups back as they were",
-            ) from None
+            without = "a restart can't put cgroups back as they were"
+            raise StateNotWritten(str(self._file), str(error), without) from None
 
     def _write(self, *statements: tuple[str, Sequence[tuple[str, ...]]]) -> None:
         """Carry out statements in one step, each with all its rows. Raises sqlite3.Error."""

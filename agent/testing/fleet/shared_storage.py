@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from iokeel.config.etcd_access import Access
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import TERM_S, Me
 from iokeel.core.fleet.ledger import Ledger
-from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.store import FleetStore

@@ -1,4 +1,4 @@
-"""No `Any` at a seam: in the signature of a function that another folder imports.
+"""No `Any` at a seam, in the signature of a function that another folder imports; no circles.
 
 All modules of the agent, of what tests and benchmarks share, and of the benchmarks are read as
 text. A test counts as another folder only for what tests share, because tests/unit mirrors src.
@@ -7,10 +7,13 @@ text. A test counts as another folder only for what tests share, because tests/u
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 PROJECT = Path(__file__).parents[3]
 ROOTS = {
@@ -133,6 +136,23 @@ def _is_seam(user: Module, home: Module) -> bool:
     )
 
 
+def folder_of(name: str) -> str:
+    """Return the agent's folder that a module is in, or the module if it is beside them."""
+    return name.removeprefix("iokeel.").partition(".")[0]
+
+
+def check_order(modules: Iterable[Module]) -> None:
+    """Raise CycleError if the agent's folders, and the modules beside them, make a circle."""
+    wanted: TopologicalSorter[str] = TopologicalSorter()
+    for module in modules:
+        folder = folder_of(module.name)
+        for home, name in module.imports.values():
+            other = folder_of(f"{home}.{name}" if home == "iokeel" else home)
+            if home.partition(".")[0] == "iokeel" and other != folder:
+                wanted.add(folder, other)
+    wanted.prepare()
+
+
 def types_of(function: Function) -> list[ast.expr | None]:
     """Return the types of a signature's result and arguments."""
     given = function.args
@@ -170,3 +190,21 @@ def test_a_seam_with_any_is_found() -> None:
     for home, name in wants(modules["iokeel.b.user"], modules):
         modules[home].wanted.add(name)
     assert seams_with_any(modules) == {"iokeel.a.one.f", "iokeel.a.one.g", "iokeel.a.two.C.m"}
+
+
+def test_no_folders_of_the_agent_import_each_other_in_a_circle() -> None:
+    check_order(m for m in read_modules().values() if m.name.startswith("iokeel."))
+
+
+def test_a_circle_of_folders_is_found() -> None:
+    """Imports in functions and for types only count too; those within a folder don't."""
+    texts = {
+        "iokeel.a.one": "def f():\n    from iokeel.b.one import x",
+        "iokeel.b.one": "from iokeel.b.two import y",
+        "iokeel.b.two": "if TYPE_CHECKING:\n    from iokeel import c",
+        "iokeel.c": "from iokeel.a.two import z",
+    }
+    modules = [Module(name, Path(name), ast.parse(text)) for name, text in texts.items()]
+    check_order(modules[:-1])
+    with pytest.raises(CycleError):
+        check_order(modules)

@@ -74,7 +74,7 @@ def parse_size_option(text: str) -> int:
     try:
         return parse_size(text)
     except ConfigError as error:
-        raise ConfigError(f"--size {error.where}", error.what, error.mend) from None
+        raise ConfigError.of(error, f"--size {error.where}") from None
 
 
 def _print_summary(console: Console, calibration: Calibration) -> None:

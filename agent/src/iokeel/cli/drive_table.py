@@ -65,14 +65,14 @@ class _Rows:
         return table
 
 
-class DriveTable(_Rows):
+class DrivesOneByOne(_Rows):
     """A row for each of some drives, in their order."""
 
     def __init__(self, drives: Sequence[DriveReport]) -> None:
         super().__init__([(_cells(drive), "") for drive in drives], drives)
 
 
-class DriveStatsTable(_Rows):
+class DrivesByVm(_Rows):
     """A row for each drive, and one for the sums of each VM that has several, or its own limit."""
 
     empty = "no running VMs"

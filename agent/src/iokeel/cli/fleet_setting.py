@@ -70,7 +70,7 @@ def _tenants(raw: Root, where: str, floors: float) -> Iterator[tuple[BudgetId, B
             budget = Budget(policy.limit, floors, policy.reservation, policy.weight)
             yield BudgetId(Kind.TENANT, name), budget
     except PolicyError as error:
-        raise ConfigError(error.where, error.what, error.mend) from None
+        raise ConfigError.of(error, error.where) from None
 
 
 def _storages(raw: Root, where: str, floors: float) -> Iterator[tuple[BudgetId, Budget]]:

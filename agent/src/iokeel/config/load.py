@@ -97,7 +97,7 @@ def parse(data: bytes, file: str) -> Config:
         tenants = dict(tenants_of(raw, file))
         vms = tuple(_vms(raw, classes, file))
     except PolicyError as error:
-        raise ConfigError(error.where, error.what, error.mend) from None
+        raise ConfigError.of(error, error.where) from None
     return Config(
         _agent(raw.agent),
         _libvirt(raw.libvirt),
@@ -157,7 +157,7 @@ def _fleet(raw: Root, file: str) -> FleetConfig | None:
     table = raw.fleet
     if table is None:
         return None
-    from iokeel.fleet.access import DEFAULT_PREFIX, Access
+    from iokeel.config.etcd_access import DEFAULT_PREFIX, Access
 
     where = f"{file}, [fleet]"
     host = table.host or socket.gethostname()
@@ -181,7 +181,7 @@ def _fleet(raw: Root, file: str) -> FleetConfig | None:
             _or(table.prefix, DEFAULT_PREFIX),
         )
     except ConfigError as error:
-        raise ConfigError(f"{file}, {error.where}", error.what, error.mend) from None
+        raise ConfigError.of(error, f"{file}, {error.where}") from None
     return FleetConfig(access, host)
 
 
@@ -231,7 +231,7 @@ def _cost_curve(
     try:
         return default if points is None else CostCurve(tuple(points))
     except CurveError as error:
-        raise ConfigError(where, error.what, error.mend) from None
+        raise ConfigError.of(error, where) from None
 
 
 def _classes(raw: Root, file: str) -> Iterator[tuple[str, DrivePolicy]]:

@@ -13,8 +13,8 @@ from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, Tenan
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
 from iokeel.errors import IokeelError
 
-if TYPE_CHECKING:  # without [fleet], nothing of it is imported
-    from iokeel.fleet.access import Access
+if TYPE_CHECKING:  # only [fleet] needs it
+    from iokeel.config.etcd_access import Access
 
 
 class Address(NamedTuple):

@@ -344,7 +344,7 @@ class Division:
 class StorageState:
     """The law's memory of a storage.
 
-    activity: its load in the last interval, None if unknown. promised, wanted: the sums of its
+    activity: its requests in the last interval, None if unknown. promised, wanted: the sums of its
     drives' reservations and demands. suffering: drives above their latency target. protected:
     drives for whose latency targets the others' large reads wait in pieces. load: what its drives
     did in the last interval. amounts: what each drive got in the last division.

@@ -18,8 +18,8 @@ from typing import NamedTuple, Self, TypeVar
 import aiohttp
 import msgspec
 
+from iokeel.config.etcd_access import Access
 from iokeel.errors import ConnectionLost, FleetRefused, OutcomeUnknown
-from iokeel.fleet.access import Access
 from iokeel.fleet.messages import (
     AuthReply,
     Delete,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.ledger import Ledger
-from iokeel.errors import FleetRefused, IokeelError, NewerSchema
+from iokeel.errors import FleetRefused, IokeelError, NewerSchema, StateNotWritten
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.records import budget_of, budget_value, ledger_of, ledger_value
 from iokeel.words.quoting import shown_path
@@ -132,14 +132,12 @@ class Memory:
         return found
 
     def keep(self, changed: Mapping[BudgetId, Remembered | None]) -> None:
-        """Write some budgets, or forget them (None). Raises IokeelError if that can't be done."""
+        """Write some budgets, or forget them (None). Raises StateNotWritten."""
         with self._lock:
             try:
                 self._write(changed)
             except sqlite3.Error as error:
-                raise IokeelError(
-                    str(self._file), f"can't be written: {error}", "free some space"
-                ) from None
+                raise StateNotWritten(str(self._file), str(error)) from None
             # Another one, because the event loop may go through the old one at this moment.
             after = {**self.known, **changed}
             self.known = {budget: known for budget, known in after.items() if known is not None}

@@ -16,7 +16,7 @@ from iokeel.config.settings import FleetConfig
 from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Entry, Ledger, Word
-from iokeel.errors import FleetRefused, OutcomeUnknown
+from iokeel.errors import FleetRefused, HostReports, OutcomeUnknown
 from iokeel.fleet.appoint import appoint
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in, last_part
@@ -174,15 +174,13 @@ class Operator:
     async def forget(self, host: str, word: Word) -> list[BudgetId]:
         """Answer for a host that doesn't report; return the budgets that it was charged for.
 
-        Raises FleetRefused if it reports.
+        Raises HostReports if it reports.
         """
         view = await self.view()
         mine = [budget for budget, known in view.budgets.items() if host in known.entries]
         for budget in mine:
             if view.budgets[budget].reports(host):
-                raise FleetRefused(
-                    f"host {host}", f"reports on {budget}", "stop its agent, and wait 15 s"
-                )
+                raise HostReports(host, str(budget), "stop its agent, and wait 15 s")
         told = [budget for budget in mine if await say(self._store, budget, host, word)]
         if told:
             what = f"forget {host} --{word.value}: {', '.join(map(str, told))}"

@@ -21,7 +21,7 @@ from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_wor
 from iokeel.core.fleet.host import TERM_S, Answer, Part, allowance, applied, entry_of, heard
 from iokeel.core.fleet.ledger import Entry, Ledger, Word, recovered
 from iokeel.core.sharing.storage import Load
-from iokeel.errors import ConnectionLost, FleetRefused, IokeelError, NewerSchema
+from iokeel.errors import ConnectionLost, FleetRefused, HostReports, IokeelError, NewerSchema
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId
 from iokeel.fleet.store import FleetStore, View
@@ -240,7 +240,7 @@ class Participant:
 async def say(store: FleetStore, budget: BudgetId, host: str, word: Word) -> bool:
     """Write an operator's word on a host into a budget's ledger. Return False if it has no part.
 
-    Raises FleetRefused if the host reports, because then nobody has to answer for it.
+    Raises HostReports if the host reports, because then nobody has to answer for it.
     """
     while True:
         view = await store.view(budget)
@@ -248,9 +248,7 @@ async def say(store: FleetStore, budget: BudgetId, host: str, word: Word) -> boo
             return False
         claim = view.claims.get(host)
         if claim is not None and claim.instance == entry.instance:
-            raise FleetRefused(
-                f"host {host}", f"reports on {budget}", "stop its agent first, or wait 15 s"
-            )
+            raise HostReports(host, str(budget), "stop its agent first, or wait 15 s")
         after = with_word(view.ledger, host, word, fresh_epoch())
         try:
             if await store.replace(budget, view, after, as_leader=False):

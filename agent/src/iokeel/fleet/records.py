@@ -164,11 +164,7 @@ def decoded(kind: type[T], key: str, raw: bytes) -> T:
     try:
         version = _VERSION.decode(raw).v
         if version > VERSION:
-            raise NewerSchema(
-                f"etcd {key}",
-                f"was written by a newer iokeel, schema {version}",
-                f"upgrade this agent, which knows schema {VERSION}",
-            )
+            raise NewerSchema(f"etcd {key}", version, VERSION)
         return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError) as error:
         raise FleetRefused(

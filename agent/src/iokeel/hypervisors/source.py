@@ -50,8 +50,8 @@ class VmInfo:
     uuid: str | None = None
 
 
-class Reports:
-    """A source's reports to the agent.
+class SourceNews:
+    """The news that a source has for the agent: errors, new connections, changes.
 
     errors: how often something went wrong, by kind ("timeout", "protocol", "rejected",
     "permission", ...). reconnects: how often a connection (to libvirtd, or to a QMP socket) was
@@ -68,7 +68,7 @@ class Reports:
 class Source(Protocol):
     """A source of VMs. Every method but `run` returns within its timeout.
 
-    Its attributes are those of Reports.
+    Its attributes are those of SourceNews.
     """
 
     errors: Counter[str]

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import pytest
 
+from iokeel.config.etcd_access import Access
 from iokeel.core.fleet.host import Me
 from iokeel.errors import ConnectionLost
-from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.store import FleetStore
 from testing.fleet import etcd as real

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from iokeel.config.etcd_access import Access
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import Me
-from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.store import FleetStore

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from iokeel.config.etcd_access import Access
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, OutcomeUnknown
-from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.watch import changes

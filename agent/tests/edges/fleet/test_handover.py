@@ -25,7 +25,7 @@ from iokeel.fleet.handover import Handovers
 from iokeel.fleet.keys import Keys, Kind
 from iokeel.fleet.member import Member
 from iokeel.fleet.messages import Put
-from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
+from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
 from testing.agents import free_port
@@ -110,7 +110,7 @@ async def test_a_drive_that_is_unplugged_leaves_nothing(etcd: Etcd) -> None:
     assert await handover.take(etcd, key(etcd)) is None
 
 
-class Vms(Reports):
+class Vms(SourceNews):
     """A source of VMs that come and go as a test says, and take any limits."""
 
     def __init__(self) -> None:

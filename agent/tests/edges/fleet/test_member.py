@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from iokeel.config.etcd_access import Access
 from iokeel.config.settings import FleetConfig
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import LAPSE_S, Me
 from iokeel.core.sharing.tenant_sums import Sums
-from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.member import Member

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from iokeel.config.etcd_access import Access
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import Me, Part
 from iokeel.core.fleet.ledger import Ledger, Word
 from iokeel.core.sharing.storage import Load
 from iokeel.errors import IokeelError
-from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.participant import Demand, Holding, Participant, say

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from iokeel.config.etcd_access import Access
 from iokeel.errors import ConnectionLost
-from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.messages import Delete, Put
 from iokeel.fleet.watch import Changes, Watches, changes

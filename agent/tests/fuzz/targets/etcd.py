@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from iokeel.config.etcd_access import Access
 from iokeel.errors import ConnectionLost, FleetRefused
-from iokeel.fleet.access import Access
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.handover import take
 from iokeel.fleet.messages import Is

@@ -18,7 +18,7 @@ from iokeel.hypervisors.libvirt.domain import Domain
 from iokeel.hypervisors.libvirt.limits import LimitsInForce
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities, put_patched, read_groups
 from iokeel.hypervisors.qmp.limits import from_group
-from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
+from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.policy_xml.domain import Disk, DomainXml
 from iokeel.policy_xml.iotune import LIBVIRT_NAMES
 from tests.fuzz.budget import limits_make_sense, only
@@ -88,7 +88,7 @@ async def _tuned(values: dict[str, Any]) -> None:
     info = VmInfo("db1", {"vda": DriveInfo("vda", None, ThrottleLimits(), PATCHED)})
     domains = {"db1": Domain(_XML, info, 1, PATCHED)}
     calls = Calls("test:///default")
-    LimitsInForce(domains, calls, Reports(), lambda _: None).tuned("db1", values)
+    LimitsInForce(domains, calls, SourceNews(), lambda _: None).tuned("db1", values)
     for drive in domains["db1"].info.drives.values():
         limits_make_sense(drive.in_force)
 

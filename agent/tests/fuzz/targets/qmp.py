@@ -19,7 +19,7 @@ from iokeel.hypervisors.qmp.counters import DriveCounters, Round
 from iokeel.hypervisors.qmp.discovery import query_abilities, query_drives, query_groups
 from iokeel.hypervisors.qmp.drives import setting
 from iokeel.hypervisors.qmp.limits import from_group
-from iokeel.hypervisors.source import Reports
+from iokeel.hypervisors.source import SourceNews
 from tests.fuzz.budget import Broken, one_line, only
 from tests.fuzz.targets.target import Target
 
@@ -107,7 +107,7 @@ async def _agent(connection: QmpConnection) -> None:
         for group in groups:
             _check(from_group(group.limits))
         of = {(d.qdev, d.device): DriveId("db1", d.target) for d in drives.values()}
-        counters = DriveCounters(_VM, Reports(), lambda: None, lambda _, limits: _check(limits))
+        counters = DriveCounters(_VM, SourceNews(), lambda: None, lambda _, limits: _check(limits))
         counters.connected(abilities)
         counters.follow(
             {(b.qdev, b.device): of.get((b.qdev, b.device)) for b in blocks},

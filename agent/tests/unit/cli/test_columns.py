@@ -7,7 +7,7 @@ from rich.console import Console
 
 from iokeel.cli.columns import column_named, in_order
 from iokeel.cli.drive_columns import SORTS, latency_s, wait_s
-from iokeel.cli.drive_table import DriveStatsTable, DriveTable, drive_complaints
+from iokeel.cli.drive_table import DrivesByVm, DrivesOneByOne, drive_complaints
 from iokeel.cli.options import out
 from iokeel.cli.tenant_table import TenantSums, tenants
 from iokeel.errors import ConfigError
@@ -79,7 +79,7 @@ NASTY = ("[red]db[/red]", "[/]", ":smile:", "\x1b[31mdb\x07", "a\nb", "\u202egpj
 def test_names_are_shown_and_never_run(name: str) -> None:
     shown = Console(width=200, markup=out._markup, emoji=out._emoji)
     reports = [vm(drive(name, domain=name), drive("vdb", domain=name))]
-    for table in (DriveStatsTable(reports), DriveTable(reports[0].drives)):
+    for table in (DrivesByVm(reports), DrivesOneByOne(reports[0].drives)):
         with shown.capture() as captured:
             shown.print(table)
         lines = captured.get().splitlines()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from iokeel.cli.drive_table import DriveStatsTable
+from iokeel.cli.drive_table import DrivesByVm
 from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
@@ -33,7 +33,7 @@ def shown(vm: VmPolicy | None, *targets: str, seconds: int = 3) -> list[list[str
     console = Console(width=200)
     with console.capture() as captured:
         console.print(
-            DriveStatsTable(vm_reports(snapshot_of(Known(state, {"db1": info}, {}, {}, {}, {}, 0))))
+            DrivesByVm(vm_reports(snapshot_of(Known(state, {"db1": info}, {}, {}, {}, {}, 0))))
         )
     return [line.split() for line in captured.get().splitlines()[1:]]
 

@@ -76,7 +76,7 @@ def _sizes(text: str | None) -> list[int]:
     try:
         sizes = [parse_size(part.strip()) for part in text.split(",")]
     except ConfigError as error:
-        raise ConfigError(f"--sizes {error.where}", error.what, error.mend) from None
+        raise ConfigError.of(error, f"--sizes {error.where}") from None
     if 0 in sizes:
         raise ConfigError("--sizes", "a request of 0 bytes has no cost", "give sizes above 0")
     return sizes

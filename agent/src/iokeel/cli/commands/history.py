@@ -61,7 +61,7 @@ def _seconds(last: str) -> float:
     try:
         seconds = parse_duration(last)
     except ConfigError as error:
-        raise ConfigError(f"--last {error.where}", error.what, error.mend) from None
+        raise ConfigError.of(error, f"--last {error.where}") from None
     if not 0 < seconds <= SPAN_S:
         what = "the agent keeps ten minutes"
         raise ConfigError(f"--last {last}", what, "give a time from 1s to 10m")

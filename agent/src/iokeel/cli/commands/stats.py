@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from iokeel.cli import client
 from iokeel.cli.columns import Column, column_named, in_order
 from iokeel.cli.drive_columns import SORTS
-from iokeel.cli.drive_table import DriveStatsTable, DriveTable, drive_complaints
+from iokeel.cli.drive_table import DrivesByVm, DrivesOneByOne, drive_complaints
 from iokeel.cli.options import JsonOption, SocketOption, out, stats_names
 from iokeel.cli.storage_table import STORAGE_COLUMNS, storage_complaints, storage_table
 from iokeel.cli.tenant_table import TENANT_COLUMNS, tenant_table, tenants
@@ -75,25 +75,42 @@ def stats(
         _show_storages(socket, sort, top, as_json)
         return
     reports = client.vms(socket)
-    drives = [drive for report in reports for drive in report.drives]
     if tenant and name is None:
-        _show_tenants(drives, sort, top, as_json)
-    elif storage or tenant:
-        assert name is not None
-        kind = "storage" if storage else "tenant"
-        chosen = [drive for drive in drives if name == getattr(drive, kind)]
-        if not chosen:
-            known = {getattr(drive, kind) for drive in drives} - {None}
-            what = f"no drive of such a {kind}" if tenant else "no drive on such a storage"
-            raise IokeelError(shown(name), what, did_you_mean(name, known))
-        _show_drives(reports, _first(chosen, SORTS, sort, top), as_json)
+        _show_tenants(_drives(reports), sort, top, as_json)
+    elif name is not None and (storage or tenant):
+        drives = _on_storage(reports, name) if storage else _of_tenant(reports, name)
+        _show_drives(reports, _first(drives, SORTS, sort, top), as_json)
     else:
         reports = _chosen(reports, name)
         if sort is None and top is None:
             _show_vms(reports, as_json)
-            return
-        drives = [drive for report in reports for drive in report.drives]
-        _show_drives(reports, _first(drives, SORTS, sort, top), as_json)
+        else:
+            _show_drives(reports, _first(_drives(reports), SORTS, sort, top), as_json)
+
+
+def _drives(reports: Iterable[VmReport]) -> list[DriveReport]:
+    return [drive for report in reports for drive in report.drives]
+
+
+def _on_storage(reports: Iterable[VmReport], name: str) -> list[DriveReport]:
+    by_storage = [(drive.storage, drive) for drive in _drives(reports)]
+    return _named(by_storage, name, "no drive on such a storage")
+
+
+def _of_tenant(reports: Iterable[VmReport], name: str) -> list[DriveReport]:
+    by_tenant = [(drive.tenant, drive) for drive in _drives(reports)]
+    return _named(by_tenant, name, "no drive of such a tenant")
+
+
+def _named(
+    drives: Sequence[tuple[str | None, DriveReport]], name: str, none: str
+) -> list[DriveReport]:
+    """Return the drives that go by a name. none: the error's words if there is none."""
+    found = [drive for its_name, drive in drives if its_name == name]
+    if not found:
+        names = {its_name for its_name, _ in drives if its_name is not None}
+        raise IokeelError(shown(name), none, did_you_mean(name, names))
+    return found
 
 
 def _chosen(reports: list[VmReport], vm: str | None) -> list[VmReport]:
@@ -117,11 +134,11 @@ def _first(
 
 
 def _show_vms(reports: Sequence[VmReport], as_json: bool) -> None:
-    _show(reports, DriveStatsTable(reports), drive_complaints(reports), as_json)
+    _show(reports, DrivesByVm(reports), drive_complaints(reports), as_json)
 
 
 def _show_drives(reports: Sequence[VmReport], drives: Sequence[DriveReport], as_json: bool) -> None:
-    _show(drives, DriveTable(drives), drive_complaints(reports, drives), as_json)
+    _show(drives, DrivesOneByOne(drives), drive_complaints(reports, drives), as_json)
 
 
 def _show_storages(socket: Path, sort: str | None, top: int | None, as_json: bool) -> None:

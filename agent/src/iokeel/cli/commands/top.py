@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from iokeel.cli import client
-from iokeel.cli.drive_table import DriveStatsTable, drive_complaints
+from iokeel.cli.drive_table import DrivesByVm, drive_complaints
 from iokeel.cli.options import SocketOption, out
 from iokeel.cli.top.picture import Picture
 from iokeel.config.paths import DEFAULT_SOCKET
@@ -28,7 +28,7 @@ def top(
     """
     vms = client.vms(socket)
     if once or not _is_screen():
-        out.print(DriveStatsTable(vms))
+        out.print(DrivesByVm(vms))
         for line in drive_complaints(vms):
             print(line)
         return

@@ -12,7 +12,7 @@ No second takes more than 1 - DOWN_MOST of it.
   full storage does as much as it can, whatever it was believed to do. So the first step down goes
   to that, and the latency, which only says that it is too much, decides the small ones after it.
 - The *room* is the part of the capacity for drives without a latency target, while others on the
-  storage have one (headroom.py). It begins at HEADROOM_RATIO, and follows the worst l / T of the
+  storage have one (headroom.py). It begins at FIRST_ROOM_RATIO, and follows the worst l / T of the
   drives that have a target and were active. While those are idle it stays.
 
 A storage without a configured capacity has a *peak* instead, the most that it was seen to do. It
@@ -39,7 +39,7 @@ DOWN_MOST = 0.7
 UP_RATIO = 0.16
 CALM_RATIO = 0.7
 # The room at the start: the headroom is the rest.
-HEADROOM_RATIO = 0.85
+FIRST_ROOM_RATIO = 0.85
 LEARN_S = 300.0
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
 LONGEST_S = 2.0

@@ -112,7 +112,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
 def _as_before(before: StorageState | None, policy: StoragePolicy) -> StorageState:
     """Return a storage's last state under its policy now. Another capacity begins anew."""
     if before is None or before.policy.capacity != policy.capacity:
-        return StorageState(policy, feedback=Feedback(room=capacity_law.HEADROOM_RATIO))
+        return StorageState(policy, feedback=Feedback(room=capacity_law.FIRST_ROOM_RATIO))
     return before if before.policy == policy else replace(before, policy=policy)
 
 

@@ -21,7 +21,7 @@ from iokeel.hypervisors.libvirt.passthrough import ask_abilities
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import Group, keep_patched
-from iokeel.hypervisors.source import Reports
+from iokeel.hypervisors.source import SourceNews
 from iokeel.policy_xml.domain import Disk
 from iokeel.policy_xml.iotune import from_libvirt
 
@@ -43,12 +43,12 @@ class LimitsInForce:
         self,
         domains: dict[str, Domain],
         calls: Calls,
-        reports: Reports,
+        news: SourceNews,
         changed: Callable[[str], None],
     ) -> None:
         self._domains = domains
         self._calls = calls
-        self._reports = reports
+        self._news = news
         self._changed = changed
         self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
@@ -142,7 +142,7 @@ class LimitsInForce:
         if known is not None and known.in_force != in_force:
             self._reached.pop(drive, None)  # its group may be another one now
             self._note(drive, in_force)
-            self._reports.on_change(name)
+            self._news.on_change(name)
 
     def read_again(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Collection, KeysView, Mapping, MutableMapping
 
 from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, PolicyInPart, ToldPolicy
 from iokeel.errors import IokeelError, PolicyError, TargetsMissing
-from iokeel.hypervisors.source import Reports, VmInfo
+from iokeel.hypervisors.source import SourceNews, VmInfo
 from iokeel.policy_xml.domain import DomainXml
 from iokeel.policy_xml.policy import check_targets, parse_policy
 
@@ -25,11 +25,11 @@ class Policies:
         self,
         classes: Mapping[str, DrivePolicy],
         last_good: MutableMapping[str, DomainPolicy],
-        reports: Reports,
+        news: SourceNews,
     ) -> None:
         self.classes = classes
         self._last_good = last_good
-        self._reports = reports
+        self._news = news
 
     def names(self) -> KeysView[str]:
         """Return the names of the domains whose last good policy is kept."""
@@ -74,5 +74,5 @@ class Policies:
     def _complain(self, error: PolicyError, last: VmInfo | None, more: str) -> None:
         """Count and log a fault of a policy, once and not at each reading."""
         if last is None or last.policy_error != error:
-            self._reports.errors["policy"] += 1
+            self._news.errors["policy"] += 1
             log.error("%s%s", error, more)

@@ -27,7 +27,7 @@ from iokeel.hypervisors.libvirt.limits import LimitsInForce
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities
 from iokeel.hypervisors.libvirt.policies import Policies
 from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
-from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
+from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.policy_xml.domain import DomainXml, parse_domain
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _AGAIN_S = 5.0
 _CALL_TIMEOUT_S = 10.0
 
 
-class LibvirtSource(Reports):
+class LibvirtSource(SourceNews):
     """The VMs of one libvirt connection. Implements iokeel.hypervisors.source.Source."""
 
     def __init__(

@@ -22,7 +22,7 @@ from iokeel.hypervisors.qmp.drives import BlockStats
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import ASK_GROUPS, Group, QemuAbilities
-from iokeel.hypervisors.source import Reports
+from iokeel.hypervisors.source import SourceNews
 
 log = logging.getLogger(__name__)
 
@@ -69,13 +69,13 @@ class DriveCounters:
     def __init__(
         self,
         vm: VmConfig,
-        reports: Reports,
+        news: SourceNews,
         find_anew: Callable[[], None],
         note_limits: Callable[[str, ThrottleLimits | None], None],
     ) -> None:
         self.hangs = False
         self._vm = vm
-        self._reports = reports
+        self._news = news
         self._find_anew = find_anew
         self._note_limits = note_limits
         self._asked: Round | None = None
@@ -161,7 +161,7 @@ class DriveCounters:
         if isinstance(reply, MonitorLost):
             return None
         if reply.error is not None:
-            self._reports.errors["refused"] += 1
+            self._news.errors["refused"] += 1
             return None
         if self.hangs:
             self.hangs = False
@@ -216,7 +216,7 @@ class DriveCounters:
             self._find_anew()
 
     def _missed(self) -> None:
-        self._reports.errors["timeout"] += 1
+        self._news.errors["timeout"] += 1
         if not self.hangs:
             self.hangs = True
             log.error(

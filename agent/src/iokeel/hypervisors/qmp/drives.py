@@ -88,41 +88,53 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
     A target is `target_of` its names, or the device's whole QOM path if another drive has that
     target already.
     """
-    chains = {block.qdev or block.device: _chain(block.inserted or {}) for block in blocks}
-    groups: dict[str, tuple[str, ...]] = {}  # by target: of its filters, or its own
     found: dict[str, QmpDrive] = {}
+    groups: dict[str, tuple[str, ...]] = {}
     for block in blocks:
         if block.inserted is None or not (block.qdev or block.device):
             continue
         target = target_of(block.qdev, block.device)
         if target in found:
             target = block.qdev or f"device {block.device}"
-        chain = chains[block.qdev or block.device]
-        own = block.inserted.get("group")
-        filters = tuple(name for node in chain if (name := _text(node, "throttle-group")))
-        groups[target] = filters or ((own,) if isinstance(own, str) else ())
-        found[target] = QmpDrive(
-            target,
-            block.qdev,
-            block.device,
-            _path(block.inserted, chain),
-            filters[0] if filters else None,
-            (),
-            from_block(block.inserted),
-        )
+        found[target], groups[target] = _drive(target, block, block.inserted)
     members: dict[str, list[str]] = {}
     for target, names in groups.items():
         for name in {*names}:
             members.setdefault(name, []).append(target)
-    for target, names in groups.items():
-        mine = next((name for name in names if len(members[name]) == 1), None)
-        if mine is not None or not names:
-            throttle_group = mine if found[target].throttle_group else None
-            found[target] = replace(found[target], throttle_group=throttle_group)
-        else:
-            shares = tuple(t for t in members[names[0]][: _MOST_SHARES + 1] if t != target)
-            found[target] = replace(found[target], shares=shares)
-    return found
+    return {t: _in_groups(drive, groups[t], members) for t, drive in found.items()}
+
+
+def _drive(
+    target: str, block: Block, inserted: Mapping[str, Any]
+) -> tuple[QmpDrive, tuple[str, ...]]:
+    """Return a drive, and the groups that limit it: those of its filters, or else its own."""
+    chain = _chain(inserted)
+    filters = tuple(name for node in chain if (name := _text(node, "throttle-group")))
+    own = _text(inserted, "group")
+    drive = QmpDrive(
+        target,
+        block.qdev,
+        block.device,
+        _path(inserted, chain),
+        filters[0] if filters else None,
+        (),
+        from_block(inserted),
+    )
+    return drive, filters or (() if own is None else (own,))
+
+
+def _in_groups(
+    drive: QmpDrive, groups: Sequence[str], members: Mapping[str, Sequence[str]]
+) -> QmpDrive:
+    """Return a drive with the group that limits it alone, or with those that share its limits.
+
+    members: the targets in each group.
+    """
+    mine = next((name for name in groups if len(members[name]) == 1), None)
+    if mine is None and groups:
+        shares = members[groups[0]][: _MOST_SHARES + 1]
+        return replace(drive, shares=tuple(t for t in shares if t != drive.target))
+    return replace(drive, throttle_group=mine if drive.throttle_group else None)
 
 
 def target_of(qdev: str, device: str) -> str:

@@ -32,7 +32,7 @@ from iokeel.hypervisors.qmp.drives import QmpDrive, setting
 from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
 from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, for_curve, keep_patched
-from iokeel.hypervisors.source import DriveInfo, Reports, VmInfo
+from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +48,9 @@ class Monitor:
     known: where it keeps its VmInfo, by its name.
     """
 
-    def __init__(self, vm: VmConfig, reports: Reports, known: dict[str, VmInfo]) -> None:
+    def __init__(self, vm: VmConfig, news: SourceNews, known: dict[str, VmInfo]) -> None:
         self._vm = vm
-        self._reports = reports
+        self._news = news
         self._known = known
         self._connection: QmpConnection | None = None
         self._process: Process | None = None
@@ -59,7 +59,7 @@ class Monitor:
         self._shut_down = False
         self.may_run = True  #: False once nobody listens at its socket
         self._wake = asyncio.Event()
-        self._counters = DriveCounters(vm, reports, self._wake.set, self._note_in_force)
+        self._counters = DriveCounters(vm, news, self._wake.set, self._note_in_force)
         self._orders = 0  # changes whenever limits are set: those read before are stale then
         self._told = ""
         self._looked_at = self._recheck_at = 0.0  # by the monotonic clock
@@ -146,7 +146,7 @@ class Monitor:
                 self._unreachable(error)
                 await self._rest(next(waits))
                 continue
-            self._reports.reconnects += before
+            self._news.reconnects += before
             before = True
             waits = delays()
             try:
@@ -224,11 +224,11 @@ class Monitor:
             del self._known[self._vm.name]
             self._drives = {}
             self._counters.follow({}, {})
-            self._reports.on_change(self._vm.name)
+            self._news.on_change(self._vm.name)
 
     def _report(self, error: MonitorLost | CommandFailed) -> None:
         """Count an error, and log it unless the last one was the same."""
-        self._reports.errors[error.kind if isinstance(error, MonitorLost) else "refused"] += 1
+        self._news.errors[error.kind if isinstance(error, MonitorLost) else "refused"] += 1
         if str(error) != self._told and not (self._counters.hangs and error.kind == "timeout"):
             self._told = str(error)
             log.error("VM %s: %s", self._vm.name, error)
@@ -287,7 +287,7 @@ class Monitor:
         if isinstance(error, TargetsMissing):
             policy = PolicyInPart(self._vm.policy)
         if error is not None and (before is None or before.policy_error != error):
-            self._reports.errors["policy"] += 1
+            self._news.errors["policy"] += 1
             log.error("%s", error)
         drives = {
             d.target: DriveInfo(d.target, d.path, d.in_force, self._abilities.throttle)
@@ -296,7 +296,7 @@ class Monitor:
         info = VmInfo(name, drives, policy, error, self._process)
         if info != before:
             self._known[name] = info
-            self._reports.on_change(name)
+            self._news.on_change(name)
 
     def _policy_error(self) -> IokeelError | None:
         where, policy = f"VM {self._vm.name}", self._vm.policy

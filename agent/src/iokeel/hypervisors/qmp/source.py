@@ -13,7 +13,7 @@ from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import DriveGone
 from iokeel.hypervisors.qmp.counters import Round
 from iokeel.hypervisors.qmp.monitor import Monitor
-from iokeel.hypervisors.source import Reports, VmInfo
+from iokeel.hypervisors.source import SourceNews, VmInfo
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _ASKED_AT_ONCE = 32
 _OTHER_FILES = 100
 
 
-class QmpSource(Reports):
+class QmpSource(SourceNews):
     """The VMs behind some QMP sockets. Implements iokeel.hypervisors.source.Source."""
 
     def __init__(self, vms: Sequence[VmConfig]) -> None:

@@ -13,7 +13,7 @@ from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
 from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.allocate import allocate
-from iokeel.core.sharing.capacity import HEADROOM_RATIO, POWER, SLACK, STEP
+from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, POWER, SLACK, STEP
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 from iokeel.core.sharing.vm_limit import with_vm_parts
 from iokeel.core.state import (
@@ -327,10 +327,10 @@ def test_others_leave_room_for_a_drive_with_a_target_that_is_idle() -> None:
     host.drive("a", 4000, full=True)
     host.drive("b", 4000, full=True)
     most = host.most()
-    assert most["a"] == most["b"] == pytest.approx(HEADROOM_RATIO * 5000)
+    assert most["a"] == most["b"] == pytest.approx(FIRST_ROOM_RATIO * 5000)
     assert most["victim"] >= 3333
     assert host.disk.suffering == ()
-    host.drive("victim", (1 - HEADROOM_RATIO) * 10_000, **VICTIM)
+    host.drive("victim", (1 - FIRST_ROOM_RATIO) * 10_000, **VICTIM)
     assert host.most() == pytest.approx(most)  # nobody's limits change when it wakes up
 
 
@@ -356,12 +356,12 @@ def test_the_lowest_weight_is_cut_first_for_a_drive_that_suffers() -> None:
     for _ in range(6):
         shares = host.allot()
     assert host.disk.suffering == (DriveId("victim", "vda"),)
-    assert host.disk.feedback.room == pytest.approx(HEADROOM_RATIO * STEP**6)
+    assert host.disk.feedback.room == pytest.approx(FIRST_ROOM_RATIO * STEP**6)
     # by weight the victim has 20,000 / 7, low half of that and high twice that; but for the two
     # there is room for 4,517 only
     assert shares["low"].most == 0
     assert shares["low"].cut == pytest.approx(10_000 / 7)
-    assert shares["high"].most == pytest.approx(HEADROOM_RATIO * STEP**6 * 10_000)
+    assert shares["high"].most == pytest.approx(FIRST_ROOM_RATIO * STEP**6 * 10_000)
     assert host.disk.division.cut == pytest.approx(50_000 / 7 - shares["high"].most)
     assert not host.disk.division.exhausted
 
@@ -387,7 +387,7 @@ def test_a_drive_whose_own_limit_makes_it_wait_does_not_suffer() -> None:
     host.drive("a", 4000, full=True)
     host.allot()
     assert host.disk.suffering == ()
-    assert host.disk.feedback.room == HEADROOM_RATIO
+    assert host.disk.feedback.room == FIRST_ROOM_RATIO
 
 
 # Capacity by latency
@@ -572,7 +572,7 @@ def test_a_storage_of_unknown_capacity_is_divided_only_once_somebody_suffers() -
     host.drive("victim", 500, latency_ms=4.0, **VICTIM)
     most = host.most()
     assert host.disk.division.usable == 8000
-    assert most["a"] + most["b"] == pytest.approx(HEADROOM_RATIO * 2**-POWER * 8000)
+    assert most["a"] + most["b"] == pytest.approx(FIRST_ROOM_RATIO * 2**-POWER * 8000)
     host.drive("victim", 0, **VICTIM)
     host.drive("a", 3000, full=True)
     before = host.disk.feedback.peak

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from iokeel import drive_storages as storages
 from iokeel.config.load import parse
 from iokeel.config.settings import StorageConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.sharing.storage import Place
-from iokeel.host import drive_storages as storages
+from iokeel.drive_storages import DriveStorages
 from iokeel.host.block_devices import StoragePaths
-from iokeel.host.drive_storages import DriveStorages
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from testing.waiting import until
 
