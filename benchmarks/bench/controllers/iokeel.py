@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 from benchmarks.agent_cost.agent_process import cpu_s
 from benchmarks.bench.controllers.controller import Controller, Held
+from benchmarks.bench.controllers.kernel import bfq_weight, no_bfq
 from benchmarks.bench.scenario import Policy, Scenario
 from benchmarks.bench.stage import Stage
 from iokeel.core.curve import DEFAULT_MODEL
@@ -23,6 +26,8 @@ TENANT = "tenant"
 
 class Iokeel(Controller):
     """The agent. exact: with QEMU's throttle charging by the curve; else with stock limits."""
+
+    _cgroup = False
 
     def __init__(self, name: str, title: str, *, exact: bool) -> None:
         super().__init__(name, title)
@@ -40,7 +45,7 @@ class Iokeel(Controller):
     @contextmanager
     def hold(self, stage: Stage) -> Iterator[Held]:
         """Run an agent that knows all drives."""
-        tables = agent_tables(stage)
+        tables = agent_tables(stage, cgroup=self._cgroup)
         if stage.host is not None:
             agent: Agent = HostAgent(stage.host, tables)
         else:
@@ -58,6 +63,35 @@ class Iokeel(Controller):
             agent.stop()
         finally:
             agent.end()
+
+
+class OverBfq(Iokeel):
+    """The agent, and BFQ on the disk: the agent sets the weights."""
+
+    _cgroup = True
+
+    def __init__(self) -> None:
+        super().__init__("iokeel-bfq", "iokeel over BFQ, patched QEMU", exact=True)
+
+    def lacks(self, scenario: Scenario) -> str | None:
+        """Return what is missing: BFQ."""
+        return no_bfq() or super().lacks(scenario)
+
+    @contextmanager
+    def hold(self, stage: Stage) -> Iterator[Held]:
+        """Give the disk the scheduler, and run an agent that has set the weights."""
+        stage.disk.set_scheduler("bfq")
+        weights = Counter[Path]()
+        for place in stage.places:
+            weights[place.group] += place.drive.weight
+        with super().hold(stage) as held:
+            if stage.scenario.tenant_limit is None:  # else they are parts of the tenant's
+
+                def all_set() -> bool:
+                    return all(bfq_weight(g).read_text() == f"{w}\n" for g, w in weights.items())
+
+                eventually(all_set, _KNOWN_S, what="the agent sets BFQ's weights")
+            yield held
 
 
 class Paced(Iokeel):
@@ -107,12 +141,15 @@ class _Running:
         return cpu_s(self._pid)
 
 
-def agent_tables(stage: Stage) -> str:
-    """Return the configuration beside [agent] and [libvirt]."""
+def agent_tables(stage: Stage, *, cgroup: bool = False) -> str:
+    """Return the configuration beside [agent] and [libvirt].
+
+    cgroup: whether the agent sets VMs' cgroups too.
+    """
     scenario = stage.scenario
     exports = stage.exports
     lines = [
-        "[cgroup]\nenabled = false",
+        f"[cgroup]\nenabled = {str(cgroup).lower()}",
         "[storage.shared]",
         f"drives = {[f'{drive.vm}/*' for drive, _ in exports]}",
         f'device = "{stage.disk.device}"',
