@@ -87,11 +87,12 @@ def stage(scenario: Scenario, daemon: Path, *, exact: bool) -> Iterator[Stage]:
     guests = [drive for drive in scenario.drives if drive.guest]
     vms = [len(list(drives)) for _, drives in groupby(exports, key=lambda drive: drive.vm)]
     with ExitStack() as stack:
-        disk = stack.enter_context(_disk(scenario, len(exports), daemon, vms))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iokeel-bench-")))
         host, running = None, {}
         if guests:
             host = stack.enter_context(Host.bookworm())
+        disk = stack.enter_context(_disk(scenario, len(exports), daemon, vms, host))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iokeel-bench-")))
+        if host is not None:
             host.start_libvirtd()
             emulator = patched(host) if exact else None
             for drive in guests:
@@ -114,12 +115,23 @@ def stage(scenario: Scenario, daemon: Path, *, exact: bool) -> Iterator[Stage]:
         yield Stage(scenario, disk, folder, tuple(places), running, host)
 
 
-def _disk(scenario: Scenario, drives: int, daemon: Path, apart: Sequence[int]) -> SharedDevice:
-    """Start a disk: a real one, or the one that the scenario simulates."""
+def _disk(
+    scenario: Scenario, drives: int, daemon: Path, apart: Sequence[int], host: Host | None
+) -> SharedDevice:
+    """Start a disk: a real one, or the one that the scenario simulates.
+
+    host: where the storage daemons run, if there are guests beside them.
+    """
+    inside = host.namespace if host is not None else None
     if scenario.is_real:
-        return SharedDevice(Path(scenario.device), drives, daemon, apart)
+        return SharedDevice(Path(scenario.device), drives, daemon, apart, inside)
     return SharedDisk(
-        scenario.device, drives, slowdown=scenario.slowdown, binary=daemon, apart=apart
+        scenario.device,
+        drives,
+        slowdown=scenario.slowdown,
+        binary=daemon,
+        apart=apart,
+        inside=inside,
     )
 
 

@@ -261,11 +261,13 @@ class Agent:
         drives = dict(observer.drives(domains, counters, outcomes, releasing=self.releasing))
         granted = self._granted(drives.values())
         shared = self.fleet.granted_storages() if self.fleet is not None else {}
+        cgroups = self.cgroups if self.config.cgroup.enabled else None
+        weighted = cgroups.weighted if cgroups is not None else None
         if domains is not None:
             return Observation(drives, partial=True, granted=granted, granted_storages=shared)
         return Observation(
             drives,
-            storages=observer.storages_of(drives.values(), self.config.storages),
+            storages=observer.storages_of(drives, self.config.storages, weighted),
             unread=observer.unread(self.state.drives, drives),
             complete=observer.unread_vms() == set(),
             granted=granted,

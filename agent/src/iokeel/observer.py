@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from iokeel.config.settings import StorageConfig, VmConfig
 from iokeel.core.counters import Counters, DriveId
@@ -12,6 +13,7 @@ from iokeel.core.observation import DriveSeen, StorageSeen
 from iokeel.core.sharing.storage import StorageId, StoragePolicy
 from iokeel.drive_storages import DriveStorages
 from iokeel.host.disk_counters import DiskStats
+from iokeel.host.scheduler import SYS, is_hard_disk_with_bfq
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.outcomes import Outcomes
 
@@ -28,6 +30,7 @@ class Observer:
     storages: DriveStorages
     leaving: dict[str, VmConfig] = field(default_factory=dict)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
+    _sys: Path = SYS
 
     def vms(self) -> dict[str, VmInfo]:
         """Return all running VMs by name; of two with one name, libvirt's."""
@@ -111,15 +114,39 @@ class Observer:
                 )
 
     def storages_of(
-        self, drives: Iterable[DriveSeen], configured: Mapping[StorageId, StorageConfig]
+        self,
+        drives: Mapping[DriveId, DriveSeen],
+        configured: Mapping[StorageId, StorageConfig],
+        weighted: Mapping[str, bool] | None,
     ) -> dict[StorageId, StorageSeen]:
-        """Return the storages that drives are on, or that configuration names."""
+        """Return the storages that drives are on, or that configuration names.
+
+        weighted: whether VMs' cgroups have their weights for BFQ; None if the agent sets none.
+        """
         counters = self._disk_stats.read(self.storages.devices)
-        names = {*configured, *(drive.storage for drive in drives if drive.storage is not None)}
+        vms: dict[StorageId, set[str]] = {name: set() for name in configured}
+        for drive, seen in drives.items():
+            if seen.storage is not None:
+                there = vms.setdefault(seen.storage, set())
+                if seen.policy is not None:
+                    there.add(drive.domain)
         return {
             name: StorageSeen(
                 configured[name].policy if name in configured else StoragePolicy(),
                 counters.get(name),
+                self._is_weighted(name, there, weighted),
             )
-            for name in names
+            for name, there in vms.items()
         }
+
+    def _is_weighted(
+        self, storage: StorageId, vms: Collection[str], weighted: Mapping[str, bool] | None
+    ) -> bool | None:
+        """Return whether a scheduler shares a storage out by VMs' weights; None if unknown."""
+        if weighted is None:
+            return False
+        device = self.storages.devices.get(storage)
+        number = device.number if device is not None else None
+        facts = [weighted.get(vm) for vm in vms]
+        facts.append(None if number is None else is_hard_disk_with_bfq(number, self._sys))
+        return False if False in facts else None if None in facts else True

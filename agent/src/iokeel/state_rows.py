@@ -142,7 +142,8 @@ class _Storage(msgspec.Struct):
     ratio: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
     room: Annotated[float, msgspec.Meta(ge=0, le=1)]
     peak: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-    usable: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+    usable: Annotated[float, msgspec.Meta(ge=0, le=1e15)] | None
+    by_weight: bool = False  # a row of an older version has none
 
 
 _STORAGES = msgspec.json.Decoder(_Storage)
@@ -154,10 +155,15 @@ def storage_text(known: StorageState) -> str | None:
     In two or three digits, because each change is written.
     """
     capacity, last, usable = known.policy.capacity, known.feedback, known.division.usable
-    if usable is None:
+    if usable is None and not known.by_weight:
         return None
     row = _Storage(
-        capacity, round(last.ratio, 2), round(last.room, 2), _rounded(last.peak), _rounded(usable)
+        capacity,
+        round(last.ratio, 2),
+        round(last.room, 2),
+        0.0 if usable is None else _rounded(last.peak),
+        None if usable is None else _rounded(usable),
+        known.by_weight,
     )
     if capacity is not None and (row.ratio, row.room) == (1.0, FIRST_ROOM_RATIO):
         return None
@@ -175,6 +181,8 @@ def storage_of(text: str) -> StorageState:
         StoragePolicy(row.capacity),
         feedback=Feedback(max(row.ratio, 0.01), room=row.room, peak=row.peak),
         division=Division(row.usable),
+        weighted=row.by_weight,
+        writing=0 if row.by_weight else None,
     )
 
 

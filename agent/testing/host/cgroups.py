@@ -106,5 +106,5 @@ class Host:
     def device(self, number: str, scheduler: str = "none") -> None:
         """Make a disk. scheduler: the text of its file in sysfs."""
         folder = self.sys / "dev/block" / number / "queue"
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "scheduler").write_text(f"{scheduler}\n")

@@ -21,6 +21,7 @@ from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import io_hierarchy
 from iokeel.host.process import Process, process
+from iokeel.host.scheduler import is_hard_disk_with_bfq
 from testing.agents import Agent, iokeel, start_qemu
 from testing.host.cgroups import Memory
 from testing.waiting import eventually
@@ -151,6 +152,10 @@ def test_bfqs_weight_is_set_and_put_back(rig: Rig) -> None:
         order = CgroupOrder({rig.number: IoMax()}, weight=800)
         groups.apply({"db1": order}, {"db1": rig.qemu})
         assert rig.read("blkio.bfq.weight") == "800"
+        assert groups.weighted == {"db1": True}
+        for rotational in (True, False):
+            (scheduler.parent / "rotational").write_text(str(int(rotational)))
+            assert is_hard_disk_with_bfq(rig.number) is rotational
         groups.restore()
         assert rig.read("blkio.bfq.weight") == "100"
     finally:

@@ -6,6 +6,7 @@ import sqlite3
 from collections import UserDict
 from collections.abc import ItemsView, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -190,6 +191,15 @@ def test_what_storages_have_taught_is_loaded(known: dict[str, StorageState]) -> 
             assert back.feedback.room == pytest.approx(now.feedback.room, abs=0.01)
             assert back.feedback.peak == pytest.approx(now.feedback.peak, rel=0.06)
             assert back.division.usable == pytest.approx(usable, rel=0.06)
+
+
+def test_a_restarted_agent_knows_that_a_scheduler_shares_a_storage_out(store: StateStore) -> None:
+    left = StorageState(StoragePolicy(), weighted=True, writing=3, feedback=Feedback(room=0.4))
+    store.save({}, {"sda": left})
+    back = store.load_storages()["sda"]
+    assert (back.weighted, back.by_weight, back.feedback.room) == (True, True, 0.4)
+    store.save({}, {"sda": replace(left, writing=None, weighted=False)})
+    assert store.load_storages() == {}
 
 
 def test_a_bad_storage_costs_no_other_its_own(

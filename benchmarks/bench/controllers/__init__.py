@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from benchmarks.bench.controllers.average_size import AverageSize
 from benchmarks.bench.controllers.booted import Booted
 from benchmarks.bench.controllers.controller import Controller
-from benchmarks.bench.controllers.iokeel import Iokeel, Paced
+from benchmarks.bench.controllers.iokeel import Iokeel, OverBfq, Paced
 from benchmarks.bench.controllers.kernel import Bfq, IoMax
 from benchmarks.bench.controllers.static import Nothing, StaticBps, StaticIops, TunedSize
 from benchmarks.bench.errors import BenchError
@@ -30,13 +30,14 @@ CONTROLLERS: dict[str, Controller] = {
         Booted("io.cost"),
         Iokeel("iokeel-retune", "iokeel, stock QEMU", exact=False),
         Iokeel("iokeel-exact", "iokeel, patched QEMU", exact=True),
+        OverBfq(),
         Paced("paced", "paced at 80 %", syncs=True),
         Paced("paced-no-syncs", "paced at 80 %, no syncs", syncs=False),
     )
 }
 #: Those that run unless they are named: paced ones show what limits can do, and control nothing.
 USUAL = tuple(name for name in CONTROLLERS if not name.startswith("paced"))
-OURS = ("iokeel-retune", "iokeel-exact")
+OURS = ("iokeel-retune", "iokeel-exact", "iokeel-bfq")
 NONE = "none"
 #: Not a controller: drives that run alone, without any control.
 ALONE = "alone"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 from benchmarks.agent_cost.agent_process import cpu_s
 from benchmarks.bench.controllers.controller import Controller
+from benchmarks.bench.controllers.kernel import bfq_weight, no_bfq
 from benchmarks.bench.scenario import Policy, Scenario
 from benchmarks.bench.stage import Stage
 from iokeel.core.curve import DEFAULT_MODEL
@@ -64,6 +67,37 @@ class Iokeel(Controller):
             agent.end()
 
 
+class OverBfq(Iokeel):
+    """The agent, and BFQ on the disk: the agent sets the weights."""
+
+    def __init__(self) -> None:
+        super().__init__("iokeel-bfq", "iokeel over BFQ, patched QEMU", exact=True)
+
+    def lacks(self, scenario: Scenario) -> str | None:
+        """Return what is missing: BFQ."""
+        return no_bfq() or super().lacks(scenario)
+
+    def tables(self, stage: Stage) -> str:
+        """Return the configuration, with cgroups."""
+        return agent_tables(stage, cgroup=True)
+
+    @contextmanager
+    def hold(self, stage: Stage) -> Iterator[Running]:
+        """Give the disk the scheduler, and run an agent that has set the weights."""
+        stage.disk.set_scheduler("bfq")
+        weights = Counter[Path]()
+        for place in stage.places:
+            weights[place.group] += place.drive.weight
+        with super().hold(stage) as held:
+            if stage.scenario.tenant_limit is None:  # else they are parts of the tenant's
+
+                def all_set() -> bool:
+                    return all(bfq_weight(g).read_text() == f"{w}\n" for g, w in weights.items())
+
+                eventually(all_set, _KNOWN_S, what="the agent sets BFQ's weights")
+            yield held
+
+
 class Paced(Iokeel):
     """The best that limits can do: drives without a target have fixed ones, as parts of _PACE.
 
@@ -114,12 +148,15 @@ class Running:
         return cpu_s(self._pid)
 
 
-def agent_tables(stage: Stage) -> str:
-    """Return the configuration beside [agent] and [libvirt]."""
+def agent_tables(stage: Stage, *, cgroup: bool = False) -> str:
+    """Return the configuration beside [agent] and [libvirt].
+
+    cgroup: whether the agent sets VMs' cgroups too.
+    """
     scenario = stage.scenario
     exports = stage.exports
     lines = [
-        "[cgroup]\nenabled = false",
+        f"[cgroup]\nenabled = {str(cgroup).lower()}",
         "[storage.shared]",
         f"drives = {[f'{drive.vm}/*' for drive, _ in exports]}",
         f'device = "{stage.disk.device}"',

@@ -46,15 +46,24 @@ class Bfq(InKernel):
 
     def lacks(self, scenario: Scenario) -> str | None:
         """Return what is missing: BFQ."""
-        has = (ROOT / "blkio.bfq.io_serviced").exists()
-        return None if has else "this kernel has no BFQ with cgroups (CONFIG_BFQ_GROUP_IOSCHED)"
+        return no_bfq()
 
     def begin(self, stage: Stage) -> None:
         """Give the disk the scheduler, and each VM its weight."""
         stage.disk.set_scheduler("bfq")
         for place in stage.places:
-            weight = min(1000, place.drive.weight)
-            (place.group / "blkio.bfq.weight").write_text(str(weight))
+            bfq_weight(place.group).write_text(str(min(1000, place.drive.weight)))
+
+
+def no_bfq() -> str | None:
+    """Return why there is no BFQ with weights here; None if there is one."""
+    has = (ROOT / "blkio.bfq.io_serviced").exists()
+    return None if has else "this kernel has no BFQ with cgroups (CONFIG_BFQ_GROUP_IOSCHED)"
+
+
+def bfq_weight(group: Path) -> Path:
+    """Return the file of a group's weight. It is there while BFQ schedules a device."""
+    return group / "blkio.bfq.weight"
 
 
 def owed_by_group(stage: Stage) -> dict[Path, float]:

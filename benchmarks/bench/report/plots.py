@@ -39,6 +39,7 @@ COLOURS = {
     "io.cost": "#1b5e20",
     "iokeel-retune": "#64b5f6",
     "iokeel-exact": "#1565c0",
+    "iokeel-bfq": "#00838f",
     "paced": "#b39ddb",
     "paced-no-syncs": "#7e57c2",
 }

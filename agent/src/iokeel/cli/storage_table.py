@@ -49,6 +49,8 @@ def _name(report: StorageReport) -> str:
 
 
 def _capacity(report: StorageReport) -> str:
+    if report.by_weight:
+        return "by weight"
     return rate_cell(report.capacity_iops) if report.capacity_iops else "unknown"
 
 

@@ -37,11 +37,14 @@ class DriveSeen(NamedTuple):
 class StorageSeen:
     """A storage at a tick.
 
-    counters: None if it has none, or if they can't be read now.
+    counters: None if it has none, or if they can't be read now. weighted: it is a hard disk, and
+    its scheduler shares it out by the weights of all VMs with a policy there; None if that can't
+    be told now.
     """
 
     policy: StoragePolicy
     counters: StorageCounters | None = None
+    weighted: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

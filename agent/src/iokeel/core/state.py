@@ -347,7 +347,9 @@ class StorageState:
     activity: its requests in the last interval, None if unknown. promised, wanted: the sums of its
     drives' reservations and demands. suffering: drives above their latency target. protected:
     drives for whose latency targets the others' large reads wait in pieces. load: what its drives
-    did in the last interval. amounts: what each drive got in the last division.
+    did in the last interval. amounts: what each drive got in the last division. weighted: its
+    scheduler shares it out by VMs' weights, as far as is known. writing: for how many intervals
+    from now on its drives count as writing; None if it isn't left to its scheduler.
     """
 
     policy: StoragePolicy
@@ -361,6 +363,13 @@ class StorageState:
     protected: tuple[DriveId, ...] = ()
     load: Load = field(default_factory=Load)
     amounts: Mapping[DriveId, float] = field(default_factory=dict)
+    weighted: bool = False
+    writing: int | None = None
+
+    @property
+    def by_weight(self) -> bool:
+        """Whether it is left to its scheduler (sharing/by_weight.py)."""
+        return self.writing is not None
 
     @property
     def oversold(self) -> bool:

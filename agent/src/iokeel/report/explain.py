@@ -167,6 +167,8 @@ def _shares(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[s
         return
     if storage is not None and storage.usable_iops is not None:
         yield _storage(storage, storage.usable_iops)
+    elif storage is not None and storage.by_weight:
+        yield (f"BFQ shares {storage.name} out by the VMs' weights, so its capacity isn't divided.")
     elif drive.policy.reservation:
         place = f"the capacity of {drive.storage}" if drive.storage else "its storage"
         yield f"Its reservation is not guaranteed, because {place} is not known."
@@ -176,6 +178,11 @@ def _shares(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[s
 
 def _storage(storage: StorageSnapshot, usable_iops: float) -> str:
     text = f"{storage.name} can serve {iops(usable_iops)} now"
+    if storage.by_weight:
+        text = (
+            f"BFQ shares {storage.name} out by the VMs' weights, but drives write there, and to"
+            f" protect {_protected(storage.suffering)} all may do {iops(usable_iops)} now"
+        )
     if storage.capacity_iops is not None and storage.capacity_ratio != 1:
         text += f" ({percent(storage.capacity_ratio)} of its capacity, judged by its latency)"
     if storage.wanted_iops is not None:

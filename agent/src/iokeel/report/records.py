@@ -108,7 +108,8 @@ class StorageReport(Struct, kw_only=True):
     reservations; reservations_kept: the part of those asked for that fits. room_ratio: the part
     that drives without a latency target may use; None if no drive has one. cut_iops: what they give
     up for that now. suffering: drives above their latency target; exhausted: whether nothing more
-    can be taken for them.
+    can be taken for them. by_weight: its scheduler shares it out by VMs' weights, so its capacity
+    isn't used.
     """
 
     storage: str
@@ -128,6 +129,7 @@ class StorageReport(Struct, kw_only=True):
     busy_ratio: float | None
     suffering: list[str]
     exhausted: bool
+    by_weight: bool
 
 
 class VmReport(Struct, kw_only=True):

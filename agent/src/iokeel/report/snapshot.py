@@ -145,7 +145,8 @@ class StorageSnapshot:
     the part of those asked for that fits. room_ratio: the part that drives without a latency target
     may use; None if no drive has one. cut_iops: the rate that this takes from them now. suffering:
     drives above their latency target; exhausted: whether nothing more can be taken for them.
-    protected: drives for which the others' large reads wait in pieces.
+    protected: drives for which the others' large reads wait in pieces. by_weight: its scheduler
+    shares it out by VMs' weights, so its capacity isn't used.
     """
 
     name: str
@@ -167,6 +168,7 @@ class StorageSnapshot:
     suffering: tuple[DriveId, ...]
     exhausted: bool
     protected: tuple[DriveId, ...]
+    by_weight: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,4 +402,5 @@ def _storage(name: str, storage: StorageState, drives: list[DriveState]) -> Stor
         suffering=storage.suffering,
         exhausted=division.exhausted,
         protected=storage.protected,
+        by_weight=storage.by_weight,
     )

@@ -135,6 +135,7 @@ def _storage(storage: StorageSnapshot) -> StorageReport:
         busy_ratio=storage.busy_ratio,
         suffering=[str(drive) for drive in storage.suffering],
         exhausted=storage.exhausted,
+        by_weight=storage.by_weight,
     )
 
 

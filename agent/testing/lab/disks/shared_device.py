@@ -41,6 +41,7 @@ class SharedDevice:
         drives: int = 16,
         binary: Path | None = None,
         apart: bool | Sequence[int] = False,
+        inside: Namespace | None = None,
     ) -> None:
         """Share out a device, in equal parts of whole mebibytes.
 
@@ -48,14 +49,16 @@ class SharedDevice:
         binary: of qemu-storage-daemon (None: the one with this project's patches).
         apart: a storage daemon for each drive, or for so many drives each, one after the other; the
             kernel tells only processes apart.
+        inside: where the storage daemons run (None: in a namespace of their own). An agent finds
+            their cgroups only if it runs there too, or outside.
         """
         self.devices = [device]
         sectors = int(Path("/sys/block", device.name, "size").read_text())
         self.drive_bytes = (sectors << 9) // max(drives, 1) >> 20 << 20
         with contextlib.ExitStack() as stack:
             stack.callback(self.set_scheduler, self._scheduler())
-            inside, folder = self._namespace(stack)
-            self._share(inside, folder, stack, drives, binary, apart)
+            own, folder = self._namespace(stack)
+            self._share(inside or own, folder, stack, drives, binary, apart)
             self._stack = stack.pop_all()
 
     @property

@@ -7,6 +7,7 @@ from pathlib import Path
 from testing.lab.disks.disksim import DEVICES, params
 from testing.lab.disks.fuse_loop import FuseLoop
 from testing.lab.disks.shared_device import SharedDevice
+from testing.lab.roots.namespace import Namespace
 
 
 class SharedDisk(SharedDevice):
@@ -18,11 +19,11 @@ class SharedDisk(SharedDevice):
     def __init__(
         self, name: str, drives: int = 16, drive_bytes: int | None = None, slowdown: float = 1,
         binary: Path | None = None, log: Path | None = None, apart: bool | Sequence[int] = False,
-        paths: int = 1, **options: object,
+        inside: Namespace | None = None, paths: int = 1, **options: object,
     ) -> None:  # fmt: skip
         """Start a disk.
 
-        name: of lab.disksim.DEVICES. drives, binary, apart: as of SharedDevice.
+        name: of lab.disksim.DEVICES. drives, binary, apart, inside: as of SharedDevice.
         drive_bytes: of each, one after the other from the disk's start (None: all of the disk,
             in equal parts of whole mebibytes).
         log: where the disk logs each request.
@@ -34,14 +35,12 @@ class SharedDisk(SharedDevice):
         self.name, self.slowdown = name, slowdown
         self.params_file, self.drive_bytes = DEVICES[name], drive_bytes
         with contextlib.ExitStack() as stack:
-            inside, folder = self._namespace(stack)
-            loop = FuseLoop(
-                inside, folder, name, paths=paths, slowdown=slowdown, log=log, **options
-            )
+            own, folder = self._namespace(stack)
+            loop = FuseLoop(own, folder, name, paths=paths, slowdown=slowdown, log=log, **options)
             stack.callback(loop.close)
             self.devices = loop.devices
             self._set_queue("rotational", int(name.startswith("hdd")))
             self._set_queue("read_ahead_kb", 128)  # loop takes more than a disk's default
             self.set_scheduler("none")  # a loop device keeps what it was last given
-            self._share(inside, folder, stack, drives, binary, apart)
+            self._share(inside or own, folder, stack, drives, binary, apart)
             self._stack = stack.pop_all()

@@ -347,6 +347,32 @@ def test_bfqs_weight_in_v1_is_a_number_alone(tmp_path: Path, memory: Memory) -> 
     assert (group / "blkio.bfq.weight").read_text() == "100"
 
 
+def test_vms_whose_weights_bfq_has_are_told(host: Host, memory: Memory) -> None:
+    groups = cgroups(host, memory)
+    assert groups.weighted == {}
+    host.device(SDB, "none [bfq]")
+    qemus = {}
+    for number, vm in enumerate(("db1", "web1", "heavy", "bare")):
+        group, qemus[vm] = host.guest(number + 1, vm)
+        if vm != "bare":
+            (group / "io.bfq.weight").write_text("default 100\n")
+    on_it = {SDB: IoMax()}
+    orders = {
+        "db1": CgroupOrder(on_it, weight=300),
+        "web1": CgroupOrder(on_it, weight=100),
+        "heavy": CgroupOrder(on_it, weight=1001),  # which BFQ can't have
+        "bare": CgroupOrder(on_it, weight=300),
+    }
+    weighted = {"db1": True, "web1": True, "heavy": False, "bare": False}
+    groups.apply(orders, qemus)
+    assert groups.weighted == weighted
+    groups.apply({**orders, "db1": None}, qemus)  # it stays as it is
+    assert groups.weighted == weighted
+    host.device(SDB, "[none] bfq")
+    groups.apply(orders, qemus)
+    assert groups.weighted == dict.fromkeys(orders, False)
+
+
 def test_a_latency_target_is_set_where_the_kernel_has_it(host: Host, memory: Memory) -> None:
     group, qemu = host.guest(1, "db1")
     order = CgroupOrder({SDB: LIMITS}, latency_targets_s={SDB: 0.0025})

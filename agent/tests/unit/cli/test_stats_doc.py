@@ -40,6 +40,7 @@ FINE = StorageSnapshot(
     suffering=(),
     exhausted=False,
     protected=(),
+    by_weight=False,
 )
 WRONG = (
     replace(FINE, oversold=True, reserved_iops=3000.0),

@@ -243,3 +243,28 @@ def test_that_large_reads_wait_in_parts_is_told_and_for_whom() -> None:
     state, _ = decide(state, Observation({VDA: seen[VDA]}, storages={"sda": disk}), 2 * NS_PER_S)
     assert not [line for line in lines(state) if "in pieces" in line]
     assert [line for line in lines(state) if line.endswith("large reads has changed.")]
+
+
+def test_that_bfq_shares_the_storage_out_is_told_and_when_its_drives_are_cut() -> None:
+    web, policy = DriveId("web1", "vda"), DrivePolicy(limit=1000)
+    disk = StorageSeen(StoragePolicy(capacity=120), weighted=True)
+    state = State()
+
+    def look(second: int, latency_ms: int) -> list[str]:
+        nonlocal state
+        done = 30 * second
+        wrote = Counters(second * NS_PER_S, 0, 0, done, done * 4096, 0, done * 1_000_000)
+        did = Counters(second * NS_PER_S, done, done * 4096, 0, 0, done * latency_ms * 1_000_000, 0)
+        seen = {
+            VDA: DriveSeen(policy, wrote, None, abilities=STOCK, storage="sda"),
+            web: DriveSeen(
+                DrivePolicy(latency_target_ms=33.0), did, None, abilities=STOCK, storage="sda"
+            ),
+        }
+        state, _ = decide(state, Observation(seen, storages={"sda": disk}), second * NS_PER_S)
+        return lines(state)
+
+    look(1, 10)
+    assert "BFQ shares sda out by the VMs' weights, so its capacity isn't divided." in look(2, 10)
+    cut = "BFQ shares sda out by the VMs' weights, but drives write there, and to protect web1/vda"
+    assert [line for line in look(3, 2000) if line.startswith(cut)]

@@ -5,7 +5,8 @@
    the drive's share, and the part that a drive leaves is lent to others.
 2. A tenant's limit is divided (divide.py) among its drives, on all storages together. Each drive's
    part of its VM's limit (vm_limit.py) bounds its demand already.
-3. Each storage is divided on its own (one_storage.py).
+3. Each storage is divided on its own (one_storage.py), unless it is left to its scheduler
+   (by_weight.py).
 
 A drive's share is not the amount that it got, but the one that it is *entitled* to at the level
 found: the amount that it would get if it wanted more. A drive that wakes up has it at once, and
@@ -21,6 +22,7 @@ from dataclasses import replace
 from iokeel.core.counters import DriveId
 from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import TenantPolicy
+from iokeel.core.sharing.by_weight import is_left, left, writing_after
 from iokeel.core.sharing.claimant import Claimant, claimant_of, share_of
 from iokeel.core.sharing.demand import hidden_demand
 from iokeel.core.sharing.divide import divide
@@ -53,6 +55,14 @@ def allocate(
             claimants.setdefault(known.storage, []).append(claimant_of(drive, known, known.policy))
         else:
             strangers[known.storage] += known.measured.rate or 0.0
+    storages = {name: _as_known(now, before.get(name)) for name, now in storages.items()}
+    writing = {
+        name: writing_after(before.get(name), now.policy.capacity, claimants[name])
+        for name, now in storages.items()
+        if name not in granted
+        and is_left(now, before.get(name), claimants[name], tenants, complete=complete)
+    }
+    storages = {name: left(now) if name in writing else now for name, now in storages.items()}
     activities = {
         name: activity_of(now, before.get(name), (c.known for c in claimants[name]))
         for name, now in storages.items()
@@ -80,11 +90,26 @@ def allocate(
         members = members_of(here, promises, reserved)
         allowed = granted.get(name)
         one = OneStorage(
-            name, now, allowed, activities[name], here, strangers[name], members, complete
+            name,
+            now,
+            allowed,
+            activities[name],
+            here,
+            strangers[name],
+            members,
+            complete,
+            writing.get(name),
         )
         after[name] = divide_storage(one, before.get(name))
     shares = {c.drive: c.share for there in claimants.values() for c in there if c.share}
     return after, shares
+
+
+def _as_known(seen: StorageSeen, before: StorageState | None) -> StorageSeen:
+    """Return a storage with what was known last in place of what can't be told now."""
+    if seen.weighted is None and before is not None:
+        return replace(seen, weighted=before.weighted)
+    return seen
 
 
 def _reckon_with_hidden_demand(

@@ -42,7 +42,8 @@ class OneStorage:
 
     granted: what the fleet lets its drives here do; None if it isn't the fleet's, or that isn't
     known. strangers: the rate of its drives without a policy. members: its claimants, in the groups
-    that have a promise together. complete: it may have no other drives.
+    that have a promise together. complete: it may have no other drives. writing: for how many
+    intervals its drives count as writing; None if it isn't left to its scheduler.
     """
 
     name: str
@@ -53,6 +54,7 @@ class OneStorage:
     strangers: float
     members: Sequence[Member]
     complete: bool = True
+    writing: int | None = None
     protected: list[Claimant] = field(init=False)
     others: list[Claimant] = field(init=False)
 
@@ -65,19 +67,29 @@ class OneStorage:
         """Whether some of its drives are protected from others."""
         return bool(self.protected and self.others)
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether its scheduler shares it out, and limits could do no better (by_weight.py)."""
+        return self.writing == 0
+
 
 def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState:
     """Give each drive of a storage its share, and return the storage's state."""
     policy = one.seen.policy
     before = _as_before(before, policy)
     worst, suffering = worst_strain(one.protected)
+    suffers = bool(suffering) and not one.only_reads
     load = _load(one, before)
-    feedback = _feedback(one, before, load, worst, suffers=bool(suffering))
+    feedback = before.feedback
+    if not one.only_reads:
+        feedback = _feedback(one, before, load, worst, suffers=suffers)
     granted = one.granted
     capacity = policy.capacity * feedback.ratio if policy.capacity else None
     if policy.capacity is None:
         was_divided = before.division.usable is not None
-        if one.protected and suffering:
+        if one.only_reads:
+            capacity = None
+        elif one.protected and suffers:
             capacity = feedback.peak
         elif was_divided and (one.protected or not one.complete):
             capacity = feedback.peak  # maybe for a drive that can't be read now
@@ -85,7 +97,8 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         capacity = granted + one.strangers
         _want_spare(one.claimants)
     wanted = sum(c.wants for c in one.claimants)
-    division, amounts = Division(), dict[DriveId, float]()
+    division = Division(exhausted=one.only_reads and bool(suffering))
+    amounts: dict[DriveId, float] = {}
     if granted is not None:
         _want_footholds(one.claimants, granted)
     if capacity is not None:
@@ -93,7 +106,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         if one.keeps_headroom:
             room = min(1.0, max(feedback.room, least_room(usable, one.others)))
             feedback = replace(feedback, room=room)
-        division, amounts = _divide(one, usable, feedback.room, suffers=bool(suffering))
+        division, amounts = _divide(one, usable, feedback.room, suffers=suffers)
     return StorageState(
         policy,
         counters=one.seen.counters or before.counters,
@@ -106,6 +119,8 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         protected=protected_drives(one.seen, one.protected),
         load=load._replace(short=division.short),
         amounts=amounts,
+        weighted=bool(one.seen.weighted),
+        writing=one.writing,
     )
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from iokeel.core.backstop import CgroupOrder, IoMax
 from iokeel.host.cgroup.place import Hierarchy
 from iokeel.host.kernel_files import number_of, text_of
+from iokeel.host.scheduler import has_bfq
 
 # v1's file for each of IoMax's bounds.
 _V1_LIMITS = {
@@ -27,6 +28,7 @@ _UNSET = {
     "io.latency": "target=max",
     **dict.fromkeys(_V1_LIMITS.values(), "0"),
 }
+_BFQ_WEIGHT = {2: "io.bfq.weight", 1: "blkio.bfq.weight"}
 _MOST_BFQ_WEIGHT = 1000  # the kernel's BFQ_MAX_WEIGHT
 _US_PER_S = 1_000_000
 
@@ -41,6 +43,11 @@ class Setting(NamedTuple):
     def is_limit(self) -> bool:
         """Whether it is a bound; every kernel with the controller has those."""
         return self.file == "io.max" or self.file in _V1_LIMITS.values()
+
+    @property
+    def is_bfq_weight(self) -> bool:
+        """Whether it is a weight for BFQ."""
+        return self.file in _BFQ_WEIGHT.values()
 
     def __str__(self) -> str:
         return f"{self.file} {self.device}".strip()
@@ -109,9 +116,8 @@ def _weights(
     weight: int, devices: list[str], group: Path, hierarchy: Hierarchy, sys: Path
 ) -> Iterator[tuple[Setting, str]]:
     """Yield the weights that something uses: BFQ or iocost on one of the devices."""
-    schedulers = [text_of(sys / f"dev/block/{device}/queue/scheduler") for device in devices]
-    if any("[bfq]" in (scheduler or "") for scheduler in schedulers):
-        file = "io.bfq.weight" if hierarchy.version == 2 else "blkio.bfq.weight"
+    if any(has_bfq(device, sys) for device in devices):
+        file = _BFQ_WEIGHT[hierarchy.version]
         if (group / file).exists():
             yield Setting(file), str(min(weight, _MOST_BFQ_WEIGHT))
     if (group / "io.weight").exists():

@@ -61,7 +61,7 @@ _KEY = re.compile(r"[a-z._]+( [0-9:]+)?")
 
 
 class Cgroups:
-    """The groups of this host's VMs. Only `held` is for several threads at once."""
+    """The groups of this host's VMs. Only `held` and `weighted` are for several threads at once."""
 
     def __init__(
         self, memory: Memory, proc: Path = Path("/proc"), sys: Path = Path("/sys")
@@ -69,6 +69,9 @@ class Cgroups:
         self.errors: Counter[str] = Counter()
         #: The values that hold in VMs' groups now, by VM, then by file and device.
         self.held: Mapping[str, Mapping[str, str]] = {}
+        #: Whether a VM's group has its weight for BFQ, which knows none above 1000. A VM that there
+        #: was no order for yet isn't in it.
+        self.weighted: Mapping[str, bool] = {}
         self._memory = memory
         self._proc = proc
         self._sys = sys
@@ -96,6 +99,7 @@ class Cgroups:
         next call.
         """
         if self._hierarchy is None:
+            self.weighted = dict.fromkeys(orders, False)
             if orders:
                 self._tell(
                     "none", "cgroup: no io or blkio controller is mounted, so no VM has a backstop"
@@ -121,6 +125,16 @@ class Cgroups:
         self._save()
         failed = {path for path, setting, value in changes if not self._write(path, setting, value)}
         self._done = {path: done for path, done in values.items() if path not in failed}
+        weighted = {
+            vm
+            for path, vm in groups.items()
+            if any(
+                setting.is_bfq_weight and value == str(steady[path].weight)
+                for setting, value in self._done.get(path, {}).items()
+            )
+        }
+        weighted |= {vm for vm in groups.values() if orders[vm] is None and self.weighted.get(vm)}
+        self.weighted = {vm: vm in weighted for vm in orders}
         if not partial:
             for path in self._groups.keys() - groups.keys():
                 self._put_back(path)
@@ -136,7 +150,7 @@ class Cgroups:
         for path in [*self._groups]:
             self._put_back(path)
         self._save()
-        self._done, self.held = {}, {}
+        self._done, self.held, self.weighted = {}, {}, {}
 
     # Groups
 
