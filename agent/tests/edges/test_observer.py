@@ -13,7 +13,7 @@ from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.storage import Place
 from iokeel.drive_storages import DriveStorages
 from iokeel.observer import Observer
-from testing.host.cgroup_host import Host
+from testing.host.cgroups import Host
 
 SDB = "8:16"
 
