@@ -53,6 +53,9 @@ class Level(NamedTuple):
         )
 
 
+NO_LEVEL = Level()
+
+
 @dataclass(frozen=True, slots=True)
 class Gain:
     """What is known of the gain of a cut.
@@ -62,8 +65,8 @@ class Gain:
     lasts.
     """
 
-    before: Level = Level()
-    after: Level = Level()
+    before: Level = NO_LEVEL
+    after: Level = NO_LEVEL
     least: float = 0.0
     hold_s: float = 0.0
     pause_s: float = FIRST_HOLD_S
@@ -92,9 +95,9 @@ def _cutting(last: Gain, room: float, strain: float) -> Gain:
     """Compare two levels while the others may be cut."""
     before = last.before
     if not before.samples or room > before.first / SAME:
-        return replace(last, before=Level().plus(room, strain), after=Level())
+        return replace(last, before=NO_LEVEL.plus(room, strain), after=NO_LEVEL)
     if room >= SAME * before.first:
-        return replace(last, before=before.plus(room, strain), after=Level())
+        return replace(last, before=before.plus(room, strain), after=NO_LEVEL)
     if room > LESS * before.first:
         return last
     after = last.after.plus(room, strain)
