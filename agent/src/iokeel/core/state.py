@@ -312,15 +312,16 @@ class Feedback:
 
     ratio: corrects its capacity. fell: the ratio was cut by much just now. doubt: for how many
     intervals latency was above its target while something disturbed it. room: the part of the
-    capacity for drives without a latency target. gain: of cutting it (sharing/gain.py). peak: the
-    capacity, if nobody has configured it.
+    capacity for drives without a latency target. ratio_gain, room_gain: of cutting these two
+    (sharing/gain.py). peak: the capacity, if nobody has configured it.
     """
 
     ratio: float = 1.0
     fell: bool = False
     doubt: int = 0
     room: float = 1.0
-    gain: Gain = FREE
+    ratio_gain: Gain = FREE
+    room_gain: Gain = FREE
     peak: float = 0.0
 
 

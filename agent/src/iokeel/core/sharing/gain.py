@@ -1,17 +1,17 @@
-"""Ends a cut of the others that doesn't pay for the drives with a latency target.
+"""Ends a cut that lowers throughput by more than latency.
 
-Part of a latency isn't due to the load of others: the device's own time for a write, or a sync.
-With a target below it, the room (headroom.py) would fall to its floor and gain nothing. So the gain
-is measured. With the room x and the protected drives' strain s,
+Part of a latency isn't due to load: the device's own time for a write, or a sync. With a target
+below it, a feedback (capacity.py) would cut to its floor and gain nothing. So the gain is measured.
+Let x be the part of the storage that is used, at most the one that may be, and s the strain:
 
     E = d ln s / d ln x      between two levels of x, from the means of some intervals
 
 A cut pays if E >= LEAST_GAIN: it lowers latency by as much as throughput. With E = 1, throughput
 over latency is at its maximum (Kleinrock's power: "Power and deterministic rules of thumb", ICC
-1979). It also pays while half of the room would reach the target at this E.
+1979). It also pays while half of x would reach the target at this E.
 
-After a cut that doesn't pay, the others get back the room before it, and are *held* there. When the
-hold ends, they are *raised* by a level. If that costs no latency, they stay. Else they go back, and
+After a cut that doesn't pay, the part goes back to the level before, and is *held* there. When the
+hold ends, it is *raised* by a level. If that costs no latency, it stays. Else it goes back, and
 another cut is tried. Each cut that doesn't pay doubles the next hold. A latency that becomes WORSE
 ends a hold.
 """
@@ -23,33 +23,36 @@ from math import log
 from typing import NamedTuple
 
 LEAST_GAIN = 1.0
-# A level's rooms: at least SAME of its first one. The next level is at LESS of it or below.
+# A level: from SAME of its first part on. The next level is at LESS of that or below.
 SAME, LESS = 0.85, 0.7
 SAMPLES = 3
 FIRST_HOLD_S, LONGEST_HOLD_S = 30.0, 960.0
 WORSE = 1.5
+# A raised part that isn't used is taken for this much more, in ln x.
+_LEAST_RISE = 0.1
+_LEAST = 1e-3  # of a part, and of a strain
 
 
 class Level(NamedTuple):
-    """Intervals with about the same room.
+    """Intervals in which about the same part was used.
 
-    first: the room of the first one. samples: how many there are. ln_room, ln_strain: the means of
+    first: the part in the first one. samples: how many there are. ln_part, ln_strain: the means of
     the last SAMPLES or so.
     """
 
     first: float = 0.0
     samples: int = 0
-    ln_room: float = 0.0
+    ln_part: float = 0.0
     ln_strain: float = 0.0
 
-    def plus(self, room: float, strain: float) -> Level:
+    def plus(self, part: float, strain: float) -> Level:
         """Return it with one interval more."""
         n = min(self.samples + 1, SAMPLES)
         return Level(
-            self.first or room,
+            self.first or part,
             n,
-            self.ln_room + (log(room) - self.ln_room) / n,
-            self.ln_strain + (log(strain) - self.ln_strain) / n,
+            self.ln_part + (log(max(part, _LEAST)) - self.ln_part) / n,
+            self.ln_strain + (log(max(strain, _LEAST)) - self.ln_strain) / n,
         )
 
 
@@ -60,8 +63,8 @@ NO_LEVEL = Level()
 class Gain:
     """What is known of the gain of a cut.
 
-    before, after: two levels. least: the room below which the others aren't cut; 0 if they may be.
-    hold_s: how long it is held, or has been raised if that is 0. pause_s: how long the next hold
+    before, after: two levels. least: the part below which nothing is cut; 0 if it may be. hold_s:
+    how long it is still held; 0 with a least part: it is raised. pause_s: how long the next hold
     lasts.
     """
 
@@ -71,39 +74,45 @@ class Gain:
     hold_s: float = 0.0
     pause_s: float = FIRST_HOLD_S
 
+    def bound(self, part: float, was: Gain) -> float:
+        """Return a part that the feedback has decided on, bounded by what is known of the gain.
+
+        was: what was known in the interval before.
+        """
+        if was.least and not (self.least or was.hold_s):  # raised, and it has cost too much
+            part = min(part, self.before.first)
+        return max(part, self.least)
+
 
 FREE = Gain()
 
 
-def gain_after(
-    last: Gain, room: float, strain: float | None, elapsed_s: float
-) -> tuple[Gain, float]:
-    """Return what is known after an interval, and the most room that the others may have then.
+def gain_after(last: Gain, used: float, strain: float | None, elapsed_s: float) -> Gain:
+    """Return what is known after an interval.
 
-    room: theirs in the interval, > 0. strain: None if no protected drive was active.
+    used: the part that was used, at most the one that could be. strain: None if it isn't known.
     """
+    used = max(used, _LEAST)
     if last.hold_s:
-        return _held(last, strain, elapsed_s), 1.0
+        return _held(last, used, strain, elapsed_s)
     if strain is None:
-        return last, 1.0
-    if last.least:
-        return _raised(last, room, strain)
-    return _cutting(last, room, strain), 1.0
-
-
-def _cutting(last: Gain, room: float, strain: float) -> Gain:
-    """Compare two levels while the others may be cut."""
-    before = last.before
-    if not before.samples or room > before.first / SAME:
-        return replace(last, before=NO_LEVEL.plus(room, strain), after=NO_LEVEL)
-    if room >= SAME * before.first:
-        return replace(last, before=before.plus(room, strain), after=NO_LEVEL)
-    if room > LESS * before.first:
         return last
-    after = last.after.plus(room, strain)
+    return _raised(last, used, strain) if last.least else _cutting(last, used, strain)
+
+
+def _cutting(last: Gain, used: float, strain: float) -> Gain:
+    """Compare two levels while the feedback may cut."""
+    before = last.before
+    if not before.samples or used > before.first / SAME:
+        return replace(last, before=NO_LEVEL.plus(used, strain), after=NO_LEVEL)
+    if used >= SAME * before.first:
+        return replace(last, before=before.plus(used, strain), after=NO_LEVEL)
+    if used > LESS * before.first:
+        return last
+    after = last.after.plus(used, strain)
     if after.samples < SAMPLES:
         return replace(last, after=after)
-    gain = _gain(before, after)
+    gain = (before.ln_strain - after.ln_strain) / (before.ln_part - after.ln_part)
     if gain < LEAST_GAIN and after.ln_strain > max(0.0, gain) * log(2):
         return _hold(before, last.pause_s, min(2 * last.pause_s, LONGEST_HOLD_S))
     return Gain(after, pause_s=last.pause_s if after.ln_strain > 0 else FIRST_HOLD_S)
@@ -113,32 +122,29 @@ def _hold(level: Level, hold_s: float, pause_s: float) -> Gain:
     return Gain(level, least=level.first, hold_s=hold_s, pause_s=pause_s)
 
 
-def _held(last: Gain, strain: float | None, elapsed_s: float) -> Gain:
-    """Hold the others' room, and raise it when the hold ends."""
+def _held(last: Gain, used: float, strain: float | None, elapsed_s: float) -> Gain:
+    """Hold the part, and raise it when the hold ends."""
     after = last.after
     if strain is not None:
-        after = after.plus(last.least, strain)
+        after = after.plus(used, strain)
         worse = after.ln_strain > max(0.0, last.before.ln_strain) + log(WORSE)
         if worse and after.samples == SAMPLES:
             return FREE
     if elapsed_s < last.hold_s:
         return replace(last, after=after, hold_s=last.hold_s - elapsed_s)
     now = after if after.samples == SAMPLES else last.before
+    now = now._replace(first=last.least)
     if last.least > SAME:
         return Gain(now, pause_s=last.pause_s)
     return Gain(now, least=min(1.0, last.least / LESS), pause_s=last.pause_s)
 
 
-def _raised(last: Gain, room: float, strain: float) -> tuple[Gain, float]:
-    """Compare the raised room with the one before."""
-    after = last.after.plus(max(room, last.least), strain)
+def _raised(last: Gain, used: float, strain: float) -> Gain:
+    """Compare the raised part with the one before."""
+    after, before = last.after.plus(used, strain), last.before
     if after.samples < SAMPLES:
-        return replace(last, after=after), 1.0
-    if _gain(after, last.before) < LEAST_GAIN:
-        return _hold(after, FIRST_HOLD_S, last.pause_s), 1.0
-    return Gain(last.before, pause_s=last.pause_s), last.before.first
-
-
-def _gain(high: Level, low: Level) -> float:
-    """Return E between two levels, of which `high` has more room."""
-    return (high.ln_strain - low.ln_strain) / (high.ln_room - low.ln_room)
+        return replace(last, after=after)
+    rise = max(_LEAST_RISE, after.ln_part - before.ln_part)
+    if after.ln_strain - before.ln_strain < LEAST_GAIN * rise:
+        return _hold(after._replace(first=last.least), FIRST_HOLD_S, last.pause_s)
+    return Gain(before, pause_s=last.pause_s)

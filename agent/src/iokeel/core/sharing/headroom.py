@@ -54,8 +54,8 @@ def room_after(
     room = follow(
         last.room, worst, used=used, short=before.division.short, loaded=True, elapsed_s=elapsed_s
     )
-    gain, most = gain_after(last.gain, last.room, worst, elapsed_s)
-    return max(gain.least, min(room, most)), gain
+    gain = gain_after(last.room_gain, min(last.room, used), worst, elapsed_s)
+    return gain.bound(room, last.room_gain), gain
 
 
 def least_room(usable: float, others: Sequence[Claimant]) -> float:

@@ -129,15 +129,17 @@ def _feedback(
     )
     after = feedback_after(before, load, worst)
     if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
-        after = replace(after, ratio=last.ratio, fell=False)
-    room, gain = last.room, last.gain
+        after = replace(after, ratio=last.ratio, ratio_gain=last.ratio_gain, fell=False)
+    room, gain = last.room, last.room_gain
     if not after.doubt:
         room, gain = room_after(before, worst, one.others, elapsed_s)
     return replace(
         after,
         room=room,
-        gain=gain,
-        peak=peak_after(before, load.strangers + load.done, suffers, elapsed_s),
+        room_gain=gain,
+        peak=peak_after(
+            before, load.strangers + load.done, suffers and not gain.least, elapsed_s
+        ),
     )
 
 
@@ -192,7 +194,7 @@ def _divide(
             c.known.demand.backlogged and c.share and c.share.most < c.most for c in one.claimants
         ),
         cut=cut,
-        exhausted=suffers and room <= max(least, feedback.gain.least),
+        exhausted=suffers and room <= max(least, feedback.room_gain.least),
     )
     if one.keeps_headroom and one.granted is not None:
         # What is left of the grant is headroom on this host.

@@ -22,8 +22,8 @@ def rooms(strain: Strain, seconds: int, active: Callable[[int], bool]) -> Iterat
         yield room
         worst = strain(room, second) if active(second) else None
         after = follow(room, worst, used=room, short=True, loaded=True, elapsed_s=1.0)
-        gain, most = gain_after(gain, room, worst, 1.0)
-        room = max(_LEAST_ROOM, gain.least, min(after, most))
+        was, gain = gain, gain_after(gain, room, worst, 1.0)
+        room = max(_LEAST_ROOM, gain.bound(after, was))
 
 
 def in_bursts(second: int) -> bool:
@@ -100,15 +100,15 @@ def test_holds_last_longer_each_time() -> None:
         held = gain.hold_s
         # the latency rises as soon as the others have more than they began with
         strain = 2.0 if room <= HEADROOM_RATIO else 20.0
-        gain, most = gain_after(gain, room, strain, 1.0)
+        was, gain = gain, gain_after(gain, room, strain, 1.0)
         if gain.hold_s > held:
             pauses.append(gain.pause_s)
-        room = max(_LEAST_ROOM, gain.least, min(after, most))
+        room = max(_LEAST_ROOM, gain.bound(after, was))
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_HOLD_S
 
 
 def test_nothing_is_learnt_while_nobody_is_active() -> None:
-    assert gain_after(FREE, 0.5, None, 1.0) == (FREE, 1.0)
+    assert gain_after(FREE, 0.5, None, 1.0) == FREE
     held = Gain(least=0.5, hold_s=2.0)
-    assert gain_after(held, 0.5, None, 1.0) == (Gain(least=0.5, hold_s=1.0), 1.0)
+    assert gain_after(held, 0.5, None, 1.0) == Gain(least=0.5, hold_s=1.0)
