@@ -10,10 +10,10 @@ A cut pays if E >= LEAST_GAIN: it lowers latency by as much as throughput. With 
 over latency is at its maximum (Kleinrock's power: "Power and deterministic rules of thumb", ICC
 1979). It also pays while half of x would reach the target at this E.
 
-After a cut that doesn't pay, the part goes back to the level before, and is *held* there. When the
-hold ends, it is *raised* by a level. If that costs no latency, it stays. Else it goes back, and
-another cut is tried. Each cut that doesn't pay doubles the next hold. A latency that becomes WORSE
-ends a hold.
+After a cut that doesn't pay, the part goes back to the level before. From there it is *raised* by
+a level at a time, until that costs more latency than it brings throughput. The last level that
+didn't is *held*. Then another cut is tried: after each one that doesn't pay the hold lasts twice as
+long. A latency that becomes WORSE ends a hold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST_GAIN = 1.0
 # A level: from SAME of its first part on. The next level is at LESS of that or below.
 SAME, LESS = 0.85, 0.7
 SAMPLES = 3
-FIRST_HOLD_S, LONGEST_HOLD_S = 30.0, 960.0
+FIRST_HOLD_S, LONGEST_HOLD_S = 60.0, 960.0
 WORSE = 1.5
 # A raised part that isn't used is taken for this much more, in ln x.
 _LEAST_RISE = 0.1
@@ -64,8 +64,7 @@ class Gain:
     """What is known of the gain of a cut.
 
     before, after: two levels. least: the part below which nothing is cut; 0 if it may be. hold_s:
-    how long it is still held; 0 with a least part: it is raised. pause_s: how long the next hold
-    lasts.
+    how long it is held; 0 with a least part: it is raised. pause_s: how long the next hold lasts.
     """
 
     before: Level = NO_LEVEL
@@ -79,8 +78,8 @@ class Gain:
 
         was: what was known in the interval before.
         """
-        if was.least and not (self.least or was.hold_s):  # raised, and it has cost too much
-            part = min(part, self.before.first)
+        if self.hold_s and self.least < was.least:  # it was raised, and that has cost too much
+            return self.least
         return max(part, self.least)
 
 
@@ -114,29 +113,15 @@ def _cutting(last: Gain, used: float, strain: float) -> Gain:
         return replace(last, after=after)
     gain = (before.ln_strain - after.ln_strain) / (before.ln_part - after.ln_part)
     if gain < LEAST_GAIN and after.ln_strain > max(0.0, gain) * log(2):
-        return _hold(before, last.pause_s, min(2 * last.pause_s, LONGEST_HOLD_S))
+        return _raise(before, last.pause_s)
     return Gain(after, pause_s=last.pause_s if after.ln_strain > 0 else FIRST_HOLD_S)
 
 
-def _hold(level: Level, hold_s: float, pause_s: float) -> Gain:
-    return Gain(level, least=level.first, hold_s=hold_s, pause_s=pause_s)
-
-
-def _held(last: Gain, used: float, strain: float | None, elapsed_s: float) -> Gain:
-    """Hold the part, and raise it when the hold ends."""
-    after = last.after
-    if strain is not None:
-        after = after.plus(used, strain)
-        worse = after.ln_strain > max(0.0, last.before.ln_strain) + log(WORSE)
-        if worse and after.samples == SAMPLES:
-            return FREE
-    if elapsed_s < last.hold_s:
-        return replace(last, after=after, hold_s=last.hold_s - elapsed_s)
-    now = after if after.samples == SAMPLES else last.before
-    now = now._replace(first=last.least)
-    if last.least > SAME:
-        return Gain(now, pause_s=last.pause_s)
-    return Gain(now, least=min(1.0, last.least / LESS), pause_s=last.pause_s)
+def _raise(level: Level, pause_s: float) -> Gain:
+    """Raise the part by a level, or hold it if there is none above."""
+    if level.first > SAME:
+        return _hold(level, pause_s)
+    return Gain(level, least=min(1.0, level.first / LESS), pause_s=pause_s)
 
 
 def _raised(last: Gain, used: float, strain: float) -> Gain:
@@ -146,5 +131,25 @@ def _raised(last: Gain, used: float, strain: float) -> Gain:
         return replace(last, after=after)
     rise = max(_LEAST_RISE, after.ln_part - before.ln_part)
     if after.ln_strain - before.ln_strain < LEAST_GAIN * rise:
-        return _hold(after._replace(first=last.least), FIRST_HOLD_S, last.pause_s)
-    return Gain(before, pause_s=last.pause_s)
+        return _raise(after._replace(first=last.least), last.pause_s)
+    return _hold(before, last.pause_s)
+
+
+def _hold(level: Level, hold_s: float) -> Gain:
+    """Hold the part at a level."""
+    pause_s = min(2 * hold_s, LONGEST_HOLD_S)
+    return Gain(level, least=level.first, hold_s=hold_s, pause_s=pause_s)
+
+
+def _held(last: Gain, used: float, strain: float | None, elapsed_s: float) -> Gain:
+    """Hold the part until the time is over, or latency is worse."""
+    after = last.after
+    if strain is not None:
+        after = after.plus(used, strain)
+        worse = after.ln_strain > max(0.0, last.before.ln_strain) + log(WORSE)
+        if worse and after.samples == SAMPLES:
+            return FREE
+    if elapsed_s < last.hold_s:
+        return replace(last, after=after, hold_s=last.hold_s - elapsed_s)
+    level = after if after.samples == SAMPLES else last.before
+    return Gain(level._replace(first=last.least), pause_s=last.pause_s)
