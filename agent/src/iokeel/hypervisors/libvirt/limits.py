@@ -54,6 +54,8 @@ class LimitsInForce:
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
+        self._setting: dict[DriveId, ThrottleLimits] = {}  # those being set now
+        self._tunings: Counter[str] = Counter()  # TUNABLE events with other limits, by domain
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force through blkdeviotune, or through the drive's own throttle group.
@@ -84,6 +86,8 @@ class LimitsInForce:
             )
 
         self._orders[drive.domain] += 1
+        self._setting[drive] = limits
+        tunings = self._tunings[drive.domain]
         try:
             abilities, reached = await self._calls.call_domain(
                 drive.domain, put, timeout_s, str(drive)
@@ -93,6 +97,7 @@ class LimitsInForce:
             raise
         finally:
             self._orders[drive.domain] += 1
+            del self._setting[drive]
             if domain.abilities is not None and domain.abilities.counts:
                 self._limits[drive] = _UNREAD
         if reached is not None:
@@ -100,10 +105,16 @@ class LimitsInForce:
         self._note(drive, limits)
         if domain.abilities is None and abilities is not None:
             self._learn(domain, abilities)
+        elif self._tunings[drive.domain] != tunings:
+            self._changed(drive.domain)  # somebody else's may have come after these
 
     def orders(self) -> Mapping[str, int]:
         """Return a count by domain, which is another one once limits are set or being set."""
         return dict(self._orders)
+
+    def tunings(self, name: str) -> int:
+        """Return a count, which is another one once somebody else has changed a domain's limits."""
+        return self._tunings[name]
 
     def note_groups(
         self, name: str, groups: Mapping[str, Group], orders: Mapping[str, int]
@@ -128,8 +139,7 @@ class LimitsInForce:
     def tuned(self, name: str, values: Mapping[str, object]) -> None:
         """Take over a disk's limits from a TUNABLE event, whoever set them."""
         target = values.get(_TUNABLE + "disk")
-        domain = self._domains.get(name)
-        if domain is None or target is None:
+        if target is None:
             return
         limits = from_libvirt({k.removeprefix(_TUNABLE): v for k, v in values.items()})
         drive = DriveId(name, str(target))
@@ -137,9 +147,13 @@ class LimitsInForce:
         if fallback is not None and fallback.limits == limits:
             return  # from set_limits
         self._fallbacks.pop(drive, None)
-        known = domain.info.drives.get(drive.target)
+        domain = self._domains.get(name)
+        known = domain.info.drives.get(drive.target) if domain is not None else None
         in_force = self._with_patched(drive, limits)
-        if known is not None and known.in_force != in_force:
+        changed = known is None or known.in_force != in_force
+        if self._setting[drive] != limits if drive in self._setting else changed:
+            self._tunings[name] += 1
+        if known is not None and changed:
             self._reached.pop(drive, None)  # its group may be another one now
             self._note(drive, in_force)
             self._news.on_change(name)

@@ -232,6 +232,7 @@ class LibvirtSource(SourceNews):
             await self._read(name)
 
     async def _read(self, name: str) -> None:
+        tunings = self._limits.tunings(name)
         try:
             text, number, told = await self._calls.call_domain(
                 name, lambda connection: describe(connection, name), _CALL_TIMEOUT_S
@@ -271,6 +272,8 @@ class LibvirtSource(SourceNews):
             self._running.add(name)
         if before is None or before.info != info:
             self.on_change(name)
+        if self._limits.tunings(name) != tunings:
+            self.announce(name)  # its limits were changed after they had been read
 
     async def _paths(self, xml: DomainXml) -> dict[str, str | None]:
         """Return the paths of a domain's disks by target; as last known if a storage pool hangs."""
