@@ -31,8 +31,11 @@ CONTROLLERS: dict[str, Controller] = {
         Iokeel("iokeel-retune", "iokeel, stock QEMU", exact=False),
         Iokeel("iokeel-exact", "iokeel, patched QEMU", exact=True),
         OverBfq(),
-        Paced("paced", "paced at 80 %", syncs=True),
-        Paced("paced-no-syncs", "paced at 80 %, no syncs", syncs=False),
+        Paced("paced", "paced at 80 %", 0.8),
+        Paced("paced-no-syncs", "paced at 80 %, no syncs", 0.8, syncs=False),
+        Paced("paced-65", "paced at 65 %", 0.65),
+        Paced("paced-50", "paced at 50 %", 0.5),
+        Paced("paced-35", "paced at 35 %", 0.35),
     )
 }
 #: Those that run unless they are named: paced ones show what limits can do, and control nothing.

@@ -20,7 +20,6 @@ from testing.waiting import eventually
 
 _KNOWN_S = 30
 _NEVER_MS = 60_000.0  # the highest target there is
-_PACE = 0.8
 TENANT = "tenant"
 
 
@@ -99,15 +98,16 @@ class OverBfq(Iokeel):
 
 
 class Paced(Iokeel):
-    """The best that limits can do: drives without a target have fixed ones, as parts of _PACE.
+    """The best that limits can do: drives without a target have fixed ones.
 
-    Drives with a target keep one that is always met, so that the others' requests still wait in
-    parts, and nothing is cut. syncs: whether writers sync.
+    These add up to a part of all drives' rate with no control. Drives with a target keep one that
+    is always met, so that the others' requests still wait in parts, and nothing is cut. syncs:
+    whether writers sync.
     """
 
-    def __init__(self, name: str, title: str, *, syncs: bool) -> None:
+    def __init__(self, name: str, title: str, part: float, *, syncs: bool = True) -> None:
         super().__init__(name, title, exact=True)
-        self._syncs = syncs
+        self._part, self._syncs = part, syncs
 
     def lacks(self, scenario: Scenario) -> str | None:
         """Return what is missing: a drive with a target."""
@@ -117,7 +117,7 @@ class Paced(Iokeel):
 
     def scenario(self, scenario: Scenario, free_rate: float | None) -> Scenario:
         """Return a scenario whose drives without a latency target share a fixed rate."""
-        rate = _PACE * (free_rate or scenario.capacity)
+        rate = self._part * (free_rate or scenario.capacity)
         others = sum(not drive.has_target for drive in scenario.drives)
         left_out = () if self._syncs else ("fsync",)
         drives = []

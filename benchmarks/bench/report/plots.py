@@ -42,6 +42,9 @@ COLOURS = {
     "iokeel-bfq": "#00838f",
     "paced": "#b39ddb",
     "paced-no-syncs": "#7e57c2",
+    "paced-65": "#c8b8e6",
+    "paced-50": "#dccff0",
+    "paced-35": "#eee6f8",
 }
 _PUBLISHED = "#8d6e63"
 #: Figures over so wide a range are on a scale of powers of ten.
