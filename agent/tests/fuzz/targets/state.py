@@ -67,8 +67,7 @@ def storage_row(data: bytes) -> None:
         assert capacity is None or capacity > 0
         assert last.ratio >= 0.01
         assert 0 <= last.room <= 1
-        assert known.division.usable is not None
-        assert math.isfinite(last.ratio + last.peak + known.division.usable)
+        assert math.isfinite(last.ratio + last.peak + (known.division.usable or 0.0))
         text = storage_text(known)
         if text is not None:  # in fewer digits, so saved once more it is the same to the letter
             assert storage_text(storage_of(text)) == text
@@ -113,7 +112,18 @@ _STORE = StateStore(Path(_FOLDER.name))
 _STORE.load()
 _ROWS = sqlite3.connect(Path(_FOLDER.name) / "state.db")
 
-_STORAGE_WORDS = [b"capacity", b"ratio", b"room", b"peak", b"usable", b"null", b"1e308", b"0.995"]
+_STORAGE_WORDS = [
+    b"capacity",
+    b"ratio",
+    b"room",
+    b"peak",
+    b"usable",
+    b"by_weight",
+    b"true",
+    b"null",
+    b"1e308",
+    b"0.995",
+]
 
 _TABLES = Path(_FOLDER.name) / "tables"
 _TABLES.mkdir()
