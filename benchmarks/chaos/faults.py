@@ -162,7 +162,8 @@ def _snapshot(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
     with chaos.journal.during(chaos.journal.drained[guest.name]):
         chaos.host.virsh("snapshot-create-as", guest.name, "overlay", *options)
     yield
-    with chaos.journal.during(chaos.journal.drained[guest.name]):
+    drained = chaos.journal.drained[guest.name]
+    with chaos.journal.during(drained), chaos.journal.during(drained):  # its begin, and its end
         chaos.host.virsh("blockcommit", guest.name, "vda", "--active", "--pivot", "--wait")
     overlay.unlink()
 

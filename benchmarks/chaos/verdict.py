@@ -12,9 +12,8 @@
 
 When a guest is stopped, gets a snapshot or a disk, QEMU drains its disks: it lets through at once
 what waits in the throttle, which is accounted for later. The end of a block commit drains a disk
-five times within 40 ms, and its begin drains it, too. One that is short does both in one second: on
-a busy machine, 9.4 times what waits has passed then. Seconds may have `drains` times that for each
-such moment that they touch.
+five times within 40 ms, and so does its begin: 9.4 times what waits has passed in a second with a
+short one. Seconds may have `drains` times that for each such moment that they touch.
 
 What a hand changed is excused until the agent has had its time, and so is a disk that was just
 plugged in. Such samples are counted apart.
@@ -58,7 +57,7 @@ class Bounds:
 
 
 # Stock QEMU doesn't count.
-BOUNDS = {"stock": Bounds(1.1, 1.25, math.inf, 1), "exact": Bounds(1.01, 1.06, 1.06, 10)}
+BOUNDS = {"stock": Bounds(1.1, 1.25, math.inf, 1), "exact": Bounds(1.01, 1.06, 1.06, 5)}
 
 
 @dataclass(frozen=True)
