@@ -73,7 +73,7 @@ function ofStorage(storage: Storage): Problem[] {
     if (storage.exhausted) {
         add(
             "danger",
-            `${drives} above the latency target, and taking more from other drives can't help`,
+            `${drives} above the latency target, and nothing more can be taken from other drives`,
         );
     } else if (storage.suffering.length) {
         add("warning", `${drives} above the latency target`);

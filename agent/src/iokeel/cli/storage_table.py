@@ -81,6 +81,6 @@ def storage_complaints(reports: Sequence[StorageReport]) -> Iterator[str]:
         if report.exhausted:
             drives = ", ".join(name_cell(drive) for drive in report.suffering)
             yield (
-                f"{name}: {drives} above the latency target, and taking more from other drives"
-                " can't help"
+                f"{name}: {drives} above the latency target, and nothing more can be taken from"
+                " other drives"
             )

@@ -18,7 +18,6 @@ from iokeel.core.drive.mix import NO_NOISE, Mix, Noise
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.sharing.gain import FREE, Gain
 from iokeel.core.sharing.storage import Load, StorageActivity, StorageCounters, StoragePolicy
 
 
@@ -312,16 +311,13 @@ class Feedback:
 
     ratio: corrects its capacity. fell: the ratio was cut by much just now. doubt: for how many
     intervals latency was above its target while something disturbed it. room: the part of the
-    capacity for drives without a latency target. ratio_gain, room_gain: of cutting these two
-    (sharing/gain.py). peak: the capacity, if nobody has configured it.
+    capacity for drives without a latency target. peak: the capacity, if nobody has configured it.
     """
 
     ratio: float = 1.0
     fell: bool = False
     doubt: int = 0
     room: float = 1.0
-    ratio_gain: Gain = FREE
-    room_gain: Gain = FREE
     peak: float = 0.0
 
 
@@ -332,7 +328,7 @@ class Division:
     usable: the capacity for drives with a policy; None if it isn't known, and nothing is divided.
     given: the sum of what they use of it. level, kept: see divide.py. short: a drive
     could do more if its share were larger. cut: what drives gave up for those with a latency
-    target; exhausted: one of those suffers, and taking more can't help.
+    target; exhausted: they have no more to give, and one of those still suffers.
     """
 
     usable: float | None = None

@@ -212,7 +212,7 @@ METRICS = (
     of_storage(
         "latency_exhausted",
         "0 or 1",
-        "1 if a drive is above its latency target, and taking more from the others can't help.",
+        "1 if a drive is above its latency target, and nothing more can be taken from the others.",
         lambda s: float(s.exhausted),
     ),
     of_storage(

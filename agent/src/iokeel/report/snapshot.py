@@ -144,7 +144,7 @@ class StorageSnapshot:
     corrected its capacity. reserved_iops: the sum of its drives' reservations; reservations_kept:
     the part of those asked for that fits. room_ratio: the part that drives without a latency target
     may use; None if no drive has one. cut_iops: the rate that this takes from them now. suffering:
-    drives above their latency target; exhausted: whether taking more for them can't help.
+    drives above their latency target; exhausted: whether nothing more can be taken for them.
     protected: drives for which the others' large reads wait in pieces. by_weight: its scheduler
     shares it out by VMs' weights, so its capacity isn't used.
     """

@@ -28,7 +28,6 @@ from math import inf
 
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.limits import BUCKET_S
-from iokeel.core.sharing.gain import Gain, gain_after
 from iokeel.core.sharing.latency import is_loaded, storage_strain
 from iokeel.core.sharing.storage import Load, StorageActivity
 from iokeel.core.state import DriveState, Feedback, StorageState
@@ -88,9 +87,8 @@ def feedback_after(before: StorageState, load: Load, worst: float | None = None)
     last = before.feedback
     if _is_doubtful(before, load, worst):
         return replace(last, fell=False, doubt=last.doubt + 1)
-    ratio, gain = ratio_after(before, load.activity, load.total, load.usable_part)
-    fell = ratio < _CUT_RATIO * last.ratio
-    return replace(last, ratio=ratio, ratio_gain=gain, fell=fell, doubt=0)
+    ratio = ratio_after(before, load.activity, load.total, load.usable_part)
+    return replace(last, ratio=ratio, fell=ratio < _CUT_RATIO * last.ratio, doubt=0)
 
 
 def _is_doubtful(before: StorageState, load: Load, worst: float | None) -> bool:
@@ -117,23 +115,22 @@ def ratio_after(
     activity: StorageActivity | None,
     total: float | None,
     usable_part: float = 1.0,
-) -> tuple[float, Gain]:
-    """Return the ratio after an interval, and what is known of the gain of a cut.
+) -> float:
+    """Return the ratio after an interval.
 
     total: the rate of all its drives; None if unknown. usable_part: of the capacity, less than 1
     while headroom is kept for protected drives. The ratio then doesn't grow beyond 1, because more
     capacity would only mean more headroom.
     """
-    policy, ratio, last = before.policy, before.feedback.ratio, before.feedback.ratio_gain
+    policy, ratio = before.policy, before.feedback.ratio
     if policy.capacity is None or policy.latency_target_ms is None:
-        return ratio, last
+        return ratio
     strain = _strain(before, activity)
     elapsed_s = activity.elapsed_s if activity else 1.0
     busy_ratio = activity.busy_ratio if activity and activity.busy_ratio else 1.0
     used = ratio
     if total is not None:  # while it had work, of the part that could be used
         used = total / policy.capacity / busy_ratio / usable_part
-    gain = gain_after(last, min(ratio, used), strain, elapsed_s)
     if strain is not None and strain > 1:  # it was overloaded only while it had work
         elapsed_s *= busy_ratio
     after = follow(
@@ -146,8 +143,7 @@ def ratio_after(
     )
     if usable_part < 1:
         after = min(after, max(1.0, ratio))
-    after = gain.bound(after, last)
-    return min(policy.most_ratio, max(policy.least_ratio, after)), gain
+    return min(policy.most_ratio, max(policy.least_ratio, after))
 
 
 def peak_after(before: StorageState, total: float, suffers: bool, elapsed_s: float) -> float:

@@ -24,7 +24,6 @@ from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.capacity import follow
 from iokeel.core.sharing.claimant import Claimant
 from iokeel.core.sharing.divide import cut_by_weight
-from iokeel.core.sharing.gain import Gain, gain_after
 from iokeel.core.sharing.latency import drive_strain
 from iokeel.core.state import StorageState
 
@@ -41,21 +40,16 @@ def worst_strain(protected: Sequence[Claimant]) -> tuple[float | None, list[Driv
 
 def room_after(
     before: StorageState, worst: float | None, others: Sequence[Claimant], elapsed_s: float
-) -> tuple[float, Gain]:
-    """Return the room after an interval, and what is known of the gain of a cut.
-
-    worst: the protected drives' strain in it.
-    """
-    last, usable = before.feedback, before.division.usable
+) -> float:
+    """Return the room after an interval in which `worst` was the protected drives' strain."""
+    room, usable = before.feedback.room, before.division.usable
     rates = [c.known.measured.rate for c in others]
-    used = last.room
+    used = room
     if usable and None not in rates:
         used = sum(rate or 0.0 for rate in rates) / usable
-    room = follow(
-        last.room, worst, used=used, short=before.division.short, loaded=True, elapsed_s=elapsed_s
+    return follow(
+        room, worst, used=used, short=before.division.short, loaded=True, elapsed_s=elapsed_s
     )
-    gain = gain_after(last.room_gain, min(last.room, used), worst, elapsed_s)
-    return gain.bound(room, last.room_gain), gain
 
 
 def least_room(usable: float, others: Sequence[Claimant]) -> float:

@@ -106,7 +106,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         if one.keeps_headroom:
             room = min(1.0, max(feedback.room, least_room(usable, one.others)))
             feedback = replace(feedback, room=room)
-        division, amounts = _divide(one, usable, feedback, suffers=suffers)
+        division, amounts = _divide(one, usable, feedback.room, suffers=suffers)
     return StorageState(
         policy,
         counters=one.seen.counters or before.counters,
@@ -144,15 +144,11 @@ def _feedback(
     )
     after = feedback_after(before, load, worst)
     if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
-        after = replace(after, ratio=last.ratio, ratio_gain=last.ratio_gain, fell=False)
-    room, gain = last.room, last.room_gain
-    if not after.doubt:
-        room, gain = room_after(before, worst, one.others, elapsed_s)
+        after = replace(after, ratio=last.ratio, fell=False)
     return replace(
         after,
-        room=room,
-        room_gain=gain,
-        peak=peak_after(before, load.strangers + load.done, suffers and not gain.least, elapsed_s),
+        room=last.room if after.doubt else room_after(before, worst, one.others, elapsed_s),
+        peak=peak_after(before, load.strangers + load.done, suffers, elapsed_s),
     )
 
 
@@ -186,11 +182,11 @@ def _want_footholds(claimants: Sequence[Claimant], granted: int) -> None:
 
 
 def _divide(
-    one: OneStorage, usable: float, feedback: Feedback, *, suffers: bool
+    one: OneStorage, usable: float, room: float, *, suffers: bool
 ) -> tuple[Division, dict[DriveId, float]]:
     """Set each claimant's share of a storage, and return the division and the amounts."""
     wants = {c.drive: c.wants for c in one.claimants}
-    room, least = feedback.room, least_room(usable, one.others)
+    least = least_room(usable, one.others)
     if one.keeps_headroom:
         claim_headroom((1 - room) * usable, one.protected)
     amounts: dict[DriveId, float] = {}
@@ -207,7 +203,7 @@ def _divide(
             c.known.demand.backlogged and c.share and c.share.most < c.most for c in one.claimants
         ),
         cut=cut,
-        exhausted=suffers and room <= max(least, feedback.room_gain.least),
+        exhausted=suffers and room <= least,
     )
     if one.keeps_headroom and one.granted is not None:
         # What is left of the grant is headroom on this host.
