@@ -166,7 +166,7 @@ def test_page_shows_where_iokeel_loses() -> None:
     found = verdict(figures)
     assert found is not None
     assert found.other == "bfq"
-    assert found.behind == ["throughput, of no control 17 % against 146 %"]
+    assert found.behind == ["throughput, of no control 16 % against 148 %"]
     assert "**Loses** to BFQ" in (DOCS / MARKDOWN).read_text()
 
 
