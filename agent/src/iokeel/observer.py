@@ -143,10 +143,12 @@ class Observer:
         self, storage: StorageId, vms: Collection[str], weighted: Mapping[str, bool] | None
     ) -> bool | None:
         """Return whether a scheduler shares a storage out by VMs' weights; None if unknown."""
-        if weighted is None:
+        facts: list[bool | None] = [False]  # if the agent sets no cgroups
+        if weighted is not None:
+            facts = [weighted.get(vm) for vm in vms]
+        if False in facts:  # as on every host without BFQ: the kernel needn't be asked
             return False
         device = self.storages.devices.get(storage)
         number = device.number if device is not None else None
-        facts = [weighted.get(vm) for vm in vms]
         facts.append(None if number is None else is_hard_disk_with_bfq(number, self._sys))
         return False if False in facts else None if None in facts else True
