@@ -36,6 +36,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: The version of the tables and rows, as PRAGMA user_version; files from before it have 0. A later
+#: one has to be in the file itself (a checkpoint), not only in its log, for `check` to see it.
+VERSION = 1
+_LATER = f"a later iokeel wrote it: it has version {{}}, and this one knows {VERSION}"
+_VERSION_AT = slice(60, 64)  # https://www.sqlite.org/fileformat.html#the_database_header
+
 # The file for shared memory can't be made, or the log can't grow.
 _NO_SPACE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _RESERVE_BYTES = 256 << 10  # for the changes of a thousand drives, at some 200 bytes each
@@ -106,6 +112,21 @@ class StateStore:
             finally:
                 self._close()
                 self._locked = False
+
+    def check(self) -> None:
+        """Raise ConfigError if a later iokeel wrote the file. An agent may have it open."""
+        try:
+            with self._file.open("rb") as file:
+                version = int.from_bytes(file.read(_VERSION_AT.stop)[_VERSION_AT])
+        except OSError:
+            return
+        if version > VERSION:
+            raise ConfigError(
+                str(self._file),
+                _LATER.format(version),
+                "install that iokeel again, or let this one forget burst credit and the limits"
+                " from before it: stop the agent and move the file away",
+            )
 
     def load(self) -> dict[DriveId, DriveState]:
         """Return the saved states; none, and a line in the log, if they can't be used."""
@@ -360,6 +381,12 @@ class StateStore:
                     # Nobody else has the file open, so SQLite needs none for shared memory: a
                     # write to that would end the process if the disk is full (SIGBUS).
                     database.execute("PRAGMA locking_mode = EXCLUSIVE")
+                [[version]] = database.execute("PRAGMA user_version")
+                if version > VERSION:
+                    raise sqlite3.DatabaseError(_LATER.format(version))
+                if version < VERSION:
+                    with contextlib.suppress(sqlite3.OperationalError):  # a full disk can be read
+                        database.execute(f"PRAGMA user_version = {VERSION}")
                 # The file has to outlive the agent. That needs no flush to disk, which would cost
                 # more than all the rest. Limits end with the host, so a failure of power costs no
                 # more than the last policies and tables: those before them are in force again.

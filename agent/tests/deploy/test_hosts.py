@@ -408,6 +408,25 @@ def test_an_upgrade_and_a_rollback_never_lift_a_limit(fleet: Fleet) -> None:
     assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
 
 
+def test_the_state_of_a_later_version_is_not_given_to_an_earlier_one(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+
+    def write_as(version: int) -> None:
+        code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute(sys.argv[2])"
+        words = ("/var/lib/iokeel/state.db", f"PRAGMA user_version = {version}")
+        machine.run("systemctl", "stop", "iokeel")
+        machine.run("python3", "-c", code, *words)
+
+    write_as(2)
+    with watch(machine, "db1") as samples:
+        ((_, why),) = fleet.play("deploy.yml", "--limit=hv13").failures
+        assert "/var/lib/iokeel/state.db: a later iokeel wrote it: it has version 2" in why
+        write_as(1)
+        fleet.good("deploy.yml")
+    held(samples)
+    assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
+
+
 def test_a_package_that_was_changed_since_it_was_built_is_refused(fleet: Fleet) -> None:
     (deb,) = fleet.later.glob("*~deb13_*.deb")
     deb.write_bytes(deb.read_bytes() + b" ")

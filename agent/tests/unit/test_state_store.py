@@ -32,7 +32,7 @@ from iokeel.core.state import (
     VmPart,
 )
 from iokeel.errors import ConfigError, IokeelError
-from iokeel.state_store import StateStore
+from iokeel.state_store import VERSION, StateStore
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("db1", "vdb")
 SET = DriveState(sent=Sent(ThrottleLimits(iops_total=400, iops_size=6889)))
@@ -306,6 +306,28 @@ def test_a_file_with_a_damaged_schema_is_set_aside(
     store = StateStore(tmp_path)
     assert store.load() == {}
     assert "its schema is damaged" in caplog.text
+    store.save({VDA: SET})
+    assert StateStore(tmp_path).load().keys() == {VDA}
+
+
+def test_a_file_of_a_later_version_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = StateStore(tmp_path)
+    store.check()
+    with store.lock():
+        store.save({VDA: SET})
+        store.check()
+    with sqlite3.connect(tmp_path / FILE) as database:
+        assert database.execute("PRAGMA user_version").fetchall() == [(VERSION,)]
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
+    database.close()
+    store = StateStore(tmp_path)
+    with pytest.raises(ConfigError, match=f"{FILE}: a later iokeel wrote it: .* {VERSION + 1}"):
+        store.check()
+    assert store.load() == {}
+    assert f"a later iokeel wrote it: it has version {VERSION + 1}" in caplog.text
+    assert (tmp_path / "state.damaged").exists()
     store.save({VDA: SET})
     assert StateStore(tmp_path).load().keys() == {VDA}
 

@@ -20,7 +20,11 @@ app = typer.Typer(add_completion=False)
 def agent(
     config: ConfigOption = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check the configuration, and start nothing.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Only check the configuration, and that no later iokeel wrote the agent's state.",
+        ),
     ] = False,
     release: Annotated[
         bool,
@@ -38,11 +42,14 @@ def agent(
     settings = load(config)
     if not release:
         require_schema()
-    if check:
-        return
     # After load, so that a wrong configuration shows at once.
     from iokeel.release import release_all
     from iokeel.service import run_agent
+    from iokeel.state_store import StateStore
+
+    if check:
+        StateStore(settings.agent.state_dir).check()
+        return
 
     level = "WARNING" if release else settings.agent.log_level.upper()
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
