@@ -6,6 +6,7 @@ it, and reads the kernel's counts. Imports only the agent: nothing else is in th
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import statistics
@@ -28,6 +29,8 @@ DISK = "/dev/vda"
 STATE = Path("/root/state.json")
 SHARE, MARGIN, TARGET_S = 400, 1.25, 0.0025
 SETTLE_S, COUNTED = 1.5, 7
+#: A run takes half a minute; past this it says where it waits, and ends.
+HANGS_S = 240
 
 
 class SavedInFile:
@@ -87,6 +90,7 @@ def rates(number: str, size: str, *orders: str, limit: int | None = None) -> dic
         preexec_fn=lambda: enter(SCOPE / "libvirt"),
     )  # fmt: skip
     while not counted(number):
+        assert fio.poll() is None
         time.sleep(0.05)
     time.sleep(SETTLE_S)
     counts = [(time.monotonic(), counted(number))]
@@ -94,7 +98,7 @@ def rates(number: str, size: str, *orders: str, limit: int | None = None) -> dic
         time.sleep(1.0)
         counts.append((time.monotonic(), counted(number)))
     assert fio.poll() is None
-    fio.terminate()
+    fio.kill()
     fio.wait()
     return {
         name: statistics.median(
@@ -185,4 +189,5 @@ def main() -> Mapping[str, object]:
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)
     print(json.dumps(main()))
