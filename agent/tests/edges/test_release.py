@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from iokeel.core.fleet.claims import Budget
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.memory import FILE, Memory, Remembered
 from testing.agents import Agent, iokeel, start_qemu
 from testing.hypervisors.qmp_client import QmpClient
 from testing.processes import hang
@@ -121,3 +125,17 @@ def test_a_bad_configuration_is_told_by_a_check(folder: Path) -> None:
     done = iokeel("agent", "--check", "--config", agent.config)
     assert done.status == 2
     assert "did you mean 'classes'" in done.complaint
+
+
+def test_a_memory_of_the_fleet_by_a_later_iokeel_is_told_by_a_check(folder: Path) -> None:
+    agent = Agent(folder, '[fleet]\netcd = ["http://127.0.0.1:1"]\n')
+    agent.state.mkdir()
+    memory = Memory(agent.state)
+    memory.keep({BudgetId(Kind.TENANT, "acme"): Remembered(Budget(1000, 0.2, 0, 100), None)})
+    memory.close()
+    assert iokeel("agent", "--check", "--config", agent.config).status == 0
+    with sqlite3.connect(agent.state / FILE) as database:
+        database.execute("UPDATE tenants SET budget = replace(budget, '\"v\":1', '\"v\":9')")
+    done = iokeel("agent", "--check", "--config", agent.config)
+    assert done.status == 1
+    assert "fleet.db: was written by a newer iokeel, schema 9" in done.complaint

@@ -54,7 +54,7 @@ class Memory:
         try:
             self._read()
         except NewerSchema as error:
-            raise IokeelError(str(self._file), error.what, error.mend) from None
+            raise _newer(self._file, error) from None
         except (sqlite3.DatabaseError, FleetRefused, ValueError) as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise self._unusable(error) from None
@@ -74,7 +74,7 @@ class Memory:
     def _read(self) -> None:
         self._database = self._open()
         self.instance = self._instance()
-        self.known: Mapping[BudgetId, Remembered] = self._budgets()
+        self.known: Mapping[BudgetId, Remembered] = _budgets(self._database)
 
     def _unusable(self, error: Exception) -> IokeelError:
         return IokeelError(
@@ -115,22 +115,6 @@ class Memory:
             database.execute("INSERT INTO host VALUES (?)", (instance,))
         return instance
 
-    def _budgets(self) -> dict[BudgetId, Remembered]:
-        found = {}
-        for kind, table in _TABLES.items():
-            # SQLite keeps any type in any column, so in a damaged file they may be others.
-            rows = self._database.execute(
-                "SELECT COALESCE(CAST(name AS TEXT), ''), COALESCE(CAST(budget AS BLOB), x''),"
-                f" CAST(ledger AS BLOB) FROM {table}"
-            ).fetchall()
-            for name, budget, ledger in rows:
-                budget_id = BudgetId(kind, name)
-                known = budget_of(str(budget_id), budget)
-                if known is not None:
-                    seen = None if ledger is None else ledger_of(str(budget_id), ledger)
-                    found[budget_id] = Remembered(known, seen)
-        return found
-
     def keep(self, changed: Mapping[BudgetId, Remembered | None]) -> None:
         """Write some budgets, or forget them (None). Raises StateNotWritten."""
         with self._lock:
@@ -158,6 +142,42 @@ class Memory:
     def close(self) -> None:
         """Close the file."""
         self._database.close()
+
+
+def check(folder: Path) -> None:
+    """Raise IokeelError if a newer iokeel has written the file. An agent may have it open."""
+    file = (folder / FILE).resolve()
+    # What can't be read is for the agent to judge.
+    with (
+        contextlib.suppress(sqlite3.Error, FleetRefused, ValueError),
+        contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database,
+    ):
+        database.text_factory = _text_of
+        try:
+            _budgets(database)
+        except NewerSchema as error:
+            raise _newer(file, error) from None
+
+
+def _newer(file: Path, error: NewerSchema) -> IokeelError:
+    return IokeelError(str(file), error.what, error.mend)
+
+
+def _budgets(database: sqlite3.Connection) -> dict[BudgetId, Remembered]:
+    found = {}
+    for kind, table in _TABLES.items():
+        # SQLite keeps any type in any column, so in a damaged file they may be others.
+        rows = database.execute(
+            "SELECT COALESCE(CAST(name AS TEXT), ''), COALESCE(CAST(budget AS BLOB), x''),"
+            f" CAST(ledger AS BLOB) FROM {table}"
+        ).fetchall()
+        for name, budget, ledger in rows:
+            budget_id = BudgetId(kind, name)
+            known = budget_of(str(budget_id), budget)
+            if known is not None:
+                seen = None if ledger is None else ledger_of(str(budget_id), ledger)
+                found[budget_id] = Remembered(known, seen)
+    return found
 
 
 def _text_of(raw: bytes) -> str:

@@ -11,7 +11,7 @@ from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.ledger import Entry, first_ledger, successor
 from iokeel.errors import IokeelError
 from iokeel.fleet.keys import BudgetId, Kind
-from iokeel.fleet.memory import FILE, Memory, Remembered
+from iokeel.fleet.memory import FILE, Memory, Remembered, check
 
 ACME = BudgetId(Kind.TENANT, "acme")
 # A storage of the same name is another budget.
@@ -73,12 +73,26 @@ def test_a_damaged_file_makes_another_host(
 def test_a_file_of_a_newer_iokeel_stays_as_it_is(tmp_path: Path) -> None:
     memory = Memory(tmp_path)
     memory.keep({ACME: Remembered(BUDGET, LEDGER)})
+    check(tmp_path)
     with memory._database as database:
         database.execute("UPDATE tenants SET ledger = replace(ledger, '\"v\":1', '\"v\":2')")
+    newer = r"fleet.db: was written by a newer iokeel.*upgrade"
+    with pytest.raises(IokeelError, match=newer):
+        check(tmp_path)
     memory.close()
-    with pytest.raises(IokeelError, match=r"fleet.db: was written by a newer iokeel.*upgrade"):
+    with pytest.raises(IokeelError, match=newer):
+        check(tmp_path)
+    with pytest.raises(IokeelError, match=newer):
         Memory(tmp_path)
     assert not (tmp_path / FILE).with_suffix(".damaged").exists()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no database at all"])
+def test_only_a_newer_file_stops_a_check(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / FILE).write_bytes(content)
+    check(tmp_path)
+    assert [*tmp_path.iterdir()] == ([] if content is None else [tmp_path / FILE])
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -49,6 +49,10 @@ def agent(
 
     if check:
         StateStore(settings.agent.state_dir).check()
+        if settings.fleet is not None:
+            from iokeel.fleet import memory
+
+            memory.check(settings.agent.state_dir)
         return
 
     level = "WARNING" if release else settings.agent.log_level.upper()
