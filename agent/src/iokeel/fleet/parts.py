@@ -23,6 +23,7 @@ from iokeel.fleet.memory import Memory
 from iokeel.fleet.participant import Demand, Holding, Participant
 from iokeel.fleet.store import FleetStore
 from iokeel.report.fleet_snapshot import BudgetInFleet
+from iokeel.report.records import ErrorReport, FleetBudgetReport
 
 # How long a host that starts waits for guests that don't answer, before its first report.
 _FIND_S = 6.0
@@ -183,21 +184,20 @@ class Parts:
         limit = set_to.amount
         if ledger is not None and set_to.shared is not None:
             limit = ledger.amount
-        return BudgetInFleet(
-            budget.name,
-            set_to.amount,
-            limit,
-            self.allowance(budget),
-            entry.floor if entry is not None else 0,
-            entry.charged if entry is not None else 0,
-            None if held >= ENDLESS else held,
-            None if asked_ns is None else (now_ns() - asked_ns) / NS_PER_S,
-            others,
-            tuple(host for host in others if view is not None and host not in view.claims),
-            {host: other.charged for host, other in entries.items()},
-            view.leader if view is not None else None,
-            error,
+        report = FleetBudgetReport(
+            name=budget.name,
+            set_iops=set_to.amount,
+            limit_iops=limit,
+            allowed_iops=self.allowance(budget),
+            floor_iops=entry.floor if entry is not None else 0,
+            held_iops=None if held >= ENDLESS else held,
+            stale_s=None if asked_ns is None else (now_ns() - asked_ns) / NS_PER_S,
+            charges={host: other.charged for host, other in entries.items()},
+            silent=[host for host in others if view is not None and host not in view.claims],
+            coordinator=view.leader if view is not None else None,
+            error=ErrorReport.of(error) if error else None,
         )
+        return BudgetInFleet(report, entry.charged if entry is not None else 0, others)
 
 
 def _grant(budget: Budget, allowance: int | None) -> TenantPolicy:

@@ -11,43 +11,39 @@ from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.state import Share
 from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
-from iokeel.report.snapshot import (
-    DirectionSnapshot,
-    DriveSnapshot,
-    Snapshot,
-    StorageSnapshot,
-    VmSnapshot,
-)
+from iokeel.report.records import DriveReport, ThrottleReport
+from iokeel.report.snapshot import Decision, Snapshot, StorageSnapshot, VmSnapshot
 from iokeel.words.units import duration, iops, percent, rate, size
 
 
 def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     """Return the steps of the last decision on a drive, a sentence each, inputs first.
 
-    The snapshot must have the drive.
+    The snapshot must have the decision on the drive.
     """
     vm = snapshot.vms[drive_id.domain]
-    drive = vm.drives[drive_id.target]
+    drive, decision = snapshot.drives[drive_id], snapshot.decisions[drive_id]
     storage = snapshot.storages.get(drive.storage or "")
     lines = []
     if vm.policy_error is not None:
         lines.append(f"The domain's policy has an error: {vm.policy_error}.")
-    lines += [*_policy(drive), *_vm_policy(vm), *_rates(drive), *_shares(drive, storage)]
-    lines += _vm_part(vm, drive)
-    lines += _fleet(snapshot.fleet, vm.tenant, drive)
-    if drive.policy is not None and drive.mode is not None:
-        lines += [*_allowance(drive), *_limits(drive, storage)]
-    if vm.cgroup:
-        bounds = "; ".join(f"{file}: {value}" for file, value in vm.cgroup.items())
+    lines += [*_policy(decision), *_vm_policy(vm), *_rates(drive, decision)]
+    lines += [*_shares(drive, decision, storage), *_vm_part(vm, decision)]
+    lines += _fleet(snapshot.fleet, drive, decision)
+    if decision.policy is not None and drive.mode is not None:
+        lines += _allowance(drive, decision.policy)
+        lines += _limits(drive, decision, storage)
+    if vm.report.cgroup:
+        bounds = "; ".join(f"{file}: {value}" for file, value in vm.report.cgroup.items())
         lines.append(f"Below QEMU, the VM's cgroup has {bounds}.")
-    lines.append(f"Last look: {drive.verdict.value}.")
+    lines.append(f"Last look: {drive.verdict}.")
     if drive.error is not None:
-        lines.append(f"Error: {drive.error}.")
+        lines.append(f"Error: {drive.error.error()}.")
     return lines
 
 
-def _policy(drive: DriveSnapshot) -> Iterator[str]:
-    policy = drive.policy
+def _policy(decision: Decision) -> Iterator[str]:
+    policy = decision.policy
     if policy is None:
         yield "The drive has no policy."
         return
@@ -68,29 +64,30 @@ def _promise(policy: DrivePolicy | VmPolicy) -> str:
 
 def _vm_policy(vm: VmSnapshot) -> Iterator[str]:
     if vm.policy is not None:
-        yield f"All drives of {vm.name} together have {_promise(vm.policy)}."
+        yield f"All drives of {vm.report.domain} together have {_promise(vm.policy)}."
 
 
-def _vm_part(vm: VmSnapshot, drive: DriveSnapshot) -> Iterator[str]:
+def _vm_part(vm: VmSnapshot, decision: Decision) -> Iterator[str]:
     """Yield a drive's part of its VM's limit, and the VM's burst credit."""
-    if vm.policy is None or drive.vm_iops is None:
+    if vm.policy is None or decision.vm_iops is None:
         return
+    name, burst_open = vm.report.domain, vm.report.burst_open
     if vm.policy.burst is not None and vm.policy.burst > (vm.policy.limit or 0):
-        state = "open" if vm.burst_open else "closed"
-        yield f"{vm.name} has {vm.credit_s:.0f} s of burst credit; its burst is {state}."
-    whole = "burst" if vm.burst_open else "limit"
-    yield f"The drive's part of the {whole} of {vm.name} is {iops(drive.vm_iops)}."
+        state = "open" if burst_open else "closed"
+        yield f"{name} has {vm.report.credit_s:.0f} s of burst credit; its burst is {state}."
+    whole = "burst" if burst_open else "limit"
+    yield f"The drive's part of the {whole} of {name} is {iops(decision.vm_iops)}."
 
 
-def _fleet(fleet: FleetSnapshot | None, tenant: str | None, drive: DriveSnapshot) -> Iterator[str]:
+def _fleet(fleet: FleetSnapshot | None, drive: DriveReport, decision: Decision) -> Iterator[str]:
     """Yield what the fleet lets the drive's tenant and storage do here, and who else has what."""
     grants = []
-    if tenant is not None and drive.tenant_iops is not None:
-        known = fleet.tenants.get(tenant) if fleet is not None else None
-        grants.append((tenant, known, drive.tenant_iops))
-    if drive.storage is not None and drive.fleet_storage_iops is not None:
+    if drive.tenant is not None and decision.tenant_iops is not None:
+        known = fleet.tenants.get(drive.tenant) if fleet is not None else None
+        grants.append((drive.tenant, known, decision.tenant_iops))
+    if drive.storage is not None and decision.fleet_storage_iops is not None:
         known = fleet.storages.get(drive.storage) if fleet is not None else None
-        grants.append((f"all drives on {drive.storage}", known, drive.fleet_storage_iops))
+        grants.append((f"all drives on {drive.storage}", known, decision.fleet_storage_iops))
     for whose, known, part in grants:
         yield from _granted(whose, known)
         yield f"The drive's part of that is {iops(part)}."
@@ -98,49 +95,54 @@ def _fleet(fleet: FleetSnapshot | None, tenant: str | None, drive: DriveSnapshot
         yield f"etcd can't be used: {fleet.error}."
 
 
-def _granted(whose: str, known: BudgetInFleet | None) -> Iterator[str]:
-    if known is None or known.allowed_iops is None:
+def _granted(whose: str, budget: BudgetInFleet | None) -> Iterator[str]:
+    if budget is None or budget.report.allowed_iops is None:
         yield f"It isn't known yet what the fleet lets {whose} do here, so nothing is raised."
         return
+    known, allowed_iops = budget.report, budget.report.allowed_iops
     text = (
-        f"The fleet lets {whose} do {iops(known.allowed_iops)} on this host, of"
+        f"The fleet lets {whose} do {iops(allowed_iops)} on this host, of"
         f" {iops(known.limit_iops)} over all hosts; its floor is {iops(known.floor_iops)}."
     )
     others = [
         f"{host} {iops(amount)}{', which is silent' if host in known.silent else ''}"
-        for host, amount in known.others.items()
+        for host, amount in budget.others.items()
     ]
     if others:
         text += f" Others may do: {'; '.join(others)}."
     yield text
     if known.error is not None:
-        yield f"Error: {known.error}."
+        yield f"Error: {known.error.error()}."
 
 
-def _rates(drive: DriveSnapshot) -> Iterator[str]:
-    if drive.elapsed_s is None or drive.normalized_iops is None:
+def _rates(drive: DriveReport, decision: Decision) -> Iterator[str]:
+    if decision.elapsed_s is None or drive.normalized_iops is None:
         yield "What the drive did in the last interval is not known yet."
         return
-    directions = (("reads", drive.read), ("writes", drive.write))
+    flows = (
+        ("reads", drive.raw_read_iops, drive.mean_read_bytes),
+        ("writes", drive.raw_write_iops, drive.mean_write_bytes),
+    )
     did = [
-        f"{rate(direction.raw_iops)} {name}/s of {size(direction.mean_bytes)} on average"
-        for name, direction in directions
-        if direction.raw_iops and direction.mean_bytes is not None
+        f"{rate(raw_iops)} {name}/s of {size(mean_bytes)} on average"
+        for name, raw_iops, mean_bytes in flows
+        if raw_iops and mean_bytes is not None
     ]
     if not did:
-        yield f"In the last {drive.elapsed_s:.1f} s it did nothing."
+        yield f"In the last {decision.elapsed_s:.1f} s it did nothing."
         return
     yield (
-        f"In the last {drive.elapsed_s:.1f} s it did {' and '.join(did)},"
+        f"In the last {decision.elapsed_s:.1f} s it did {' and '.join(did)},"
         f" which costs {iops(drive.normalized_iops)}."
     )
-    for name, direction in directions:
-        yield from _throttle(name, direction)
+    yield from _throttle("reads", drive.read, decision.read_wait_s, drive.read_device_latency_s)
+    yield from _throttle("writes", drive.write, decision.write_wait_s, drive.write_device_latency_s)
 
 
-def _throttle(name: str, direction: DirectionSnapshot) -> Iterator[str]:
+def _throttle(
+    name: str, throttle: ThrottleReport | None, wait_s: float | None, device_s: float | None
+) -> Iterator[str]:
     """Yield what a throttle group did in one direction, if QEMU counts that."""
-    throttle = direction.throttle
     if throttle is None:
         return
     if throttle.recent_sizes:
@@ -150,10 +152,9 @@ def _throttle(name: str, direction: DirectionSnapshot) -> Iterator[str]:
             for least, count in throttle.recent_sizes.items()
         ]
         yield f"The {name} were {', '.join(parts)}."
-    if throttle.mean_wait_s is not None:
-        device_s = direction.device_latency_s
+    if wait_s is not None:
         rest = "" if device_s is None else f", and the device took {duration(device_s)}"
-        yield f"They waited {duration(throttle.mean_wait_s)} each for the throttle{rest}."
+        yield f"They waited {duration(wait_s)} each for the throttle{rest}."
     if throttle.waiting:
         yield f"{throttle.waiting} {name} wait now."
 
@@ -162,33 +163,36 @@ def _size_range(least: int) -> str:
     return f"of {size(least)} to {size(2 * least)}" if least else "of no bytes"
 
 
-def _shares(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[str]:
-    if drive.policy is None:
+def _shares(
+    drive: DriveReport, decision: Decision, storage: StorageSnapshot | None
+) -> Iterator[str]:
+    if decision.policy is None:
         return
-    if storage is not None and storage.usable_iops is not None:
-        yield _storage(storage, storage.usable_iops)
-    elif storage is not None and storage.by_weight:
-        yield (f"BFQ shares {storage.name} out by the VMs' weights, so its capacity isn't divided.")
-    elif drive.policy.reservation:
+    if storage is not None and storage.report.usable_iops is not None:
+        yield _storage(storage, storage.report.usable_iops)
+    elif storage is not None and storage.report.by_weight:
+        yield f"BFQ shares {drive.storage} out by the VMs' weights, so its capacity isn't divided."
+    elif decision.policy.reservation:
         place = f"the capacity of {drive.storage}" if drive.storage else "its storage"
         yield f"Its reservation is not guaranteed, because {place} is not known."
-    if drive.share is not None:
-        yield _share(drive.share, storage)
+    if decision.share is not None:
+        yield _share(decision.share, storage)
 
 
 def _storage(storage: StorageSnapshot, usable_iops: float) -> str:
-    text = f"{storage.name} can serve {iops(usable_iops)} now"
-    if storage.by_weight:
+    known = storage.report
+    text = f"{known.storage} can serve {iops(usable_iops)} now"
+    if known.by_weight:
         text = (
-            f"BFQ shares {storage.name} out by the VMs' weights, but drives write there, and to"
-            f" protect {_protected(storage.suffering)} all may do {iops(usable_iops)} now"
+            f"BFQ shares {known.storage} out by the VMs' weights, but drives write there, and to"
+            f" protect {_protected(known.suffering)} all may do {iops(usable_iops)} now"
         )
-    if storage.capacity_iops is not None and storage.capacity_ratio != 1:
+    if known.capacity_iops is not None and storage.capacity_ratio != 1:
         text += f" ({percent(storage.capacity_ratio)} of its capacity, judged by its latency)"
-    if storage.wanted_iops is not None:
-        text += f", and its drives want {iops(storage.wanted_iops)}"
-    if storage.reservations_kept < 1:
-        text += f"; it can keep {percent(storage.reservations_kept)} of the reservations asked for"
+    if known.wanted_iops is not None:
+        text += f", and its drives want {iops(known.wanted_iops)}"
+    if known.reservations_kept < 1:
+        text += f"; it can keep {percent(known.reservations_kept)} of the reservations asked for"
     return f"{text}."
 
 
@@ -201,17 +205,15 @@ def _share(share: Share, storage: StorageSnapshot | None) -> str:
         )
     parts = f"{rate(share.owed)} by reservation and {rate(share.by_weight)} by weight"
     if share.cut and storage is not None:
-        parts += f", less {rate(share.cut)} to protect {_protected(storage.suffering)}"
+        parts += f", less {rate(share.cut)} to protect {_protected(storage.report.suffering)}"
     return f"Its share of {shared} is {iops(share.most)}: {parts}."
 
 
-def _protected(drives: Sequence[DriveId]) -> str:
+def _protected(drives: Sequence[DriveId | str]) -> str:
     return ", ".join(str(drive) for drive in drives) or "drives with latency targets"
 
 
-def _allowance(drive: DriveSnapshot) -> Iterator[str]:
-    policy = drive.policy
-    assert policy is not None
+def _allowance(drive: DriveReport, policy: DrivePolicy) -> Iterator[str]:
     if policy.limit is not None and policy.burst is not None and policy.burst > policy.limit:
         state = "open" if drive.burst_open else "closed"
         yield f"It has {drive.credit_s:.0f} s of burst credit; the burst is {state}."
@@ -222,8 +224,10 @@ def _allowance(drive: DriveSnapshot) -> Iterator[str]:
     yield f"So it may do {iops(drive.allowed_iops)} now{used}."
 
 
-def _limits(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[str]:
-    limits = drive.limits
+def _limits(
+    drive: DriveReport, decision: Decision, storage: StorageSnapshot | None
+) -> Iterator[str]:
+    limits = decision.limits
     if limits is None:
         yield "No limits have been set yet."
         return
@@ -234,26 +238,26 @@ def _limits(drive: DriveSnapshot, storage: StorageSnapshot | None) -> Iterator[s
                 f"Reads of more than {size(limits.split_size)} wait in pieces, to protect"
                 f" {_protected(storage.protected if storage else ())}."
             )
-    elif drive.priced_for is None:
+    elif decision.priced_for is None:
         yield (
             "Its mix of request sizes is not known, so iops-size approximates the cost curve:"
             f" {_words(limits)}. No size of request gets more than {percent(OVERSHOOT_RATIO)} above"
             " the limit."
         )
     else:
-        mix = drive.priced_for
+        mix = decision.priced_for
         flows = [*_part("reads", mix.read, mix.write), *_part("writes", mix.write, mix.read)]
         yield f"For a mix of {' and '.join(flows)}, that makes {_words(limits)}."
-    if drive.limits_reason is not None:
-        age = "" if drive.limits_age_s is None else f" {duration(drive.limits_age_s)} ago"
-        yield f"These were set{age} because {drive.limits_reason.value}."
-    if drive.in_force is None:
+    if decision.limits_reason is not None:
+        age = "" if decision.limits_age_s is None else f" {duration(decision.limits_age_s)} ago"
+        yield f"These were set{age} because {decision.limits_reason.value}."
+    if decision.in_force is None:
         yield "Whether QEMU has them in force is not known."
-    elif drive.in_force != limits:
-        yield f"QEMU doesn't have them yet. In force: {_words(drive.in_force) or 'no limits'}."
-    if drive.pricing_error_ratio is not None:
-        side = "above" if drive.pricing_error_ratio > 0 else "below"
-        error = f"{100 * abs(drive.pricing_error_ratio):.1f} %"
+    elif decision.in_force != limits:
+        yield f"QEMU doesn't have them yet. In force: {_words(decision.in_force) or 'no limits'}."
+    if decision.pricing_error_ratio is not None:
+        side = "above" if decision.pricing_error_ratio > 0 else "below"
+        error = f"{100 * abs(decision.pricing_error_ratio):.1f} %"
         yield f"At its present mix, they hold it {error} {side} its limit."
     yield f"Binding now: {', '.join(drive.binding) or 'nothing'}."
 

@@ -18,7 +18,6 @@ import msgspec
 from aiohttp import web
 
 from iokeel.config.settings import Address, AgentConfig, Config
-from iokeel.core.counters import DriveId
 from iokeel.errors import ConfigError, IokeelError, PolicyError
 from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.report.explain import explain
@@ -35,7 +34,6 @@ from iokeel.report.records import (
     Refusal,
 )
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
-from iokeel.report.to_records import host_report, storage_reports, vm_reports
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import did_you_mean, shown, shown_path
 
@@ -111,7 +109,7 @@ async def _runner(
 ) -> web.AppRunner:
     app = web.Application(client_max_size=_MOST_BYTES)
     app[_API] = api
-    app[_HOST] = OnceALook(api.looks, lambda: host_report(api.take_snapshot()))
+    app[_HOST] = OnceALook(api.looks, lambda: api.take_snapshot().host_report())
     app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
@@ -175,11 +173,11 @@ async def _host(request: web.Request) -> web.Response:
 
 
 async def _vms(request: web.Request) -> web.Response:
-    return _json(vm_reports(request.app[_API].take_snapshot()))
+    return _json(request.app[_API].take_snapshot().vm_reports())
 
 
 async def _storages(request: web.Request) -> web.Response:
-    return _json(storage_reports(request.app[_API].take_snapshot(domains=())))
+    return _json(request.app[_API].take_snapshot(domains=()).storage_reports())
 
 
 async def _why(request: web.Request) -> web.Response:
@@ -187,8 +185,8 @@ async def _why(request: web.Request) -> web.Response:
     snapshot = request.app[_API].take_snapshot(domains=(domain,))
     if (error := _absent(snapshot, domain, target)) is not None:
         return _refused(HTTPStatus.NOT_FOUND, error)
-    targets = snapshot.vms[domain].drives if target is None else (target,)
-    return web.json_response({t: explain(snapshot, DriveId(domain, t)) for t in targets})
+    drives = [drive for drive in snapshot.drives if target is None or drive.target == target]
+    return web.json_response({drive.target: explain(snapshot, drive) for drive in drives})
 
 
 async def _history(request: web.Request) -> web.Response:
@@ -203,8 +201,7 @@ async def _history(request: web.Request) -> web.Response:
         snapshot = api.take_snapshot(domains=(domain,))
         if (error := _absent(snapshot, domain, target)) is not None:
             return _refused(HTTPStatus.NOT_FOUND, error)
-        targets = snapshot.vms[domain].drives if target is None else (target,)
-        only = [DriveId(domain, one) for one in targets]
+        only = [drive for drive in snapshot.drives if target is None or drive.target == target]
     try:
         seconds, series = _seconds(query.get("seconds")), query.getall("series", SERIES)
         for name in series:
@@ -237,12 +234,12 @@ def _seconds(text: str | None) -> float:
 
 
 def _absent(snapshot: Snapshot, domain: str, target: str | None) -> IokeelError | None:
-    """Return the error if a snapshot doesn't have a VM, or its drive."""
-    vm = snapshot.vms.get(domain)
-    if vm is None:
+    """Return the error if a snapshot of a VM doesn't have it, or its drive."""
+    if domain not in snapshot.vms:
         return IokeelError(domain, "no such running VM", "see `iokeel stats`")
-    if target is not None and target not in vm.drives:
-        drives = ", ".join(vm.drives) or "none"
+    targets = [drive.target for drive in snapshot.drives]
+    if target is not None and target not in targets:
+        drives = ", ".join(targets) or "none"
         return IokeelError(domain, f"has no drive {target}", f"it has {drives}")
     return None
 
@@ -277,15 +274,16 @@ async def _policy(request: web.Request) -> web.Response:
     snapshot = api.take_snapshot(domains=(domain,))
     if (absent := _absent(snapshot, domain, None)) is not None:
         return _refused(HTTPStatus.NOT_FOUND, absent)
+    targets = [drive.target for drive in snapshot.drives]
     xml, classes = await request.read(), api.config().classes
     where = f"domain {shown_path(domain)}"
     try:
         policy = parse_policy(xml, classes, where)
         if policy is not None:
-            check_targets(policy, snapshot.vms[domain].drives, where)
+            check_targets(policy, targets, where)
     except PolicyError as error:
         return _json(PolicyReport(error=ErrorReport.of(error)))
-    return _json(policy_report(policy, snapshot.vms[domain].drives))
+    return _json(policy_report(policy, targets))
 
 
 async def _metrics(request: web.Request) -> web.Response:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from iokeel.errors import PolicyError
+from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.metric_types import (
     DIRECTION_LABELS,
     DRIVE_LABELS,
@@ -41,9 +42,12 @@ def _errors(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _info(snapshot: Snapshot) -> Iterator[Sample]:
-    for vm in snapshot.vms.values():
-        for drive in vm.drives.values():
-            yield (*drive.id, drive.storage or "", vm.tenant or "", drive.mode or ""), 1
+    for name, drive in snapshot.drives.items():
+        yield (*name, drive.storage or "", drive.tenant or "", drive.mode or ""), 1
+
+
+def _coordinated(fleet: FleetSnapshot, budgets: Mapping[str, BudgetInFleet]) -> int:
+    return sum(budget.report.coordinator == fleet.host for budget in budgets.values())
 
 
 def _of_each_budget(kind: BudgetKind) -> tuple[Metric, ...]:
@@ -54,14 +58,14 @@ def _of_each_budget(kind: BudgetKind) -> tuple[Metric, ...]:
             "allowed_iops",
             _IOPS,
             f"What the {kind}'s drives on this host may do now.",
-            lambda b: b.allowed_iops,
+            lambda b: b.report.allowed_iops,
         ),
         of_budget(
             kind,
             "floor_iops",
             _IOPS,
             "What they may do if etcd can't be reached.",
-            lambda b: b.floor_iops,
+            lambda b: b.report.floor_iops,
         ),
         of_budget(
             kind,
@@ -75,14 +79,14 @@ def _of_each_budget(kind: BudgetKind) -> tuple[Metric, ...]:
             "held_iops",
             _IOPS,
             "What the QEMUs here may be held to, orders on their way included.",
-            lambda b: b.held_iops,
+            lambda b: b.report.held_iops,
         ),
         of_budget(
             kind,
             "stale_seconds",
             "seconds",
             f"Time since the {kind}'s ledger was read. From 11 s on, the host is at its floor.",
-            lambda b: b.stale_s,
+            lambda b: b.report.stale_s,
         ),
     )
 
@@ -120,7 +124,7 @@ METRICS = (
         Kind.GAUGE,
         "drives",
         "Drives of those VMs.",
-        lambda s: sum(len(vm.drives) for vm in s.vms.values()),
+        lambda s: len(s.drives),
     ),
     of_agent(
         "agent_reconnects_total",
@@ -159,19 +163,19 @@ METRICS = (
         "limit_iops",
         _IOPS,
         "Limit of the VM's policy, for all its drives together.",
-        lambda vm: vm.policy.limit if vm.policy else None,
+        lambda vm: vm.report.limit_iops,
     ),
     of_domain(
         "allowed_iops",
         _IOPS,
         "Rate that the VM's policy allows its drives together now: its limit or open burst.",
-        lambda vm: vm.allowed_iops,
+        lambda vm: vm.report.allowed_iops,
     ),
     of_domain(
         "credit_seconds",
         "seconds",
         "Burst credit that the VM has saved. Only if its policy has a burst.",
-        lambda vm: vm.credit_s if vm.policy and vm.policy.burst is not None else None,
+        lambda vm: vm.report.credit_s if vm.policy and vm.policy.burst is not None else None,
     ),
     of_storage(
         "capacity_iops",
@@ -255,7 +259,7 @@ METRICS = (
         Kind.GAUGE,
         _IOPS,
         "Limit of the drive's policy.",
-        lambda d: d.policy.limit if d.policy else None,
+        lambda d: d.limit_iops,
     ),
     of_drive(
         "allowed_iops",
@@ -304,24 +308,32 @@ METRICS = (
         Kind.COUNTER,
         "requests",
         "Requests since the guest started.",
-        lambda d: d.requests,
+        lambda d: d.read_requests,
+        lambda d: d.write_requests,
     ),
     of_direction(
-        "bytes_total", Kind.COUNTER, "bytes", "Bytes since the guest started.", lambda d: d.bytes
+        "bytes_total",
+        Kind.COUNTER,
+        "bytes",
+        "Bytes since the guest started.",
+        lambda d: d.read_bytes,
+        lambda d: d.write_bytes,
     ),
     of_direction(
         "latency_seconds",
         Kind.GAUGE,
         "seconds",
         "Mean latency in the last interval, the throttle's wait included.",
-        lambda d: d.latency_s,
+        lambda d: d.read_latency_s,
+        lambda d: d.write_latency_s,
     ),
     of_direction(
         "device_latency_seconds",
         Kind.GAUGE,
         "seconds",
         "Mean latency in the last interval without the throttle's wait. Only if QEMU counts.",
-        lambda d: d.device_latency_s,
+        lambda d: d.read_device_latency_s,
+        lambda d: d.write_device_latency_s,
     ),
     of_throttle(
         "cost_total",
@@ -377,21 +389,21 @@ METRICS = (
         Kind.GAUGE,
         "tenants",
         "Tenants whose limit this host divides among all hosts.",
-        lambda f: sum(known.coordinator == f.host for known in f.tenants.values()),
+        lambda f: _coordinated(f, f.tenants),
     ),
     of_fleet(
         "coordinated_storages",
         Kind.GAUGE,
         "storages",
         "Shared storages whose capacity this host divides among all hosts.",
-        lambda f: sum(known.coordinator == f.host for known in f.storages.values()),
+        lambda f: _coordinated(f, f.storages),
     ),
     of_budget(
         "tenant",
         "limit_iops",
         _IOPS,
         "The tenant's limit over all hosts.",
-        lambda t: t.limit_iops,
+        lambda t: t.report.limit_iops,
     ),
     *_of_each_budget("tenant"),
     of_budget(
@@ -399,14 +411,14 @@ METRICS = (
         "capacity_iops",
         _IOPS,
         "The shared storage's capacity as it is set.",
-        lambda s: s.set_iops,
+        lambda s: s.report.set_iops,
     ),
     of_budget(
         "storage",
         "usable_iops",
         _IOPS,
         "The same as latency has corrected it, less the rates of drives without a policy.",
-        lambda s: s.limit_iops,
+        lambda s: s.report.limit_iops,
     ),
     *_of_each_budget("storage"),
 )

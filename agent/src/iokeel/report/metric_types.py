@@ -8,14 +8,8 @@ from enum import Enum
 from typing import Literal, TypeAlias
 
 from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
-from iokeel.report.snapshot import (
-    DirectionSnapshot,
-    DriveSnapshot,
-    Snapshot,
-    StorageSnapshot,
-    ThrottleSnapshot,
-    VmSnapshot,
-)
+from iokeel.report.records import DriveReport, StorageReport, ThrottleReport
+from iokeel.report.snapshot import Snapshot, VmSnapshot
 
 BudgetKind: TypeAlias = Literal["tenant", "storage"]
 Labels: TypeAlias = tuple[str, ...]
@@ -67,7 +61,7 @@ def of_domain(
     """Return a gauge with a sample for each VM."""
 
     def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        return (((vm.name,), value(vm)) for vm in snapshot.vms.values())
+        return (((name,), value(vm)) for name, vm in snapshot.vms.items())
 
     described = Description(f"iokeel_domain_{name}", Kind.GAUGE, unit, text, ("domain",))
     return Metric(described, samples)
@@ -105,43 +99,48 @@ def of_budget(
 
 
 def of_storage(
-    name: str, unit: str, text: str, value: Callable[[StorageSnapshot], float | None]
+    name: str, unit: str, text: str, value: Callable[[StorageReport], float | None]
 ) -> Metric:
     """Return a gauge with a sample for each storage."""
 
     def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        return (((storage.name,), value(storage)) for storage in snapshot.storages.values())
+        return (((name,), value(storage.report)) for name, storage in snapshot.storages.items())
 
     described = Description(f"iokeel_storage_{name}", Kind.GAUGE, unit, text, ("storage",))
     return Metric(described, samples)
 
 
 def of_drive(
-    name: str, kind: Kind, unit: str, text: str, value: Callable[[DriveSnapshot], float | None]
+    name: str, kind: Kind, unit: str, text: str, value: Callable[[DriveReport], float | None]
 ) -> Metric:
     """Return a metric with a sample for each drive."""
 
     def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        return ((drive.id, value(drive)) for drive in _drives(snapshot))
+        return ((name, value(drive)) for name, drive in snapshot.drives.items())
 
     return Metric(Description(f"iokeel_drive_{name}", kind, unit, text, DRIVE_LABELS), samples)
 
 
 def of_direction(
-    name: str, kind: Kind, unit: str, text: str, value: Callable[[DirectionSnapshot], float | None]
+    name: str,
+    kind: Kind,
+    unit: str,
+    text: str,
+    read: Callable[[DriveReport], float | None],
+    write: Callable[[DriveReport], float | None],
 ) -> Metric:
     """Return a metric with a sample for each drive's reads and one for its writes."""
 
     def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        for drive in _drives(snapshot):
-            yield (*drive.id, "read"), value(drive.read)
-            yield (*drive.id, "write"), value(drive.write)
+        for name, drive in snapshot.drives.items():
+            yield (*name, "read"), read(drive)
+            yield (*name, "write"), write(drive)
 
     return Metric(Description(f"iokeel_drive_{name}", kind, unit, text, DIRECTION_LABELS), samples)
 
 
 def of_throttle(
-    name: str, kind: Kind, unit: str, text: str, value: Callable[[ThrottleSnapshot], float]
+    name: str, kind: Kind, unit: str, text: str, value: Callable[[ThrottleReport], float]
 ) -> Metric:
     """Return a metric of the throttle groups, with a sample for each direction that QEMU counts."""
 
@@ -152,14 +151,10 @@ def of_throttle(
     return Metric(Description(name, kind, unit, text, DIRECTION_LABELS), samples)
 
 
-def _drives(snapshot: Snapshot) -> Iterator[DriveSnapshot]:
-    return (drive for vm in snapshot.vms.values() for drive in vm.drives.values())
-
-
-def throttles(snapshot: Snapshot) -> Iterator[tuple[Labels, ThrottleSnapshot]]:
+def throttles(snapshot: Snapshot) -> Iterator[tuple[Labels, ThrottleReport]]:
     """Yield the labels and statistics of each direction that QEMU counts."""
-    for drive in _drives(snapshot):
-        if drive.read.throttle is not None:
-            yield (*drive.id, "read"), drive.read.throttle
-        if drive.write.throttle is not None:
-            yield (*drive.id, "write"), drive.write.throttle
+    for name, drive in snapshot.drives.items():
+        if drive.read is not None:
+            yield (*name, "read"), drive.read
+        if drive.write is not None:
+            yield (*name, "write"), drive.write

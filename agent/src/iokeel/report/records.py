@@ -1,7 +1,7 @@
 """The API's records: a VM, a drive, a storage, a drive's history, an error.
 
-The command reads these records too. So this file imports neither the control law nor the snapshot
-that to_records.py fills them from.
+The command reads these records too. So this file doesn't import the control law, whose memory
+snapshot.py fills them from.
 """
 
 from __future__ import annotations
@@ -156,12 +156,12 @@ class FleetBudgetReport(Struct, kw_only=True):
     """A tenant or storage of the fleet, as this host knows it.
 
     Rates are normalized I/O operations a second. set_iops: over all hosts, as an operator has set
-    it; limit_iops: the same, as a storage's latency has corrected it. allowed_iops: what its drives
-    here may do now; None: what they have, because etcd hasn't answered since the agent's start.
-    floor_iops: this host's; 0 if it has no part yet. held_iops: what its QEMUs may be held to;
-    None: that has no end. stale_s: how long ago etcd was read; None: not since the agent's start.
-    charges: what each host is charged, by name; silent: those of the others that don't report.
-    coordinator: None if there is none.
+    it; limit_iops: the same, corrected by a storage's latency, less the rate of its drives without
+    a policy. allowed_iops: what its drives here may do now; None: what they have, because etcd
+    hasn't answered since the agent's start. floor_iops: this host's; 0 if it has no part yet.
+    held_iops: the most that its QEMUs may be held to; None: that has no end. stale_s: how long ago
+    etcd was read; None: not since the agent's start. charges: what each host is charged, by name;
+    silent: those of the others that don't report. coordinator: None if there is none.
     """
 
     name: str

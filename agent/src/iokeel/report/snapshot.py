@@ -1,8 +1,8 @@
 """A snapshot of the agent, for all reports.
 
 The daemon makes one when a report is asked for, so a tick pays nothing for it. Only this file reads
-the control law's memory; reports read the fields below. Drives and VMs are NamedTuples, because a
-scrape makes thousands of them and a dataclass costs more.
+the control law's memory. It fills the records that the API sends; metrics and explanations are
+made from them too. Beside them it has what the API doesn't send.
 """
 
 from __future__ import annotations
@@ -13,179 +13,112 @@ from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import NamedTuple, Protocol
 
-from iokeel.core.counters import NS_PER_S, DriveId, Flow, ThrottleCount
+from iokeel.core.counters import NS_PER_S, DriveId, Rates
 from iokeel.core.drive.binding import full_bounds
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, VmPolicy
-from iokeel.core.state import (
-    NEW,
-    NOT_DIVIDED,
-    DriveState,
-    Measured,
-    Share,
-    State,
-    StorageState,
-    Verdict,
-)
+from iokeel.core.state import NEW, NOT_DIVIDED, DriveState, Measured, Share, State, StorageState
 from iokeel.errors import IokeelError
 from iokeel.host.disk_counters import Pressure
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.fleet_snapshot import FleetSnapshot
+from iokeel.report.records import (
+    DriveReport,
+    ErrorReport,
+    HostReport,
+    StorageReport,
+    ThrottleReport,
+    VmReport,
+)
 
 
-class ThrottleSnapshot(NamedTuple):
-    """The statistics of a drive's throttle group in one direction, since it was created.
+class Decision(NamedTuple):
+    """The last decision on a drive, as far as its record doesn't tell it. None: not known.
 
-    cost: charged, in operations of the iops limits. waited: requests that had to wait, and wait_s
-    how long in all. waiting: requests that wait now. sizes: requests by size, as the largest power
-    of two that is not above it. recent_sizes, mean_wait_s: of the last interval; mean_wait_s is per
-    request, and None if there was none.
+    elapsed_s: the length of the last interval. share: of its storage or tenant's limit; vm_iops:
+    its part of its VM's limit; tenant_iops, fleet_storage_iops: its parts of the fleet's grants
+    here, to its tenant and to its storage. limits: those that the agent decided on limits_age_s ago
+    for limits_reason; in_force: as QEMU or libvirt last reported them. priced_for: the mix of
+    requests that they were made for. pricing_error_ratio: how far above its rate they would hold
+    the present mix. read_wait_s, write_wait_s: the throttle's mean wait per request in the last
+    interval.
     """
 
-    bytes: int
-    cost: float
-    waited: int
-    wait_s: float
-    waiting: int
-    sizes: Mapping[int, int]
-    recent_sizes: Mapping[int, int]
-    mean_wait_s: float | None
-
-
-class DirectionSnapshot(NamedTuple):
-    """A drive's reads, or its writes. None: not known.
-
-    Rates and mean values are of the last interval; latencies are in seconds a request, with the
-    throttle's wait and, as device_latency_s, without it. requests, bytes: since the guest started.
-    throttle: None unless QEMU counts.
-    """
-
-    raw_iops: float | None
-    bps: float | None
-    mean_bytes: float | None
-    latency_s: float | None
-    device_latency_s: float | None
-    requests: int | None
-    bytes: int | None
-    throttle: ThrottleSnapshot | None
-
-
-class DriveSnapshot(NamedTuple):
-    """A drive. Rates are of the last interval, elapsed_s seconds long; None: not known.
-
-    normalized_iops: its rate; allowed_iops: the rate it may have, None: nothing limits it. share:
-    of its storage or tenant's limit; vm_iops: its part of its VM's limit; tenant_iops,
-    fleet_storage_iops: its parts of the fleet's grants here, to its tenant and to its storage.
-    mode: "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits;
-    None if it is not held. limits: those that the agent decided on limits_age_s ago for
-    limits_reason; in_force: as QEMU or libvirt last reported them; None: not known. priced_for: the
-    mix of requests that they were made for; None if it was not known. pricing_error_ratio: how far
-    above its rate they would hold the present mix. binding: the fields of limits that the last
-    interval used up. throttled_s: the time in which a limit held it, since the agent started.
-    errors: orders that failed; error: the last order's, or else its tenant's or storage's.
-    """
-
-    id: DriveId
-    storage: str | None
     policy: DrivePolicy | None
     elapsed_s: float | None
-    read: DirectionSnapshot
-    write: DirectionSnapshot
-    normalized_iops: float | None
-    allowed_iops: float | None
     share: Share | None
     vm_iops: float | None
     tenant_iops: float | None
     fleet_storage_iops: float | None
-    mode: str | None
     limits: ThrottleLimits | None
     in_force: ThrottleLimits | None
     limits_reason: Reason | None
     limits_age_s: float | None
     priced_for: Mix | None
     pricing_error_ratio: float | None
-    verdict: Verdict
-    binding: tuple[str, ...]
-    credit_s: float
-    burst_open: bool
-    throttled_s: float
-    retunes: int
-    overwritten: int
-    errors: int
-    error: IokeelError | None
+    read_wait_s: float | None
+    write_wait_s: float | None
 
 
 class VmSnapshot(NamedTuple):
-    """A running VM: its drives by target, and the error in its policy, if any.
+    """A running VM: its record, and the error in its policy, if any.
 
-    policy: the promise in force to all its drives together; None if there is none. allowed_iops:
-    its limit, or its burst while that is open; credit_s: burst that it has saved. cgroup: the
-    agent's settings in its cgroup, by file and device.
+    policy: the promise in force to all its drives together; None if there is none.
     """
 
-    name: str
-    tenant: str | None
+    report: VmReport
     policy: VmPolicy | None
-    allowed_iops: int | None
-    credit_s: float
-    burst_open: bool
     policy_error: IokeelError | None
-    cgroup: Mapping[str, str]
-    drives: Mapping[str, DriveSnapshot]
 
 
-@dataclass(frozen=True, slots=True)
-class StorageSnapshot:
-    """A storage. Rates are normalized I/O operations a second; None: not known.
+class StorageSnapshot(NamedTuple):
+    """A storage: its record, and what only an explanation tells.
 
-    usable_iops: the rate that its drives may share now. capacity_ratio: how far latency has
-    corrected its capacity. reserved_iops: the sum of its drives' reservations; reservations_kept:
-    the part of those asked for that fits. room_ratio: the part that drives without a latency target
-    may use; None if no drive has one. cut_iops: the rate that this takes from them now. suffering:
-    drives above their latency target; exhausted: whether nothing more can be taken for them.
-    protected: drives for which the others' large reads wait in pieces. by_weight: its scheduler
-    shares it out by VMs' weights, so its capacity isn't used.
+    capacity_ratio: how far latency has corrected its capacity. protected: drives for which the
+    others' large reads wait in pieces.
     """
 
-    name: str
-    drives: int
-    capacity_iops: int | None
+    report: StorageReport
     capacity_ratio: float
-    usable_iops: float | None
-    normalized_iops: float
-    wanted_iops: float | None
-    reserved_iops: float
-    reservations_kept: float
-    oversold: bool
-    room_ratio: float | None
-    cut_iops: float
-    latency_s: float | None
-    latency_target_s: float | None
-    queue: float | None
-    busy_ratio: float | None
-    suffering: tuple[DriveId, ...]
-    exhausted: bool
     protected: tuple[DriveId, ...]
-    by_weight: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The agent's knowledge at one moment.
 
-    vms, storages: sorted by name; vms are all, or those that were asked for. errors: by kind, since
-    the agent started. reconnects: connections to libvirtd or a QMP socket that were made again.
-    fleet: None without [fleet]. pressure: None if the kernel doesn't tell.
+    vms, drives, storages: sorted by name. errors: by kind, since the agent started. reconnects:
+    connections to libvirtd or a QMP socket that were made again. fleet: None without [fleet].
+    pressure: None if the kernel doesn't tell. decisions: on the drives of VMs that were asked for;
+    a snapshot of all VMs has none, because nobody asks why for all at once.
     """
 
     vms: Mapping[str, VmSnapshot]
+    drives: Mapping[DriveId, DriveReport]
     storages: Mapping[str, StorageSnapshot]
     errors: Mapping[str, int]
     reconnects: int
     fleet: FleetSnapshot | None = None
     pressure: Pressure | None = None
+    decisions: Mapping[DriveId, Decision] = field(default_factory=dict)
+
+    def vm_reports(self) -> list[VmReport]:
+        """Return the VMs' records."""
+        return [vm.report for vm in self.vms.values()]
+
+    def storage_reports(self) -> list[StorageReport]:
+        """Return the storages' records."""
+        return [storage.report for storage in self.storages.values()]
+
+    def host_report(self) -> HostReport:
+        """Return the record of the whole."""
+        return HostReport(
+            vms=self.vm_reports(),
+            storages=self.storage_reports(),
+            fleet=None if self.fleet is None else self.fleet.report,
+        )
 
 
 class TakeSnapshot(Protocol):
@@ -232,18 +165,28 @@ def snapshot_of(
     now_ns: the monotonic clock; None reads it.
     """
     now_ns = time.monotonic_ns() if now_ns is None else now_ns
-    vms = {
-        name: _vm(vm, known, now_ns)
-        for name, vm in sorted(known.vms.items())
-        if domains is None or name in domains
+    infos = [vm for name, vm in sorted(known.vms.items()) if domains is None or name in domains]
+    vms = {info.name: _vm(info, known) for info in infos}
+    drives = {
+        DriveId(drive.domain, drive.target): drive
+        for vm in vms.values()
+        for drive in vm.report.drives
     }
+    decisions = {}
+    if domains is not None:
+        for info in infos:
+            for target, drive in info.drives.items():
+                name = DriveId(info.name, target)
+                decisions[name] = _decision(known.state.drives.get(name, NEW), drive, now_ns)
     return Snapshot(
         vms,
+        drives,
         _storages(known.state),
         known.errors,
         known.reconnects,
         known.fleet,
         known.pressure,
+        decisions,
     )
 
 
@@ -262,109 +205,134 @@ def series_values(state: State) -> list[float]:
     return values
 
 
-def _vm(vm: VmInfo, known: Known, now_ns: int) -> VmSnapshot:
-    drives = {
-        target: _drive(DriveId(vm.name, target), vm.drives[target], known, now_ns)
-        for target in sorted(vm.drives)
-    }
+def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
     tenant = vm.policy.tenant if vm.policy else None
-    states = (known.state.drives.get(DriveId(vm.name, target), NEW) for target in vm.drives)
+    states = [known.state.drives.get(DriveId(vm.name, target), NEW) for target in vm.drives]
     part = next((state.vm for state in states if state.vm is not None), None)
-    return VmSnapshot(
-        name=vm.name,
+    policy = part.policy if part else None
+    report = VmReport(
+        domain=vm.name,
         tenant=tenant,
-        policy=part.policy if part else None,
+        limit_iops=policy.limit if policy else None,
         allowed_iops=part.ceiling if part else None,
+        reservation_iops=policy.reservation if policy else 0,
         credit_s=part.credit.seconds if part else 0.0,
         burst_open=part is not None and part.credit.open,
-        policy_error=vm.policy_error,
-        cgroup=known.cgroups.get(vm.name, {}),
-        drives=drives,
+        policy_error=ErrorReport.of(vm.policy_error) if vm.policy_error else None,
+        cgroup=dict(known.cgroups.get(vm.name, {})),
+        drives=[
+            _drive(DriveId(vm.name, target), tenant, vm.drives[target], known)
+            for target in sorted(vm.drives)
+        ],
     )
+    return VmSnapshot(report, policy, vm.policy_error)
 
 
-def _drive(drive: DriveId, info: DriveInfo, known: Known, now_ns: int) -> DriveSnapshot:
+def _drive(drive: DriveId, tenant: str | None, info: DriveInfo, known: Known) -> DriveReport:
     state = known.state.drives.get(drive, NEW)
-    measured, sent, rates = state.measured, state.sent, state.measured.rates
+    policy, measured, sent = state.policy, state.measured, state.sent
+    error = known.error_of(drive, state)
     mode = None
     if state.pricing.rate is not None:
         mode = "exact" if state.abilities and state.abilities.cost_curve else "retune"
-    return DriveSnapshot(
-        id=drive,
+    did, counted = measured.rates, measured.counters
+    raw_read_iops, read_bps, mean_read_bytes = _flow(did, write=False)
+    raw_write_iops, write_bps, mean_write_bytes = _flow(did, write=True)
+    return DriveReport(
+        domain=drive.domain,
+        target=drive.target,
+        tenant=tenant,
         storage=state.storage,
-        policy=state.policy,
-        elapsed_s=rates.elapsed_s if rates else None,
-        read=_direction(measured, write=False),
-        write=_direction(measured, write=True),
+        mode=mode,
         normalized_iops=measured.rate,
+        limit_iops=policy.limit if policy else None,
         allowed_iops=state.allowed,
+        reservation_iops=policy.reservation if policy else 0,
+        raw_read_iops=raw_read_iops,
+        raw_write_iops=raw_write_iops,
+        read_bps=read_bps,
+        write_bps=write_bps,
+        mean_read_bytes=mean_read_bytes,
+        mean_write_bytes=mean_write_bytes,
+        read_latency_s=did.read_latency_s if did else None,
+        write_latency_s=did.write_latency_s if did else None,
+        read_device_latency_s=did.device_latency_s(write=False) if did else None,
+        write_device_latency_s=did.device_latency_s(write=True) if did else None,
+        read_requests=counted.read_requests if counted else None,
+        write_requests=counted.write_requests if counted else None,
+        read_bytes=counted.read_bytes if counted else None,
+        write_bytes=counted.write_bytes if counted else None,
+        read=_throttle(measured, write=False),
+        write=_throttle(measured, write=True),
+        credit_s=state.credit.seconds,
+        burst_open=state.credit.open,
+        binding=full_bounds(state),
+        throttled_s=state.demand.throttled_s,
+        retunes=sent.retunes,
+        overwritten=sent.overwritten,
+        errors=known.drive_errors.get(drive, 0),
+        error=ErrorReport.of(error) if error else None,
+        verdict=state.finding.verdict.value,
+        limits_in_force=_set(info.in_force),
+    )
+
+
+def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:
+    sent, did = state.sent, state.measured.rates
+    return Decision(
+        policy=state.policy,
+        elapsed_s=did.elapsed_s if did else None,
         share=None if state.share is NOT_DIVIDED else state.share,
         vm_iops=state.vm_most,
         tenant_iops=state.tenant_most,
         fleet_storage_iops=state.storage_most,
-        mode=mode,
         limits=sent.limits,
         in_force=info.in_force,
         limits_reason=sent.reason,
         limits_age_s=(now_ns - sent.at_ns) / NS_PER_S if sent.at_ns else None,
         priced_for=state.pricing.mix,
         pricing_error_ratio=state.finding.error_ratio,
-        verdict=state.finding.verdict,
-        binding=tuple(full_bounds(state)),
-        credit_s=state.credit.seconds,
-        burst_open=state.credit.open,
-        throttled_s=state.demand.throttled_s,
-        retunes=sent.retunes,
-        overwritten=sent.overwritten,
-        errors=known.drive_errors.get(drive, 0),
-        error=known.error_of(drive, state),
+        read_wait_s=_mean_wait_s(did, write=False),
+        write_wait_s=_mean_wait_s(did, write=True),
     )
 
 
-def _direction(measured: Measured, write: bool) -> DirectionSnapshot:
-    did, counted = measured.rates, measured.counters
-    flow = raw_iops = bps = mean_bytes = latency_s = device_latency_s = None
-    if did is not None:
-        flow, latency_s = did.read, did.read_latency_s
-        if write:
-            flow, latency_s = did.write, did.write_latency_s
-        raw_iops, bps, _ = flow
-        mean_bytes = bps / raw_iops if raw_iops > 0 else None
-        device_latency_s = did.device_latency_s(write)
-    requests = count = None
-    if counted is not None:
-        requests, count = counted.read_requests, counted.read_bytes
-        if write:
-            requests, count = counted.write_requests, counted.write_bytes
-    throttle = _throttle(measured, flow, write)
-    return DirectionSnapshot(
-        raw_iops, bps, mean_bytes, latency_s, device_latency_s, requests, count, throttle
-    )
+def _flow(did: Rates | None, write: bool) -> tuple[float | None, float | None, float | None]:
+    """Return the requests a second of one direction, bytes a second, and mean size in bytes."""
+    if did is None:
+        return None, None, None
+    flow = did.write if write else did.read
+    return flow.raw_iops, flow.bps, flow.mean_size_bytes
 
 
-def _throttle(measured: Measured, flow: Flow | None, write: bool) -> ThrottleSnapshot | None:
+def _mean_wait_s(did: Rates | None, write: bool) -> float | None:
+    """Return the throttle's mean wait per request of one direction."""
+    if did is None or did.throttled is None:
+        return None
+    raw_iops = did.write.raw_iops if write else did.read.raw_iops
+    return did.throttled.wait_s(write) / (raw_iops * did.elapsed_s) if raw_iops else None
+
+
+def _throttle(measured: Measured, write: bool) -> ThrottleReport | None:
     group = measured.counters.throttle if measured.counters else None
     if group is None:
         return None
-    count: ThrottleCount = group.write if write else group.read
-    recent_sizes: Mapping[int, int] = {}
-    mean_wait_s = None
-    did = measured.rates
-    recent = did.throttled if did else None
-    if did is not None and recent is not None:
-        recent_sizes = recent.sizes(write)
-        if flow is not None and flow.raw_iops:
-            mean_wait_s = recent.wait_s(write) / (flow.raw_iops * did.elapsed_s)
-    return ThrottleSnapshot(
+    count = group.write if write else group.read
+    recent = measured.rates.throttled if measured.rates else None
+    return ThrottleReport(
         bytes=count.bytes,
         cost=count.cost,
         waited=count.waited,
         wait_s=count.wait_ns / NS_PER_S,
         waiting=count.waiting,
         sizes=dict(count.sizes),
-        recent_sizes=recent_sizes,
-        mean_wait_s=mean_wait_s,
+        recent_sizes=recent.sizes(write) if recent else {},
     )
+
+
+def _set(limits: ThrottleLimits | None) -> dict[str, int] | None:
+    """Return the limits that are set."""
+    return None if limits is None else {name: value for name, value in limits.items() if value}
 
 
 def _storages(state: State) -> dict[str, StorageSnapshot]:
@@ -382,11 +350,10 @@ def _storage(name: str, storage: StorageState, drives: list[DriveState]) -> Stor
     feedback, division, activity = storage.feedback, storage.division, storage.activity
     target_ms = storage.policy.latency_target_ms
     protects = any(drive.policy and drive.policy.latency_target_ms for drive in drives)
-    return StorageSnapshot(
-        name=name,
+    report = StorageReport(
+        storage=name,
         drives=len(drives),
         capacity_iops=storage.policy.capacity,
-        capacity_ratio=feedback.ratio,
         usable_iops=division.usable,
         normalized_iops=sum(drive.measured.rate or 0.0 for drive in drives),
         wanted_iops=storage.wanted if isfinite(storage.wanted) else None,
@@ -399,8 +366,8 @@ def _storage(name: str, storage: StorageState, drives: list[DriveState]) -> Stor
         latency_target_s=target_ms / 1000 if target_ms is not None else None,
         queue=activity.queue if activity else None,
         busy_ratio=activity.busy_ratio if activity else None,
-        suffering=storage.suffering,
+        suffering=[str(drive) for drive in storage.suffering],
         exhausted=division.exhausted,
-        protected=storage.protected,
         by_weight=storage.by_weight,
     )
+    return StorageSnapshot(report, feedback.ratio, storage.protected)

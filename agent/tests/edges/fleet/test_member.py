@@ -88,7 +88,7 @@ async def oldest_read_s(member: Member, tenants: Sequence[str]) -> float:
     worst, end = 0.0, time.monotonic() + WATCHED_S
     while time.monotonic() < end:
         there = member.snapshot().tenants
-        worst = max([worst, *(there[tenant].stale_s or 0.0 for tenant in tenants)])
+        worst = max([worst, *(there[tenant].report.stale_s or 0.0 for tenant in tenants)])
         await asyncio.sleep(0.2)
     return worst
 

@@ -13,7 +13,6 @@ from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.core.state import State
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.snapshot import Known, snapshot_of
-from iokeel.report.to_records import vm_reports
 
 
 def shown(vm: VmPolicy | None, *targets: str, seconds: int = 3) -> list[list[str]]:
@@ -33,7 +32,7 @@ def shown(vm: VmPolicy | None, *targets: str, seconds: int = 3) -> list[list[str
     console = Console(width=200)
     with console.capture() as captured:
         console.print(
-            DrivesByVm(vm_reports(snapshot_of(Known(state, {"db1": info}, {}, {}, {}, {}, 0))))
+            DrivesByVm(snapshot_of(Known(state, {"db1": info}, {}, {}, {}, {}, 0)).vm_reports())
         )
     return [line.split() for line in captured.get().splitlines()[1:]]
 

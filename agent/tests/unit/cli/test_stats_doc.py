@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from iokeel.cli import drive_table, storage_table, tenant_table
 from iokeel.cli.commands import history
 from iokeel.cli.top.picture import STATES
 from iokeel.cli.top.views import VIEWS
-from iokeel.core.counters import DriveId
 from iokeel.core.limits import AVERAGES
 from iokeel.core.orders import Reason
 from iokeel.core.state import Verdict
-from iokeel.report.snapshot import Snapshot, StorageSnapshot
-from iokeel.report.to_records import storage_reports
+from iokeel.report.records import StorageReport
 
 PAGE = Path(__file__).parents[4] / "docs" / "stats.md"
-FINE = StorageSnapshot(
-    name="sda",
+FINE = StorageReport(
+    storage="sda",
     drives=2,
     capacity_iops=2000,
-    capacity_ratio=1.0,
     usable_iops=2000.0,
     normalized_iops=0.0,
     wanted_iops=None,
@@ -37,16 +34,15 @@ FINE = StorageSnapshot(
     latency_target_s=None,
     queue=None,
     busy_ratio=None,
-    suffering=(),
+    suffering=[],
     exhausted=False,
-    protected=(),
     by_weight=False,
 )
 WRONG = (
     replace(FINE, oversold=True, reserved_iops=3000.0),
     replace(FINE, capacity_iops=None, usable_iops=None),
     replace(FINE, reservations_kept=0.8),
-    replace(FINE, suffering=(DriveId("db1", "vda"),), exhausted=True),
+    replace(FINE, suffering=["db1/vda"], exhausted=True),
 )
 
 
@@ -81,13 +77,11 @@ def test_every_verdict_and_reason_is_explained(word: Verdict | Reason) -> None:
 
 
 @pytest.mark.parametrize("storage", WRONG)
-def test_every_complaint_about_a_storage_is_explained(storage: StorageSnapshot) -> None:
-    (report,) = storage_reports(Snapshot({}, {"sda": storage}, {}, 0))
-    (complaint,) = storage_table.storage_complaints([report])
+def test_every_complaint_about_a_storage_is_explained(storage: StorageReport) -> None:
+    (complaint,) = storage_table.storage_complaints([storage])
     text = re.sub(r"(?<![a-z])\d+k?", "N", complaint.removeprefix("sda: ")).replace("`", "")
     assert text in rows()
 
 
 def test_nothing_is_wrong_with_a_storage_that_keeps_its_promises() -> None:
-    reports = storage_reports(Snapshot({}, {"sda": FINE}, {}, 0))
-    assert not [*storage_table.storage_complaints(reports)]
+    assert not [*storage_table.storage_complaints([FINE])]

@@ -57,7 +57,7 @@ def lines(
     vm = VmInfo("db1", {"vda": DriveInfo("vda", in_force=in_force)}, DomainPolicy({}), policy_error)
     errors = {VDA: error} if error else {}
     known = Known(state, {"db1": vm}, cgroups or {}, {}, errors, {}, 0)
-    return explain(snapshot_of(known, now_ns=100 * NS_PER_S), VDA)
+    return explain(snapshot_of(known, ["db1"], 100 * NS_PER_S), VDA)
 
 
 def test_the_settings_of_the_cgroup_are_said() -> None:

@@ -22,8 +22,8 @@ from iokeel.errors import IokeelError, LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.metric_table import ERROR_KINDS, METRICS
 from iokeel.report.metric_types import Sample
+from iokeel.report.records import ErrorReport
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
-from iokeel.report.to_records import storage_reports, vm_reports
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("web1", "vdb")
 POLICY = DrivePolicy(reservation=100, limit=1000)
@@ -73,16 +73,33 @@ def samples(found: Snapshot, name: str) -> list[Sample]:
 def test_all_of_an_agent_is_in_a_snapshot() -> None:
     found = snapshot_of(known())
     assert list(found.vms) == ["db1", "web1"]
-    drive = found.vms["db1"].drives["vda"]
-    assert (drive.id, drive.policy, drive.storage, drive.mode) == (VDA, POLICY, "sda", "retune")
-    assert (drive.normalized_iops, drive.allowed_iops) == (500, 1000)
-    assert (drive.read.raw_iops, drive.read.mean_bytes, drive.write.raw_iops) == (500, 4096, 0)
-    assert (drive.errors, drive.error) == (2, REJECTED)
-    assert (found.vms["db1"].tenant, found.vms["db1"].cgroup) == ("acme", {"io.weight": "100"})
+    assert list(found.drives) == [VDA, VDB]
     assert found.vms["web1"].policy_error is INVALID
     assert (found.errors, found.reconnects) == ({"set": 2}, 1)
-    storage = found.storages["sda"]
-    assert (storage.drives, storage.normalized_iops, storage.reserved_iops) == (2, 750, 200)
+
+
+def test_all_that_the_api_tells_is_in_the_records_of_a_snapshot() -> None:
+    report = snapshot_of(known()).host_report()
+    db1, web1 = report.vms
+    assert (db1.domain, db1.tenant, db1.policy_error) == ("db1", "acme", None)
+    assert db1.cgroup == {"io.weight": "100"}
+    (drive,) = db1.drives
+    assert (drive.domain, drive.target, drive.tenant) == ("db1", "vda", "acme")
+    assert (drive.storage, drive.mode) == ("sda", "retune")
+    assert (drive.limit_iops, drive.normalized_iops, drive.allowed_iops) == (1000, 500, 1000)
+    assert (drive.raw_read_iops, drive.mean_read_bytes, drive.raw_write_iops) == (500, 4096, 0)
+    assert (drive.errors, drive.error) == (2, ErrorReport.of(REJECTED))
+    assert msgspec.to_builtins(drive.error) == {
+        "where": "db1/vda",
+        "what": "refused",
+        "mend": "see the log",
+    }
+    assert web1.policy_error is not None
+    assert str(web1.policy_error.error()) == str(INVALID)
+    (storage,) = report.storages
+    assert (storage.storage, storage.capacity_iops, storage.drives) == ("sda", 2000, 2)
+    assert (storage.normalized_iops, storage.reserved_iops) == (750, 200)
+    assert report.fleet is None
 
 
 def test_a_vms_own_limit_is_in_its_snapshot_its_record_and_its_metrics() -> None:
@@ -96,9 +113,8 @@ def test_a_vms_own_limit_is_in_its_snapshot_its_record_and_its_metrics() -> None
         state, _ = decide(state, seen, second * NS_PER_S)
     vms = {"db1": VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}, vm=policy))}
     found = snapshot_of(Known(state, vms, {}, {}, {}, {}, 0))
-    vm = found.vms["db1"]
-    assert (vm.policy, vm.allowed_iops, vm.credit_s, vm.burst_open) == (policy, 6000, 7, True)
-    (report,) = vm_reports(found)
+    assert found.vms["db1"].policy == policy
+    (report,) = found.vm_reports()
     assert (report.limit_iops, report.reservation_iops, report.allowed_iops) == (3000, 50, 6000)
     assert (report.credit_s, report.burst_open) == (7, True)
     assert samples(found, "iokeel_domain_limit_iops") == [(("db1",), 3000)]
@@ -143,8 +159,8 @@ def test_metrics_tell_that_a_latency_target_is_exhausted() -> None:
 
 
 def test_limits_have_an_age() -> None:
-    set_s = {order: snapshot_of(known(order), now_ns=9 * NS_PER_S) for order in (1, 2)}
-    ages = {s: found.vms["db1"].drives["vda"].limits_age_s for s, found in set_s.items()}
+    set_s = {order: snapshot_of(known(order), ["db1"], 9 * NS_PER_S) for order in (1, 2)}
+    ages = {s: found.decisions[VDA].limits_age_s for s, found in set_s.items()}
     assert ages[1] == 8
 
 
@@ -152,33 +168,18 @@ def test_limits_have_an_age() -> None:
 def test_some_vms_can_be_asked_for(domains: tuple[str, ...]) -> None:
     found = snapshot_of(known(), domains)
     assert found.vms.keys() == {"db1", "web1"} & set(domains)
-    assert found.storages["sda"].drives == 2
+    assert found.drives.keys() == found.decisions.keys()
+    assert {drive.domain for drive in found.drives} == found.vms.keys()
+    assert found.storages["sda"].report.drives == 2
 
 
 def test_a_drive_that_was_never_looked_at_is_unknown() -> None:
     vms = {"db1": VmInfo("db1", {"vda": DriveInfo("vda")})}
-    found = snapshot_of(Known(State(), vms, {}, {}, {}, {}, 0))
-    drive = found.vms["db1"].drives["vda"]
-    assert (drive.normalized_iops, drive.mode, drive.limits, drive.binding) == (None,) * 3 + ((),)
-    assert (drive.read.raw_iops, drive.read.requests, drive.read.throttle) == (None,) * 3
-
-
-def test_records_say_what_the_snapshot_says() -> None:
-    found = snapshot_of(known())
-    db1, web1 = vm_reports(found)
-    assert (db1.domain, db1.tenant, db1.policy_error) == ("db1", "acme", None)
-    (drive,) = db1.drives
-    assert (drive.limit_iops, drive.normalized_iops, drive.raw_read_iops) == (1000, 500, 500)
-    assert drive.error is not None
-    assert web1.policy_error is not None
-    assert msgspec.to_builtins(drive.error) == {
-        "where": "db1/vda",
-        "what": "refused",
-        "mend": "see the log",
-    }
-    assert str(web1.policy_error.error()) == str(INVALID)
-    (storage,) = storage_reports(found)
-    assert (storage.storage, storage.capacity_iops, storage.drives) == ("sda", 2000, 2)
+    found = snapshot_of(Known(State(), vms, {}, {}, {}, {}, 0), ["db1"])
+    drive = found.drives[VDA]
+    assert (drive.normalized_iops, drive.mode, drive.binding) == (None, None, [])
+    assert (drive.raw_read_iops, drive.read_requests, drive.read) == (None,) * 3
+    assert found.decisions[VDA].limits is None
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -195,5 +196,5 @@ def test_only_the_snapshot_reads_the_laws_state(file: Path) -> None:
 def test_drives_tell_that_their_tenant_or_storage_has_gone() -> None:
     gone = IokeelError("[storage.sda]", "has gone", "put it back")
     shown = snapshot_of(replace(known(), gone={("storage", "sda"): gone}))
-    assert shown.vms["web1"].drives["vdb"].error == gone
-    assert shown.vms["db1"].drives["vda"].error == REJECTED, "its own error comes first"
+    assert shown.drives[VDB].error == ErrorReport.of(gone)
+    assert shown.drives[VDA].error == ErrorReport.of(REJECTED), "its own error comes first"

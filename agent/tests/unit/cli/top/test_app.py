@@ -18,7 +18,6 @@ from iokeel.cli.top.picture import Picture
 from iokeel.cli.top.table import RowsTable
 from iokeel.core.policy import DrivePolicy
 from iokeel.errors import PolicyError
-from iokeel.report.to_records import storage_reports, vm_reports
 from testing.sim.guests import Guest, Phase
 from testing.simulated_api import SimulatedApi, steady_guest
 from testing.waiting import until
@@ -58,7 +57,7 @@ async def running(
     host: SimulatedApi, socket: Path, size: tuple[int, int] = (80, 24)
 ) -> AsyncIterator[tuple[TopApp, Pilot[None]]]:
     snapshot = host.snapshot()
-    app = TopApp(socket, Picture.of(vm_reports(snapshot), storage_reports(snapshot)))
+    app = TopApp(socket, Picture.of(snapshot.vm_reports(), snapshot.storage_reports()))
     async with app.run_test(size=size) as pilot:
         yield app, pilot
 
@@ -291,10 +290,10 @@ def old_agent(host: SimulatedApi) -> web.Application:
     """Return the API as it was before it had a history."""
 
     async def vms(request: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(vm_reports(host.snapshot())))
+        return web.Response(body=msgspec.json.encode(host.snapshot().vm_reports()))
 
     async def storages(request: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(storage_reports(host.snapshot())))
+        return web.Response(body=msgspec.json.encode(host.snapshot().storage_reports()))
 
     app = web.Application()
     app.add_routes([web.get("/v1/vms", vms), web.get("/v1/storages", storages)])
