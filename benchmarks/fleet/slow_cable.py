@@ -17,12 +17,14 @@ import time
 from collections import deque
 from contextlib import suppress
 
-# linux/if_ether.h, linux/if_packet.h, linux/if_tun.h
+# asm-generic/socket.h, linux/if_ether.h, linux/if_packet.h, linux/if_tun.h
+_SO_RCVBUFFORCE = 33
 _ETH_P_ALL = 3
 _SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 263, 1, 15, 23
 _PACKET_MR_PROMISC = 1
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x400454CA, 0x0002, 0x1000, 0x4000
 _MOST_BYTES = 1 << 17
+_BUFFER_BYTES = 1 << 24  # what comes while this process waits for a processor isn't lost
 
 
 def open_tap(name: str) -> int:
@@ -36,6 +38,7 @@ def open_tap(name: str) -> int:
 def open_link(name: str) -> socket.socket:
     """Take all that comes in on a link, whoever it is for."""
     link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    link.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
     link.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
     link.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
     wanted = struct.pack("IHH8x", socket.if_nametoindex(name), _PACKET_MR_PROMISC, 0)
