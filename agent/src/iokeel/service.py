@@ -66,14 +66,18 @@ async def run_agent(config: Config, read: Callable[[], Config]) -> None:
 
         def stop() -> None:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)  # more of them don't cut it short
             service.manager.stopping()
             task.cancel()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-        loop.add_signal_handler(signal.SIGHUP, lambda: agent.tasks.spawn(service.reload()))
+        def at_signal(number: int, call: Callable[[], object]) -> None:
+            # The loop's own handlers leave the default in force, which ends the process, for a
+            # moment when they are removed.
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(call))
+
+        at_signal(signal.SIGTERM, stop)
+        at_signal(signal.SIGINT, stop)
+        at_signal(signal.SIGHUP, lambda: agent.tasks.spawn(service.reload()))
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
