@@ -56,6 +56,11 @@ class ThrottleLimits(NamedTuple):
         return not any(getattr(self, name) for name in AVERAGES)
 
     @property
+    def stock(self) -> ThrottleLimits:
+        """The fields that stock QEMU has too. libvirt tells no others."""
+        return UNLIMITED.with_fields(dict(self.items()))
+
+    @property
     def budgets(self) -> int:
         """How many there are: one, or one for reads and one for writes."""
         split = self.bps_read or self.bps_write or self.iops_read or self.iops_write
@@ -78,7 +83,7 @@ class ThrottleLimits(NamedTuple):
             known.pop("iops_size", None)
         return cls(**known)  # type: ignore[arg-type]
 
-    def with_fields(self, values: Mapping[str, int]) -> ThrottleLimits:
+    def with_fields(self, values: Mapping[str, int | None]) -> ThrottleLimits:
         """Return these limits with some of stock QEMU's fields changed, by name."""
         return self._replace(**values)  # type: ignore[arg-type]
 

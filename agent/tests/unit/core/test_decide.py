@@ -481,6 +481,13 @@ def test_a_drive_whose_policy_goes_gets_back_its_limits_without_our_curve() -> N
     assert [order.limits for order in drive.look(policy=None)] == [BY_HAND]
 
 
+def test_a_curve_that_libvirt_does_not_tell_is_taken_back_with_its_limits() -> None:
+    drive = Exact(BY_HAND)
+    drive.look()
+    drive.in_force = ThrottleLimits(iops_total=EXACT.iops_total)
+    assert [order.limits for order in drive.look(policy=None)] == [BY_HAND]
+
+
 def test_a_stopping_agent_leaves_limit_and_curve() -> None:
     drive = Exact()
     drive.look()

@@ -232,8 +232,16 @@ def _release(
     was_released = sent.reason is Reason.RELEASED
     if was_released and not seen.failed:  # until it is seen to be done
         return (released if seen.in_force is None else bare), None
-    # The last order may not have been carried out, if the agent crashed.
-    ours = (None, sent.limits, sent.replaced)
-    if not was_released and seen.in_force not in ours:
+    if not was_released and not _is_ours(seen.in_force, sent):
         return bare, None
     return released, (back, Reason.RELEASED)
+
+
+def _is_ours(in_force: ThrottleLimits | None, sent: Sent) -> bool:
+    """Return whether limits in force may be ours.
+
+    The last order may not have been carried out, if the agent crashed. Until QEMU itself has told
+    its limits, those in force are libvirt's view of them, without a curve.
+    """
+    ours = [limits for limits in (sent.limits, sent.replaced) if limits is not None]
+    return in_force is None or any(in_force in (limits, limits.stock) for limits in ours)
