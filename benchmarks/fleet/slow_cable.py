@@ -18,7 +18,7 @@ from collections import deque
 from contextlib import suppress
 
 # asm-generic/socket.h, linux/if_ether.h, linux/if_packet.h, linux/if_tun.h
-_SO_RCVBUFFORCE = 33
+SO_RCVBUFFORCE = 33
 _ETH_P_ALL = 3
 _SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 263, 1, 15, 23
 _PACKET_MR_PROMISC = 1
@@ -38,7 +38,7 @@ def open_tap(name: str) -> int:
 def open_link(name: str) -> socket.socket:
     """Take all that comes in on a link, whoever it is for."""
     link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-    link.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+    link.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, _BUFFER_BYTES)
     link.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
     link.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
     wanted = struct.pack("IHH8x", socket.if_nametoindex(name), _PACKET_MR_PROMISC, 0)

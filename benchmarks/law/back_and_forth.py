@@ -70,11 +70,8 @@ def most_for_both() -> float:
         prices = gains_by_price((curve,), iops_size)
         for step in range(100):
             bps = min(bps_of) * (1 + step / 20)
-            # The dual of the dearest traffic within both bounds, as envelope.py has it.
+            # The largest S under which no traffic costs more (envelope.py).
             iops = max((1 + OVERSHOOT_RATIO - price * bps) / gain for price, _, gain in prices)
-            dearest = min(price * bps + iops * gain for price, _, gain in prices)
-            if iops <= 0 or dearest > 1 + OVERSHOOT_RATIO + 1e-6:
-                continue
             passed = [
                 min(iops / max(1.0, size / iops_size), bps / size) * curve.cost(size)
                 for size in SIZES

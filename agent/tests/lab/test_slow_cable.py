@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.fleet.network import Network
+from benchmarks.fleet.slow_cable import SO_RCVBUFFORCE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces")
 
 DELAY_S, LOSS_RATIO = 0.2, 0.1
 SENT = 400  # a TAP device keeps 500 for a cable that has no processor just then
-SO_RCVBUFFORCE = 33
 PORT = 5000
 RECEIVE = f"""
 import socket, struct, time
