@@ -58,7 +58,8 @@ class TargetsMissing(PolicyError):
         super().__init__(
             where,
             f"the policy names {', '.join(missing)}, but there is no such drive",
-            f"correct the target or plug the drive in; there is {', '.join(present) or 'none'}",
+            "correct the target or plug the drive in; the domain has "
+            + (", ".join(present) or "none"),
         )
         self.missing = tuple(missing)
         self.present = tuple(present)

@@ -28,7 +28,7 @@ def column_named(word: str, columns: Iterable[Column[T]]) -> Column[T]:
     words = {column.word: column for column in columns}
     names = words | {column.heading.lower(): column for column in columns}
     if word.lower() not in names:
-        raise ConfigError("--sort", f"{shown(word)} is no column", did_you_mean(word, words))
+        raise ConfigError("--sort", f"{shown(word)} is not a column", did_you_mean(word, words))
     return names[word.lower()]
 
 

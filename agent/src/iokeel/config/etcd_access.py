@@ -56,7 +56,7 @@ class Access:
         if not self.prefix.startswith("/") or not self.prefix.endswith("/") or self.prefix == "/":
             raise ConfigError(
                 f"[fleet] prefix {shown(self.prefix)}",
-                "is not one",
+                "is not a prefix",
                 "write one that begins and ends with a slash, such as /iokeel/",
             )
 

@@ -88,7 +88,7 @@ def parse(data: bytes, file: str) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise _not_toml(error, data, file) from None
     except (ValueError, RecursionError):  # thousands of digits; lists in lists in lists
-        mend = "no number here is that long and no list that deep"
+        mend = "shorten the numbers and flatten the lists"
         raise ConfigError(file, "can't be read as TOML", mend) from None
     raw = validated(values, file)
     model = _model(raw.curve, file)
@@ -119,7 +119,7 @@ def _not_toml(error: tomllib.TOMLDecodeError, data: bytes, file: str) -> ConfigE
     end = data.rstrip().count(b"\n") + 1
     place = said[2] if said and said[2] else f"line {end}"
     what = shown(said[1] if said else str(error))[1:-1]
-    mend = "write each key = value on a line of its own, and texts in quotes"
+    mend = "write each key = value on a line of its own, and strings in quotes"
     return ConfigError(f"{file}, {place}", f"not TOML, {what}", mend)
 
 
@@ -166,7 +166,7 @@ def _fleet(raw: Root, file: str) -> FleetConfig | None:
             f"{where} host", "is missing, and this machine has no host name", "name it: host ="
         )
     if (tick_s := raw.agent.tick_seconds) is not None and tick_s > _MOST_FLEET_TICK_S:
-        what = f"is {tick_s:g}, but a host of the fleet has to lower limits soon"
+        what = f"is {tick_s:g}, but a host of the fleet has to lower limits in time"
         raise ConfigError(
             f"{file}, [agent] tick_seconds", what, f"give at most {_MOST_FLEET_TICK_S:g}"
         )
@@ -258,7 +258,7 @@ def storages_of(
         for key in ("device", "path", "source"):
             value = getattr(table, key)
             if value is not None and taken.setdefault(value, name) != name:
-                what = f"{shown(str(value))} is [storage.{taken[value]}]'s already"
+                what = f"{shown(str(value))} already belongs to [storage.{taken[value]}]"
                 raise ConfigError(f"{where} {key}", what, "give each storage its own")
         own = None
         if table.curve_read is not None or table.curve_write is not None:

@@ -28,7 +28,7 @@ from iokeel.words.quoting import did_you_mean, shown
 _TYPES = {
     "bool_type": ("not true or false", "write true or false, without quotes"),
     "dict_type": ("not a table", "write it as a [table] of its own"),
-    "finite_number": ("not a number to reckon with", "write it like 2.5"),
+    "finite_number": ("not a finite number", "write it like 2.5"),
     "float_type": ("not a number", "write it in digits, without quotes"),
     "int_type": ("not a whole number", "write it like 500, without quotes or fraction"),
     "list_type": (
@@ -37,7 +37,7 @@ _TYPES = {
         " and [[vm]] for each VM",
     ),
     "model_type": ("not a table", "write it as a [table] of its own"),
-    "string_type": ("not a text", "write it in quotes"),
+    "string_type": ("not a string", "write it in quotes"),
 }
 _BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 

@@ -37,7 +37,7 @@ class WrongValue(ValueError):
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise WrongValue(f"{shown(value)} is not a text", "write it in quotes")
+        raise WrongValue(f"{shown(value)} is not a string", "write it in quotes")
     return value
 
 
@@ -51,7 +51,7 @@ def _path(value: object) -> Path:
 def _socket(value: object) -> Path:
     text = _text(value)
     if len(os.fsencode(text)) > _MOST_SOCKET_BYTES:
-        what = f"{len(os.fsencode(text))} bytes are too long for a unix socket"
+        what = f"{len(os.fsencode(text))} bytes are too many for a unix socket's path"
         raise WrongValue(what, f"give a path of at most {_MOST_SOCKET_BYTES} bytes")
     return _path(text)
 
@@ -73,7 +73,7 @@ def _address(value: object) -> Address:
     if not loopback:
         raise WrongValue(
             f"{host} is not a loopback address, and anybody may read metrics there",
-            "write 127.0.0.1 or [::1], and put a proxy with a login before it",
+            "write 127.0.0.1 or [::1], and put a proxy with a login in front of it",
         )
     return Address(host, int(match[3]))
 

@@ -449,7 +449,7 @@ ERROR_KINDS = {
     "rejected": "QEMU or libvirt refused limits; the next try is in 30 s",
     "sample": "libvirt couldn't read counters",
     "set": "limits couldn't be sent; the next try is at the next tick",
-    "stale": "nobody serves a QMP socket, or its path is no socket",
+    "stale": "nobody serves a QMP socket, or its path is not a socket",
     "store": "the agent's state can't be written",
     "timeout": "libvirt or QEMU didn't answer in time",
 }

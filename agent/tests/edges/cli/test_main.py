@@ -313,7 +313,7 @@ def test_stats_show_storages(agent: Agent) -> None:
     done = iokeel("stats", "--storage", "--socket", agent.socket)
     assert done.out.splitlines()[1].split()[:2] == [storage["storage"], str(storage["drives"])]
     assert refused(2, "stats", "--tenant", "--storage", "--socket", agent.socket) == (
-        "stats: --storage and --tenant; give one of them"
+        "stats: --storage and --tenant exclude each other; give one of them"
     )
 
 
@@ -325,9 +325,9 @@ def test_stats_show_the_drives_of_a_storage_or_tenant(agent: Agent) -> None:
         done = iokeel("stats", *words, "--json", "--socket", agent.socket)
         assert [d["target"] for d in json.loads(done.out)] == ["vda", "vdb"]
     said = refused(1, "stats", "--storage", "sdx", "--socket", agent.socket)
-    assert said.startswith("'sdx': no drive on such a storage; ")
+    assert said.startswith("'sdx': no drive is on this storage; ")
     said = refused(1, "stats", "--tenant", "acm", "--socket", agent.socket)
-    assert said == "'acm': no drive of such a tenant; did you mean 'acme'?"
+    assert said == "'acm': no drive has this tenant; did you mean 'acme'?"
 
 
 def test_stats_sum_tenants(agent: Agent) -> None:
@@ -344,9 +344,9 @@ def test_stats_are_sorted_and_cut(agent: Agent) -> None:
     assert drives(agent, "--sort", "drive", "--top", "1") == ["vda"]
     assert len(drives(agent, "--top", "1")) == 1
     said = refused(2, "stats", "--sort", "latncy", "--socket", agent.socket)
-    assert said == "--sort: 'latncy' is no column; did you mean 'latency'?"
+    assert said == "--sort: 'latncy' is not a column; did you mean 'latency'?"
     said = refused(2, "stats", "--storage", "--sort", "credit", "--socket", agent.socket)
-    assert said.startswith("--sort: 'credit' is no column; ")
+    assert said.startswith("--sort: 'credit' is not a column; ")
 
 
 def drives(agent: Agent, *words: str) -> list[str]:

@@ -10,9 +10,9 @@ from iokeel.errors import ConfigError
 VM = '[[vm]]\nname = "a"\nsocket = "/a"\n'
 OUTSIDE = (
     "is not a loopback address, and anybody may read metrics there; "
-    "write 127.0.0.1 or [::1], and put a proxy with a login before it"
+    "write 127.0.0.1 or [::1], and put a proxy with a login in front of it"
 )
-SYNTAX = "write each key = value on a line of its own, and texts in quotes"
+SYNTAX = "write each key = value on a line of its own, and strings in quotes"
 NAME = "is not a name; give 1 to 64 of the characters A-Z a-z 0-9 _ . -"
 MESSAGES = [
     # Unknown keys
@@ -56,13 +56,13 @@ MESSAGES = [
     ),
     (
         "[fleet]\netcd = ['http://a:1']\nhost = 'a'\n[agent]\ntick_seconds = 5",
-        ", [agent] tick_seconds: is 5, but a host of the fleet has to lower limits soon; "
+        ", [agent] tick_seconds: is 5, but a host of the fleet has to lower limits in time; "
         "give at most 2",
     ),
     # Wrong types
     ("agent = 1", ", agent: 1 is not a table; write it as a [table] of its own"),
     ("[[agent]]", ", agent: [{}] is not a table; write it as a [table] of its own"),
-    ("[agent]\nsocket = 5", ", [agent] socket: 5 is not a text; write it in quotes"),
+    ("[agent]\nsocket = 5", ", [agent] socket: 5 is not a string; write it in quotes"),
     (
         "[agent]\ntick_seconds = '1'",
         ", [agent] tick_seconds: '1' is not a number; write it in digits, without quotes",
@@ -73,7 +73,7 @@ MESSAGES = [
     ),
     (
         "[agent]\ntick_seconds = nan",
-        ", [agent] tick_seconds: nan is not a number to reckon with; write it like 2.5",
+        ", [agent] tick_seconds: nan is not a finite number; write it like 2.5",
     ),
     (
         "[hook]\nstrict = 'yes'",
@@ -119,7 +119,7 @@ MESSAGES = [
     ),
     (
         f"[agent]\nsocket = '/{'x' * 107}'",
-        ", [agent] socket: 108 bytes are too long for a unix socket; "
+        ", [agent] socket: 108 bytes are too many for a unix socket's path; "
         "give a path of at most 107 bytes",
     ),
     (
@@ -239,7 +239,7 @@ MESSAGES = [
     ),
     (
         "[storage.a]\ndevice = '/dev/sda'\n[storage.b]\ndevice = '/dev/sda'",
-        ", [storage.b] device: '/dev/sda' is [storage.a]'s already; give each storage its own",
+        ", [storage.b] device: '/dev/sda' already belongs to [storage.a]; give each storage its own",
     ),
     ('[storage."a b"]', f", [storage] 'a b': 'a b' {NAME}"),
     ("[cgroup]\nmargin = 0.9", ", [cgroup] margin: is 0.9; give at least 1"),
@@ -285,7 +285,7 @@ MESSAGES = [
     ),
     (
         "[curve]\nread = [['4k', inf]]",
-        ", [curve] read point 1: inf is not a number to reckon with; write it like 2.5",
+        ", [curve] read point 1: inf is not a finite number; write it like 2.5",
     ),
     ("[curve]\nread = []", ", [curve] read: 0 points; give 1 to 32"),
     (
@@ -308,11 +308,11 @@ MESSAGES = [
     ),
     (
         f"x = {'9' * 5000}",
-        ": can't be read as TOML; no number here is that long and no list that deep",
+        ": can't be read as TOML; shorten the numbers and flatten the lists",
     ),
     (
         f"x = {'[' * 5000}",
-        ": can't be read as TOML; no number here is that long and no list that deep",
+        ": can't be read as TOML; shorten the numbers and flatten the lists",
     ),
     (b"[hook]\nx = '\xff'", ", line 2: not UTF-8; save it as UTF-8"),
 ]

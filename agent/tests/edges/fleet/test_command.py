@@ -228,7 +228,7 @@ def test_a_dead_host_is_shown_and_answered_for(
     asked = fleet("forget", "dead", "--off-for-good", stdin=b"n\n")
     assert asked.status == 1
     assert "has no running guest" in asked.err
-    assert "answered for on tenant acme" in fleet("forget", "dead", "--off-for-good", "--yes").out
+    assert "recorded for tenant acme" in fleet("forget", "dead", "--off-for-good", "--yes").out
     (row,) = json.loads(fleet("why", "acme", "--json").out)["hosts"]
     assert row["answered_for"] == "off-for-good"
     assert "is charged nothing" in fleet("forget", "nobody", "--at-floor", "--yes").complaint

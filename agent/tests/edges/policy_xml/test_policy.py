@@ -635,7 +635,7 @@ def test_targets_that_the_domain_lacks_are_named() -> None:
     assert (caught.value.missing, caught.value.present) == (("sdz", "vdb"), ("vda", "vdc"))
     assert str(caught.value) == (
         "domain db1: the policy names sdz, vdb, but there is no such drive;"
-        " correct the target or plug the drive in; there is vda, vdc"
+        " correct the target or plug the drive in; the domain has vda, vdc"
     )
     check_targets(policy, ("vda", "vdb", "sdz"), "domain db1")
 

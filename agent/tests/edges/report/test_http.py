@@ -208,7 +208,7 @@ def test_a_policy_is_told_by_its_promises(agent: Agent) -> None:
         (
             '<policy><drive target="vdz" limit="4"/></policy>',
             "domain db1: the policy names vdz, but there is no such drive;"
-            " correct the target or plug the drive in; there is vda, vdb",
+            " correct the target or plug the drive in; the domain has vda, vdb",
         ),
     ],
 )

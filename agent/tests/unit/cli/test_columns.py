@@ -46,7 +46,7 @@ def test_what_is_not_known_is_last_also_backwards() -> None:
 
 
 def test_an_unknown_column_is_told_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"'latncy' is no column; did you mean 'latency'\?"):
+    with pytest.raises(ConfigError, match=r"'latncy' is not a column; did you mean 'latency'\?"):
         column_named("latncy", SORTS)
 
 

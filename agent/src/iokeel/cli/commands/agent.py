@@ -30,8 +30,8 @@ def agent(
         bool,
         typer.Option(
             "--release",
-            help="Restore the limits and cgroup settings from before the agent, which must be"
-            " stopped, and end.",
+            help="With the agent stopped: restore the limits and cgroup settings from before it,"
+            " and exit.",
         ),
     ] = False,
 ) -> None:

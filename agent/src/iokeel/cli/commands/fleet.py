@@ -178,10 +178,10 @@ def forget(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer for a host that doesn't report, so that others get its charge.
+    """State what became of a host that doesn't report, so that others get its charge.
 
     QEMU keeps the limits of a dead agent. If the host's guests still run with
-    these limits, tenants and storages may get more than theirs.
+    these limits, tenants may exceed their limits, and storages their capacity.
     """
     if at_floor == off_for_good:
         raise ConfigError(
@@ -198,7 +198,7 @@ def forget(
         )
         typer.confirm(
             f"Is it certain that {host} {what}?"
-            " If not, tenants and storages may get more than theirs",
+            " If not, tenants may exceed their limits, and storages their capacity",
             abort=True,
             err=True,
         )
@@ -212,7 +212,7 @@ def forget(
         print(json.dumps(values))
     else:
         on = ", ".join(map(str, told))
-        print(f"{host} is answered for on {on}; this takes effect in 15 to 30 s")
+        print(f"{host}: recorded for {on}; this takes effect in 15 to 30 s")
 
 
 @tenant_app.command("set")

@@ -70,7 +70,7 @@ def stats(
     docs/stats.md).
     """
     if storage and tenant:
-        raise ConfigError("stats", "--storage and --tenant", "give one of them")
+        raise ConfigError("stats", "--storage and --tenant exclude each other", "give one of them")
     if storage and name is None:
         _show_storages(socket, sort, top, as_json)
         return
@@ -94,12 +94,12 @@ def _drives(reports: Iterable[VmReport]) -> list[DriveReport]:
 
 def _on_storage(reports: Iterable[VmReport], name: str) -> list[DriveReport]:
     by_storage = [(drive.storage, drive) for drive in _drives(reports)]
-    return _named(by_storage, name, "no drive on such a storage")
+    return _named(by_storage, name, "no drive is on this storage")
 
 
 def _of_tenant(reports: Iterable[VmReport], name: str) -> list[DriveReport]:
     by_tenant = [(drive.tenant, drive) for drive in _drives(reports)]
-    return _named(by_tenant, name, "no drive of such a tenant")
+    return _named(by_tenant, name, "no drive has this tenant")
 
 
 def _named(

@@ -205,7 +205,8 @@ class QmpConnection(asyncio.BufferedProtocol):
             reply = (sent.decoder if sent else ANYTHING).decode(line)
         except (ValueError, RecursionError) as error:
             if bytes(line).strip():
-                what = f"{shown(bytes(line[:80]))[1:]} is no QMP message ({_one_line(str(error))})"
+                begins = shown(bytes(line[:80]))[1:]
+                what = f"{begins} is not a QMP message ({_one_line(str(error))})"
                 self._fail("protocol", what, NOT_QMP)
             return
         if reply.event is not None:
