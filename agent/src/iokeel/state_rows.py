@@ -94,7 +94,7 @@ class _Row(msgspec.Struct):
 _ROWS = msgspec.json.Decoder(_Row)
 
 
-def text_of(kept: Kept) -> str:
+def drive_text(kept: Kept) -> str:
     """Return a drive's state as a text."""
     row = _Row(
         _values(kept.sent) or {},

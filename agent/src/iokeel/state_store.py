@@ -8,9 +8,10 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from iokeel.config.last_good import TableId, tables_to_save, with_last_good
 from iokeel.config.settings import Config
@@ -19,22 +20,25 @@ from iokeel.core.policy import DomainPolicy
 from iokeel.core.sharing.storage import StorageId
 from iokeel.core.state import DriveState, StorageState
 from iokeel.errors import ConfigError, StateNotWritten
+from iokeel.sqlite_file import readable, set_aside
 from iokeel.state_rows import (
     NOT_OURS,
     Kept,
+    drive_text,
     kept_of,
     policy_of,
     policy_text,
     state_of,
     storage_of,
     storage_text,
-    text_of,
 )
 from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 #: The version of the tables and rows, as PRAGMA user_version; files from before it have 0. A later
 #: one has to be in the file itself (a checkpoint), not only in its log, for `check` to see it.
@@ -61,6 +65,35 @@ _CGROUPS = _select("cgroups", "path", "state", "''")
 _POLICIES = _select("policies", "domain", "text", "''")
 _STORAGES = _select("storages", "name", "text", "''")
 _TABLES = _select("tables", "kind", "name", "text")
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes(Generic[K, V]):
+    """The rows of a table that differ from those saved, by key, and the keys to delete."""
+
+    new: Mapping[K, V]
+    gone: Collection[K]
+
+    @classmethod
+    def of(
+        cls, saved: Mapping[K, V | None], now: Mapping[K, V], *, whole: bool = True
+    ) -> _Changes[K, V]:
+        """whole: all others are gone."""
+        new = {
+            key: row
+            for key, row in now.items()
+            if (old := saved.get(key)) is not row and old != row
+        }
+        return cls(new, saved.keys() - now.keys() if whole else ())
+
+    def __bool__(self) -> bool:
+        return bool(self.new or self.gone)
+
+    def note(self, saved: dict[K, V | None]) -> None:
+        """Take them over into what is saved."""
+        saved.update(self.new)
+        for key in self.gone:
+            del saved[key]
 
 
 class StateStore:
@@ -189,10 +222,7 @@ class StateStore:
             self._saved = dict.fromkeys(self._saved)
             self._saved_policies = dict.fromkeys(self._saved_policies)
             self._saved_storages = dict.fromkeys(self._saved_storages)
-            with contextlib.suppress(OSError):
-                self._file.rename(self._file.with_suffix(".damaged"))
-                for part in ("wal", "shm"):
-                    self._file.with_name(f"{self._file.name}-{part}").unlink(missing_ok=True)
+            set_aside(self._file)
 
     def save(
         self,
@@ -218,52 +248,35 @@ class StateStore:
         *,
         whole: bool,
     ) -> bool:
-        sent = {d: known for d, known in drives.items() if known.sent.limits is not None}
-        new = {drive: kept_of(known) for drive, known in sent.items()}
-        changed = {drive: kept for drive, kept in new.items() if self._saved.get(drive) != kept}
-        gone = self._saved.keys() - new.keys() if whole else set()
-        policies = dict(self.policies)
-        new_policies = {
-            domain: policy
-            for domain, policy in policies.items()
-            if self._saved_policies.get(domain) is not policy
-        }
-        gone_policies = self._saved_policies.keys() - policies.keys()
-        taught: dict[str, str | None] = dict(self._saved_storages)
-        if storages is not None:
-            texts = {name: storage_text(known) for name, known in storages.items()}
-            taught = {name: text for name, text in texts.items() if text is not None}
-        new_storages = [
-            (name, text)
-            for name, text in taught.items()
-            if text is not None and self._saved_storages.get(name) != text
-        ]
-        gone_storages = self._saved_storages.keys() - taught.keys()
-        if not (changed or gone or new_policies or gone_policies or new_storages or gone_storages):
+        sent = {d: kept_of(known) for d, known in drives.items() if known.sent.limits is not None}
+        texts = {name: storage_text(known) for name, known in (storages or {}).items()}
+        taught = {name: text for name, text in texts.items() if text is not None}
+        of_drives = _Changes.of(self._saved, sent, whole=whole)
+        of_policies = _Changes.of(self._saved_policies, dict(self.policies))
+        of_storages = _Changes.of(self._saved_storages, taught, whole=storages is not None)
+        if not (of_drives or of_policies or of_storages):
             return False
         try:
             self._write(
                 (
                     "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
-                    [(*drive, text_of(kept)) for drive, kept in changed.items()],
+                    [(*drive, drive_text(kept)) for drive, kept in of_drives.new.items()],
                 ),
-                ("DELETE FROM drives WHERE domain = ? AND target = ?", [*gone]),
+                ("DELETE FROM drives WHERE domain = ? AND target = ?", [*of_drives.gone]),
                 (
                     "INSERT OR REPLACE INTO policies VALUES (?, ?)",
-                    [(domain, policy_text(policy)) for domain, policy in new_policies.items()],
+                    [(domain, policy_text(policy)) for domain, policy in of_policies.new.items()],
                 ),
-                ("DELETE FROM policies WHERE domain = ?", [(domain,) for domain in gone_policies]),
-                ("INSERT OR REPLACE INTO storages VALUES (?, ?)", new_storages),
-                ("DELETE FROM storages WHERE name = ?", [(name,) for name in gone_storages]),
+                ("DELETE FROM policies WHERE domain = ?", [(d,) for d in of_policies.gone]),
+                ("INSERT OR REPLACE INTO storages VALUES (?, ?)", [*of_storages.new.items()]),
+                ("DELETE FROM storages WHERE name = ?", [(name,) for name in of_storages.gone]),
             )
         except sqlite3.Error as error:
             without = "a restart forgets credit and what was set"
             raise StateNotWritten(str(self._file), str(error), without) from None
-        self._saved_policies = {**policies}
-        self._saved_storages = {**taught}
-        self._saved |= changed
-        for drive in gone:
-            del self._saved[drive]
+        of_drives.note(self._saved)
+        of_policies.note(self._saved_policies)
+        of_storages.note(self._saved_storages)
         return True
 
     def keep_tables(self, config: Config) -> Config:
@@ -375,7 +388,7 @@ class StateStore:
         if self._database is None:
             # Calls come one at a time, but not all from one thread.
             database = sqlite3.connect(self._file, check_same_thread=False)
-            database.text_factory = _text_of
+            database.text_factory = readable
             try:
                 if self._locked:
                     # Nobody else has the file open, so SQLite needs none for shared memory: a
@@ -414,8 +427,3 @@ class StateStore:
                 raise
             self._database = database
         return self._database
-
-
-def _text_of(raw: bytes) -> str:
-    """Return a text of the database. If it isn't UTF-8, only its own row is damaged."""
-    return raw.decode(errors="replace")

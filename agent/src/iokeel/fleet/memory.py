@@ -21,6 +21,7 @@ from iokeel.core.fleet.ledger import Ledger
 from iokeel.errors import FleetRefused, IokeelError, NewerSchema, StateNotWritten
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.records import budget_of, budget_value, ledger_of, ledger_value
+from iokeel.sqlite_file import readable, set_aside
 from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
@@ -84,15 +85,12 @@ class Memory:
     def _set_aside(self) -> None:
         with contextlib.suppress(AttributeError):
             self._database.close()
-        with contextlib.suppress(OSError):
-            self._file.rename(self._file.with_suffix(".damaged"))
-        for part in ("wal", "shm"):
-            self._file.with_name(f"{self._file.name}-{part}").unlink(missing_ok=True)
+        set_aside(self._file)
 
     def _open(self) -> sqlite3.Connection:
         # Calls come one at a time, but not all from one thread.
         database = sqlite3.connect(self._file, check_same_thread=False)
-        database.text_factory = _text_of
+        database.text_factory = readable
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")  # each commit is flushed to the disk
         with database:
@@ -152,7 +150,7 @@ def check(folder: Path) -> None:
         contextlib.suppress(sqlite3.Error, FleetRefused, ValueError),
         contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database,
     ):
-        database.text_factory = _text_of
+        database.text_factory = readable
         try:
             _budgets(database)
         except NewerSchema as error:
@@ -178,8 +176,3 @@ def _budgets(database: sqlite3.Connection) -> dict[BudgetId, Remembered]:
                 seen = None if ledger is None else ledger_of(str(budget_id), ledger)
                 found[budget_id] = Remembered(known, seen)
     return found
-
-
-def _text_of(raw: bytes) -> str:
-    """Return a text of the database, also one that isn't UTF-8."""
-    return raw.decode(errors="replace")

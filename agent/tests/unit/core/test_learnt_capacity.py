@@ -16,7 +16,7 @@ from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import State
-from iokeel.state_rows import kept_of, state_of, storage_of, storage_text, text_of
+from iokeel.state_rows import drive_text, kept_of, state_of, storage_of, storage_text
 
 PROTECTED, OTHER = DriveId("db1", "vda"), DriveId("db2", "vda")
 POLICIES = {PROTECTED: DrivePolicy(latency_target_ms=1.0), OTHER: DrivePolicy(weight=10)}
@@ -63,7 +63,7 @@ class Host:
     def restarted(self) -> Host:
         """Return the host as an agent finds it that knows what the state file has."""
         drives = {
-            drive: state_of(text_of(kept_of(known)))
+            drive: state_of(drive_text(kept_of(known)))
             for drive, known in self.state.drives.items()
             if known.sent.limits is not None
         }

@@ -17,7 +17,7 @@ from iokeel.core.policy import TenantPolicy, VmPolicy
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.sharing.tenant_sums import by_storage, storage_sums
 from iokeel.core.state import State
-from iokeel.state_rows import kept_of, state_of, text_of
+from iokeel.state_rows import drive_text, kept_of, state_of
 from tests.unit.core.sharing import test_tenant_part as of_tenant
 from tests.unit.core.sharing.test_tenant_part import DRIVES, SETTINGS, rate
 
@@ -64,7 +64,7 @@ class Host(of_tenant.Host):
         """Start another agent with what the last one has saved, before etcd answers."""
         self.deliver_all()
         known = self.state.drives.items()
-        saved = {drive: text_of(kept_of(now)) for drive, now in known if now.sent.limits}
+        saved = {drive: drive_text(kept_of(now)) for drive, now in known if now.sent.limits}
         self.state = State(drives={drive: state_of(text) for drive, text in saved.items()})
         grants, self.grant, self.of_storage = (self.grant, self.of_storage), None, None
         self.look(None)
