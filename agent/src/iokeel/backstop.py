@@ -14,7 +14,7 @@ from iokeel.tasks import Tasks
 
 # Cgroups follow changes of limits at most this often, and are checked this often without any.
 _INTERVAL_S = 2
-_AGAIN_S = 10
+_CHECK_AGAIN_S = 10
 
 
 class Backstop:
@@ -28,7 +28,7 @@ class Backstop:
 
     def look(self, state: State, config: CgroupConfig, now_ns: int) -> None:
         """Begin to bring VMs' cgroups up to date, if that is due."""
-        interval_s = _INTERVAL_S if self.moved else _AGAIN_S
+        interval_s = _INTERVAL_S if self.moved else _CHECK_AGAIN_S
         if now_ns >= self._at_ns + interval_s * NS_PER_S and not self._is_busy:
             self._is_busy = True
             self._at_ns, self.moved = now_ns, False

@@ -53,7 +53,10 @@ if TYPE_CHECKING:  # without [fleet], nothing of it is imported
 
 log = logging.getLogger(__name__)
 
+# Credit and what storages teach change without an order. A crash forgets this much of it at most.
 _SAVE_INTERVAL_S = 5.0
+# The part of a tick that a sample may take: a VM that hangs leaves time to decide and to send.
+_SAMPLE_RATIO = 0.8
 
 
 @dataclass
@@ -129,7 +132,7 @@ class Agent:
 
     @property
     def _sample_timeout_s(self) -> float:
-        return 0.8 * self.config.agent.tick_seconds
+        return _SAMPLE_RATIO * self.config.agent.tick_seconds
 
     def announce(self, domain: str) -> None:
         """Look at a domain at once: a hook says that it comes or goes."""

@@ -19,6 +19,7 @@ from iokeel.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
+# A QEMU that takes longer hangs. Its order is then sent again, ever less often (outcomes.py).
 _SET_TIMEOUT_S = 5.0
 
 

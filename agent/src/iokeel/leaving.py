@@ -22,7 +22,8 @@ from iokeel.observer import Observer
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 60.0
+# A QEMU that hung is tried at once when it answers again. This is in case nothing tells that.
+_LEAVE_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Leaving:
 
     async def attempt(self, source: Source, config: Config, state: State) -> Attempt:
         """Set the drives of VMs that a source follows, but that are no longer configured."""
-        self._due_s, self._is_trying = time.monotonic() + _AGAIN_S, True
+        self._due_s, self._is_trying = time.monotonic() + _LEAVE_AGAIN_S, True
         observer, outcomes, vms = self.observer, self.enforcer.outcomes, source.leaves(config)
         names = {name for name in vms if observer.source_of(name) in (source, None)}
         leaving = {d: known for d, known in state.drives.items() if d.domain in names}

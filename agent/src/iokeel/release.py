@@ -14,7 +14,10 @@ from iokeel.report.prometheus import Metrics
 from iokeel.service import sources_of
 from iokeel.state_store import StateStore
 
+# Sources connect again after 5 s at most (hypervisors/backoff.py), and an order may take 5 s more
+# (enforcer.py), so each QEMU that answers is tried. Others are left for a second call.
 _MOST_S = 20.0
+# Less than a tick, because somebody waits for it.
 _LOOK_S = 0.2
 
 

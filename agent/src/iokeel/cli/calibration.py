@@ -20,14 +20,12 @@ from iokeel.calibrate.plot import check_plot_file, draw_plot
 from iokeel.calibrate.result import Calibration, evaluate
 from iokeel.calibrate.target import TargetOptions, open_target
 from iokeel.cli.calibration_progress import ProgressBar, ProgressLines
+from iokeel.cli.options import PIPE_COLUMNS
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.host.in_use import InUse
 from iokeel.policy_xml.schema import NAME
 from iokeel.words.quoting import shown
 from iokeel.words.units import duration, parse_size, rate, size
-
-# Columns of text if stderr is no terminal: nothing needs to be cut.
-_WIDE = 1000
 
 
 def run_calibration(
@@ -51,7 +49,7 @@ def run_calibration(
         check_plot_file(plot)
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        console.width = _WIDE
+        console.width = PIPE_COLUMNS
     reporter = ProgressLines() if as_lines else ProgressBar(console)
     with _interruptible(), reporter as progress:
         fio = fio_version()

@@ -9,6 +9,8 @@ from iokeel.words.quoting import shown_path
 from iokeel.words.units import rate, size
 
 NONE = "-"
+#: Columns of the longest name that is shown whole, so that figures beside it stay on the line.
+LONGEST_NAME = 40
 _LEFT = ("VM", "drive", "bound by", "storage", "tenant", "kind")
 
 

@@ -18,6 +18,7 @@ from iokeel.errors import ConnectionLost
 from iokeel.report.records import HistoryReport, Refusal, StorageReport, VmReport
 from iokeel.words.os_errors import reason
 
+# An agent answers from memory, between two steps of its ticks. One that takes longer hangs.
 _TIMEOUT_S = 5.0
 _SEE_LOG = "see `journalctl -u iokeel`"
 _VMS = msgspec.json.Decoder(list[VmReport])

@@ -14,6 +14,7 @@ from iokeel.report.records import DriveReport, VmReport
 from iokeel.words.units import percent
 
 COLUMNS = tuple(column.heading for column in DRIVE_COLUMNS)
+# Columns of a console that is wider than any table: the width that a table would like.
 _UNBOUNDED = 10_000
 # Layouts to try, one after another, until the table is narrow enough: the space between columns,
 # the columns left out, and how long a name may be.

@@ -12,6 +12,9 @@ from iokeel.core.fleet.capacity import together
 from iokeel.fleet.keys import Kind
 from iokeel.fleet.operator import BudgetView, FleetView
 
+# A demand in iops from which on it has no end: the most that a claim tells (fleet/records.py).
+_ENDLESS = 2**53
+
 
 class HostRow(TypedDict):
     """A host. iops are normalized, summed over its tenants.
@@ -262,9 +265,6 @@ def share_table(rows: list[ShareRow]) -> Table:
 def _rate(value: int | None) -> str:
     """Return a rate that may have no end."""
     return "no end" if value is not None and value >= _ENDLESS else rate_cell(value)
-
-
-_ENDLESS = 2**53
 
 
 def complaints(view: FleetView) -> Iterator[str]:

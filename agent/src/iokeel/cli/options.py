@@ -15,12 +15,12 @@ from iokeel.errors import IokeelError
 from iokeel.report.records import VmReport
 
 _SOCKET_VARIABLE = "IOKEEL_SOCKET"
-# A pipe has no width, so nothing has to be left out.
-_WIDE = 1000
+#: Columns of text if the output is no terminal: a pipe has no width, so nothing is cut.
+PIPE_COLUMNS = 1000
 
 out = Console(highlight=False, markup=False, emoji=False)  # names are shown as they are
 if not out.is_terminal and "COLUMNS" not in os.environ:
-    out.width = _WIDE
+    out.width = PIPE_COLUMNS
 
 ConfigOption = Annotated[
     Path | None,

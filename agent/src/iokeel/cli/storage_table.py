@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from iokeel.cli.cells import NONE, cut, ms_cell, name_cell, plain_table, rate_cell
+from iokeel.cli.cells import LONGEST_NAME, NONE, cut, ms_cell, name_cell, plain_table, rate_cell
 from iokeel.cli.columns import Column, cells
 from iokeel.report.records import StorageReport
 from iokeel.words.units import iops, percent
 
-_LONGEST_NAME = 40
 STORAGE_COLUMNS: tuple[Column[StorageReport], ...] = (
     Column("storage", "storage", lambda s: s.storage, lambda s: _name(s)),
     Column("drives", "drives", lambda s: s.drives, lambda s: str(s.drives)),
@@ -45,7 +44,7 @@ def storage_table(reports: Sequence[StorageReport]) -> Table:
 
 
 def _name(report: StorageReport) -> str:
-    return cut(name_cell(report.storage), _LONGEST_NAME)
+    return cut(name_cell(report.storage), LONGEST_NAME)
 
 
 def _capacity(report: StorageReport) -> str:

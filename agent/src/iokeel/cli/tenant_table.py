@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from iokeel.cli.cells import NONE, cut, name_cell, plain_table, rate_cell
+from iokeel.cli.cells import LONGEST_NAME, NONE, cut, name_cell, plain_table, rate_cell
 from iokeel.cli.columns import Column, cells
 from iokeel.cli.drive_columns import bound_by, total
 from iokeel.report.records import DriveReport
 from iokeel.words.units import percent
-
-_LONGEST_NAME = 40
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ COLUMNS = tuple(column.heading for column in TENANT_COLUMNS)
 
 
 def _name(sums: TenantSums) -> str:
-    return cut(name_cell(sums.tenant or NONE), _LONGEST_NAME)
+    return cut(name_cell(sums.tenant or NONE), LONGEST_NAME)
 
 
 def tenant_table(sums: Sequence[TenantSums]) -> Table:

@@ -28,6 +28,7 @@ from iokeel.report.fleet_snapshot import FleetSnapshot
 
 log = logging.getLogger(__name__)
 
+# Four tries may fail before the lease ends.
 _STAY_S = LEASE_S / 5
 # A change of budgets comes by the watch; this is in case one was lost.
 _LIST_S = 300.0
@@ -35,6 +36,7 @@ _LIST_S = 300.0
 _MOST_NAMES = 100
 # Each watch is a connection. Beyond so many, one follows the ledgers of all tenants.
 _MOST_WATCHES = 32
+# To give up an office at a stop. If etcd fails, the office is vacant once the lease has ended.
 _LEAVE_S = 2.0
 # So many steps are on their way to etcd at once.
 _AT_ONCE = 16

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from iokeel.core.sharing.storage import Place
-from iokeel.host.kernel_files import device_number, text_of, unescaped
+from iokeel.host.kernel_files import device_number, read_text, unescaped
 from iokeel.host.mounts import mounts
 from iokeel.host.network_storage import network_place
 
@@ -114,15 +114,15 @@ class StoragePaths:
         folder = folder.resolve()
         if (folder / "partition").exists():
             folder = folder.parent
-        number = text_of(folder / "dev") or number
+        number = read_text(folder / "dev") or number
         if number in above:  # a loop device, mounted over the folder that its own file is in
             return
         yield Place(folder.name.replace("!", "/"), number)
         above = (*above, number)
-        if folder.name.startswith("rbd") and (pool := text_of(folder / "device/pool")):
+        if folder.name.startswith("rbd") and (pool := read_text(folder / "device/pool")):
             yield Place(f"rbd:{pool}")
             return
-        backing = text_of(folder / "loop/backing_file")
+        backing = read_text(folder / "loop/backing_file")
         if backing is not None and not backing.endswith(_DELETED):
             below = self._of_path(backing, above)
             # A storage that is no device has no counters: then the loop device says more.
@@ -135,14 +135,14 @@ class StoragePaths:
 
 
 def _mount_id(handle: int) -> int | None:
-    found = re.search(r"^mnt_id:\s*(\d+)$", text_of(_FDINFO / str(handle)) or "", re.MULTILINE)
+    found = re.search(r"^mnt_id:\s*(\d+)$", read_text(_FDINFO / str(handle)) or "", re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def _numbers(folder: Path) -> list[str]:
     """Return the numbers of the devices that a folder of sysfs links to, by name."""
     links = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [number for link in links if (number := text_of(link / "dev"))]
+    return [number for link in links if (number := read_text(link / "dev"))]
 
 
 def _is_under(path: str, folder: str) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iokeel.core.sharing.storage import Place, StorageCounters, StorageId
-from iokeel.host.kernel_files import number_of, text_of
+from iokeel.host.kernel_files import number_of, read_text
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class DiskStats:
     def _counts(self, number: str, device: str) -> bool:
         """Return True if a device counts, which its counters don't show while they stand still."""
         # A partition has no such file, nor has a device that has just gone.
-        off = text_of(self._sys / "dev/block" / number / "queue/iostats") == "0"
+        off = read_text(self._sys / "dev/block" / number / "queue/iostats") == "0"
         if off:
             switch = f"/sys/block/{device}/queue/iostats"
             self._tell(device, f"its counters are off; echo 1 >{switch} turns them on")
@@ -85,7 +85,7 @@ class DiskStats:
 def read_pressure(proc: Path = Path("/proc")) -> Pressure | None:
     """Return the host's pressure for I/O (PSI); None if its kernel doesn't tell."""
     # None if it is not built in, or switched off (EOPNOTSUPP).
-    text = text_of(proc / "pressure/io") or ""
+    text = read_text(proc / "pressure/io") or ""
     percent = dict(re.findall(r"^(some|full) avg10=([0-9]{1,3}\.[0-9]+) ", text, re.MULTILINE))
     if percent.keys() != {"some", "full"}:
         return None

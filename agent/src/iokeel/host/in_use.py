@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from iokeel.host.kernel_files import device_number, text_of, unescaped
+from iokeel.host.kernel_files import device_number, read_text, unescaped
 from iokeel.host.mounts import mounts
 from iokeel.words.quoting import shown_path
 
@@ -33,7 +33,7 @@ class InUse:
         for mount in mounts(self._proc):
             if mount.number in family or _number(mount.mounted) in family:
                 yield f"mounted at {shown_path(mount.point)}"
-        for line in (text_of(self._proc / "swaps") or "").split("\n")[1:]:
+        for line in (read_text(self._proc / "swaps") or "").split("\n")[1:]:
             if _number(unescaped(line.partition(" ")[0])) in family:
                 yield "used for swap"
         for number in sorted(family):
@@ -58,10 +58,10 @@ class InUse:
         yield number
         folder = (self._sys / "dev/block" / number).resolve()
         if (folder / "partition").exists():
-            if (disk := text_of(folder.parent / "dev")) is not None:
+            if (disk := read_text(folder.parent / "dev")) is not None:
                 yield disk
         for partition in folder.glob("*/partition"):
-            if (part := text_of(partition.parent / "dev")) is not None:
+            if (part := read_text(partition.parent / "dev")) is not None:
                 yield part
 
     def _open(
@@ -74,7 +74,7 @@ class InUse:
         is_it: tells an open file by its status. may_be: tells a program by its name.
         """
         for process in sorted(self._proc.glob("[0-9]*"), key=lambda folder: int(folder.name)):
-            name = text_of(process / "comm")  # None if it has ended
+            name = read_text(process / "comm")  # None if it has ended
             if name is None:
                 continue
             with contextlib.suppress(OSError):  # it is another user's

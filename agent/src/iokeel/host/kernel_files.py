@@ -7,11 +7,11 @@ import os
 import re
 from pathlib import Path
 
-_MOST_DIGITS = 20
+_MOST_DIGITS = 20  # of 2^64
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-def text_of(file: Path) -> str | None:
+def read_text(file: Path) -> str | None:
     """Return the text of such a file, stripped; None if it can't be read."""
     with contextlib.suppress(OSError):
         return file.read_bytes().decode(errors="surrogateescape").strip()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from iokeel.host.kernel_files import number_of, text_of, unescaped
+from iokeel.host.kernel_files import number_of, read_text, unescaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Mount:
 
 def mounts(proc: Path = Path("/proc")) -> Iterator[Mount]:
     """Yield the mounts that this process sees, in the order of mounting."""
-    for line in (text_of(proc / "self/mountinfo") or "").split("\n"):
+    for line in (read_text(proc / "self/mountinfo") or "").split("\n"):
         # 36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw (proc(5))
         before, dash, after = line.partition(" - ")
         if not dash:

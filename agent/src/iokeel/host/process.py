@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from iokeel.host.kernel_files import number_of, text_of
+from iokeel.host.kernel_files import number_of, read_text
 
 _PROC = Path("/proc")
 _RUN = Path("/run/libvirt/qemu")
@@ -55,7 +55,7 @@ def guest(name: str, run: Path | None = None, proc: Path = _PROC) -> Process | N
     run: the folder of libvirt's pid files; None for its usual ones.
     """
     for folder in [run] if run is not None else _run_folders():
-        pid = number_of(text_of(folder / f"{name}.pid") or "")
+        pid = number_of(read_text(folder / f"{name}.pid") or "")
         found = None if pid is None else process(pid, proc)
         if found is not None and is_guest(found.pid, name, proc):
             return found
@@ -93,11 +93,11 @@ def is_guest(pid: int, name: str, proc: Path = _PROC) -> bool:
 
 
 def _arguments(pid: int, proc: Path) -> list[str]:
-    return (text_of(proc / str(pid) / "cmdline") or "").split("\0")
+    return (read_text(proc / str(pid) / "cmdline") or "").split("\0")
 
 
 def _status(pid: int, proc: Path) -> list[str] | None:
-    fields = (text_of(proc / str(pid) / "stat") or "").rpartition(")")[2].split()
+    fields = (read_text(proc / str(pid) / "stat") or "").rpartition(")")[2].split()
     return fields if len(fields) > _STARTED and fields[_STATE] not in "ZX" else None
 
 

@@ -34,7 +34,7 @@ class LabelTexts(dict[Labels, str]):
         return f"{{{texts}}}"
 
 
-def text_of(described: Description, samples: Iterable[Sample], labels: LabelTexts) -> str:
+def samples_text(described: Description, samples: Iterable[Sample], labels: LabelTexts) -> str:
     """Return a counter's or a gauge's text."""
     name = described.name
     lines = [

@@ -16,7 +16,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from iokeel.report.exposition import LabelTexts, histogram_text, text_of
+from iokeel.report.exposition import LabelTexts, histogram_text, samples_text
 from iokeel.report.metric_table import (
     METRICS,
     REQUEST_SIZE_BYTES,
@@ -84,7 +84,7 @@ def _texts(snapshot: Snapshot) -> Iterator[str]:
     labels = {names: LabelTexts(names) for names in {each.labels for each in described}}
     for metric in METRICS:
         texts = labels[metric.description.labels]
-        yield text_of(metric.description, metric.samples(snapshot), texts)
+        yield samples_text(metric.description, metric.samples(snapshot), texts)
     sizes = ((of, _buckets(t.sizes), t.bytes) for of, t in throttles(snapshot))
     yield histogram_text(REQUEST_SIZE_BYTES, sizes, labels[REQUEST_SIZE_BYTES.labels])
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+# Characters of a value from outside: enough to know it again, and the line stays one.
 _MOST_SHOWN = 60
-_MOST_PATH = 4096
+_MOST_PATH = 4096  # PATH_MAX of Linux
 
 
 def shown(value: object) -> str:

@@ -175,7 +175,7 @@ def test_a_qemu_whose_process_is_not_known_is_asked(host: Host) -> None:
 async def test_a_qemu_is_not_taken_for_stock_because_a_connection_broke(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._AGAIN_S", 0.01)
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._READ_AGAIN_S", 0.01)
     host.refuses = libvirt.VIR_ERR_RPC
     source = LibvirtSource("qemu:///system", {}, {})
     running = asyncio.create_task(source.run())

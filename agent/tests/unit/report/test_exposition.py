@@ -13,7 +13,7 @@ from prometheus_client.core import (
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from iokeel.report.exposition import LabelTexts, histogram_text, text_of
+from iokeel.report.exposition import LabelTexts, histogram_text, samples_text
 from iokeel.report.metric_types import Description, Kind
 
 NAMES = ("domain", "direction")
@@ -62,8 +62,8 @@ def test_a_counter_and_a_gauge_read_as_the_library_writes_them(
         gauge.add_metric(values, value)
     counted = Description("asked_total", Kind.COUNTER, "times", "How often.", NAMES)
     measured = Description("rate", Kind.GAUGE, "a second", "How fast.", NAMES)
-    assert read(text_of(counted, samples.items(), LabelTexts(NAMES))) == read(written(counter))
-    assert read(text_of(measured, samples.items(), LabelTexts(NAMES))) == read(written(gauge))
+    assert read(samples_text(counted, samples.items(), LabelTexts(NAMES))) == read(written(counter))
+    assert read(samples_text(measured, samples.items(), LabelTexts(NAMES))) == read(written(gauge))
 
 
 @given(st.dictionaries(labels, st.tuples(st.lists(st.integers(0, 2**64)), st.integers(0, 2**64))))
@@ -83,11 +83,11 @@ def test_a_histogram_reads_as_the_library_writes_it(
 
 def test_a_metric_without_labels_has_no_braces() -> None:
     described = Description("up", Kind.GAUGE, "0 or 1", "Whether it runs.")
-    lines = text_of(described, [((), 1)], LabelTexts(())).splitlines()
+    lines = samples_text(described, [((), 1)], LabelTexts(())).splitlines()
     assert lines == ["# HELP up Whether it runs.", "# TYPE up gauge", "up 1.0"]
 
 
 def test_a_sample_that_is_not_known_has_no_line() -> None:
     described = Description("rate", Kind.GAUGE, "a second", "How fast.", ("domain",))
-    text = text_of(described, [(("db1",), None), (("web1",), 2.5)], LabelTexts(("domain",)))
+    text = samples_text(described, [(("db1",), None), (("web1",), 2.5)], LabelTexts(("domain",)))
     assert text.splitlines()[2:] == ['rate{domain="web1"} 2.5']

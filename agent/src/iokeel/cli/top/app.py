@@ -24,13 +24,14 @@ from iokeel.cli.top.trends import SPAN_S, Trends
 from iokeel.cli.top.views import RATE, VIEWS, Row, View
 from iokeel.errors import IokeelError
 
+# As often as an agent ticks by default.
 _INTERVAL_S = 1.0
 # A message is shown for so long.
 _SAY_S = 10.0
 # From this width on, the text is beside the table, otherwise below it.
-_WIDE = 100
+_BESIDE_COLUMNS = 100
 # From this width on, all views are named.
-_NAMES = 60
+_NAMES_COLUMNS = 60
 _HINTS = "Enter why  / filter  < > sort  space pause  ? keys  q quit"
 
 
@@ -110,7 +111,7 @@ class TopApp(App[None]):
 
     def on_resize(self, event: Resize) -> None:
         """Put the text beside the table, or below it."""
-        self.query_one("#main").set_class(event.size.width >= _WIDE, "wide")
+        self.query_one("#main").set_class(event.size.width >= _BESIDE_COLUMNS, "wide")
 
     @property
     def _view(self) -> View[Any]:
@@ -178,7 +179,7 @@ class TopApp(App[None]):
     def _bar(self, rows: list[Row[Any]], of: int) -> Text:
         text = Text(no_wrap=True, overflow="crop")
         for number, view in enumerate(VIEWS):
-            if number == self._number or self.size.width >= _NAMES:
+            if number == self._number or self.size.width >= _NAMES_COLUMNS:
                 style = "reverse" if number == self._number else ""
                 text.append(f"{number + 1} {view.name}", style).append(" ")
         sort, backwards = self._sorts[self._number]
@@ -186,7 +187,7 @@ class TopApp(App[None]):
         states = [row.state for row in rows]
         parts = [f"{states.count(state)} {state}" for state in STATES if state in states]
         told = [part for part in parts if not part.endswith(FREE)]
-        gap = " " if self.size.width >= _NAMES else ""
+        gap = " " if self.size.width >= _NAMES_COLUMNS else ""
         text.append(f"{gap}{count}{': ' if told else ''}{', '.join(told)}")
         text.append(f"  by {sort}{' reversed' if backwards else ''}")
         if self._filter.value:

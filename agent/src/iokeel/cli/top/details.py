@@ -35,6 +35,7 @@ _STATES = (
     ("held", "it uses up a limit"),
     ("-", "none of these"),
 )
+# So many of a storage's or a tenant's drives are named.
 _BUSIEST = 20
 
 

@@ -15,6 +15,7 @@ from iokeel.cli.top.views import STATE, TREND, Row, View
 # Columns of text are on the left, figures on the right.
 _TEXTS = ("VM", "drive", "storage", "tenant", "bound by", STATE, TREND)
 _NAMES = ("VM", "drive", "storage", "tenant")
+# Columns of a screen: a narrower one cuts names rather than leave columns out.
 _NARROW = 40
 # The least and most width; figures have one width, so nothing moves when they change. A name is as
 # wide as the longest that there is, within these.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from iokeel.core.backstop import CgroupOrder, IoMax
 from iokeel.host.cgroup.place import Hierarchy
-from iokeel.host.kernel_files import number_of, text_of
+from iokeel.host.kernel_files import number_of, read_text
 from iokeel.host.scheduler import has_bfq
 
 # v1's file for each of IoMax's bounds.
@@ -68,7 +68,7 @@ def wanted(
 
 def read(group: Path, setting: Setting) -> str | None:
     """Return the value of a setting; None if it can't be read."""
-    text = text_of(group / setting.file)
+    text = read_text(group / setting.file)
     if text is None:
         return None
     unset = _UNSET.get(setting.file)
@@ -121,7 +121,7 @@ def _weights(
         if (group / file).exists():
             yield Setting(file), str(min(weight, _MOST_BFQ_WEIGHT))
     if (group / "io.weight").exists():
-        lines = (text_of(hierarchy.folder / "io.cost.qos") or "").split("\n")
+        lines = (read_text(hierarchy.folder / "io.cost.qos") or "").split("\n")
         controlled = {line.split(" ")[0] for line in lines if " enable=1" in line}
         if controlled & {*devices}:
             yield Setting("io.weight"), str(weight)

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iokeel.errors import CgroupRefused
-from iokeel.host.kernel_files import number_of, text_of
+from iokeel.host.kernel_files import number_of, read_text
 from iokeel.host.mounts import mounts
 from iokeel.host.process import Process, is_qemu, parent, process
 
 _LIBVIRT = re.compile(r"machine-qemu\\x2d.+\.scope|qemu-\d+-.+\.libvirt-qemu")
+# Helpers are a few processes below their QEMU. This bounds the search in a tree that changes.
 _MOST_PARENTS = 64
 
 
@@ -42,7 +43,7 @@ def io_hierarchy(proc: Path = Path("/proc")) -> Hierarchy | None:
     for mount in mounts(proc):
         folder = Path(mount.point)
         if mount.kind == "cgroup2":
-            if "io" in (text_of(folder / "cgroup.controllers") or "").split():
+            if "io" in (read_text(folder / "cgroup.controllers") or "").split():
                 return Hierarchy(2, folder, mount.root)
         elif mount.kind == "cgroup" and "blkio" in mount.options.split(","):
             legacy = legacy or Hierarchy(1, folder, mount.root)
@@ -67,7 +68,7 @@ def group_of(
     if of_libvirt is not None and hierarchy.version == 2:
         parts = parts[: of_libvirt + 1]
     folder = hierarchy.folder.joinpath(*parts)
-    while hierarchy.version == 2 and parts and text_of(folder / "cgroup.type") == "threaded":
+    while hierarchy.version == 2 and parts and read_text(folder / "cgroup.type") == "threaded":
         folder = folder.parent
         parts.pop()
     if not parts:
@@ -86,7 +87,7 @@ def group_of(
 
 def _path(pid: int, hierarchy: Hierarchy, proc: Path) -> str | None:
     """Return the path of a process's group, as in /proc/PID/cgroup."""
-    text = text_of(proc / str(pid) / "cgroup") or ""
+    text = read_text(proc / str(pid) / "cgroup") or ""
     for line in text.split("\n"):  # a name may have any other character that ends lines
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -100,7 +101,7 @@ def _processes(folder: Path) -> Iterator[int]:
     """Yield the processes of a group and of the groups below it."""
     for below, _, files in os.walk(folder):
         if "cgroup.procs" in files:  # a threaded group's can't be read; the group above has it
-            text = text_of(Path(below) / "cgroup.procs") or ""
+            text = read_text(Path(below) / "cgroup.procs") or ""
             yield from (pid for word in text.split() if (pid := number_of(word)) is not None)
 
 

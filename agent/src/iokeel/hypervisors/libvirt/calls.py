@@ -35,6 +35,7 @@ from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+# Calls about domains that have a turn: fewer than libvirtd's workers, which serve samples too.
 _AT_ONCE = 8
 # A call that takes longer hangs, or waits for a busy QEMU, and goes on without a turn.
 _TURN_S = 0.5

@@ -34,7 +34,9 @@ log = logging.getLogger(__name__)
 
 # Some changes have no event (a disk's path after a block job, say). Look again this often.
 RESYNC_S = 60.0
-_AGAIN_S = 5.0
+# After a reading that the connection broke in, unless libvirtd is reached anew before.
+_READ_AGAIN_S = 5.0
+# Longer than an order's time (enforcer.py), because nothing waits for a reading but the next one.
 _CALL_TIMEOUT_S = 10.0
 
 
@@ -306,7 +308,7 @@ class LibvirtSource(SourceNews):
         log.warning("%s", error)
         broke = isinstance(error, ConnectionLost) and not isinstance(error, NoAnswer)
         if broke:
-            asyncio.get_running_loop().call_later(_AGAIN_S, self.announce, name)
+            asyncio.get_running_loop().call_later(_READ_AGAIN_S, self.announce, name)
         return broke
 
     def _forget(self, name: str) -> None:

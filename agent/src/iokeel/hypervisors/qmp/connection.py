@@ -34,6 +34,7 @@ from iokeel.words.quoting import shown
 MOST_REPLY_BYTES = 2 << 20
 #: A longer list ends it too. Hardly a QEMU has a tenth as many drives.
 MOST_LISTED = 2000
+# QEMU greets at once, unless it hangs or serves another client (`silent` in faults.py).
 _GREETING_TIMEOUT_S = 5.0
 # One buffer for all connections: it is filled and emptied in one step of the event loop.
 _BUFFER = bytearray(256 << 10)

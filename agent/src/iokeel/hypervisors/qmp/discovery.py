@@ -19,6 +19,7 @@ from iokeel.hypervisors.qmp.throttle_groups import (
 
 log = logging.getLogger(__name__)
 
+#: As long as an order may take (enforcer.py). A QEMU that takes longer hangs, and is asked again.
 ANSWER_TIMEOUT_S = 5.0
 #: Also for the counters of a tick.
 GROUPS = decoder(list[Group], MOST_LISTED)

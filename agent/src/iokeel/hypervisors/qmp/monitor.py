@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 #: Some changes have no event (limits set over another monitor, say). Look again this often, in the
 #: mean: at the next tick.
 RECHECK_S = 60.0
+# A flood of events doesn't have the drives found more often than this.
 _REFRESH_PAUSE_S = 1.0
 
 
@@ -193,7 +194,6 @@ class Monitor:
         connection.lost.add_done_callback(lambda _: self._wake.set())
         while True:
             await self._wake.wait()
-            # A flood of events doesn't make it ask more often than this.
             pause_s = self._looked_at + _REFRESH_PAUSE_S - time.monotonic()
             if pause_s > 0:
                 await asyncio.wait((connection.lost,), timeout=pause_s)
