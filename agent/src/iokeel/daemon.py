@@ -217,32 +217,43 @@ class Agent:
             self.looks += 1
             self._forget_outcomes(domains, seen.drives)
             # Before anything else is waited for, so that what was decided counts as held at once.
-            self._tell_fleet(whole=domains is None)
-            self.metrics.errors["internal"] += self._notices.tell(self.state)
-            self.metrics.errors["config"] += self._notices.tell_gone(self.state)
-            if self._backstop is not None:
-                self._backstop.moved |= bool(orders)
+            self._tell(whole=domains is None, moved=bool(orders))
             if domains is None:
-                if self.fleet is not None and before.drives.keys() - self.state.drives.keys():
-                    # Or their credit would be here too after a crash.
-                    await self.save(self.state.drives, whole=True)
-                self._hand_over(before, now_ns)
-                if self._backstop is not None:
-                    self._backstop.look(self.state, self.config.cgroup, now_ns)
-            changed = [
-                drive
-                for drive in seen.drives
-                if self.state.drives[drive].policy is not before.drives.get(drive, NEW).policy
-            ]
+                await self._follow_all(before, now_ns)
             # Saved before orders are carried out, because a restart after a crash needs them.
-            if changed or orders:
-                names = {*changed, *(order.drive for order in orders)}
-                await self.save({drive: self.state.drives[drive] for drive in names})
+            await self._save_decided(before, seen.drives, orders)
             for order in orders:
                 self.history.add_order(now_ns, order.drive, order.reason)
                 self.enforcer.send(order)
         if self.state.suspects:
-            self.tasks.spawn(self._look_again({drive.domain for drive in self.state.suspects}))
+            self.tasks.spawn(self._look_soon({drive.domain for drive in self.state.suspects}))
+
+    def _tell(self, *, whole: bool, moved: bool) -> None:
+        """Tell the fleet, the operator and the backstop what was decided. Waits for nothing."""
+        self._tell_fleet(whole=whole)
+        self.metrics.errors["internal"] += self._notices.tell(self.state)
+        self.metrics.errors["config"] += self._notices.tell_gone(self.state)
+        if self._backstop is not None:
+            self._backstop.moved |= moved
+
+    async def _follow_all(self, before: State, now_ns: int) -> None:
+        """After a look at all drives, let credit and cgroups follow."""
+        if self.fleet is not None and before.drives.keys() - self.state.drives.keys():
+            # Or their credit would be here too after a crash.
+            await self.save(self.state.drives, whole=True)
+        self._hand_over(before, now_ns)
+        if self._backstop is not None:
+            self._backstop.look(self.state, self.config.cgroup, now_ns)
+
+    async def _save_decided(
+        self, before: State, seen: Iterable[DriveId], orders: Iterable[SetLimits]
+    ) -> None:
+        """Save the drives that have another policy than before, and those with an order."""
+        now, old = self.state.drives, before.drives
+        names = {drive for drive in seen if now[drive].policy is not old.get(drive, NEW).policy}
+        names |= {order.drive for order in orders}
+        if names:
+            await self.save({drive: now[drive] for drive in names})
 
     def _forget_outcomes(
         self, domains: Collection[str] | None, seen: Mapping[DriveId, DriveSeen]
@@ -330,10 +341,10 @@ class Agent:
         self._on_change(domain)
 
     def _on_granted(self, tenant: str) -> None:
-        """Look again soon: the fleet grants a tenant more or less than before."""
+        """Look soon: the fleet grants a tenant more or less than before."""
         domains = {drive.domain for drive, _ in self._of_tenants.get(tenant, ())}
         if domains:
-            self.tasks.spawn(self._look_again(domains))
+            self.tasks.spawn(self._look_soon(domains))
 
     # The loop
 
@@ -368,7 +379,8 @@ class Agent:
             changed, self._changed = self._changed, set()
             await self.look(changed)
 
-    async def _look_again(self, domains: set[str]) -> None:
+    async def _look_soon(self, domains: set[str]) -> None:
+        """Look at domains after LOOK_AGAIN_S: at suspects anew, or by what the fleet grants now."""
         await asyncio.sleep(LOOK_AGAIN_S)
         await self.look(domains)
 
