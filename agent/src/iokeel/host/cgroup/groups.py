@@ -112,29 +112,13 @@ class Cgroups:
             if (order := orders[vm]) is not None
         }
         self._limits = {path: order.limits for path, order in steady.items()}
-        values = {
-            path: dict(wanted(order, path, self._hierarchy, self._sys))
-            for path, order in steady.items()
-        }
-        changes = [
-            change
-            for path, settings in values.items()
-            if settings != self._done.get(path)
-            for change in self._plan(path, settings)
-        ]
-        self._save()
-        failed = {path for path, setting, value in changes if not self._write(path, setting, value)}
-        self._done = {path: done for path, done in values.items() if path not in failed}
-        weighted = {
-            vm
-            for path, vm in groups.items()
-            if any(
-                setting.is_bfq_weight and value == str(steady[path].weight)
-                for setting, value in self._done.get(path, {}).items()
-            )
-        }
-        weighted |= {vm for vm in groups.values() if orders[vm] is None and self.weighted.get(vm)}
-        self.weighted = {vm: vm in weighted for vm in orders}
+        self._set(
+            {
+                path: dict(wanted(order, path, self._hierarchy, self._sys))
+                for path, order in steady.items()
+            }
+        )
+        self.weighted = self._weights_that_hold(orders, groups, steady)
         if not partial:
             for path in self._groups.keys() - groups.keys():
                 self._put_back(path)
@@ -202,7 +186,37 @@ class Cgroups:
         }
         return replace(order, limits=limits)
 
+    def _weights_that_hold(
+        self,
+        orders: Mapping[str, CgroupOrder | None],
+        groups: Mapping[Path, str],
+        steady: Mapping[Path, CgroupOrder],
+    ) -> dict[str, bool]:
+        """Return `weighted` after the orders. A VM whose order is None keeps what it has."""
+        kept = {vm for vm in groups.values() if orders[vm] is None and self.weighted.get(vm)}
+        new = {
+            vm
+            for path, vm in groups.items()
+            if any(
+                setting.is_bfq_weight and value == str(steady[path].weight)
+                for setting, value in self._done.get(path, {}).items()
+            )
+        }
+        return {vm: vm in kept | new for vm in orders}
+
     # Settings
+
+    def _set(self, values: dict[Path, dict[Setting, str]]) -> None:
+        """Write the settings that groups don't have yet, and what was there before into memory."""
+        changes = [
+            change
+            for path, settings in values.items()
+            if settings != self._done.get(path)
+            for change in self._plan(path, settings)
+        ]
+        self._save()
+        failed = {path for path, setting, value in changes if not self._write(path, setting, value)}
+        self._done = {path: done for path, done in values.items() if path not in failed}
 
     def _plan(
         self, path: Path, values: Mapping[Setting, str]

@@ -61,28 +61,45 @@ def group_of(
     if path is None or process(qemu.pid, proc) != qemu or path.endswith(" (deleted)"):
         return None
     below = os.path.relpath(path, hierarchy.root)
-    if below.split("/")[0] == "..":
-        raise CgroupRefused(vm, path, "which the agent doesn't see from its own cgroup namespace")
     parts = [] if below == "." else below.split("/")
-    of_libvirt = next((i for i, part in enumerate(parts) if _LIBVIRT.fullmatch(part)), None)
-    if of_libvirt is not None and hierarchy.version == 2:
-        parts = parts[: of_libvirt + 1]
-    folder = hierarchy.folder.joinpath(*parts)
-    while hierarchy.version == 2 and parts and read_text(folder / "cgroup.type") == "threaded":
-        folder = folder.parent
-        parts.pop()
+    if parts[:1] == [".."]:
+        raise CgroupRefused(vm, path, "which the agent doesn't see from its own cgroup namespace")
+    bounded = _bounded(parts, hierarchy)
+    is_of_libvirt = any(map(_LIBVIRT.fullmatch, parts))
+    if (why := _refused(bounded, qemu, hierarchy, proc, is_of_libvirt=is_of_libvirt)) is not None:
+        raise CgroupRefused(vm, path, why)
+    return hierarchy.folder.joinpath(*bounded)
+
+
+def _bounded(parts: list[str], hierarchy: Hierarchy) -> list[str]:
+    """Return the smallest group that can be bounded, of those that a process is in."""
+    if hierarchy.version != 2:
+        return parts
+    for number, part in enumerate(parts):
+        if _LIBVIRT.fullmatch(part):
+            parts = parts[: number + 1]
+            break
+    while parts and read_text(hierarchy.folder.joinpath(*parts, "cgroup.type")) == "threaded":
+        parts = parts[:-1]
+    return parts
+
+
+def _refused(
+    parts: list[str], qemu: Process, hierarchy: Hierarchy, proc: Path, *, is_of_libvirt: bool
+) -> str | None:
+    """Return why a group must not be bounded, as a clause about it; None if it may be."""
     if not parts:
-        raise CgroupRefused(vm, path, "the root of all groups")
+        return "the root of all groups"
     own = _path(os.getpid(), hierarchy, proc)
     if own is not None and _holds(os.path.join(hierarchy.root, *parts), own):
-        raise CgroupRefused(vm, path, "which the agent is in itself")
-    for pid in dict.fromkeys(_processes(folder)):
+        return "which the agent is in itself"
+    for pid in dict.fromkeys(_processes(hierarchy.folder.joinpath(*parts))):
         if pid != qemu.pid and not _descends(pid, qemu.pid, proc):
-            if of_libvirt is None:
-                raise CgroupRefused(vm, path, f"which process {pid} is in too")
+            if not is_of_libvirt:
+                return f"which process {pid} is in too"
             if is_qemu(pid, proc):  # a helper (for a TPM, a filesystem) is the VM's own
-                raise CgroupRefused(vm, path, f"which another QEMU, process {pid}, is in too")
-    return folder
+                return f"which another QEMU, process {pid}, is in too"
+    return None
 
 
 def _path(pid: int, hierarchy: Hierarchy, proc: Path) -> str | None:
