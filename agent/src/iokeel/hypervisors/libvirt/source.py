@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import libvirt
 
 from iokeel.config.settings import Config
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
@@ -255,27 +256,43 @@ class LibvirtSource(SourceNews):
         abilities = before.abilities if before is not None else None
         if abilities is None and has_policy(policy, xml.targets):
             try:
-                abilities = await self._calls.call_domain(
-                    name,
-                    lambda connection: ask_abilities(connection.lookupByName(name)),
-                    _CALL_TIMEOUT_S,
-                )
-            except IokeelError as error:  # they stay unknown until it is read again
-                if self._failed(name, error):
-                    return
+                abilities = await self._ask_abilities(name)
+            except ConnectionLost:
+                return
         in_force = self._limits.read_again(name, xml.disks, told, abilities, before)
         drives = {
             target: DriveInfo(target, paths[target], limits, abilities)
             for target, limits in in_force.items()
         }
         info = VmInfo(name, drives, policy, policy_error, process, xml.uuid)
-        self._domains[name] = Domain(xml, info, number, abilities)
-        if self._running is not None:
-            self._running.add(name)
-        if before is None or before.info != info:
-            self.on_change(name)
+        self._note(Domain(xml, info, number, abilities), before)
         if self._limits.tunings(name) != tunings:
             self.announce(name)  # its limits were changed after they had been read
+
+    async def _ask_abilities(self, name: str) -> Abilities | None:
+        """Return the abilities of a domain's QEMU; None until it is read again if it doesn't tell.
+
+        Raises ConnectionLost if the connection broke.
+        """
+        try:
+            return await self._calls.call_domain(
+                name,
+                lambda connection: ask_abilities(connection.lookupByName(name)),
+                _CALL_TIMEOUT_S,
+            )
+        except IokeelError as error:
+            if self._failed(name, error):
+                raise
+            return None
+
+    def _note(self, domain: Domain, before: Domain | None) -> None:
+        """Take over a domain that was read. before: as last read; None if it is another QEMU."""
+        name = domain.info.name
+        self._domains[name] = domain
+        if self._running is not None:
+            self._running.add(name)
+        if before is None or before.info != domain.info:
+            self.on_change(name)
 
     async def _paths(self, xml: DomainXml) -> dict[str, str | None]:
         """Return the paths of a domain's disks by target; as last known if a storage pool hangs."""
