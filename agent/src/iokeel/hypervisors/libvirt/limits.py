@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,19 +64,12 @@ class LimitsInForce:
         Limits with a curve go to QEMU's monitor. libvirt's own limits are a fallback then. Raises
         as `Source.set_limits`.
         """
-        domain = self._domains.get(drive.domain)
-        disks = domain.xml.disks if domain else ()
-        disk = next((d for d in disks if d.target == drive.target), None)
-        if domain is None or disk is None:
-            raise DriveGone(str(drive), "is no longer there")
+        domain, disk = self._find(drive)
         group = own_group(domain.xml, drive, disk)
         # If it is stale (another device has the target now), QEMU knows no such device and
         # refuses. The next try then looks for it again.
         reached = self._reached.pop(drive, None)
-        before, fallback = self._fallbacks.pop(drive, None), None
-        if limits.cost_read is not None:
-            fallback = self._fallbacks[drive] = fallback_for(limits, before)
-        new = None if fallback is None or fallback is before else fallback.limits
+        new = self._new_fallback(drive, limits)
 
         def put(connection: Any) -> tuple[Abilities | None, QmpDrive | None]:
             handle = connection.lookupByName(drive.domain)
@@ -85,21 +79,11 @@ class LimitsInForce:
                 handle, drive, disk, group, limits, abilities, reached, new
             )
 
-        self._orders[drive.domain] += 1
-        self._setting[drive] = limits
         tunings = self._tunings[drive.domain]
-        try:
+        with self._being_set(drive, limits, domain.abilities):
             abilities, reached = await self._calls.call_domain(
                 drive.domain, put, timeout_s, str(drive)
             )
-        except IokeelError:
-            self._fallbacks.pop(drive, None)
-            raise
-        finally:
-            self._orders[drive.domain] += 1
-            del self._setting[drive]
-            if domain.abilities is not None and domain.abilities.counts:
-                self._limits[drive] = _UNREAD
         if reached is not None:
             self._reached[drive] = reached
         self._note(drive, limits)
@@ -107,6 +91,41 @@ class LimitsInForce:
             self._learn(domain, abilities)
         elif self._tunings[drive.domain] != tunings:
             self._changed(drive.domain)  # somebody else's may have come after these
+
+    def _find(self, drive: DriveId) -> tuple[Domain, Disk]:
+        """Return a drive's domain and disk. Raises DriveGone."""
+        domain = self._domains.get(drive.domain)
+        if domain is not None:
+            for disk in domain.xml.disks:
+                if disk.target == drive.target:
+                    return domain, disk
+        raise DriveGone(str(drive), "is no longer there")
+
+    def _new_fallback(self, drive: DriveId, limits: ThrottleLimits) -> ThrottleLimits | None:
+        """Return what libvirt has to be told beside limits; None if it is nothing new."""
+        before = self._fallbacks.pop(drive, None)
+        if limits.cost_read is None:
+            return None
+        fallback = self._fallbacks[drive] = fallback_for(limits, before)
+        return None if fallback is before else fallback.limits
+
+    @contextlib.contextmanager
+    def _being_set(
+        self, drive: DriveId, limits: ThrottleLimits, abilities: Abilities | None
+    ) -> Iterator[None]:
+        """Have limits count as being set. Readings from meanwhile may be older than these."""
+        self._orders[drive.domain] += 1
+        self._setting[drive] = limits
+        try:
+            yield
+        except IokeelError:
+            self._fallbacks.pop(drive, None)
+            raise
+        finally:
+            self._orders[drive.domain] += 1
+            del self._setting[drive]
+            if abilities is not None and abilities.counts:
+                self._limits[drive] = _UNREAD
 
     def orders(self) -> Mapping[str, int]:
         """Return a count by domain, which is another one once limits are set or being set."""
