@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from pydantic import ValidationError
 
-from iokeel.config.tables import (
-    AgentTable,
-    CgroupTable,
-    ClassTable,
-    CurveTable,
-    DriveTable,
-    FleetTable,
-    HookTable,
-    LibvirtTable,
-    Root,
-    StorageTable,
-    Table,
-    TenantTable,
-    VmTable,
-)
+from iokeel.config.tables import Root, Table
 from iokeel.errors import ConfigError
 from iokeel.policy_xml.schema import NAME
 from iokeel.words.quoting import did_you_mean, shown
@@ -101,30 +88,15 @@ def _key(name: str) -> str:
 
 def _known(table: Sequence[int | str]) -> list[str]:
     """Return the keys that a table may have."""
-    model: type[Table]
-    match table:
-        case []:
-            model = Root
-        case ["vm", _]:
-            model = VmTable
-        case ["vm", *_]:
-            model = DriveTable
-        case ["classes", _]:
-            model = ClassTable
-        case ["tenants", _]:
-            model = TenantTable
-        case ["storage", _]:
-            model = StorageTable
-        case ["cgroup"]:
-            model = CgroupTable
-        case ["fleet"]:
-            model = FleetTable
-        case ["agent"]:
-            model = AgentTable
-        case ["libvirt"]:
-            model = LibvirtTable
-        case ["hook"]:
-            model = HookTable
-        case _:
-            model = CurveTable
+    model: type[Table] = Root
+    for part in table:  # a key, or the name or number of one of its tables
+        if (field := model.model_fields.get(str(part))) is not None:
+            model = _table_of(field.annotation) or model
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _table_of(annotation: object) -> type[Table] | None:
+    """Return the table that a type is or holds, if any."""
+    if isinstance(annotation, type) and issubclass(annotation, Table):
+        return annotation
+    return next(filter(None, map(_table_of, get_args(annotation))), None)

@@ -178,16 +178,11 @@ class FleetStore:
         seen = [name for name in names if name != keys.ledger(budget)]  # the stamp speaks for it
         same = [Is(name, last.raw[name]) for name in seen] if last is not None else []
         found = await self.etcd.read(names, [claims] if with_claims else [], same)
-        there, unreadable, claims_ns = {}, {}, found.asked_ns
-        for key, raw in found.values.items():
-            if key.startswith(claims):
-                try:
-                    there[last_part(key)] = claim_of(key, raw)
-                except FleetRefused as error:
-                    unreadable[last_part(key)] = error
-        if last is not None and not with_claims:
-            there, unreadable = {**last.claims}, {**last.unreadable}
-            claims_ns = last.claims_ns
+        if last is None or with_claims:
+            there, unreadable = _claims_in(found.values, claims)
+            claims_ns = found.asked_ns
+        else:
+            there, unreadable, claims_ns = last.claims, last.unreadable, last.claims_ns
         if last is not None and found.unless:
             return replace(
                 last,
@@ -277,3 +272,17 @@ class FleetStore:
     async def set_budget(self, budget: BudgetId, figures: Budget | None) -> None:
         """Set a budget; None removes it."""
         await self.etcd.write([], [Put(self.keys.budget(budget), budget_value(figures))])
+
+
+def _claims_in(
+    values: Mapping[str, bytes], prefix: str
+) -> tuple[Mapping[str, HostClaim], Mapping[str, FleetRefused]]:
+    """Return the claims below a prefix by host, and the errors of those that can't be used."""
+    claims, unreadable = {}, {}
+    for key, raw in values.items():
+        if key.startswith(prefix):
+            try:
+                claims[last_part(key)] = claim_of(key, raw)
+            except FleetRefused as error:
+                unreadable[last_part(key)] = error
+    return claims, unreadable
