@@ -50,12 +50,6 @@ class KeyValue(msgspec.Struct):
         return self.key.decode(errors="replace")
 
 
-class Header(msgspec.Struct):
-    """What each answer begins with."""
-
-    revision: int = 0
-
-
 class RangeReply(msgspec.Struct):
     """The answer to a Range."""
 
@@ -69,7 +63,6 @@ class _Response(msgspec.Struct):
 class TxnReply(msgspec.Struct):
     """The answer to a transaction. succeeded: what it demanded was so."""
 
-    header: Header = msgspec.field(default_factory=Header)
     succeeded: bool = False
     responses: list[_Response] = []
 

@@ -198,10 +198,9 @@ class DirectionStats(msgspec.Struct, rename="kebab"):
         )
 
 
-class GroupMember(msgspec.Struct, rename="kebab", gc=False):
+class GroupMember(msgspec.Struct, gc=False):
     """A member of a group: a throttle node, or a drive with limits of its own."""
 
-    node_name: str = ""
     device: str = ""
     qdev: str = ""
 
