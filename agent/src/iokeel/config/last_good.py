@@ -8,10 +8,11 @@ table, which comes first.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
+
+import msgspec
 
 from iokeel.config.load import storages_of, tenants_of
 from iokeel.config.settings import Config
@@ -34,7 +35,7 @@ class TableId(NamedTuple):
 def tables_to_save(config: Config) -> dict[TableId, str | None]:
     """Return the tables that are written in a configuration, as texts; None for an empty one."""
     return {
-        TableId(kind, name): json.dumps(table) if table else None
+        TableId(kind, name): msgspec.json.encode(table).decode() if table else None
         for kind in KINDS
         for name, table in config.tables.get(kind, {}).items()
     }
@@ -51,7 +52,8 @@ def with_last_good(config: Config, saved: Mapping[TableId, str]) -> tuple[Config
         if table.name in config.tables.get(table.kind, {}):
             continue
         try:
-            raw = validated({table.kind: {table.name: json.loads(text)}}, "the saved tables")
+            written = {table.kind: {table.name: msgspec.json.decode(text)}}
+            raw = validated(written, "the saved tables")
             tenants = dict(tenants_of(raw, "the saved tables"))
             storages = dict(storages_of(raw, config.model, "the saved tables"))
         except (ConfigError, PolicyError, ValueError, RecursionError) as error:
