@@ -2,7 +2,8 @@
 
 DrivePolicy, VmPolicy and their checks are the source. The other places are the schema that
 libvirt's XML is checked by, the words for what the schema refuses, the configuration's tables, the
-pages of the documentation, the output of `iokeel policy check`, and the API's record of a promise.
+role's arguments, the pages of the documentation, the output of `iokeel policy check`, and the API's
+record of a promise.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+import yaml
 from lxml import etree
 
 from iokeel.cli.policy_table import policy_table, policy_values
@@ -121,6 +123,14 @@ def test_the_configuration_has_every_attribute_of_a_drive_a_vm_and_a_tenant() ->
     assert set(DriveTable.model_fields) == set(ClassTable.model_fields) | {"class_"}
     assert set(TenantTable.model_fields) == {field.name for field in fields(TenantPolicy)}
     assert set(VmTable.model_fields) == {"name", "socket", "tenant", "class_", "drives", *VM_FIELDS}
+
+
+def test_the_role_takes_every_key_of_a_vm() -> None:
+    specs = yaml.safe_load((ROOT / "playbooks/roles/iokeel/meta/argument_specs.yml").read_text())
+    keys = specs["argument_specs"]["main"]["options"]["iokeel_vms"]["options"]
+    assert {name: key.get("required", False) for name, key in keys.items()} == {
+        key.alias or name: key.is_required() for name, key in VmTable.model_fields.items()
+    }
 
 
 def test_the_page_on_configuration_shows_every_key_of_a_class() -> None:
