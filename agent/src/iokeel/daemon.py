@@ -215,7 +215,7 @@ class Agent:
             before = self.state
             self.state, orders = decide(before, seen, now_ns)
             self.looks += 1
-            self._forget_outcomes(domains, seen.drives)
+            self.enforcer.forget_gone(domains, seen.drives)
             # Before anything else is waited for, so that what was decided counts as held at once.
             self._tell(whole=domains is None, moved=bool(orders))
             if domains is None:
@@ -254,19 +254,6 @@ class Agent:
         names |= {order.drive for order in orders}
         if names:
             await self.save({drive: now[drive] for drive in names})
-
-    def _forget_outcomes(
-        self, domains: Collection[str] | None, seen: Mapping[DriveId, DriveSeen]
-    ) -> None:
-        """Forget the failed orders of drives that are certainly gone."""
-        outcomes = self.enforcer.outcomes
-        missing = {
-            drive: None
-            for drive in outcomes.troubled()
-            if drive not in seen and (domains is None or drive.domain in domains)
-        }
-        if missing:
-            outcomes.forget(missing.keys() - set(self.observer.unread(missing, ())))
 
     def _observation(
         self, domains: Collection[str] | None, counters: Mapping[DriveId, Counters]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from iokeel.core.counters import DriveId
@@ -65,6 +65,19 @@ class Enforcer:
         }
         held = [drive for drive, known in drives.items() if known.is_held]
         return left, len(held) - len(left)
+
+    def forget_gone(self, domains: Collection[str] | None, seen: Collection[DriveId]) -> None:
+        """Forget the failed orders of drives that are certainly gone.
+
+        seen: the drives of the domains that were looked at; of all VMs if that is None.
+        """
+        missing = {
+            drive: None
+            for drive in self.outcomes.troubled()
+            if drive not in seen and (domains is None or drive.domain in domains)
+        }
+        if missing:
+            self.outcomes.forget(missing.keys() - set(self.observer.unread(missing, ())))
 
     async def _carry_out(self, order: SetLimits) -> bool:
         """Carry out an order, and return whether that succeeded."""

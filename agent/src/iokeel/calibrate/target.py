@@ -20,6 +20,7 @@ from iokeel.host.network_storage import network_place
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import shown_path
 
+# A larger file stands better for its disk, whose seeks are longer, but takes longer to fill.
 DEFAULT_FILE_BYTES = 4 << 30
 # Data is written in steps of this size, to show how far it is.
 _FILL_STEP_BYTES = 64 << 20

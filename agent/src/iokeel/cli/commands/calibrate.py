@@ -12,6 +12,7 @@ from iokeel.calibrate.measurement import QUICK, Plan
 from iokeel.calibrate.target import TargetOptions
 from iokeel.cli.calibration import parse_size_option, run_calibration
 
+# The ranges of --seconds and --threads.
 _LEAST_SECONDS, _MOST_SECONDS = 0.2, 3600.0
 _MOST_THREADS = 64
 app = typer.Typer(add_completion=False)
