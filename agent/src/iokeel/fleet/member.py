@@ -28,7 +28,7 @@ from iokeel.report.fleet_snapshot import FleetSnapshot
 
 log = logging.getLogger(__name__)
 
-# Four tries may fail before the lease ends.
+# So that several tries may fail before the lease ends.
 _STAY_S = LEASE_S / 5
 # A change of budgets comes by the watch; this is in case one was lost.
 _LIST_S = 300.0
