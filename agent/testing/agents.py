@@ -137,6 +137,9 @@ class Agent:
     command: Sequence[str] = (str(IOKEEL),)
     """The words that run `iokeel` where the agent runs."""
 
+    environment: Mapping[str, str] | None = None
+    """The environment of the agent and its command; None: this process's."""
+
     def __init__(
         self,
         folder: Path,
@@ -172,7 +175,7 @@ class Agent:
         """Start it, and wait until it answers."""
         with self.log_file.open("ab") as log:
             command = [*self.command, "agent", "--config", str(self.config)]
-            self.process = self.popen(command, stderr=log)
+            self.process = self.popen(command, env=self.environment, stderr=log)
         try:
             eventually(self.answers, _START_S, process=self.process)
         except Exception as error:
@@ -219,7 +222,7 @@ class Agent:
     def stats(self, *words: str) -> Any:
         """Return what `iokeel stats --json` prints."""
         command = [*self.command, "stats", "--json", "--socket", str(self.socket), *words]
-        with self.popen(command, stdout=subprocess.PIPE) as process:
+        with self.popen(command, env=self.environment, stdout=subprocess.PIPE) as process:
             out, _ = process.communicate(timeout=60)
         assert process.returncode == 0
         return json.loads(out)

@@ -212,8 +212,8 @@ KINDS: dict[str, Make] = {
         lambda chaos: chaos.agent.stop(), lambda chaos: chaos.agent.start(), RECONNECT_S
     ),
     "agent hangs": _out(
-        lambda chaos: chaos.agent.signal(signal.SIGSTOP),
-        lambda chaos: chaos.agent.signal(signal.SIGCONT),
+        lambda chaos: chaos.agent.send(signal.SIGSTOP),
+        lambda chaos: chaos.agent.send(signal.SIGCONT),
         0.0,
     ),
     "class gone": _class_gone,

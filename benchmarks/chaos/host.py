@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import signal
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Unpack
 
 from benchmarks.chaos.journal import Journal
 from benchmarks.chaos.monitor import Monitor
@@ -26,7 +23,6 @@ from testing.lab.guests.vm import Vm
 from testing.lab.host import PROJECT, Host
 from testing.lab.image import image
 from testing.lab.qemu import patched
-from testing.processes import PopenOptions
 from testing.waiting import eventually
 
 SIZES = (4096, 8192, 16384, 32768, 65536)
@@ -48,7 +44,7 @@ while [ ! -e /tmp/end ]; do
 done
 """
 _CLASS = f"[classes.chaos]\nlimit = {PLUGGED_LIMIT}\n"
-_BROKEN = [PROJECT / ".venv/bin/python", PROJECT / "benchmarks/chaos/broken_agent.py"]
+_BROKEN = [f"{PROJECT}/.venv/bin/python", f"{PROJECT}/benchmarks/chaos/broken_agent.py"]
 
 
 class ChaosAgent(HostAgent):
@@ -57,18 +53,13 @@ class ChaosAgent(HostAgent):
     def __init__(self, host: Host, *, broken: bool) -> None:
         super().__init__(host, _CLASS)
         self.clock = Clock(host.dir / "clock")
+        self.environment = self.clock.environment
         self._whole = self.config.read_text()
         self.state.mkdir()
         # A disk of its own, which a fault fills.
         host.run(["mount", "-t", "tmpfs", "-o", "size=1m", "state", self.state])
         if broken:
-            self.command = [str(word) for word in _BROKEN]
-
-    def popen(
-        self, command: Sequence[str | Path], **options: Unpack[PopenOptions]
-    ) -> subprocess.Popen[str]:
-        options["env"] = self.clock.environment
-        return super().popen(command, **options)
+            self.command = _BROKEN
 
     def __exit__(self, *failure: object) -> None:
         """End it. Its log is shown only if the run failed, because it is long."""
@@ -76,11 +67,6 @@ class ChaosAgent(HostAgent):
             super().__exit__(*failure)
         else:
             self.end()
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        assert self.process is not None
-        self.process.send_signal(number)
 
     def set_class(self, *, there: bool) -> None:
         """Write the configuration anew, with the class or without."""

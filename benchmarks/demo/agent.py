@@ -9,11 +9,12 @@ from pathlib import Path
 from benchmarks.demo.broken_agent import Break
 from iokeel.cli import client
 from iokeel.errors import IokeelError
+from testing.agents import Agent, HostAgent
 from testing.lab.host import PROJECT, Host
 from testing.waiting import eventually
 
-_START_TIMEOUT_S = 30.0
-_BROKEN = [PROJECT / ".venv/bin/python", PROJECT / "benchmarks/demo/broken_agent.py"]
+_HELD_S = 30.0
+_BROKEN = [f"{PROJECT}/.venv/bin/python", f"{PROJECT}/benchmarks/demo/broken_agent.py"]
 
 
 @contextmanager
@@ -23,31 +24,25 @@ def running_agent(host: Host, drives: int, log: Path, broken: Break | None) -> I
     drives: how many there are. log: the file for its log. Raises RuntimeError if the agent sets
     no limits.
     """
-    socket = host.dir / "agent.sock"
-    config = host.dir / "agent.toml"
-    config.write_text(
-        f'[agent]\nsocket = "{socket}"\nstate_dir = "{host.dir}/state"\n'
-        f'[libvirt]\nuri = "{host.uri}"\n'
-    )
-    command = host.iokeel if broken is None else [*_BROKEN, broken]
-    with log.open("w") as stderr:
-        process = host.popen([*command, "agent", "--config", config], stderr=stderr)
+    agent = HostAgent(host)
+    agent.log_file = log
+    if broken is not None:
+        agent.command = [*_BROKEN, broken]
     try:
-        _wait_for_limits(socket, drives, log)
-        yield socket
+        _start(agent, drives)
+        yield agent.socket
+        agent.stop()
     finally:
-        process.terminate()
-        process.wait()
+        agent.end()
 
 
-def _wait_for_limits(socket: Path, drives: int, log: Path) -> None:
+def _start(agent: Agent, drives: int) -> None:
     def all_held() -> bool:
-        held = [drive for vm in client.vms(socket) for drive in vm.drives if drive.limits_in_force]
-        return len(held) == drives
+        vms = client.vms(agent.socket)
+        return sum(bool(drive.limits_in_force) for vm in vms for drive in vm.drives) == drives
 
     try:
-        eventually(all_held, _START_TIMEOUT_S)
+        agent.start()
+        eventually(all_held, _HELD_S, process=agent.process)
     except (IokeelError, AssertionError) as error:
-        raise RuntimeError(
-            f"the agent set no limits within {_START_TIMEOUT_S:.0f} s; see {log}"
-        ) from error
+        raise RuntimeError(f"the agent set no limits; see {agent.log_file}") from error

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Unpack
 
 from benchmarks.fleet.network import Network
 from testing.agents import IOKEEL, Agent
@@ -24,7 +23,7 @@ from testing.fleet.daemon import start_daemon
 from testing.fleet.etcd import Etcd, running
 from testing.fleet.monitor import Monitor, WatchedGroups
 from testing.host.clock import Clock
-from testing.processes import PopenOptions, end
+from testing.processes import end
 
 HOSTS = ("a", "b", "c", "d")
 MEMBERS = ("m0", "m1", "m2")
@@ -45,12 +44,7 @@ class SiteAgent(Agent):
     def __init__(self, folder: Path, tables: str) -> None:
         super().__init__(folder, tables)
         self.clock = Clock(folder / "clock")
-
-    def popen(
-        self, command: Sequence[str | Path], **options: Unpack[PopenOptions]
-    ) -> subprocess.Popen[str]:
-        options["env"] = self.clock.environment
-        return super().popen(command, **options)
+        self.environment = self.clock.environment
 
 
 @dataclass

@@ -11,10 +11,9 @@ import socket
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
 
 import pytest
 
@@ -22,7 +21,7 @@ from iokeel.host.service_manager import ServiceManager
 from testing.agents import Agent, http, iokeel, start_qemu
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.hypervisors.qmp_client import QmpClient
-from testing.processes import PopenOptions, hang
+from testing.processes import hang
 from testing.waiting import eventually
 from tests.edges.conftest import VM
 
@@ -40,15 +39,10 @@ class Service(Agent):
         self.tables = tables
         self.told: list[list[str]] = []
         self.status = ""
+        self.environment = {**os.environ, "NOTIFY_SOCKET": str(folder / "notify")}
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.manager.bind(str(folder / "notify"))
         self.manager.setblocking(False)
-
-    def popen(
-        self, command: Sequence[str | Path], **options: Unpack[PopenOptions]
-    ) -> subprocess.Popen[str]:
-        options["env"] = {**os.environ, "NOTIFY_SOCKET": str(self.folder / "notify")}
-        return super().popen(command, **options)
 
     def receive(self) -> None:
         """Take the manager's messages."""
