@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -21,6 +22,7 @@ from iokeel.cli.drive_table import DrivesByVm
 from iokeel.errors import IokeelError
 from testing.lab.guests.vm import Vm
 from testing.lab.processors import Processors
+from testing.waiting import eventually
 
 _START_DELAY_S = 2  # time for the order to start fio to reach all guests
 _PROGRESS_S = 0.5
@@ -113,10 +115,11 @@ def _change_limits(
 ) -> None:
     changes = [(guest.change, guest, vm) for guest, vm in guests if guest.change is not None]
     for change, guest, vm in sorted(changes, key=lambda item: item[0].at_s):
-        while guest.name not in watch.begun_s:
-            if time.time() > stage.start_s + _LOAD_TIMEOUT_S:
-                return  # fio says why when it is waited for
-            time.sleep(0.1)
+        left_s = stage.start_s + _LOAD_TIMEOUT_S - time.time()
+        try:
+            eventually(partial(watch.begun_s.__contains__, guest.name), left_s)
+        except AssertionError:
+            return  # fio says why when it is waited for
         time.sleep(max(0.0, watch.begun_s[guest.name] + change.at_s - time.time()))
         begin_s = time.time()
         set_limit(vm, guest, change.limit)

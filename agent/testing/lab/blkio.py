@@ -6,12 +6,14 @@ for each other's flushes, which a real disk would serve side by side.
 
 import contextlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from testing.waiting import eventually
+
 ROOT = Path("/sys/fs/cgroup/blkio")
 _PREFIX = "lab-"
+_EMPTY_S = 2.0  # a process that has just ended may still be in its group
 
 
 @contextlib.contextmanager
@@ -50,13 +52,11 @@ def remove_stale() -> None:
 
 
 def _remove(group: Path) -> None:
-    # A process that has just ended may still be in it.
-    for _ in range(100):
+    def removed() -> bool:
         for process in (group / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 (ROOT / "cgroup.procs").write_text(process)
-        with contextlib.suppress(OSError):
-            group.rmdir()
-            return
-        time.sleep(0.02)
-    group.rmdir()
+        group.rmdir()
+        return True
+
+    eventually(removed, _EMPTY_S)

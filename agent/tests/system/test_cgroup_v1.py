@@ -124,9 +124,7 @@ def test_what_bypasses_qemus_throttle_is_held(
     assert bound is not None
     fio = rig.bypass(size)
     try:
-        while not rig.served(what):
-            assert fio.poll() is None
-            time.sleep(0.05)
+        eventually(lambda: rig.served(what), what="fio reads", process=fio)
         start, before = time.monotonic(), rig.served(what)
         time.sleep(SECONDS - 1)
         end, after = time.monotonic(), rig.served(what)
