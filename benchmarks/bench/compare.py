@@ -30,7 +30,6 @@ from benchmarks.bench.scenario import load
 ODDS, LEAST_RATIO = 0.01, 0.02
 #: Below this, in the metric's unit, a figure is nothing, and its ratio to another means nothing.
 _NOTHING = 0.005
-_LAST = ("before", "after", "apart", "noise")
 
 
 @dataclass(frozen=True)

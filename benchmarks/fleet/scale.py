@@ -52,7 +52,7 @@ SIZES: Mapping[int, tuple[int, int]] = {
     100: (120, 4),
     300: (20, 1),
 }
-SHIFT_S, DAY_SHIFTS, HOUR_S = 40.0, 24, 3600.0
+SHIFT_S, HOUR_S = 40.0, 3600.0
 BUDGET = 1_000_000
 TENANT = BudgetId(Kind.TENANT, "acme")
 TICK_S, ORDER_S = 1.0, 0.05

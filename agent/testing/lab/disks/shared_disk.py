@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from testing.lab.disks.disksim import DEVICES, params
+from testing.lab.disks.disksim import params
 from testing.lab.disks.fuse_loop import FuseLoop
 from testing.lab.disks.shared_device import SharedDevice
 from testing.lab.roots.namespace import Namespace
@@ -33,7 +33,7 @@ class SharedDisk(SharedDevice):
         if drive_bytes is None:
             drive_bytes = int(params(name)["capacity"]) // max(drives, 1) >> 20 << 20
         self.name, self.slowdown = name, slowdown
-        self.params_file, self.drive_bytes = DEVICES[name], drive_bytes
+        self.drive_bytes = drive_bytes
         with contextlib.ExitStack() as stack:
             own, folder = self._namespace(stack)
             loop = FuseLoop(own, folder, name, paths=paths, slowdown=slowdown, log=log, **options)

@@ -46,7 +46,6 @@ class Host:
     held: int = 0
     disk: Ledger | None = None
     is_full: bool = False
-    task: asyncio.Task[None] | None = None
     participant: Participant | None = None
 
     async def run(self) -> None:
