@@ -16,8 +16,8 @@ import msgspec
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.scenario_file import (
     CaseTable,
-    DriveTable,
     PublishedTable,
+    ScenarioDrive,
     ScenarioTable,
     Value,
 )
@@ -215,7 +215,9 @@ def _case(
     )
 
 
-def _drives(table: DriveTable, file: ScenarioTable, case: CaseTable, shorten: float) -> list[Drive]:
+def _drives(
+    table: ScenarioDrive, file: ScenarioTable, case: CaseTable, shorten: float
+) -> list[Drive]:
     """Return the drives of a table [[drives]]."""
     policy = dict(table.policy)
     if "reservation_ratio" in policy:

@@ -19,7 +19,7 @@ class StreamTable(msgspec.Struct, forbid_unknown_fields=True):
     end_s: float | None = None
 
 
-class DriveTable(msgspec.Struct, forbid_unknown_fields=True):
+class ScenarioDrive(msgspec.Struct, forbid_unknown_fields=True):
     """A table [[drives]]. count: so many alike; None: one, whose name has no number."""
 
     name: str
@@ -71,7 +71,7 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True):
     seconds: float
     begin_s: float
     metrics: list[str]
-    drives: list[DriveTable]
+    drives: list[ScenarioDrive]
     curve: Literal["disk", "published"] = "disk"
     tenant_limit: int | None = None
     controllers: list[str] = []
