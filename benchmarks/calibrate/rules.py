@@ -11,11 +11,11 @@ from statistics import mean
 
 from benchmarks.calibrate.rows import Mix
 from benchmarks.disksim.tests.reference import Command, Device, Flash, Hdd, serve
+from iokeel.core.curve import KIB
 from iokeel.core.sharing.latency import storage_strain
 from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
 from testing.lab.disks.disksim import params
 
-KIB = 1024
 DEEPEST = 512
 LOAD_RATIO = 0.8
 # Requests whose rate is taken, and those before, until a write buffer is full.

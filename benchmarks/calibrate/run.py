@@ -41,12 +41,12 @@ from benchmarks import result_file
 from benchmarks.calibrate.rows import Compared, Disk, Found, Latency, Result, Size
 from benchmarks.calibrate.rules import (
     DEEPEST,
-    KIB,
     LOAD_RATIO,
     closed_rate,
     mixes,
     open_latency_s,
 )
+from iokeel.core.curve import KIB
 from iokeel.core.sharing.latency import storage_strain
 from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
 from testing.lab.disks.nbdkit import Nbdkit

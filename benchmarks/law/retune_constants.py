@@ -26,14 +26,13 @@ from typing import NamedTuple
 from benchmarks import result_file
 from benchmarks.law.constants import Sweep
 from iokeel.core.counters import Flow
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.curve import DEFAULT_MODEL, KIB
 from iokeel.core.drive.envelope import limits_for
 from iokeel.core.drive.mix import Mix
 from iokeel.core.policy import DrivePolicy
 from testing.sim.drive import Phase, Run, Stream, run
 
 RESULT = result_file.RESULTS / "retune-constants.json"
-KIB = 1024
 LIMIT = 10_000
 PHASE_S = 6.0
 ENVELOPE_SIZES = [4 * KIB, 8 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import bisect
 from functools import lru_cache
 
-KIB = 1024
+from iokeel.core.curve import KIB
+
 #: (size in bytes, cost in 4 KiB reads), ascending by size.
 Curve = tuple[tuple[int, float], ...]
 

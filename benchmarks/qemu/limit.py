@@ -10,10 +10,11 @@ from statistics import mean
 
 import numpy as np
 
-from benchmarks.qemu.curves import CURVE, KIB, OWN_READ, OWN_WRITE, Curve, Limits, limits_of
+from benchmarks.qemu.curves import CURVE, OWN_READ, OWN_WRITE, Curve, Limits, limits_of
 from benchmarks.qemu.daemon import BOTH, Daemons, Which, daemon
 from benchmarks.qemu.load import finish_logged, job, run_logged, start_logged
 from benchmarks.qemu.rows import Exactness, Idleness, Retune, Shift
+from iokeel.core.curve import KIB
 from testing.lab.fio import Job
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.disksim.tests.reference import Command, serve
+from iokeel.core.curve import KIB
 from testing.lab.disks.disksim import DEVICES, built, params
 
-KIB = 1024
 MIB = 1024 * KIB
 NEVER = 2**63 - 1
 GAP_NS = {"hdd-hts72755": 5e6, "sata-ssd-px-256m5s": 1e5, "nvme-970-pro": 2e4}
