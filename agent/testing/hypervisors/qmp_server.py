@@ -43,12 +43,12 @@ class QmpServer:
         self.path = path
         self.greeting = GREETING
         self.drives: dict[str, dict[str, Any]] = {}
-        self.counters: dict[str, dict[str, Any]] = {}
-        self.objects: dict[str, dict[str, Any]] = {}
-        self.groups: dict[str, dict[str, Any]] | None = None
-        self.nodes: list[dict[str, Any]] = []
+        self.counters: dict[str, dict[str, object]] = {}
+        self.objects: dict[str, dict[str, object]] = {}
+        self.groups: dict[str, dict[str, object]] | None = None
+        self.nodes: list[dict[str, object]] = []
         self.daemon = False
-        self.answers: dict[str, Callable[[dict[str, Any]], bytes | None]] = {}
+        self.answers: dict[str, Callable[[dict[str, object]], bytes | None]] = {}
         self.asked: list[dict[str, Any]] = []
         self.connections = 0
         self.pieces = 1 << 20
@@ -110,7 +110,7 @@ class QmpServer:
         while line := await reader.readline():
             request = json.loads(line)
             self.asked.append(request)
-            answer = self.answers.get(request["execute"], self.reply)(request)
+            answer = (self.answers.get(request["execute"]) or self.reply)(request)
             if answer is not None:
                 self.send(answer)
 

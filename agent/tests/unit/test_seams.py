@@ -1,4 +1,4 @@
-"""No `Any` at a seam, in the signature of a function that another folder imports; no circles.
+"""No `Any` at a seam, in a signature or a field that another folder imports; no circles.
 
 All modules of the agent, of what tests and benchmarks share, and of the benchmarks are read as
 text. A test counts as another folder only for what tests share, because tests/unit mirrors src.
@@ -22,7 +22,7 @@ ROOTS = {
     "benchmarks": PROJECT / "benchmarks",
     "tests": PROJECT / "agent/tests",
 }
-# Functions whose callers take JSON apart that another program has written: it is what they test.
+# What tests take apart: JSON that another program has written.
 JSON = {
     "testing.agents.Agent.ask",
     "testing.agents.Agent.drive",
@@ -30,6 +30,8 @@ JSON = {
     "testing.hypervisors.monitored.Monitored.ask",
     "testing.hypervisors.monitored.Monitored.group",
     "testing.hypervisors.qmp_client.QmpClient.ask",
+    "testing.hypervisors.qmp_server.QmpServer.asked",
+    "testing.hypervisors.qmp_server.QmpServer.drives",
     "testing.hypervisors.qmp_server.QmpServer.reply",
     "testing.lab.fio.finish_fio",
     "testing.lab.fio.fio",
@@ -85,15 +87,34 @@ class Module:
                     found |= {t.id for t in node.targets if isinstance(t, ast.Name)}
         return found
 
-    def functions(self) -> Iterator[tuple[str, Function]]:
-        """Yield the functions at the seam, and the methods of classes there, by name."""
+    def types(self) -> Iterator[tuple[str, list[ast.expr | None]]]:
+        """Yield the types of functions at the seam, and of methods and fields of classes there."""
         for node in self.tree.body:
             if isinstance(node, Function) and node.name in self.wanted:
-                yield f"{self.name}.{node.name}", node
+                yield f"{self.name}.{node.name}", _types_of(node)
             elif isinstance(node, ast.ClassDef) and node.name in self.wanted:
-                for member in node.body:
-                    if isinstance(member, Function) and _is_public(member.name):
-                        yield f"{self.name}.{node.name}.{member.name}", member
+                for name, types in _members(node):
+                    if _is_public(name):
+                        yield f"{self.name}.{node.name}.{name}", types
+
+
+def _members(owner: ast.ClassDef) -> Iterator[tuple[str, list[ast.expr | None]]]:
+    """Yield the types of a class's methods, and of the fields annotated in it and in them."""
+    for node in owner.body:
+        if isinstance(node, Function):
+            yield node.name, _types_of(node)
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Attribute):
+                    yield inner.target.attr, [inner.annotation]
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, [node.annotation]
+
+
+def _types_of(function: Function) -> list[ast.expr | None]:
+    """Return the types of a signature's result and arguments."""
+    given = function.args
+    arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return [function.returns, *(argument.annotation for argument in arguments if argument)]
 
 
 def _is_public(name: str) -> bool:
@@ -153,34 +174,28 @@ def check_order(modules: Iterable[Module]) -> None:
     wanted.prepare()
 
 
-def types_of(function: Function) -> list[ast.expr | None]:
-    """Return the types of a signature's result and arguments."""
-    given = function.args
-    arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    return [function.returns, *(argument.annotation for argument in arguments if argument)]
-
-
 def seams_with_any(modules: dict[str, Module]) -> set[str]:
-    """Return the functions at a seam that have Any, by name."""
+    """Return the functions, methods and fields at a seam that have Any, by name."""
     return {
         name
         for module in modules.values()
-        for name, function in module.functions()
-        if any(module.has_any(annotation, modules) for annotation in types_of(function))
+        for name, types in module.types()
+        if any(module.has_any(annotation, modules) for annotation in types)
     }
 
 
-def test_no_signature_at_a_seam_has_any() -> None:
+def test_nothing_at_a_seam_has_any() -> None:
     found = seams_with_any(read_modules())
     assert found - JSON == set(), "give these a type"
     assert JSON - found == set(), "these are typed by now; take them out of the list"
 
 
 def test_a_seam_with_any_is_found() -> None:
-    """The search sees functions, methods, aliases, and modules that are imported as a whole."""
+    """The search sees functions, methods, fields, aliases, and modules imported as a whole."""
     texts = {
         "iokeel.a.one": "Json = dict[str, Any]\ndef f(x: Any) -> int: ...\ndef g() -> Json: ...",
-        "iokeel.a.two": "class C:\n    async def m(self, *, x: list[Any]) -> None: ...",
+        "iokeel.a.two": "class C:\n    async def m(self, *, x: list[Any]) -> None: ...\n"
+        "    y: Any\n    def __init__(self) -> None:\n        self.z: Any = 1\n        v: Any = 2",
         "iokeel.b.user": "from iokeel.a import one\nfrom iokeel.a.two import C\none.f\none.g",
     }
     modules = {
@@ -189,7 +204,8 @@ def test_a_seam_with_any_is_found() -> None:
     }
     for home, name in wants(modules["iokeel.b.user"], modules):
         modules[home].wanted.add(name)
-    assert seams_with_any(modules) == {"iokeel.a.one.f", "iokeel.a.one.g", "iokeel.a.two.C.m"}
+    names = ("one.f", "one.g", "two.C.m", "two.C.y", "two.C.z")
+    assert seams_with_any(modules) == {f"iokeel.a.{name}" for name in names}
 
 
 def test_no_folders_of_the_agent_import_each_other_in_a_circle() -> None:

@@ -34,7 +34,7 @@ class Block(msgspec.Struct):
 
     device: str = ""
     qdev: str = ""
-    inserted: dict[str, Any] | None = None
+    inserted: dict[str, object] | None = None
 
 
 class Stats(msgspec.Struct, gc=False):
