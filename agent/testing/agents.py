@@ -24,7 +24,7 @@ QEMU = "qemu-system-x86_64"
 NOBODY = 65534
 _START_S = 30.0
 _FIRST_PORT = 10_000
-_WORKERS = 32
+_WORKERS = 32  # at most
 _given: set[int] = set()
 
 

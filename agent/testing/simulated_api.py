@@ -26,7 +26,7 @@ from testing.sim.fleet import Fleet
 from testing.sim.guests import KINDS, Guest, Phase, switching
 from testing.sim.storage import Disk, steady
 
-_CAPACITY = 20_000
+_CAPACITY = 20_000  # normalized iops
 
 
 class SimulatedApi:

@@ -26,10 +26,10 @@ from typing import Any
 
 #: The places of the simulation in a checkout, newest first: the folder for sys.path, the package.
 LAYOUTS = (("agent", "testing.sim"), ("benchmarks", "sim"))
-RATES = (0, 0, 0, 100, 300, 1000, inf)
+RATES = (0, 0, 0, 100, 300, 1000, inf)  # normalized iops
 MEAN_PHASE_S = 60
 DRIVES_A_DISK = 50
-CAPACITY = 20_000
+CAPACITY = 20_000  # normalized iops
 WARM_UP_TICKS = 10
 
 

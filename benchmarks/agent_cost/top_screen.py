@@ -35,7 +35,7 @@ from testing.agents import IOKEEL
 from testing.processes import end
 
 SCENARIOS = ("100x1", "1000x1")
-SIZES = ((80, 24), (160, 48))
+SIZES = ((80, 24), (160, 48))  # columns, lines
 # Its start isn't measured: the libraries, and the agent's history.
 _SETTLE_S = 6.0
 

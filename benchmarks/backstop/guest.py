@@ -27,8 +27,9 @@ SLICE = ROOT / "machine.slice"
 SCOPE = SLICE / r"machine-qemu\x2d1\x2ddb1.scope"
 DISK = "/dev/vda"
 STATE = Path("/root/state.json")
-SHARE, MARGIN, TARGET_S = 400, 1.25, 0.0025
-SETTLE_S, COUNTED = 1.5, 7
+SHARE = 400  # normalized iops
+MARGIN, TARGET_S = 1.25, 0.0025
+SETTLE_S, COUNTED_S = 1.5, 7
 #: A run takes half a minute; past this it says where it waits, and ends.
 HANGS_S = 240
 
@@ -94,7 +95,7 @@ def rates(number: str, size: str, *orders: str, limit: int | None = None) -> dic
         time.sleep(0.05)
     time.sleep(SETTLE_S)
     counts = [(time.monotonic(), counted(number))]
-    for _ in range(COUNTED):
+    for _ in range(COUNTED_S):
         time.sleep(1.0)
         counts.append((time.monotonic(), counted(number)))
     assert fio.poll() is None

@@ -15,7 +15,7 @@ from testing.lab.needs import missing
 
 #: fio logs each request, and a run is read before it is forgotten.
 _ROOM_BYTES = 1 << 30
-_BUSY_LOAD = 1.0
+_BUSY_LOAD = 1.0  # of the last minute
 
 
 def check_machine(results: Path) -> None:

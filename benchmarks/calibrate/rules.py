@@ -16,8 +16,8 @@ from iokeel.core.sharing.latency import storage_strain
 from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
 from testing.lab.disks.disksim import params
 
-DEEPEST = 512
-LOAD_RATIO = 0.8
+DEEPEST = 512  # requests always in the disk
+LOAD_RATIO = 0.8  # of saturation
 # Requests whose rate is taken, and those before, until a write buffer is full.
 COUNTED, BEFORE = 3_000, 1_000
 BUFFERS_BEFORE = 3

@@ -47,15 +47,16 @@ from benchmarks.calibrate.rules import (
     open_latency_s,
 )
 from iokeel.core.curve import KIB
+from iokeel.core.fitting.steadiness import SPREAD_RATIO
 from iokeel.core.sharing.latency import storage_strain
 from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
 from testing.lab.disks.nbdkit import Nbdkit
 
 RESULT = result_file.RESULTS / "calibrate.json"
+#: What each disk's times are stretched by.
 DISKS = {"hdd-hts72755": 1.0, "sata-ssd-px-256m5s": 4.0, "nvme-970-pro": 20.0}
 LARGE_READS = "random 1 MiB reads"
 KINDS = {"random 4 KiB reads": 4 * KIB, LARGE_READS: KIB**2}
-STEADY_RATIO = 0.15
 
 out = Console(highlight=False)
 
@@ -116,7 +117,7 @@ def _sizes(disk: str, slowdown: float, found: Found) -> Iterator[Size]:
             rate_error_ratio=one.raw_iops / by_rules - 1,
             deepest_by_rules_iops=deepest,
             curve_error_ratio=found.capacity / one.cost / deepest - 1,
-            steady=steadiness.modes is None and steadiness.spread_ratio <= STEADY_RATIO,
+            steady=steadiness.modes is None and steadiness.spread_ratio <= SPREAD_RATIO,
         )
 
 

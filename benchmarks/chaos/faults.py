@@ -15,7 +15,7 @@ from benchmarks.chaos.schedule import Fault, lanes_of
 from testing.host.clock import STEPS_S
 from testing.waiting import eventually
 
-_LIMITS = (300, 450, 600, 800, 1000)
+_LIMITS = (300, 450, 600, 800, 1000)  # normalized iops
 
 Make = Callable[[ChaosHost, Guest, float], AbstractContextManager[None]]
 

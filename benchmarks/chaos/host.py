@@ -25,8 +25,9 @@ from testing.lab.image import image
 from testing.lab.qemu import patched
 from testing.waiting import eventually
 
-SIZES = (4096, 8192, 16384, 32768, 65536)
+SIZES = (4096, 8192, 16384, 32768, 65536)  # bytes
 DEPTH = 4
+# In normalized iops.
 PLUGGED_LIMIT = 500
 _FIRST_LIMIT = 600
 _DISK_MIB = 64

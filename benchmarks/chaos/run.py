@@ -42,8 +42,8 @@ from testing.waiting import eventually
 
 Mode = Literal["stock", "exact"]
 _GUESTS = 2
-_LAST_S = 5.0
-_SHOWN = 20
+_LAST_S = 5.0  # the time for limits to be right after the last fault
+_SHOWN = 20  # breaches
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from benchmarks.demo.limits_in_force import Sample, ceiling
 from iokeel.core.curve import DEFAULT_MODEL
 
 _AWAY_S = 0.2  # an answer of QEMU's may be on its way while a guest stops
-_APART_S = 1.0
+_APART_S = 1.0  # breaches that are closer are one
 _QUEUE_COST = DEPTH * DEFAULT_MODEL.read.cost(max(SIZES))
 
 Seen = Literal["limits", "fio", "qemu", "guest", "end"]

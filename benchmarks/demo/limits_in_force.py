@@ -26,7 +26,7 @@ from testing.sampler import Sampler
 
 _INTERVAL_S = 0.2
 UNANSWERED_S = 0.5
-_SHARP_S = 0.005
+_SHARP_S = 0.005  # of an answer that took longer, the time of the count isn't known
 _BUCKETS = 6  # bytes and requests: of all, of reads, of writes
 
 Curve = tuple[tuple[int, float], ...]

@@ -18,7 +18,7 @@ from testing.lab.fio import Job, fio
 
 WAYS = ("nbdkit", "device", "drive")
 DRIVES = 16
-# At depth 1 slowly, so that the machine is idle; at depth 64 as fast as it goes.
+# Slowdowns: at depth 1 slowly, so that the machine is idle; at depth 64 as fast as it goes.
 SLOW, FAST = 20.0, 0.01
 DEEP = 64
 

@@ -32,7 +32,7 @@ _GROUP = "g0"
 _WARM_S = 4.0
 _SETTLE_S = 20.0
 _PATIENCE_S = 60.0
-_GIVEN_RATIO = 0.8
+_GIVEN_RATIO = 0.8  # of the capacity, before loads start
 
 
 @dataclass(frozen=True)

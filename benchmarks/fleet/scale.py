@@ -53,10 +53,11 @@ SIZES: Mapping[int, tuple[int, int]] = {
     300: (20, 1),
 }
 SHIFT_S, HOUR_S = 40.0, 3600.0
-BUDGET = 1_000_000
+BUDGET = 1_000_000  # normalized iops
 TENANT = BudgetId(Kind.TENANT, "acme")
-TICK_S, ORDER_S = 1.0, 0.05
-NOISE, NOISE_S, MOST_NOISY = 0.1, 5.0, 30
+TICK_S = 1.0
+ORDER_S = 0.05  # until a QEMU has taken a lower limit
+NOISE_RATIO, NOISE_S, MOST_NOISY_HOSTS = 0.1, 5.0, 30
 _NEAR_RATIO = 0.97
 
 
@@ -335,8 +336,8 @@ def main() -> None:
         if quick and size > 30:
             break
         steady.append(simulate(size, 2 if quick else shifts, 0.0))
-        if size <= MOST_NOISY:
-            noisy.append(simulate(size, min(shifts, 2), NOISE))
+        if size <= MOST_NOISY_HOSTS:
+            noisy.append(simulate(size, min(shifts, 2), NOISE_RATIO))
         print(f"{size} hosts: {time.process_time():.0f} s of CPU", flush=True)
     cpu = {str(size): round(coordinator_cpu_s(size), 5) for size in (*SIZES, 1000)}
     result = {

@@ -29,9 +29,9 @@ HOSTS = ("a", "b", "c", "d")
 MEMBERS = ("m0", "m1", "m2")
 GROUPS = ("g0", "g1")
 TENANT = "acme"
-BUDGET = 4000
+BUDGET = 4000  # normalized iops
 STORAGE = "array"
-CAPACITY = 3000
+CAPACITY = 3000  # normalized iops
 _BROKEN = (sys.executable, str(Path(__file__).with_name("broken_agent.py")))
 # What a host's load asks for, in 4 KiB reads a second; 0: all there is.
 _RATES = (50, 300, 1500, 0, 0)

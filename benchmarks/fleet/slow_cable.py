@@ -23,7 +23,7 @@ _ETH_P_ALL = 3
 _SOL_PACKET, _PACKET_ADD_MEMBERSHIP, _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 263, 1, 15, 23
 _PACKET_MR_PROMISC = 1
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x400454CA, 0x0002, 0x1000, 0x4000
-_MOST_BYTES = 1 << 17
+_MOST_BYTES = 1 << 17  # a frame has up to 64 KiB if the kernel leaves its segmentation to us
 _BUFFER_BYTES = 1 << 24  # what comes while this process waits for a processor isn't lost
 
 

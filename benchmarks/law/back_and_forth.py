@@ -26,8 +26,8 @@ from iokeel.core.policy import DrivePolicy
 from testing.sim.drive import Phase, Stream, run
 
 RESULT = result_file.RESULTS / "back-and-forth.json"
-LIMIT = 10_000
-SIZES = (8192, 65536)
+LIMIT = 10_000  # normalized iops
+SIZES = (8192, 65536)  # bytes
 DWELLS_S = (1.0, 2.0, 3.0, 5.0, 10.0)
 BEGIN_S, END_S = 10, 60
 

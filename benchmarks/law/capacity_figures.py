@@ -37,17 +37,15 @@ from testing.sim.guests import Guest, Kind, Phase, idle
 from testing.sim.storage import Disk
 
 Figures = dict[str, float]
-CAPACITY = 20_000
-BASE_S = 0.0002
+CAPACITY = 20_000  # normalized iops
+BASE_S = 0.0002  # of a request on the idle disk
 TARGET_MS = 1.0
-SOFT_KNEE, SHARP_KNEE = 1.0, 4.0
-STEP_S = 80
-BEFORE_S = 40
-NOISE = 0.2
-NOISE_S = 240
-HALF_S = 100
-ROOM_S = 300
-LATE_S = 100
+SOFT_KNEE, SHARP_KNEE = 1.0, 4.0  # exponents of the load (testing/sim/storage.py)
+# Of the feedback: until the first step, from each until the next, and with noise, all of it.
+BEFORE_S, STEP_S, NOISE_S = 40, 80, 240
+NOISE = 0.2  # sigma
+# Of the headroom: while the disk does half, all of it, and its end, for the last bursts.
+HALF_S, ROOM_S, LATE_S = 100, 300, 100
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from testing.sim.guests import Guest, switching
 from testing.sim.storage import Disk, steady
 
 RESULT = result_file.RESULTS / "random-hosts.json"
-SECONDS = 80
+SECONDS = 80  # of each of the many hosts
 LARGE = ((100, 86_400), (5_000, 3_600))  # drives, seconds
 DRIVES_A_DISK = 50
 

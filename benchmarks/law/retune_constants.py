@@ -33,7 +33,7 @@ from iokeel.core.policy import DrivePolicy
 from testing.sim.drive import Phase, Run, Stream, run
 
 RESULT = result_file.RESULTS / "retune-constants.json"
-LIMIT = 10_000
+LIMIT = 10_000  # normalized iops
 PHASE_S = 6.0
 ENVELOPE_SIZES = [4 * KIB, 8 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB]
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 1024 * KIB]

@@ -40,6 +40,7 @@ from testing.lab import qemu
 from testing.sampler import Sampler
 
 RESULT = result_file.RESULTS / "weights-most.json"
+#: Of the scenario's capacity.
 PARTS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0)
 
 

@@ -17,7 +17,7 @@ from benchmarks.qemu.load import job
 from benchmarks.qemu.rows import Accounting, Overhead, Ratio
 from testing.lab.fio import fio
 
-NEVER = 10**9  # a limit that nothing reaches
+NEVER = 10**9  # iops: a limit that nothing reaches
 RUN_MS = 300
 
 

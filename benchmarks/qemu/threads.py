@@ -11,8 +11,8 @@ from benchmarks.qemu.daemon import BOTH, Daemons
 from benchmarks.qemu.rows import Threads
 
 THREADS = (1, 2, 4)
-UNREACHED = 10**8
-#: The limit, and the one before it.
+UNREACHED = 10**8  # iops
+#: The limit, and the one before it, in iops.
 LIMITS = (
     (60_000, 60_000),
     (100_000, 100_000),

@@ -27,7 +27,7 @@ from testing.processes import end
 
 _LOOK_S = 0.3
 _SIZE_MIB = 512
-_CONNECTION_DEPTH = 16
+_CONNECTION_DEPTH = 16  # QEMU's MAX_NBD_REQUESTS (nbd/server.c)
 
 
 class Disk(NamedTuple):
@@ -62,7 +62,6 @@ class Fio:
         self, folder: Path, socket: Path, export: str, *, depth: int = 16, bs: str = "4k"
     ) -> None:
         self._folder, self._logs = folder, f"fio-{export}_clat.*.log"
-        # QEMU serves 16 requests of a connection at once (nbd/server.c, MAX_NBD_REQUESTS).
         jobs = -(-depth // _CONNECTION_DEPTH)
         words = [
             *("fio", "--name=load", "--ioengine=nbd", "--rw=randread", f"--bs={bs}"),

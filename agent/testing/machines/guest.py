@@ -14,19 +14,19 @@ from testing.waiting import eventually
 IMAGES = "/var/lib/libvirt/images"
 COST = 5
 """The cost of its requests by the published curve."""
-_SIZE = 32 << 10  # SeaBIOS splits larger ones
-_SECTOR = 512
+_SIZE_BYTES = 32 << 10  # SeaBIOS splits larger ones
+_SECTOR_BYTES = 512
 # Once it has read so much, it has booted: its firmware reads a few sectors.
-_BOOTED_BYTES, _BOOT_S = 8 * _SIZE, 300.0
+_BOOTED_BYTES, _BOOT_S = 8 * _SIZE_BYTES, 300.0
 # 16-bit code: read by the BIOS, from the packet behind it, and again.
 _CODE = bytes.fromhex("31c0 8ed8 be0d7c b442 cd13 ebf7")
 
 
 def boot_sector(size_bytes: int) -> bytes:
     """Return a boot sector that reads the disk's second MiB, in requests of one size."""
-    count, place, lba = size_bytes // _SECTOR, (0x0000, 0x1000), (1 << 20) // _SECTOR
+    count, place, lba = size_bytes // _SECTOR_BYTES, (0x0000, 0x1000), (1 << 20) // _SECTOR_BYTES
     packet = struct.pack("<BBHHHQ", 16, 0, count, *place, lba)
-    return (_CODE + packet).ljust(_SECTOR - 2, b"\0") + b"\x55\xaa"
+    return (_CODE + packet).ljust(_SECTOR_BYTES - 2, b"\0") + b"\x55\xaa"
 
 
 def domain(name: str, metadata: str = "") -> str:
@@ -56,7 +56,7 @@ def define(machine: Host, name: str) -> None:
     disk = f"{IMAGES}/{name}.img"
     machine.sh(f"""
         head -c 4M /dev/urandom >{disk}
-        printf '{"".join(f"{chr(92)}{byte:03o}" for byte in boot_sector(_SIZE))}' |
+        printf '{"".join(f"{chr(92)}{byte:03o}" for byte in boot_sector(_SIZE_BYTES))}' |
             dd of={disk} conv=notrunc status=none""")
     machine.run("virsh", "define", "/dev/stdin", input=domain(name))
     machine.run("virsh", "start", name)
@@ -79,7 +79,7 @@ def rate(machine: Host, name: str) -> float:
     began, before = time.monotonic(), _reads(machine, name)
     time.sleep(10)
     requests, size = (now - then for now, then in zip(_reads(machine, name), before, strict=True))
-    assert size == _SIZE * requests
+    assert size == _SIZE_BYTES * requests
     return COST * requests / (time.monotonic() - began)
 
 

@@ -11,7 +11,7 @@ from testing.machines.guest import IMAGES, domain, limits
 from testing.machines.host import Host
 from testing.waiting import eventually
 
-LIMIT = 500
+LIMIT = 500  # normalized iops
 IMAGE = f"{IMAGES}/db1.img"
 _POLICY = f"<policy xmlns='{NAMESPACE}'><drive target='vda' limit='{LIMIT}'/></policy>"
 CONFIG = "/etc/iokeel/agent.toml"

@@ -14,13 +14,13 @@ from testing.sim.fleet import Faults, Fleet
 from testing.sim.guests import Guest, Kind, Phase
 from testing.sim.storage import Disk, steady
 
-CAPACITY = 20_000
+CAPACITY = 20_000  # normalized iops, as RATES
 # A disk without a latency target really serves this times its configured capacity. With less, no
 # drive could ever show that it wants more.
 SPARE = 1.15
 TARGET_MS = 1.0
-BASE_S = 0.0001
-KNEE = 4.0
+BASE_S = 0.0001  # of a request on an idle disk
+KNEE = 4.0  # exponent of the load (storage.py)
 KINDS = (Kind.of(4), Kind.of(8, 0.3), Kind.of(16), Kind.of(64, 0.5))
 RATES = (0.0, 100.0, 1000.0, 3000.0, 8000.0, inf, inf)
 

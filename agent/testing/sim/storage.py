@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # 18 halvings find log(1 - u) to within 17 / 2^18.
 _HALVINGS = 18
-_LEAST_LEFT = 1e-7
+_LEAST_LEFT = 1e-7  # of 1 - u
 
 
 @dataclass

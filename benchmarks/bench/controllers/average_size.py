@@ -23,7 +23,7 @@ from iokeel.core.curve import CostModel
 from testing.lab.blkio import ROOT
 
 PERIOD_S, LOOK_S = 10, 1.0
-SMALL = 4 << 10
+SMALL_BYTES = 4 << 10
 
 
 class AverageSize(Controller):
@@ -57,7 +57,7 @@ def limit(model: CostModel, budget: float, way: str, requests: int, total_bytes:
     way: read or write. requests, total_bytes: of the last second.
     """
     curve = model.read if way == "read" else model.write
-    size = total_bytes / requests if requests else SMALL
+    size = total_bytes / requests if requests else SMALL_BYTES
     return max(1, round(budget / curve.cost(size)))
 
 

@@ -13,9 +13,9 @@ from benchmarks.bench.controllers.controller import InKernel
 from benchmarks.bench.stage import Stage
 from iokeel.core.curve import CostModel
 
-SMALL, LARGE = 4 << 10, 1 << 20
-#: Sizes from SMALL to LARGE at which a tuned iops-size is compared with the curve.
-_SIZES = [round(SMALL * (LARGE / SMALL) ** (i / 64)) for i in range(65)]
+SMALL_BYTES, LARGE_BYTES = 4 << 10, 1 << 20
+#: Sizes from SMALL_BYTES to LARGE_BYTES at which a tuned iops-size is compared with the curve.
+_SIZES = [round(SMALL_BYTES * (LARGE_BYTES / SMALL_BYTES) ** (i / 64)) for i in range(65)]
 
 
 class Nothing(InKernel):
@@ -70,12 +70,12 @@ class TunedSize(InKernel):
 
 def requests(owed: float, model: CostModel) -> int:
     """Return how many 4K reads a second cost what is owed."""
-    return max(1, round(owed / model.read.cost(SMALL)))
+    return max(1, round(owed / model.read.cost(SMALL_BYTES)))
 
 
 def bytes_(owed: float, model: CostModel) -> int:
     """Return how many bytes a second cost what is owed if they come in reads of 1 MiB."""
-    return max(1, round(owed * LARGE / model.read.cost(LARGE)))
+    return max(1, round(owed * LARGE_BYTES / model.read.cost(LARGE_BYTES)))
 
 
 def tuned(model: CostModel) -> tuple[int, float]:
@@ -85,9 +85,9 @@ def tuned(model: CostModel) -> tuple[int, float]:
     differ by a factor; the best iops-size has the least spread of that factor over all sizes, and
     the unit's cost halves what is left between too much and too little.
     """
-    best = (math.inf, SMALL, 1.0)
+    best = (math.inf, SMALL_BYTES, 1.0)
     for i in range(513):
-        iops_size = round(SMALL * (LARGE / SMALL) ** (i / 512))
+        iops_size = round(SMALL_BYTES * (LARGE_BYTES / SMALL_BYTES) ** (i / 512))
         ratios = [model.read.cost(size) / max(1.0, size / iops_size) for size in _SIZES]
         low, high = min(ratios), max(ratios)
         best = min(best, (high / low, iops_size, math.sqrt(high * low)))

@@ -11,6 +11,7 @@ from testing.lab.disks.disksim import DEVICES, built
 from testing.lab.roots.namespace import Namespace
 from testing.processes import end, ready
 
+# linux/loop.h
 LOOP_CTL_GET_FREE, LOOP_CONFIGURE = 0x4C82, 0x4C0A
 AUTOCLEAR, DIRECT_IO = 4, 16
 LOOP_CONFIG = "=II 5Q 4I 160x 2Q 64x"
