@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from benchmarks.fleet.disk_load import (
     Drive,
@@ -35,6 +35,14 @@ _PATIENCE_S = 60.0
 _GIVEN_RATIO = 0.8  # of the capacity, before loads start
 
 
+class Options(TypedDict, total=False):
+    """How a simulated device differs from its file."""
+
+    slowdown: float
+    units: int
+    read_us: int
+
+
 @dataclass(frozen=True)
 class Device:
     """A simulated device.
@@ -44,7 +52,7 @@ class Device:
     """
 
     name: str
-    options: Mapping[str, Any]
+    options: Options
     capacity: int
     costs: Mapping[str, float]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 _BEGIN_S = 1000.0
@@ -37,7 +37,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return round(self._virtual.now_s * 1e9)
 
 
-def run(main: Coroutine[Any, Any, T], loop: VirtualLoop) -> T:
+def run(main: Coroutine[object, None, T], loop: VirtualLoop) -> T:
     """Run until it is done, and end all that it has begun."""
     try:
         return loop.run_until_complete(main)
