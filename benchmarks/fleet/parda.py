@@ -4,7 +4,7 @@ These are the experiments of PARDA (Gulati, Ahmad, Waldspurger, FAST 2009, table
 divides an array among ESX hosts: each reads 16 KiB at random at a depth of 32, and a threshold
 holds the latency. Two more have what it lacks: a reservation, and requests of different sizes.
 Here each host has an agent, a storage daemon with the patches, fio, and a block device of its own.
-All of these lead to one simulated array. disk_load.py defines the figures.
+All of these lead to one simulated array. array/disk_load.py defines the figures.
 
 The array is the simulated flash with ten units, each a disk that takes 2.85 ms for a read. Requests
 hit disks at random. So it does about what the published one did: 3,360 reads a second at 37 ms. The
@@ -27,9 +27,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import result_file
-from benchmarks.fleet.array_hosts import Device, Experiment, Phase, run
+from benchmarks.fleet.array.disk_load import Drive
+from benchmarks.fleet.array.hosts import Device, Experiment, Phase, run
 from benchmarks.fleet.command import end_with
-from benchmarks.fleet.disk_load import Drive
 from benchmarks.spread import Spread
 
 MOST_RATIO = 1.01

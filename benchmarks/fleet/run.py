@@ -2,7 +2,7 @@
 
 Or more than the capacity of a storage that they share? Four hosts, each in a network namespace of
 its own, have an agent, storage daemons with the patches and fio, whose demand comes and goes. Three
-members of etcd are in namespaces of their own. Faults come at random from a seed (faults.py).
+members of etcd are in namespaces of their own. Faults come at random from a seed (chaos/).
 Monitors that share nothing with the agent read the limits of all daemons ten times a second. Exit
 status: 0 if their sums were never above 1.01 of the budgets and all of these was given again at the
 end, 1 if not, 2 if the run could not be made.
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import result_file
+from benchmarks.fleet.chaos.faults import Faults
+from benchmarks.fleet.chaos.site import BUDGET, CAPACITY, GROUPS, HOSTS, Site, needs, site
 from benchmarks.fleet.command import end_with
-from benchmarks.fleet.faults import Faults
-from benchmarks.fleet.site import BUDGET, CAPACITY, GROUPS, HOSTS, Site, needs, site
 from testing.fleet.monitor import Monitor
 from testing.waiting import eventually
 

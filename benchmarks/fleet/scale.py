@@ -29,8 +29,8 @@ from random import Random
 import numpy as np
 
 from benchmarks import result_file
-from benchmarks.fleet.virtual_etcd import Keys, VirtualEtcd
-from benchmarks.fleet.virtual_time import VirtualLoop, run
+from benchmarks.fleet.virtual.etcd import Keys, VirtualEtcd
+from benchmarks.fleet.virtual.time import VirtualLoop, run
 from iokeel.core.drive.retune import LOOK_AGAIN_S
 from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.coordinate import Tenure, coordinate

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fleet import parda
-from benchmarks.fleet.array_hosts import Phase
-from benchmarks.fleet.disk_load import Drive, Reading, entitled, parts, taken_over_s
+from benchmarks.fleet.array.disk_load import Drive, Reading, entitled, parts, taken_over_s
+from benchmarks.fleet.array.hosts import Phase
 from benchmarks.spread import Spread
 
 # From 10 to 12 s, a's device ended 4 requests that took 40 ms, and b's 2 that took 80 ms.

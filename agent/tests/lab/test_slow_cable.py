@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.fleet.network import Network
-from benchmarks.fleet.slow_cable import SO_RCVBUFFORCE
+from benchmarks.fleet.chaos.network import Network
+from benchmarks.fleet.chaos.slow_cable import SO_RCVBUFFORCE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces")
 

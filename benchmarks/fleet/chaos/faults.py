@@ -13,7 +13,7 @@ from random import Random
 from subprocess import CalledProcessError
 from typing import TypeVar
 
-from benchmarks.fleet.site import MEMBERS, Site, SiteHost, agent_of
+from benchmarks.fleet.chaos.site import MEMBERS, Site, SiteHost, agent_of
 from testing.agents import Agent
 from testing.host.clock import STEPS_S
 from testing.waiting import eventually

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from benchmarks.fleet.disk_load import (
+from benchmarks.fleet.array.disk_load import (
     Drive,
     Part,
     Reading,

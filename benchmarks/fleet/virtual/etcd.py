@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
-from benchmarks.fleet.virtual_time import VirtualLoop
+from benchmarks.fleet.virtual.time import VirtualLoop
 from iokeel.config.etcd_access import Access
 from iokeel.fleet.etcd import Etcd, Found
 from iokeel.fleet.messages import Delete, Is, Put, reading, transaction

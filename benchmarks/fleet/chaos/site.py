@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from benchmarks.fleet.network import Network
+from benchmarks.fleet.chaos.network import Network
 from testing.agents import IOKEEL, Agent
 from testing.fleet.daemon import start_daemon
 from testing.fleet.etcd import Etcd, running
