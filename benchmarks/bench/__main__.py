@@ -20,15 +20,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import result_file
-from benchmarks.bench import device, programs
-from benchmarks.bench.checks import busy, check_daemon, check_machine, clean_up, use_best_effort
+from benchmarks.bench import programs
 from benchmarks.bench.compare import compare, table
 from benchmarks.bench.controllers import CONTROLLERS, USUAL, chosen
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import path_of
 from benchmarks.bench.report.page import DOCS, HTML, write_report
 from benchmarks.bench.report.terminal import summary
-from benchmarks.bench.runner import Runner
+from benchmarks.bench.running import device
+from benchmarks.bench.running.checks import (
+    busy,
+    check_daemon,
+    check_machine,
+    clean_up,
+    use_best_effort,
+)
+from benchmarks.bench.running.runner import Runner
 from benchmarks.bench.scenario import load, names
 from testing.lab import qemu
 

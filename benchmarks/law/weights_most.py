@@ -30,10 +30,10 @@ from statistics import fmean, median
 from benchmarks import result_file
 from benchmarks.bench.controllers.iokeel import Iokeel, Running, agent_tables
 from benchmarks.bench.metrics import total
-from benchmarks.bench.one_run import run_quietly
 from benchmarks.bench.records import Run
+from benchmarks.bench.running.one_run import run_quietly
+from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario, load
-from benchmarks.bench.stage import Stage
 from iokeel.core.sharing.latency import allowance_s
 from testing.agents import Agent
 from testing.lab import qemu

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bench import device
-from benchmarks.bench.device import CALIBRATION
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import read
+from benchmarks.bench.running import device
+from benchmarks.bench.running.device import CALIBRATION
 from benchmarks.bench.scenario import Scenario, load
 from iokeel.core.curve import DEFAULT_MODEL
 from testing.bench_program import STOCK, ended

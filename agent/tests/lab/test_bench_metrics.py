@@ -11,7 +11,7 @@ from benchmarks.bench.controllers.average_size import limit
 from benchmarks.bench.controllers.static import bytes_, requests, tuned
 from benchmarks.bench.metrics import METRICS, back_s
 from benchmarks.bench.records import Case, DriveRun, Plan, Run, Setup
-from benchmarks.bench.requests import Done, drive_run
+from benchmarks.bench.running.requests import Done, drive_run
 from benchmarks.bench.scenario import Drive, Stream, load
 from benchmarks.bench.shown import Shown
 from iokeel.core.curve import DEFAULT_MODEL

@@ -114,7 +114,7 @@ def test_wrong_words_end_with_two_and_the_mend(words: Sequence[str], said: str) 
 
 
 def test_bfq_sees_usual_processes_even_if_the_processor_is_lent_only() -> None:
-    script = "import subprocess, benchmarks.bench.checks as c; c.use_best_effort(); {}"
+    script = "import subprocess, benchmarks.bench.running.checks as c; c.use_best_effort(); {}"
     script = script.format("print(subprocess.run('ionice', capture_output=True, text=True).stdout)")
     command = ["chrt", "--idle", "0", sys.executable, "-c", script]
     done = subprocess.run(command, env=ENVIRON, capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import VERSION, Result, Setup, read, read_all, write
 from benchmarks.bench.report.figures import Figures, all_figures, verdict
 from benchmarks.bench.report.page import DOCS, MARKDOWN, rendered
-from benchmarks.bench.runner import plan
+from benchmarks.bench.running.runner import plan
 from benchmarks.bench.scenario import SCENARIOS, load, names
 from benchmarks.bench.shown import Shown
 from benchmarks.result_file import RESULTS

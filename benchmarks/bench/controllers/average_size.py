@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.bench.controllers.controller import Controller, Held
 from benchmarks.bench.controllers.kernel import bound, owed_by_group
+from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario
-from benchmarks.bench.stage import Stage
 from iokeel.core.curve import CostModel
 from testing.lab.blkio import ROOT
 

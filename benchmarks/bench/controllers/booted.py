@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from benchmarks.bench.controllers.controller import Controller, Held
+from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario
-from benchmarks.bench.stage import Stage
 
 _CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
 _KERNEL = {

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
+from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario
-from benchmarks.bench.stage import Stage
 
 
 class Held(Protocol):

@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.agent_cost.agent_process import cpu_s
 from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.controllers.kernel import bfq_weight, no_bfq
+from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Policy, Scenario
-from benchmarks.bench.stage import Stage
 from iokeel.core.curve import DEFAULT_MODEL
 from testing.agents import Agent, HostAgent
 from testing.waiting import eventually

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.bench.controllers.controller import InKernel
 from benchmarks.bench.controllers.static import bytes_, requests
+from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario
-from benchmarks.bench.stage import Stage
 from testing.lab.blkio import ROOT
 
 _NO_V1 = f"this kernel's cgroups have no blkio controller at {ROOT}"

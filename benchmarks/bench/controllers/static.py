@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from benchmarks.bench.controllers.controller import InKernel
-from benchmarks.bench.stage import Stage
+from benchmarks.bench.running.stage import Stage
 from iokeel.core.curve import CostModel
 
 SMALL_BYTES, LARGE_BYTES = 4 << 10, 1 << 20

@@ -11,9 +11,9 @@ from pathlib import Path
 from benchmarks import result_file
 from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.records import DriveRun, Run
-from benchmarks.bench.requests import Done, drive_run
+from benchmarks.bench.running.requests import Done, drive_run
+from benchmarks.bench.running.stage import Stage, stage
 from benchmarks.bench.scenario import Drive, Scenario, Stream
-from benchmarks.bench.stage import Stage, stage
 from benchmarks.fio_log import EVERY_REQUEST
 from testing.lab.fio import Job
 from testing.lab.processors import Processors

@@ -20,8 +20,8 @@ from benchmarks.bench.controllers import ALONE, NONE
 from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import total
-from benchmarks.bench.one_run import run_quietly
 from benchmarks.bench.records import VERSION, Case, Plan, Result, Run, Setup, path_of, read, write
+from benchmarks.bench.running.one_run import run_quietly
 from benchmarks.bench.scenario import Drive, Scenario, Suite
 from iokeel.words.units import duration
 from testing.lab.guests.qga import AgentError
