@@ -18,12 +18,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from benchmarks import result_file
 from benchmarks.chaos.faults import carry_out
-from benchmarks.chaos.host import ChaosHost, chaos_host
+from benchmarks.chaos.host import ChaosHost, Guest, chaos_host
 from benchmarks.chaos.journal import SETTLE_S
 from benchmarks.chaos.schedule import plan
 from benchmarks.chaos.verdict import (
@@ -123,16 +124,17 @@ def make_faults(chaos: ChaosHost, options: Options, say: Callable[[str], None] =
     return result
 
 
+def _is_right(chaos: ChaosHost, guest: Guest) -> bool:
+    return bool(chaos.agent.drive(guest.name)["limit_iops"] == guest.limit)
+
+
 def _end(chaos: ChaosHost, zero_s: float) -> Sequence[Breach]:
     """Wait until the agent holds the right limits, and return what is wrong if it doesn't."""
     wrong = []
     time.sleep(max(0.0, chaos.journal.followed_s(time.time()) - time.time() - SETTLE_S))
     for guest in chaos.guests:
         try:
-            eventually(
-                lambda guest=guest: chaos.agent.drive(guest.name)["limit_iops"] == guest.limit,  # type: ignore[misc]
-                _LAST_S,
-            )
+            eventually(partial(_is_right, chaos, guest), _LAST_S)
         except (AssertionError, OSError, ValueError) as error:
             what = f"not at {guest.limit} {_LAST_S:.0f} s after the last fault: {error}"
             wrong.append(Breach.at("end", guest.name, time.time() - zero_s, what))

@@ -39,9 +39,9 @@ class Stream:
     rate: float | None = None
 
     @classmethod
-    def of(cls, size_bytes: int, **options: float) -> Stream:
+    def of(cls, size_bytes: int, rate: float | None = None) -> Stream:
         """Return a stream of requests that all have one size."""
-        return cls(((size_bytes, 1.0),), **options)  # type: ignore[arg-type]
+        return cls(((size_bytes, 1.0),), rate=rate)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
@@ -72,8 +72,8 @@ class Kind:
         return tuple(charged[name] / self.cost() for name in AVERAGES)
 
 
-def _mean(sizes: Sizes, of: object) -> float:
-    return sum(part * of(size) for size, part in sizes)  # type: ignore[operator]
+def _mean(sizes: Sizes, of: Callable[[float], float]) -> float:
+    return sum(part * of(size) for size, part in sizes)
 
 
 PAGES = Kind.of(4)
