@@ -239,7 +239,8 @@ MESSAGES = [
     ),
     (
         "[storage.a]\ndevice = '/dev/sda'\n[storage.b]\ndevice = '/dev/sda'",
-        ", [storage.b] device: '/dev/sda' already belongs to [storage.a]; give each storage its own",
+        ", [storage.b] device: '/dev/sda' already belongs to [storage.a];"
+        " give each storage its own",
     ),
     ('[storage."a b"]', f", [storage] 'a b': 'a b' {NAME}"),
     ("[cgroup]\nmargin = 0.9", ", [cgroup] margin: is 0.9; give at least 1"),
