@@ -40,31 +40,19 @@ def look(
     known: its state with the new reading. split_size: the part size of its large reads.
     """
     policy = known.policy
-    if seen.policy is UNKNOWN and (policy is None or _is_out_of_date(known, seen)):
-        return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN)), None
-    if policy is None:
+    divided = None if share is NOT_DIVIDED else share
+    allowed = None if policy is None else known.allowed_by(divided)
+    kept = _left_alone(before, known, share, seen, allowed, model)
+    if kept is not None:
+        return kept, None
+    if policy is None or allowed is None:
         return _release(known, seen)
-    if share is NOT_DIVIDED:
-        share = None
-        if known.sent.limits is not None or known.allowed_by(share) is None:
-            bare = known._replace(abilities=before.abilities)
-            return bare._replace(finding=Finding(Verdict.NOT_DIVIDED)), None
-        # The own limit of a new drive, or of its VM, needn't wait for a division.
-    allowed = known.allowed_by(share)
-    if allowed is None:
-        if seen.policy is UNKNOWN:
-            return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN)), None
-        return _release(known, seen)
-    if share is not None and _finds_its_own(before, known, seen):
-        return known._replace(share=share, finding=Finding()), None
-    if known.abilities is None and _stays(known, seen, model):
-        return known._replace(share=share, finding=Finding(Verdict.QEMU_UNKNOWN)), None
     finding, misfit = pricing.look_at_prices(
         known, known.abilities, policy, model, split_size, now_ns
     )
     reason = _reason(before, known, seen, finding, misfit, allowed, now_ns)
     if reason is None:
-        return _looked_at(known, share, finding), None
+        return _looked_at(known, divided, finding), None
     priced = pricing.price(known, known.abilities, policy, model, split_size, allowed, reason)
     assert priced.base is not None
     assert priced.base_rate is not None
@@ -73,8 +61,39 @@ def look(
     sent, is_new = _sent(known.sent, limits, seen.in_force, reason, credit_s, now_ns)
     if is_new:
         finding = finding._replace(suspect=0)
-    after = _looked_at(known, share, finding)._replace(pricing=priced, sent=sent)
+    after = _looked_at(known, divided, finding)._replace(pricing=priced, sent=sent)
     return after, (limits, reason) if is_new else None
+
+
+def _left_alone(
+    before: DriveState,
+    known: DriveState,
+    share: Share | NotDivided | None,
+    seen: DriveSeen,
+    allowed: float | None,
+    model: CostModel,
+) -> DriveState | None:
+    """Return the state of a drive whose limits stay without a further look; None for any other.
+
+    Too little is known to make others, or an earlier agent's are in force.
+    """
+    if seen.policy is UNKNOWN and (known.policy is None or _is_out_of_date(known, seen)):
+        return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN))
+    if known.policy is None:
+        return None
+    if share is NOT_DIVIDED:
+        if known.sent.limits is not None or allowed is None:
+            return known._replace(abilities=before.abilities, finding=Finding(Verdict.NOT_DIVIDED))
+        share = None  # the own limit of a new drive, or of its VM, needn't wait for a division
+    if allowed is None:
+        if seen.policy is UNKNOWN:
+            return known._replace(finding=Finding(Verdict.POLICY_UNKNOWN))
+        return None
+    if share is not None and known.pricing.base is None and _finds_its_own(before, known, seen):
+        return known._replace(share=share, finding=Finding())
+    if known.abilities is None and _stays(known, seen, model):
+        return known._replace(share=share, finding=Finding(Verdict.QEMU_UNKNOWN))
+    return None
 
 
 def _looked_at(known: DriveState, share: Share | None, finding: Finding) -> DriveState:
@@ -110,15 +129,9 @@ def _reason(
 
     misfit: the reason that the look at their prices gave.
     """
-    policy = known.policy
+    policy, vm, was = known.policy, known.vm, before.vm
     assert policy is not None
-    vm, was = known.vm, before.vm
-    is_other = policy is not before.policy and policy != before.policy
-    if known.abilities is not before.abilities:
-        is_other = is_other or known.abilities != before.abilities
-    if vm is not was:
-        is_other = is_other or (vm and vm.policy) != (was and was.policy)
-    if known.pricing.base is None or is_other:
+    if known.pricing.base is None or _promise_changed(before, known):
         return Reason.POLICY
     if misfit is not None:
         return misfit
@@ -137,6 +150,18 @@ def _reason(
     if in_force is not None and in_force is not sent and in_force != sent:
         return Reason.OVERWRITTEN
     return None
+
+
+def _promise_changed(before: DriveState, known: DriveState) -> bool:
+    """Return whether its policy, its VM's, or its QEMU's abilities are others than before."""
+    policy, was = known.policy, before.policy
+    if policy is not was and policy != was:
+        return True
+    qemu, qemu_was = known.abilities, before.abilities
+    if qemu is not qemu_was and qemu != qemu_was:
+        return True
+    vm, vm_was = known.vm, before.vm
+    return vm is not vm_was and (vm and vm.policy) != (vm_was and vm_was.policy)
 
 
 def _sent(
@@ -178,10 +203,13 @@ def _is_out_of_date(known: DriveState, seen: DriveSeen) -> bool:
 
 
 def _finds_its_own(before: DriveState, known: DriveState, seen: DriveSeen) -> bool:
-    """Return whether a restarted agent sees its own limits; it can judge them in a tick."""
+    """Return whether an agent that has made no limits yet sees those of its predecessor.
+
+    It can judge them in a tick.
+    """
     is_first = before.measured.counters is None and known.measured.counters is not None
     sent = known.sent.limits
-    return is_first and known.pricing.base is None and sent is not None and seen.in_force == sent
+    return is_first and sent is not None and seen.in_force == sent
 
 
 def _stays(known: DriveState, seen: DriveSeen, model: CostModel) -> bool:
