@@ -31,16 +31,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
-from iokeel.core.drive import burst
 from iokeel.core.drive.binding import NO_USE, use_of
-from iokeel.core.drive.burst import NO_CREDIT, credit_after
+from iokeel.core.drive.burst import credit_after_use
 from iokeel.core.drive.look import look
 from iokeel.core.drive.measure import measure
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
-from iokeel.core.policy import UNKNOWN, DrivePolicy
+from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
@@ -208,16 +208,12 @@ def _with_reading(
     """
     policy, tenant, vm = seen.policy, seen.tenant, seen.vm
     if policy is UNKNOWN:
-        policy, tenant, vm = before.policy, before.tenant, before.vm and before.vm.policy
-        if policy is None and (seen.tenant is not None or seen.vm is not None):
-            # Its own promise was never known, but that of all drives together is.
-            policy, tenant, vm = DrivePolicy(), seen.tenant, seen.vm
+        policy, tenant, vm = _last_promises(before, seen)
     storage = before.storage if seen.storage is None else seen.storage
-    limits = before.sent.limits
-    charged = before.abilities is not None and before.abilities.cost_curve
     abilities = seen.abilities
-    if abilities is None and seen.in_force in (None, limits, before.sent.replaced):
-        abilities = before.abilities
+    if abilities is None:
+        abilities = _last_abilities(before, seen)
+    limits = before.sent.limits
     measured = measure(
         before.measured,
         seen.counters,
@@ -227,14 +223,13 @@ def _with_reading(
     did, rate = measured.rates, measured.rate
     demand, credit = before.demand, before.credit
     if did is not None and rate is not None and measured.counters is not None:
+        charged = before.abilities is not None and before.abilities.cost_curve
         use = NO_USE
         if measured.idle_ns is None:
             use = use_of(limits, before.pricing.rate, did, rate, charged=charged)
         reservation = policy.reservation if policy else 0
         demand = demand_after(demand, measured, use, reservation, abilities)
-        credit = credit_after(credit, policy, rate, did.elapsed_s)
-        if burst.spent_early(credit, policy, use, charged=charged):
-            credit = NO_CREDIT
+        credit = credit_after_use(credit, policy, rate, did.elapsed_s, use, charged=charged)
     return DriveState(
         policy,
         storage,
@@ -251,6 +246,22 @@ def _with_reading(
         before.part,
         before.storage_part,
     )
+
+
+def _last_promises(
+    before: DriveState, seen: DriveSeen
+) -> tuple[DrivePolicy | None, str | None, VmPolicy | None]:
+    """Return the last known policy of a drive, its tenant, and the promise to its VM."""
+    if before.policy is None and (seen.tenant is not None or seen.vm is not None):
+        # Its own promise was never known, but that of all drives together is.
+        return DrivePolicy(), seen.tenant, seen.vm
+    return before.policy, before.tenant, before.vm and before.vm.policy
+
+
+def _last_abilities(before: DriveState, seen: DriveSeen) -> Abilities | None:
+    """Return the last known abilities of a drive's QEMU; None unless our limits are in force."""
+    sent = before.sent
+    return before.abilities if seen.in_force in (None, sent.limits, sent.replaced) else None
 
 
 def _is_raised(before: DriveState, after: DriveState) -> bool:

@@ -84,6 +84,15 @@ class Credit(NamedTuple):
     seconds: float = 0.0
     open: bool = False
 
+    def ceiling(self, policy: DrivePolicy | VmPolicy | None) -> int | None:
+        """Return the rate that a policy allows now: its burst while that is open, else its limit.
+
+        None if it has no limit.
+        """
+        if policy is None:
+            return None
+        return policy.burst if self.open and policy.burst is not None else policy.limit
+
 
 class VmPart(NamedTuple):
     """A drive's part of its VM's limit (sharing/vm_limit.py).
@@ -100,9 +109,8 @@ class VmPart(NamedTuple):
 
     @property
     def ceiling(self) -> int | None:
-        """The rate that the VM's policy allows now: its open burst, else its limit."""
-        burst = self.policy.burst if self.credit.open else None
-        return burst if burst is not None else self.policy.limit
+        """The rate that the VM's policy allows now."""
+        return self.credit.ceiling(self.policy)
 
 
 class FleetPart(NamedTuple):
@@ -242,11 +250,8 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
 
     @property
     def ceiling(self) -> int | None:
-        """The rate that its policy allows now: its burst while that is open, else its limit."""
-        if self.policy is None:
-            return None
-        burst = self.policy.burst if self.credit.open else None
-        return burst if burst is not None else self.policy.limit
+        """The rate that its policy allows now."""
+        return self.credit.ceiling(self.policy)
 
     @property
     def vm_most(self) -> int | None:
@@ -286,7 +291,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
 
         With separate budgets, it is the rate of each.
         """
-        ceiling = self.ceiling
+        ceiling = self.credit.ceiling(self.policy)
         allowed = None if ceiling is None else float(ceiling)
         if share is not None and (allowed is None or share.most < allowed):
             allowed = max(1.0, share.most)

@@ -54,13 +54,24 @@ def credit_after(
     return Credit(seconds, most > 0 and seconds >= threshold)
 
 
-def spent_early(credit: Credit, policy: DrivePolicy | None, use: Use, *, charged: bool) -> bool:
-    """Return whether QEMU holds a drive to its limit already, although it has credit by our count.
+def credit_after_use(
+    credit: Credit,
+    policy: DrivePolicy | None,
+    rate: float,
+    elapsed_s: float,
+    use: Use,
+    *,
+    charged: bool,
+) -> Credit:
+    """Return a drive's credit after an interval; none if QEMU holds it to its limit already.
 
     charged: QEMU charges by our curve. If it doesn't, its count of the burst is only an estimate,
     and settles nothing while the credit is worth a burst.
     """
-    return use.full and not use.bursting and (charged or not _granted_length_s(credit, policy))
+    after = credit_after(credit, policy, rate, elapsed_s)
+    if use.full and not use.bursting and (charged or not _granted_length_s(after, policy)):
+        return NO_CREDIT
+    return after
 
 
 def carried(known: DriveState, policy: DrivePolicy, allowed: float) -> tuple[float, float]:
