@@ -94,37 +94,15 @@ def coordinate(
     if ledger is None:
         first = replace(first_ledger(budget.amount, tenure.epoch), learnt=learnt)
         return first, tenure._replace(since_ns=None)
-    if ledger.stamp.epoch != tenure.epoch:
-        after, tenure = successor(ledger, tenure.epoch), tenure._replace(since_ns=None)
-    else:
-        after = successor(ledger, tenure.epoch)
-        tenure = tenure._replace(since_ns=now_ns if tenure.since_ns is None else tenure.since_ns)
-    waited = tenure.since_ns is not None and now_ns - tenure.since_ns >= WAIT_NS
-    present = {
-        name: claim
-        for name, claim in claims.items()
-        if name not in ledger.entries or ledger.entries[name].instance == claim.instance
-    }
-    entries = _charged(ledger, present, budget, after.stamp)
-    if waited:
-        entries = _by_word(entries, tenure.epoch)
-    present = {name: claim for name, claim in present.items() if name in entries}
-    silent = sum(entry.charged for name, entry in entries.items() if name not in present)
-    rest = max(0, budget.amount - silent)
-    lowest = beside_silent(rest, floors(budget, entries, present), entries)
-    wanted = targets(
-        rest,
-        present,
-        lowest,
-        {name: entry.amount for name, entry in entries.items()},
-    )
-    entries = _lowered(entries, lowest, wanted, after.stamp)
-    if waited:
-        entries = _raised(entries, present, budget, lowest, wanted, after.stamp)
+    after = successor(ledger, tenure.epoch)
+    is_ours = ledger.stamp.epoch == tenure.epoch
+    since_ns = now_ns if tenure.since_ns is None else tenure.since_ns
+    tenure = tenure._replace(since_ns=since_ns if is_ours else None)
+    has_waited = is_ours and now_ns - since_ns >= WAIT_NS
+    entries = _entries(ledger, claims, budget, after.stamp, has_waited=has_waited)
     after = replace(after, amount=budget.amount, entries=entries, learnt=learnt)
-    same = (ledger.entries, ledger.amount, ledger.learnt)
-    is_same = same == (entries, budget.amount, learnt)
-    return (ledger if is_same and after.stamp.epoch == ledger.stamp.epoch else after), tenure
+    same = (ledger.entries, ledger.amount, ledger.learnt) == (entries, budget.amount, learnt)
+    return (ledger if same and is_ours else after), tenure
 
 
 def with_word(ledger: Ledger, name: HostName, word: Word, epoch: str) -> Ledger:
@@ -135,6 +113,36 @@ def with_word(ledger: Ledger, name: HostName, word: Word, epoch: str) -> Ledger:
     after = successor(ledger, epoch)
     entry = ledger.entries[name].at_floor(after.stamp, word)
     return replace(after, entries={**ledger.entries, name: entry})
+
+
+def _entries(
+    ledger: Ledger,
+    claims: Mapping[HostName, HostClaim],
+    budget: Budget,
+    stamp: Stamp,
+    *,
+    has_waited: bool,
+) -> dict[HostName, Entry]:
+    """Return the entries after a step.
+
+    stamp: of the ledger after it. has_waited: the coordinator may raise, and act on words.
+    """
+    present = {
+        name: claim
+        for name, claim in claims.items()
+        if name not in ledger.entries or ledger.entries[name].instance == claim.instance
+    }
+    entries = _charged(ledger, present, budget, stamp)
+    if has_waited:
+        entries = _by_word(entries, stamp.epoch)
+    present = {name: claim for name, claim in present.items() if name in entries}
+    silent = sum(entry.charged for name, entry in entries.items() if name not in present)
+    rest = max(0, budget.amount - silent)
+    lowest = beside_silent(rest, floors(budget, entries, present), entries)
+    amounts = {name: entry.amount for name, entry in entries.items()}
+    wanted = targets(rest, present, lowest, amounts)
+    entries = _lowered(entries, lowest, wanted, stamp)
+    return _raised(entries, present, budget, lowest, wanted, stamp) if has_waited else entries
 
 
 def _charged(

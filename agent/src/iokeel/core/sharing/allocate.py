@@ -16,7 +16,7 @@ the level follows a tick later. If all demands fit, every drive may have all tha
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from iokeel.core.counters import DriveId
@@ -48,13 +48,7 @@ def allocate(
     before: their states a tick ago. tenants: those with a policy. granted: what the fleet lets this
     host's drives do on storages; None if that isn't known. complete: see Observation.
     """
-    claimants: dict[str | None, list[Claimant]] = {name: [] for name in storages}
-    strangers: dict[str | None, float] = defaultdict(float)  # rates of drives without a policy
-    for drive, known in drives.items():
-        if known.policy is not None:
-            claimants.setdefault(known.storage, []).append(claimant_of(drive, known, known.policy))
-        else:
-            strangers[known.storage] += known.measured.rate or 0.0
+    claimants, strangers = _claimants(drives, storages)
     storages = {name: _as_known(now, before.get(name)) for name, now in storages.items()}
     writing = {
         name: writing_after(before.get(name), now.policy.capacity, claimants[name])
@@ -70,29 +64,23 @@ def allocate(
     for name, activity in activities.items():
         _reckon_with_hidden_demand(claimants[name], storages[name], activity)
     _bound_by_tenants_limits(claimants, tenants)
+    reserved_by_tenants = {tenant: promise.reservation for tenant, promise in tenants.items()}
+    reserved_by_vms = _reserved_by_vms(claimants)
     parts = _parts(claimants, lambda c: c.tenant)
-    vms, parts_of_vms = _reserved_by_vms(claimants), {}
-    if vms:
-        parts_of_vms = _parts(claimants, lambda c: c.drive.domain)
+    parts_of_vms = _parts(claimants, lambda c: c.drive.domain) if reserved_by_vms else {}
     after = {}
     for name, now in storages.items():
         here = claimants[name]
+        reserved = _reserved_on(name, reserved_by_tenants, parts)
         promises = {
-            tenant: replace(promise, reservation=round(promise.reservation * part))
-            for tenant, promise in tenants.items()
-            if (part := parts.get((tenant, name)))
+            tenant: replace(tenants[tenant], reservation=reservation)
+            for tenant, reservation in reserved.items()
         }
-        reserved = {
-            vm: round(reservation * part)
-            for vm, reservation in vms.items()
-            if (part := parts_of_vms.get((vm, name)))
-        }
-        members = members_of(here, promises, reserved)
-        allowed = granted.get(name)
+        members = members_of(here, promises, _reserved_on(name, reserved_by_vms, parts_of_vms))
         one = OneStorage(
             name,
             now,
-            allowed,
+            granted.get(name),
             activities[name],
             here,
             strangers[name],
@@ -103,6 +91,23 @@ def allocate(
         after[name] = divide_storage(one, before.get(name))
     shares = {c.drive: c.share for there in claimants.values() for c in there if c.share}
     return after, shares
+
+
+def _claimants(
+    drives: Mapping[DriveId, DriveState], storages: Iterable[str]
+) -> tuple[dict[str | None, list[Claimant]], Mapping[str | None, float]]:
+    """Return each storage's drives with a policy, and the sum of the rates of its others.
+
+    storages: those with a name, which may have no drive. None stands for the others.
+    """
+    claimants: dict[str | None, list[Claimant]] = {name: [] for name in storages}
+    strangers: dict[str | None, float] = defaultdict(float)
+    for drive, known in drives.items():
+        if known.policy is not None:
+            claimants.setdefault(known.storage, []).append(claimant_of(drive, known, known.policy))
+        else:
+            strangers[known.storage] += known.measured.rate or 0.0
+    return claimants, strangers
 
 
 def _as_known(seen: StorageSeen, before: StorageState | None) -> StorageSeen:
@@ -171,3 +176,19 @@ def _parts(
                 there[owner, name] += demand
                 total[owner] += demand
     return {key: demand / total[key[0]] for key, demand in there.items()}
+
+
+def _reserved_on(
+    storage: str,
+    reserved: Mapping[str, int],
+    parts: Mapping[tuple[str, str | None], float],
+) -> dict[str, int]:
+    """Return the part of each owner's reservation that falls to a storage.
+
+    reserved: by owner, a tenant or a VM. parts: from `_parts`.
+    """
+    return {
+        owner: round(reservation * part)
+        for owner, reservation in reserved.items()
+        if (part := parts.get((owner, storage)))
+    }

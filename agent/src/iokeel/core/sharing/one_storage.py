@@ -83,24 +83,14 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     feedback = before.feedback
     if not one.only_reads:
         feedback = _feedback(one, before, load, worst, suffers=suffers)
-    granted = one.granted
-    capacity = policy.capacity * feedback.ratio if policy.capacity else None
-    if policy.capacity is None:
-        was_divided = before.division.usable is not None
-        if one.only_reads:
-            capacity = None
-        elif one.protected and suffers:
-            capacity = feedback.peak
-        elif was_divided and (one.protected or not one.complete):
-            capacity = feedback.peak  # maybe for a drive that can't be read now
-    if granted is not None:
-        capacity = granted + one.strangers
+    capacity = _capacity(one, before, feedback, suffers=suffers)
+    if one.granted is not None:
         _want_spare(one.claimants)
     wanted = sum(c.wants for c in one.claimants)
     division = Division(exhausted=one.only_reads and bool(suffering))
     amounts: dict[DriveId, float] = {}
-    if granted is not None:
-        _want_footholds(one.claimants, granted)
+    if one.granted is not None:
+        _want_footholds(one.claimants, one.granted)
     if capacity is not None:
         usable = max(0.0, capacity - one.strangers)
         if one.keeps_headroom:
@@ -150,6 +140,28 @@ def _feedback(
         room=last.room if after.doubt else room_after(before, worst, one.others, elapsed_s),
         peak=peak_after(before, load.strangers + load.done, suffers, elapsed_s),
     )
+
+
+def _capacity(
+    one: OneStorage, before: StorageState, feedback: Feedback, *, suffers: bool
+) -> float | None:
+    """Return the capacity that is divided; None if none is.
+
+    One that nobody has configured is divided once a protected drive has suffered.
+    """
+    configured = one.seen.policy.capacity
+    if one.granted is not None:
+        return one.granted + one.strangers
+    if configured is not None:
+        return configured * feedback.ratio
+    if one.only_reads:
+        return None
+    if one.protected and suffers:
+        return feedback.peak
+    was_divided = before.division.usable is not None
+    if was_divided and (one.protected or not one.complete):
+        return feedback.peak  # maybe for a drive that can't be read now
+    return None
 
 
 def _load(one: OneStorage, before: StorageState) -> Load:
