@@ -120,6 +120,13 @@ class Throttled(NamedTuple):
         before, after = self._of(write)
         return (after.wait_ns - before.wait_ns) / NS_PER_S
 
+    @property
+    def waits_ratio(self) -> float:
+        """The sum of the waits that ended, in seconds a second."""
+        (_, r0, w0), (_, r1, w1) = self.earlier, self.later
+        waits_s = (r1.wait_ns - r0.wait_ns) / NS_PER_S + (w1.wait_ns - w0.wait_ns) / NS_PER_S
+        return waits_s / self.elapsed_s
+
     def held_s(self, write: bool) -> float:
         """Return for how long requests waited, in seconds; at most, if several did at once."""
         before, after = self._of(write)
@@ -159,6 +166,17 @@ class Rates(NamedTuple):
         """No request ended at all."""
         return not (self.read.raw_iops or self.write.raw_iops)
 
+    def wait_s(self, write: bool) -> float | None:
+        """Return the mean wait per request for the throttle.
+
+        None if no request ended, or if QEMU doesn't count waits. Waits and requests are counted
+        over intervals of their own, which may differ a little.
+        """
+        raw_iops = self.write.raw_iops if write else self.read.raw_iops
+        if self.throttled is None or not raw_iops:
+            return None
+        return self.throttled.wait_s(write) / self.throttled.elapsed_s / raw_iops
+
     def device_latency_s(self, write: bool) -> float | None:
         """Return the mean latency per request without the throttle's wait.
 
@@ -166,11 +184,10 @@ class Rates(NamedTuple):
         ends, a latency when its request does, which may be in different intervals.
         """
         total_s = self.write_latency_s if write else self.read_latency_s
-        flow = self.write if write else self.read
-        if total_s is None or self.throttled is None:
+        wait_s = self.wait_s(write)
+        if total_s is None or wait_s is None or wait_s > total_s:
             return None
-        wait_s = self.throttled.wait_s(write) / (flow.raw_iops * self.elapsed_s)
-        return total_s - wait_s if wait_s <= total_s else None
+        return total_s - wait_s
 
     @property
     def mean_latency_s(self) -> float | None:
@@ -193,8 +210,7 @@ class Rates(NamedTuple):
         """
         if self.idle or self.throttled is None:
             return None
-        waits_s = self.throttled.wait_s(write=False) + self.throttled.wait_s(write=True)
-        return waits_s / ((self.read.raw_iops + self.write.raw_iops) * self.elapsed_s)
+        return self.throttled.waits_ratio / (self.read.raw_iops + self.write.raw_iops)
 
     @property
     def mean_device_latency_s(self) -> float | None:
@@ -209,8 +225,7 @@ class Rates(NamedTuple):
             self.write_latency_s or 0.0
         )
         if self.throttled is not None:
-            waits_s = self.throttled.wait_s(write=False) + self.throttled.wait_s(write=True)
-            total_s = max(0.0, total_s - waits_s / self.throttled.elapsed_s)
+            total_s = max(0.0, total_s - self.throttled.waits_ratio)
         return total_s / (self.read.raw_iops + self.write.raw_iops) or None
 
 

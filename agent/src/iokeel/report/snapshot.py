@@ -292,8 +292,8 @@ def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:
         limits_age_s=(now_ns - sent.at_ns) / NS_PER_S if sent.at_ns else None,
         priced_for=state.pricing.mix,
         pricing_error_ratio=state.finding.error_ratio,
-        read_wait_s=_mean_wait_s(did, write=False),
-        write_wait_s=_mean_wait_s(did, write=True),
+        read_wait_s=did.wait_s(write=False) if did else None,
+        write_wait_s=did.wait_s(write=True) if did else None,
     )
 
 
@@ -303,14 +303,6 @@ def _flow(did: Rates | None, write: bool) -> tuple[float | None, float | None, f
         return None, None, None
     flow = did.write if write else did.read
     return flow.raw_iops, flow.bps, flow.mean_size_bytes
-
-
-def _mean_wait_s(did: Rates | None, write: bool) -> float | None:
-    """Return the throttle's mean wait per request of one direction."""
-    if did is None or did.throttled is None:
-        return None
-    raw_iops = did.write.raw_iops if write else did.read.raw_iops
-    return did.throttled.wait_s(write) / (raw_iops * did.elapsed_s) if raw_iops else None
 
 
 def _throttle(measured: Measured, write: bool) -> ThrottleReport | None:

@@ -124,6 +124,16 @@ def test_means_over_both_directions_weigh_requests() -> None:
     assert did.mean_wait_s == pytest.approx(8 / 250)
 
 
+def test_waits_and_requests_are_rates_over_their_own_intervals() -> None:
+    """100 reads a second, and 4 s of waits a second, of a group that is read half a second late."""
+    group = ThrottleCounters(3_600_000_000, READS._replace(wait_ns=18_000_000_000), WRITES)
+    did = rates(BOTH, after(READS)._replace(throttle=group))
+    assert did is not None
+    assert did.wait_s(write=False) == did.mean_wait_s == pytest.approx(4 / 100)
+    assert did.device_latency_s(write=False) == pytest.approx(0.06 - 0.04)
+    assert did.wait_s(write=True) is None
+
+
 def test_means_over_both_directions_are_unknown_without_requests_or_counts() -> None:
     idle = rates(BOTH, BOTH._replace(at_ns=3_000_000_000))
     assert idle is not None
