@@ -9,11 +9,9 @@ from rich.table import Table
 
 from iokeel.cli.cells import NONE, ms_cell, name_cell, plain_table, rate_cell
 from iokeel.core.fleet.capacity import together
+from iokeel.core.policy import ENDLESS
 from iokeel.fleet.keys import Kind
 from iokeel.fleet.operator import BudgetView, FleetView
-
-# A demand in iops from which on it has no end: the most that a claim tells (fleet/records.py).
-_ENDLESS = 2**53
 
 
 class HostRow(TypedDict):
@@ -264,7 +262,7 @@ def share_table(rows: list[ShareRow]) -> Table:
 
 def _rate(value: int | None) -> str:
     """Return a rate that may have no end."""
-    return "no end" if value is not None and value >= _ENDLESS else rate_cell(value)
+    return "no end" if value is not None and value >= ENDLESS else rate_cell(value)
 
 
 def complaints(view: FleetView) -> Iterator[str]:

@@ -14,6 +14,8 @@ MOST_IOPS = 100_000_000
 MOST_WEIGHT = 10_000
 MOST_BURST_SECONDS = 3_600
 MOST_LATENCY_MS = 60_000
+#: Stands for a rate without an end, in whole numbers: up to it each of them is exact as a float.
+ENDLESS = 2**53
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import TERM_S, Me, Part, allowance, entry_of
 from iokeel.core.fleet.ledger import Ledger
-from iokeel.core.policy import TenantPolicy
-from iokeel.core.sharing.tenant_sums import ENDLESS, Sums
+from iokeel.core.policy import ENDLESS, TenantPolicy
+from iokeel.core.sharing.tenant_sums import Sums
 from iokeel.errors import IokeelError
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId, Kind

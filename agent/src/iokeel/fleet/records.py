@@ -12,7 +12,7 @@ import msgspec
 
 from iokeel.core.fleet.claims import EVEN_RATIO, Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
-from iokeel.core.policy import MOST_IOPS, MOST_LATENCY_MS, MOST_WEIGHT
+from iokeel.core.policy import ENDLESS, MOST_IOPS, MOST_LATENCY_MS, MOST_WEIGHT
 from iokeel.core.sharing.storage import Load, StorageActivity
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.words.quoting import shown
@@ -20,10 +20,9 @@ from iokeel.words.quoting import shown
 #: The version of all schemas. A change that an older agent would misread takes the next one.
 VERSION = 1
 
-# Above any figure that may be set, because what is in force may be more.
-_MOST = 2**53
-_Iops = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
-_Number = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+# Not MOST_IOPS, because what is in force may be more than any figure that may be set.
+_Iops = Annotated[int, msgspec.Meta(ge=0, le=ENDLESS)]
+_Number = Annotated[int, msgspec.Meta(ge=1, le=ENDLESS)]
 # Above any rate, time or load that a host may measure.
 _Figure = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]

@@ -10,14 +10,12 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.policy import ENDLESS, DrivePolicy
 from iokeel.core.sharing.storage import Load
 from iokeel.core.sharing.tenant_part import held_in, most_and_wants
 from iokeel.core.sharing.vm_limit import SPARE_RATIO
 from iokeel.core.state import DriveState, StorageState
 
-#: Stands for a rate without an end, in whole numbers.
-ENDLESS = 2**53
 # A drive below this rate is idle, and its weight doesn't count.
 _IDLE_RATE = 1.0
 

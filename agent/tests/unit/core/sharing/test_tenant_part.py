@@ -20,9 +20,9 @@ from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import SetLimits
-from iokeel.core.policy import DrivePolicy, TenantPolicy
+from iokeel.core.policy import ENDLESS, DrivePolicy, TenantPolicy
 from iokeel.core.sharing.tenant_part import with_outcome
-from iokeel.core.sharing.tenant_sums import ENDLESS, by_tenant, tenant_sums
+from iokeel.core.sharing.tenant_sums import by_tenant, tenant_sums
 from iokeel.core.state import FleetPart, State
 from tests.unit.core.stopping import left_at_stop
 
