@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import limits_for
+from iokeel.core.drive.envelope import limits_for_any_size
 from testing.agents import HostAgent
 from testing.lab.guests.domain import DiskSpec, make_disk
 from testing.lab.guests.vm import Vm
@@ -69,7 +69,7 @@ def test_a_guest_restored_while_no_agent_runs_is_held_without_a_curve(
     agent.stop(signal.SIGKILL)
     with guest.saved():
         pass
-    held = limits_for(DEFAULT_MODEL, LIMIT, overshoot_ratio=0.0)
+    held = limits_for_any_size(DEFAULT_MODEL, LIMIT)
     (group,) = groups(host)
     shown = group["limits"]
     assert (shown["iops-total"], shown["iops-size"]) == (held.iops_total, held.iops_size)

@@ -13,7 +13,7 @@ import pytest
 from iokeel.core.abilities import PATCHED
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import limits_for
+from iokeel.core.drive.envelope import limits_for, limits_for_any_size
 from iokeel.core.drive.exact import exact_limits
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import LimitsRejected
@@ -150,6 +150,6 @@ def test_a_curve_that_qemu_refuses_leaves_limits_that_need_none(
     put(handle, group, STOCK)
     with pytest.raises(LimitsRejected, match="took no cost curve"):
         put(handle, group, EXACT._replace(iops_size=4096))
-    held = limits_for(DEFAULT_MODEL, 1000, overshoot_ratio=0.0)
+    held = limits_for_any_size(DEFAULT_MODEL, 1000)
     assert handle.seen[-1] == (held.iops_total, held.iops_size, False)
     assert all(size and not curve for iops, size, curve in handle.seen if iops)

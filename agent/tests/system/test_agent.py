@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import limits_for
+from iokeel.core.drive.envelope import limits_for, limits_for_any_size
 from testing.agents import HostAgent
 from testing.lab.guests.domain import DiskSpec, make_disk
 from testing.lab.guests.vm import Vm
@@ -226,7 +226,7 @@ def test_a_killed_agent_finds_its_own_limits_again(guest: Vm, agent: HostAgent) 
 def test_a_stopped_agent_leaves_static_limits(guest: Vm, agent: HostAgent) -> None:
     in_charge(agent)
     assert agent.stop() == 0
-    static = limits_for(DEFAULT_MODEL, 2000, overshoot_ratio=0.0)
+    static = limits_for_any_size(DEFAULT_MODEL, 2000)
     assert blkdeviotune(agent.host, "db1")["total_iops_sec"] == static.iops_total
     assert not agent.socket.exists()
 

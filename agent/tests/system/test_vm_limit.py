@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.demo.fio_log import Completions
 from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import limits_for
+from iokeel.core.drive.envelope import limits_for, limits_for_any_size
 from testing.agents import HostAgent
 from testing.lab.guests.domain import DiskSpec, make_disk
 from testing.lab.guests.vm import Vm
@@ -77,7 +77,7 @@ def test_a_bad_policy_keeps_the_vms_limit_over_a_restart(
     eventually(lambda: agent.metrics()[key] == 0)
     agent.stop(end)
     if end is signal.SIGTERM:
-        static = limits_for(DEFAULT_MODEL, LIMIT / 2, overshoot_ratio=0.0).iops_total
+        static = limits_for_any_size(DEFAULT_MODEL, LIMIT / 2).iops_total
         assert in_force(host) == [static, static]
     assert None not in in_force(host)
     agent.start()

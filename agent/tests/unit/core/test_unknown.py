@@ -11,7 +11,7 @@ from iokeel.core.abilities import PATCHED, STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
-from iokeel.core.drive.envelope import limits_for
+from iokeel.core.drive.envelope import limits_for, limits_for_any_size
 from iokeel.core.drive.exact import exact_limits
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
@@ -218,7 +218,7 @@ def test_a_qemu_that_refuses_a_curve_has_stock_limits_in_the_next_look() -> None
 
 EXACT = exact_limits(DEFAULT_MODEL, 1000)
 # As libvirt tells: its own, while QEMU has a curve that libvirt doesn't know.
-FALLBACK = limits_for(DEFAULT_MODEL, 1000, overshoot_ratio=0.0)
+FALLBACK = limits_for_any_size(DEFAULT_MODEL, 1000)
 
 
 def is_held(limits: ThrottleLimits, rate: float) -> bool:

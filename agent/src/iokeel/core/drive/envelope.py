@@ -60,24 +60,26 @@ _BYTE_PRICES = 24
 
 
 def limits_for(
-    model: CostModel,
-    limit: float,
-    mix: Mix | None = None,
-    *,
-    separate: bool = False,
-    overshoot_ratio: float | None = None,
+    model: CostModel, limit: float, mix: Mix | None = None, *, separate: bool = False
 ) -> ThrottleLimits:
     """Return the stock limits that hold a drive to a normalized rate.
 
     limit: normalized I/O operations a second, > 0; with `separate`, for reads and for writes
-    each. mix: the drive's; None if unknown. Then no size gets more than overshoot_ratio above its
+    each. mix: the drive's; None if unknown. Then no size gets more than OVERSHOOT_RATIO above its
     limit, and the worst gets as much of it as one iops_size can give.
     """
-    most_ratio = 1 + (OVERSHOOT_RATIO if overshoot_ratio is None else overshoot_ratio)
+    most_ratio = 1 + OVERSHOOT_RATIO
     if mix is None:
         return _envelope(model, limit, separate, most_ratio)
     budgets = _budgets(model, limit, mix, separate, most_ratio)
     return _best(model, budgets, _STEPS_WITH_MIX)
+
+
+def limits_for_any_size(
+    model: CostModel, limit: float, *, separate: bool = False
+) -> ThrottleLimits:
+    """Return the same for an unknown mix, but so that no size gets more than its limit."""
+    return _envelope(model, limit, separate, 1.0)
 
 
 def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:

@@ -12,7 +12,7 @@ from iokeel.core.abilities import Abilities
 from iokeel.core.curve import CostModel
 from iokeel.core.drive import exact
 from iokeel.core.drive.burst import carried
-from iokeel.core.drive.envelope import limits_for, scaled
+from iokeel.core.drive.envelope import limits_for, limits_for_any_size, scaled
 from iokeel.core.drive.mix import Mix
 from iokeel.core.drive.retune import judge
 from iokeel.core.limits import ThrottleLimits
@@ -59,7 +59,7 @@ def price(
     """
     rate, separate = carried(known, policy, allowed)[0], policy.separate_budgets
     if abilities is None:
-        base = limits_for(model, rate, separate=separate, overshoot_ratio=0.0)
+        base = limits_for_any_size(model, rate, separate=separate)
         return Pricing(allowed, rate, None, None, base)
     if abilities.cost_curve:
         base = exact.exact_limits(model, rate, separate=separate, split_size=split_size)
@@ -85,7 +85,7 @@ def static_limits(
     separate = policy.separate_budgets
     if abilities is not None and abilities.cost_curve:
         return exact.exact_limits(model, limit, separate=separate, split_size=split_size)
-    return limits_for(model, limit, separate=separate, overshoot_ratio=0.0)
+    return limits_for_any_size(model, limit, separate=separate)
 
 
 def _mix_for(known: DriveState, reason: Reason) -> Mix | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from iokeel.core.curve import CostModel
-from iokeel.core.drive.envelope import limits_for
+from iokeel.core.drive.envelope import limits_for_any_size
 from iokeel.core.limits import ThrottleLimits
 
 # libvirt's own limits may be for less than those in force, down to this part of them: telling it
@@ -34,7 +34,7 @@ def fallback_for(exact: ThrottleLimits, before: Fallback | None) -> Fallback:
     assert exact.cost_read is not None
     assert exact.cost_write is not None
     model, separate = CostModel(exact.cost_read, exact.cost_write), exact.iops_total is None
-    limits = limits_for(model, _rate(exact), separate=separate, overshoot_ratio=0.0)
+    limits = limits_for_any_size(model, _rate(exact), separate=separate)
     return Fallback(limits, exact)
 
 

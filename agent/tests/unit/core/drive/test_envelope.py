@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from iokeel.core.counters import Flow
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB, CostCurve, CostModel
-from iokeel.core.drive.envelope import OVERSHOOT_RATIO, limits_for
+from iokeel.core.drive.envelope import OVERSHOOT_RATIO, limits_for, limits_for_any_size
 from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import ThrottleLimits
 
@@ -124,7 +124,7 @@ def test_the_envelope_serves_no_size_too_much_and_the_worst_well(curve: CostCurv
 
 
 def test_no_overshoot_is_allowed_where_nobody_is_there_to_retune() -> None:
-    limits = limits_for(DEFAULT_MODEL, LIMIT, overshoot_ratio=0.0)
+    limits = limits_for_any_size(DEFAULT_MODEL, LIMIT)
     assert max(delivered(DEFAULT_MODEL, limits, {s: 1.0}) for s in ALL_SIZES) <= 1.001
 
 
