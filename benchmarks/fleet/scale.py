@@ -40,6 +40,7 @@ from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.participant import CLAIMS_S, READ_S, Demand, Holding, Participant
 from iokeel.fleet.records import claim_of, claim_value, ledger_of, ledger_value
 from iokeel.fleet.store import LEASE_S, FleetStore
+from testing.fleet.budgets import set_budget
 
 RESULT = result_file.RESULTS / "fleet-scale.json"
 HOSTS = 10_000
@@ -205,7 +206,7 @@ async def _simulate(
 ) -> Counted:
     hosts = tenant.hosts
     hosts += [Host(number, tenant, random) for number in range(size)]
-    await hosts[0].store.set_budget(TENANT, Budget(BUDGET))
+    await set_budget(hosts[0].store, TENANT, Budget(BUDGET))
     tasks = [asyncio.create_task(work) for host in hosts for work in (host.serve(), host.tick())]
     await asyncio.sleep(3 * TERM_S)
     counts = tenant.keys.counts

@@ -20,6 +20,7 @@ from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.store import FleetStore
 from testing.agents import Agent
+from testing.fleet.budgets import set_budget
 from testing.fleet.daemon import start_daemon
 from testing.fleet.monitor import Monitor, WatchedGroups
 from testing.lab.disks.nbdkit import Nbdkit
@@ -139,7 +140,7 @@ class Fleet:
             async with Etcd(Access(self.urls)) as etcd:
                 store = FleetStore(etcd, Me("operator", "o"))
                 await store.open()
-                await store.set_budget(BudgetId(Kind.STORAGE, self.storage), budget)
+                await set_budget(store, BudgetId(Kind.STORAGE, self.storage), budget)
 
         asyncio.run(write())
 

@@ -56,7 +56,7 @@ def worst_second(case: Case, record: Record) -> float:
 
     Seconds before a drive's first limits are in force don't count.
     """
-    ceilings = [g.policy.highest_rate or inf if g.policy else inf for g in case.guests]
+    ceilings = [(g.policy.burst or g.policy.limit or inf) if g.policy else inf for g in case.guests]
     return float((record.most / ceilings)[known(case, record)].max(initial=0.0))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.core.abilities import PATCHED, STOCK
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
@@ -30,6 +30,7 @@ from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.storage import StorageCounters
 from iokeel.core.state import State
 from iokeel.state_store import StateStore
+from testing.hypervisors.abilities import PATCHED
 from testing.sim.guests import Guest, Phase, idle
 from testing.sim.storage import Array, Disk, serve
 from testing.sim.throttles import Throttles

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from iokeel.core.abilities import PATCHED
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.drive.envelope import limits_for, limits_for_any_size
@@ -21,6 +20,7 @@ from iokeel.hypervisors.libvirt.domain import put_limits
 from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
 from iokeel.policy_xml.domain import Disk
 from iokeel.policy_xml.iotune import from_libvirt
+from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.monitored import Monitored
 from testing.hypervisors.qmp_client import QmpError
 from testing.lab.qemu import binaries

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from iokeel.config.settings import Config
-from iokeel.core.abilities import PATCHED, STOCK, Abilities
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -23,6 +23,7 @@ from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.outcomes import Outcomes
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
+from testing.hypervisors.abilities import PATCHED
 
 DRIVE = DriveId("db1", "vda")
 INFO = DriveInfo("vda", in_force=UNLIMITED, abilities=PATCHED)

@@ -22,4 +22,3 @@ class Abilities(NamedTuple):
 
 #: What isn't known is None, and never STOCK: stock limits are looser by up to 8 % with any QEMU.
 STOCK = Abilities()
-PATCHED = Abilities(cost_curve=True, keeps_levels=True, counts=True, splits=True)

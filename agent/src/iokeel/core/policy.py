@@ -37,11 +37,6 @@ class DrivePolicy:
     latency_target_ms: float | None = None
     separate_budgets: bool = False
 
-    @property
-    def highest_rate(self) -> int | None:
-        """The highest rate that a drive can have: its burst, else its limit; None if neither."""
-        return self.burst if self.burst is not None else self.limit
-
 
 @dataclass(frozen=True, slots=True)
 class TenantPolicy:

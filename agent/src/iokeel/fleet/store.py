@@ -23,7 +23,6 @@ from iokeel.fleet.records import (
     HostRecord,
     LeaderRecord,
     budget_of,
-    budget_value,
     claim_of,
     claim_value,
     decoded,
@@ -268,10 +267,6 @@ class FleetStore:
                 if entry is not None and entry.instance == self.me.instance:
                     charged.add(keys[key])
         return charged
-
-    async def set_budget(self, budget: BudgetId, figures: Budget | None) -> None:
-        """Set a budget; None removes it."""
-        await self.etcd.write([], [Put(self.keys.budget(budget), budget_value(figures))])
 
 
 def _claims_in(

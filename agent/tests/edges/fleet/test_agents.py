@@ -25,6 +25,7 @@ from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.store import FleetStore
 from testing.agents import Agent, free_port, iokeel, start_qemu
 from testing.fleet import etcd as real
+from testing.fleet.budgets import set_budget
 from testing.fleet.monitor import Monitor, settled, sockets
 from testing.hypervisors.iotune import TOLERANCE
 from testing.processes import end
@@ -92,14 +93,14 @@ def hosts(
             assert monitor.worst <= TOLERANCE * budget + DRIVES * len(there)
 
 
-def set_budget(urls: tuple[str, ...], budget: Budget | None) -> None:
+def set_tenant(urls: tuple[str, ...], budget: Budget | None) -> None:
     """Set the tenant's budget, as an operator."""
 
     async def write() -> None:
         async with Etcd(Access(urls)) as etcd:
             store = FleetStore(etcd, Me("operator", "o"))
             await store.open()
-            await store.set_budget(ACME, budget)
+            await set_budget(store, ACME, budget)
 
     asyncio.run(write())
 
@@ -108,7 +109,7 @@ def set_budget(urls: tuple[str, ...], budget: Budget | None) -> None:
 def etcd(tmp_path: Path) -> Iterator[real.Etcd]:
     """An etcd with a budget."""
     with real.running(real.Etcd(tmp_path / "etcd")) as etcd:
-        set_budget(etcd.urls, Budget(BUDGET))
+        set_tenant(etcd.urls, Budget(BUDGET))
         yield etcd
 
 
@@ -155,7 +156,7 @@ def test_hosts_go_to_their_floors_without_etcd_and_a_hanging_agent_stays_charged
 
 def test_a_tenants_first_guest_finds_a_coordinator_that_is_there_already(tmp_path: Path) -> None:
     with real.running(real.Etcd(tmp_path / "etcd")) as etcd:
-        set_budget(etcd.urls, None)
+        set_tenant(etcd.urls, None)
         with hosts(tmp_path, etcd.urls, "a", budget=2 * BUDGET) as (first, _):
             a = first["a"].agent
             a.config.write_text(a.config.read_text().replace("'acme'", "'umbra'"))

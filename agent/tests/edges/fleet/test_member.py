@@ -19,6 +19,7 @@ from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.member import Member
 from iokeel.fleet.store import FleetStore
 from testing.fleet import etcd as real
+from testing.fleet.budgets import set_budget
 from testing.waiting import until
 
 LIMIT = 1000
@@ -32,7 +33,7 @@ async def set_limits(etcd: Etcd, *tenants: str) -> None:
     store = FleetStore(etcd, Me("operator", "o"))
     await store.open()
     for tenant in tenants:
-        await store.set_budget(BudgetId(Kind.TENANT, tenant), Budget(LIMIT))
+        await set_budget(store, BudgetId(Kind.TENANT, tenant), Budget(LIMIT))
 
 
 @contextlib.asynccontextmanager
@@ -139,7 +140,7 @@ async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_
         async with running(tmp_path / "b", url, prefix, here, "b") as other:
             await until(lambda: limit(other) == LIMIT / 2, PATIENCE_S)
             operator = FleetStore(etcd, Me("operator", "o"))
-            await operator.set_budget(BudgetId(Kind.TENANT, "acme"), None)
+            await set_budget(operator, BudgetId(Kind.TENANT, "acme"), None)
             both = coordinator, other
             await until(lambda: not any(member.granted(()) for member in both), PATIENCE_S)
             here.clear()

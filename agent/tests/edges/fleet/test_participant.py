@@ -23,6 +23,7 @@ from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.participant import Demand, Holding, Participant, say
 from iokeel.fleet.store import FleetStore
 from testing.fleet import etcd as real
+from testing.fleet.budgets import set_budget
 from testing.waiting import until
 
 ACME = BudgetId(Kind.TENANT, "acme")
@@ -141,7 +142,7 @@ async def hosts(cluster: real.Etcd, **demands: Demand) -> AsyncIterator[Hosts]:
     async with Etcd(Access(cluster.urls)) as etcd:
         store = FleetStore(etcd, Me("operator", "o"))
         await store.open()
-        await store.set_budget(ACME, Budget(BUDGET))
+        await set_budget(store, ACME, Budget(BUDGET))
     for name in demands:
         there.start(name)
     monitor = asyncio.create_task(there.monitor())

@@ -10,6 +10,7 @@ from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.messages import Put
+from testing.fleet.budgets import set_budget
 from tests.edges.fleet.conftest import OpenStore
 
 ACME = BudgetId(Kind.TENANT, "acme")
@@ -81,7 +82,7 @@ async def test_a_ledger_replaces_only_the_one_that_was_found(store_of: OpenStore
     async with store_of("a") as a, store_of("b") as b:
         for store in (a, b):
             await store.sign_in()
-        await a.set_budget(ACME, Budget(1000))
+        await set_budget(a, ACME, Budget(1000))
         await a.campaign(ACME)
         seen, seen_too = await a.view(ACME), await b.view(ACME)
         assert seen.ledger is None
@@ -92,11 +93,11 @@ async def test_a_ledger_replaces_only_the_one_that_was_found(store_of: OpenStore
         seen = await a.view(ACME)
         assert seen.ledger == first
         assert not await b.replace(ACME, seen, successor(first, "f"), as_leader=True)
-        await b.set_budget(ACME, Budget(500))
+        await set_budget(b, ACME, Budget(500))
         assert not await a.replace(ACME, seen, successor(first, "e"), as_leader=True)
         assert await a.replace(ACME, await a.view(ACME), successor(first, "e"), as_leader=True)
         disk = BudgetId(Kind.STORAGE, "nbd:10.0.0.1:10809")
-        await a.set_budget(disk, Budget(9000, shared=Shared(5.0)))
+        await set_budget(a, disk, Budget(9000, shared=Shared(5.0)))
         assert await a.budgets() == {ACME: Budget(500), disk: Budget(9000, shared=Shared(5.0))}
 
 
@@ -123,7 +124,7 @@ async def test_values_of_other_programs_and_newer_agents_are_told_apart(
 async def test_what_has_not_changed_is_not_sent_again(store_of: OpenStore) -> None:
     async with store_of("a") as a, store_of("b") as b:
         await a.sign_in()
-        await a.set_budget(ACME, Budget(1000))
+        await set_budget(a, ACME, Budget(1000))
         await a.campaign(ACME)
         assert await a.replace(ACME, await a.view(ACME), first_ledger(1000, "e"), as_leader=True)
         first = await b.view(ACME)
@@ -143,7 +144,7 @@ async def test_what_has_not_changed_is_not_sent_again(store_of: OpenStore) -> No
         assert (changed.ledger, changed.claims) == (ledger, {"a": CLAIM})
         await a.resign(ACME)
         assert (await b.view(ACME, changed, with_claims=False)).leader is None
-        await a.set_budget(ACME, Budget(2000))
+        await set_budget(a, ACME, Budget(2000))
         assert (await b.view(ACME, changed, with_claims=False)).budget == Budget(2000)
 
 
@@ -151,7 +152,7 @@ async def test_some_budgets_are_read_or_all(store_of: OpenStore) -> None:
     umbra, nobody = (BudgetId(Kind.TENANT, name) for name in ("umbra", "nobody"))
     async with store_of("a") as a:
         for budget in (ACME, umbra):
-            await a.set_budget(budget, Budget(1000))
+            await set_budget(a, budget, Budget(1000))
         assert await a.budgets([ACME, nobody]) == {ACME: Budget(1000)}
         assert (await a.budgets()).keys() == {ACME, umbra}
         await a.sign_in()

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from iokeel.config.settings import VmConfig
-from iokeel.core.abilities import PATCHED, STOCK, Abilities
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_CURVE, CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost, LimitsRejected
 from iokeel.hypervisors.qmp.source import QmpSource
+from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.qmp_server import DEFAULTS, QmpServer, error, qdev
 from testing.waiting import until
 from tests.edges.hypervisors.sources import running

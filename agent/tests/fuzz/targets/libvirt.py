@@ -8,7 +8,6 @@ from typing import Any
 
 import libvirt_qemu
 
-from iokeel.core.abilities import PATCHED
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import ThrottleLimits
@@ -21,6 +20,7 @@ from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.policy_xml.domain import Disk, DomainXml
 from iokeel.policy_xml.iotune import LIBVIRT_NAMES
+from testing.hypervisors.abilities import PATCHED
 from tests.fuzz.budget import limits_make_sense, only
 from tests.fuzz.targets.target import Target
 

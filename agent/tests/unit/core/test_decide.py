@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.core.abilities import PATCHED, STOCK, Abilities
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
 from iokeel.core.decide import decide
@@ -20,6 +20,7 @@ from iokeel.core.orders import Reason, SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy
 from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 from iokeel.core.state import DriveState, Measured, Pricing, Sent, State, Verdict
+from testing.hypervisors.abilities import PATCHED
 from testing.sim.drive import DRIVE, Phase, Run, Stream, run
 from tests.unit.core.stopping import left_at_stop
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.abilities import PATCHED, STOCK
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -29,6 +29,7 @@ from iokeel.core.state import (
     VmPart,
 )
 from iokeel.core.static import static_orders
+from testing.hypervisors.abilities import PATCHED
 from tests.unit.core.policies import POLICIES
 from tests.unit.core.stopping import left_at_stop
 

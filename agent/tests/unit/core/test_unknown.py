@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from iokeel.core.abilities import PATCHED, STOCK, Abilities
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
@@ -27,6 +27,7 @@ from iokeel.core.policy import (
 )
 from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import Credit, DriveState, Sent, State, Verdict
+from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.iotune import highest_rate
 from tests.unit.core.stopping import left_at_stop
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from iokeel.core.abilities import PATCHED, STOCK
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -14,6 +14,7 @@ from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import Reason
 from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy, VmPolicy
 from iokeel.core.state import Credit, State, VmPart
+from testing.hypervisors.abilities import PATCHED
 from tests.unit.core.stopping import left_at_stop
 
 VDA, VDB, VDC = (DriveId("db1", target) for target in ("vda", "vdb", "vdc"))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from iokeel.core.abilities import PATCHED, STOCK
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -18,6 +18,7 @@ from iokeel.errors import LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.explain import explain
 from iokeel.report.snapshot import Known, snapshot_of
+from testing.hypervisors.abilities import PATCHED
 
 VDA = DriveId("db1", "vda")
 POLICY = DrivePolicy(reservation=100, limit=1000)

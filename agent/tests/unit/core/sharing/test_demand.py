@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.abilities import PATCHED, STOCK
+from iokeel.core.abilities import STOCK
 from iokeel.core.sharing.demand import INTERVALS_WITH_GIFTS, demand_rate, hidden_demand
+from testing.hypervisors.abilities import PATCHED
 
 RATES = st.floats(0, 1e6)
 

@@ -8,7 +8,7 @@ from typing import Any
 import libvirt
 import pytest
 
-from iokeel.core.abilities import PATCHED, STOCK, Abilities
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -16,6 +16,7 @@ from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities, put_patched
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.policy_xml.domain import Disk
+from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.libvirt_error import refusal
 
 VDA = DriveId("db1", "vda")
