@@ -57,6 +57,16 @@ _STEPS_WITHOUT_MIX = 16
 # How many prices of a byte are tried for S. Twice as many serve the worst size 0.2 % of the limit
 # better on average, half as many 2 % worse.
 _BYTE_PRICES = 24
+# The least of them but 0, as a ratio of the cheapest byte's cost: below 1, so that requests of any
+# size have a gain left at it.
+_CHEAPEST_RATIO = 0.9
+# The least gain of a request, in normalized operations: S is a quotient by gains, and at the
+# dearest price of a byte there is none left.
+_LEAST_GAIN = 1e-9
+# Figures are rounded: an iops bound has room for the mix from this part of its need on, and traffic
+# costs more than it may if it does by more than this part of the limit.
+_ROOM_RATIO = 0.999
+_EXCESS_RATIO = 1e-6
 
 
 def limits_for(
@@ -195,13 +205,13 @@ class _Budget:
         """
         iops = self.iops(iops_size)
         needs = (self.scale * _units(bound.flows, iops_size) for bound in self.bounds)
-        if any(units < 0.999 * need for units, need in zip(iops, needs, strict=True)):
+        if any(units < _ROOM_RATIO * need for units, need in zip(iops, needs, strict=True)):
             return -inf
         dearest = min(
             [price * self.bps + _dot(iops, gains) for price, gains, _ in self._prices(iops_size)]
         )
         excess = (dearest - self.most) / self.limit
-        if excess > 1e-6:
+        if excess > _EXCESS_RATIO:
             return -excess
         bps, limit = self.bps, self.limit
         return min(
@@ -308,11 +318,11 @@ def gains_by_price(curves: tuple[CostCurve, ...], iops_size: int | None) -> tupl
     """Return prices of a byte from 0 to the dearest there is."""
     tables = [_sizes(curve, iops_size) for curve in curves]
     by_byte = [cost / size for table in tables for size, cost, _ in table]
-    cheapest, dearest = 0.9 * min(by_byte), max(by_byte)
+    cheapest, dearest = _CHEAPEST_RATIO * min(by_byte), max(by_byte)
     step = (dearest / cheapest) ** (1 / (_BYTE_PRICES - 1))
     prices = [0.0, *(cheapest * step**i for i in range(_BYTE_PRICES))]
     found = []
     for p in prices:
-        gains = tuple(max(1e-9, *((c - p * s) / units for s, c, units in t)) for t in tables)
+        gains = tuple(max(_LEAST_GAIN, *((c - p * s) / units for s, c, units in t)) for t in tables)
         found.append((p, gains, sum(gains)))
     return tuple(found)

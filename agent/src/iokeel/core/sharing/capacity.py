@@ -51,6 +51,11 @@ _CUT_RATIO = 0.95
 _FULL_RATIO = 0.95
 # Doubt lasts for this many intervals at most: those in which a gift still shows (`gift`).
 _MOST_DOUBT = 2
+# The strain (latency over its target) of a storage whose latency nobody tells: just calm, so that
+# its ratio grows by a hundredth of UP_RATIO a second.
+_SILENT_STRAIN = 0.99 * CALM_RATIO
+# The most that one which isn't full may have, so that its ratio grows by half of UP_RATIO or more.
+_NOT_FULL_STRAIN = 0.5 * CALM_RATIO
 
 
 def follow(
@@ -180,9 +185,9 @@ def _strain(before: StorageState, activity: StorageActivity | None) -> float | N
     strain = storage_strain(policy, activity)
     if activity is None and before.counters is None and before.division.usable is not None:
         # Nobody's latency tells, because all drives wait for their throttles: so it is calm.
-        strain = 0.99 * CALM_RATIO
+        strain = _SILENT_STRAIN
     if strain is not None and activity is not None and not is_loaded(activity):
-        strain = min(strain, 0.5 * CALM_RATIO)  # it isn't full
+        strain = min(strain, _NOT_FULL_STRAIN)
     last = storage_strain(policy, before.activity)
     if strain is not None and last is not None and strain < 1:  # one calm reading may be noise
         strain = min(1.0, max(strain, last))
