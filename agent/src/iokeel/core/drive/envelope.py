@@ -33,12 +33,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from iokeel.core.counters import Flow, Rates
 from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
 from iokeel.core.drive.mix import NO_MIX, Mix, bounds_on, flow_cost
-from iokeel.core.limits import AVERAGES, ThrottleLimits
+from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
 
 # How far above its limit a drive may be between a shift and the next retune, or for good if the
 # agent dies. QEMU adds a tenth of a second at each change of limits, and another after idleness.
@@ -94,10 +94,10 @@ def limits_for_any_size(
 
 def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
     """Return limits that hold any mix to `ratio` times the rate that these hold it to."""
-    rates: dict[str, Any] = {
+    rates = {
         name: max(1, round(value * ratio)) for name in AVERAGES if (value := getattr(limits, name))
     }
-    return ThrottleLimits(**rates, iops_size=limits.iops_size)
+    return UNLIMITED.with_fields({**rates, "iops_size": limits.iops_size})
 
 
 def held_rates(limits: ThrottleLimits, mix: Mix | Rates, cost: float) -> tuple[float, float] | None:
@@ -130,10 +130,10 @@ def _best(model: CostModel, budgets: Sequence[_Budget], steps_to_a_doubling: int
         _iops_sizes(model, steps_to_a_doubling),
         key=lambda iops_size: min(budget.worst_service(iops_size) for budget in budgets),
     )
-    values: dict[str, Any] = {} if best is None else {"iops_size": best}
+    values = {"iops_size": best}
     for budget in budgets:
         values |= budget.values(best)
-    return ThrottleLimits(**values)
+    return UNLIMITED.with_fields(values)
 
 
 #: A price of a byte p, g(p) of each curve, and the sum of these.
