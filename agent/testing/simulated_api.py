@@ -15,7 +15,7 @@ from iokeel.config.settings import AgentConfig, Config
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DomainPolicy, DrivePolicy
-from iokeel.core.sharing.storage import StoragePolicy
+from iokeel.core.storage import StoragePolicy
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.history import History

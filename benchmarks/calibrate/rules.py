@@ -13,7 +13,7 @@ from benchmarks.calibrate.rows import Mix
 from benchmarks.disksim.tests.reference import Command, Device, Flash, Hdd, serve
 from iokeel.core.curve import KIB
 from iokeel.core.sharing.latency import storage_strain
-from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
+from iokeel.core.storage import StorageActivity, StoragePolicy
 from testing.lab.disks.disksim import params
 
 DEEPEST = 512  # requests always in the disk

@@ -49,7 +49,7 @@ from benchmarks.calibrate.rules import (
 from iokeel.core.curve import KIB
 from iokeel.core.fitting.steadiness import SPREAD_RATIO
 from iokeel.core.sharing.latency import storage_strain
-from iokeel.core.sharing.storage import StorageActivity, StoragePolicy
+from iokeel.core.storage import StorageActivity, StoragePolicy
 from testing.lab.disks.nbdkit import Nbdkit
 
 RESULT = result_file.RESULTS / "calibrate.json"

@@ -31,7 +31,7 @@ from statistics import mean
 import numpy as np
 
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.sharing.storage import StoragePolicy
+from iokeel.core.storage import StoragePolicy
 from testing.sim.fleet import Fleet, Record
 from testing.sim.guests import Guest, Kind, Phase, idle
 from testing.sim.storage import Disk

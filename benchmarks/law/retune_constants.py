@@ -28,7 +28,7 @@ from benchmarks.law.constants import Sweep
 from iokeel.core.counters import Flow
 from iokeel.core.curve import DEFAULT_MODEL, KIB
 from iokeel.core.drive.envelope import limits_for
-from iokeel.core.drive.mix import Mix
+from iokeel.core.mix import Mix
 from iokeel.core.policy import DrivePolicy
 from testing.sim.drive import Phase, Run, Stream, run
 
@@ -44,7 +44,7 @@ MIXES = {
     "99 % 4K + 1 % 1M": Stream(((4 * KIB, 0.99), (1024 * KIB, 0.01))),
 }
 ENVELOPE = "iokeel.core.drive.envelope"
-MIX = "iokeel.core.drive.mix"
+MIX = "iokeel.core.mix"
 RETUNE = "iokeel.core.drive.retune"
 SWEEPS = (
     Sweep(ENVELOPE, "OVERSHOOT_RATIO", (0.0, 0.04, 0.08, 0.12, 0.16)),

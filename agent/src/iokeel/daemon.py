@@ -21,7 +21,6 @@ from iokeel.core.fleet.handover import GuestCredit, with_credit
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
-from iokeel.core.sharing.storage import StorageId
 from iokeel.core.sharing.tenant_part import with_outcome
 from iokeel.core.sharing.tenant_sums import (
     Sums,
@@ -31,6 +30,7 @@ from iokeel.core.sharing.tenant_sums import (
     tenant_sums,
 )
 from iokeel.core.state import NEW, DriveState, State
+from iokeel.core.storage import StorageId
 from iokeel.drive_storages import DriveStorages
 from iokeel.enforcer import Enforcer
 from iokeel.errors import IokeelError

@@ -18,7 +18,7 @@ from fnmatch import translate
 
 from iokeel.config.settings import StorageConfig
 from iokeel.core.counters import DriveId
-from iokeel.core.sharing.storage import Place, StorageId
+from iokeel.core.storage import Place, StorageId
 from iokeel.host.block_devices import StoragePaths
 from iokeel.hypervisors.source import VmInfo
 

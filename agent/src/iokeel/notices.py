@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 
 from iokeel.core.counters import DriveId
-from iokeel.core.sharing.storage import StorageId
 from iokeel.core.state import State
+from iokeel.core.storage import StorageId
 from iokeel.errors import IokeelError
 from iokeel.words.units import iops
 

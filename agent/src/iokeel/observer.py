@@ -10,7 +10,7 @@ from pathlib import Path
 from iokeel.config.settings import StorageConfig, VmConfig
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.observation import DriveSeen, StorageSeen
-from iokeel.core.sharing.storage import StorageId, StoragePolicy
+from iokeel.core.storage import StorageId, StoragePolicy
 from iokeel.drive_storages import DriveStorages
 from iokeel.host.disk_counters import DiskStats
 from iokeel.host.scheduler import SYS, is_hard_disk_with_bfq

@@ -8,11 +8,10 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from iokeel.core.curve import CostCurve
-from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.mix import Mix
 from iokeel.core.policy import MOST_BURST_SECONDS, DomainPolicy, DrivePolicy, checked
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO
-from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import (
     Credit,
     Division,
@@ -23,6 +22,7 @@ from iokeel.core.state import (
     StorageState,
     VmPart,
 )
+from iokeel.core.storage import StoragePolicy
 from iokeel.errors import CurveError, PolicyError
 
 #: Raised by a text that the agent didn't write.

@@ -17,8 +17,8 @@ from iokeel.config.last_good import TableId, tables_to_save, with_last_good
 from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import DomainPolicy
-from iokeel.core.sharing.storage import StorageId
 from iokeel.core.state import DriveState, StorageState
+from iokeel.core.storage import StorageId
 from iokeel.errors import ConfigError, StateNotWritten
 from iokeel.sqlite_file import readable, set_aside
 from iokeel.state_rows import (

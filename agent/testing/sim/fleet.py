@@ -27,8 +27,8 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
-from iokeel.core.sharing.storage import StorageCounters
 from iokeel.core.state import State
+from iokeel.core.storage import StorageCounters
 from iokeel.state_store import StateStore
 from testing.hypervisors.abilities import PATCHED
 from testing.sim.guests import Guest, Phase, idle

@@ -12,7 +12,7 @@ from iokeel import drive_storages as storages
 from iokeel.config.load import parse
 from iokeel.config.settings import StorageConfig
 from iokeel.core.counters import DriveId
-from iokeel.core.sharing.storage import Place
+from iokeel.core.storage import Place
 from iokeel.drive_storages import DriveStorages
 from iokeel.host.block_devices import StoragePaths
 from iokeel.hypervisors.source import DriveInfo, VmInfo

@@ -10,7 +10,7 @@ import pytest
 from iokeel.core.counters import DriveId
 from iokeel.core.observation import DriveSeen
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.sharing.storage import Place
+from iokeel.core.storage import Place
 from iokeel.drive_storages import DriveStorages
 from iokeel.observer import Observer
 from testing.host.cgroups import Host

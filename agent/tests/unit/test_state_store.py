@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from iokeel.core.counters import DriveId, Flow
 from iokeel.core.curve import CostCurve
-from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import FIELDS, ThrottleLimits
+from iokeel.core.mix import Mix
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
-from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import (
     Credit,
     Division,
@@ -31,6 +30,7 @@ from iokeel.core.state import (
     StorageState,
     VmPart,
 )
+from iokeel.core.storage import StoragePolicy
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.state_store import VERSION, StateStore
 

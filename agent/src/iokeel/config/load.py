@@ -45,7 +45,7 @@ from iokeel.core.policy import (
     override,
     vm_policy,
 )
-from iokeel.core.sharing.storage import StorageId, StoragePolicy
+from iokeel.core.storage import StorageId, StoragePolicy
 from iokeel.errors import ConfigError, CurveError, PolicyError
 from iokeel.words.quoting import shown, shown_path
 

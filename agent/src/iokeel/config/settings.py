@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
-from iokeel.core.sharing.storage import StorageId, StoragePolicy
+from iokeel.core.storage import StorageId, StoragePolicy
 from iokeel.errors import IokeelError
 
 if TYPE_CHECKING:  # only [fleet] needs it

@@ -10,7 +10,7 @@ from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy, UnknownPolicy, VmPolicy
-from iokeel.core.sharing.storage import StorageCounters, StorageId, StoragePolicy
+from iokeel.core.storage import StorageCounters, StorageId, StoragePolicy
 
 
 class DriveSeen(NamedTuple):

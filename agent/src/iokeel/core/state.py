@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId, Rates
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
-from iokeel.core.drive.mix import NO_NOISE, Mix, Noise
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.mix import NO_NOISE, Mix, Noise
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.sharing.storage import Load, StorageActivity, StorageCounters, StoragePolicy
+from iokeel.core.storage import Load, StorageActivity, StorageCounters, StoragePolicy
 
 
 class Verdict(Enum):

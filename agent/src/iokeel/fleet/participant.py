@@ -20,7 +20,7 @@ from iokeel.core.fleet.claims import HostClaim
 from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_word
 from iokeel.core.fleet.host import TERM_S, Answer, Part, allowance, applied, entry_of, heard
 from iokeel.core.fleet.ledger import Entry, Ledger, Word, recovered
-from iokeel.core.sharing.storage import Load
+from iokeel.core.storage import Load
 from iokeel.errors import ConnectionLost, FleetRefused, HostReports, IokeelError, NewerSchema
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId

@@ -13,7 +13,7 @@ import msgspec
 from iokeel.core.fleet.claims import EVEN_RATIO, Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
 from iokeel.core.policy import ENDLESS, MOST_IOPS, MOST_LATENCY_MS, MOST_WEIGHT
-from iokeel.core.sharing.storage import Load, StorageActivity
+from iokeel.core.storage import Load, StorageActivity
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.words.quoting import shown
 

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from iokeel.core.sharing.storage import Place
+from iokeel.core.storage import Place
 from iokeel.host.kernel_files import device_number, read_text, unescaped
 from iokeel.host.mounts import mounts
 from iokeel.host.network_storage import network_place

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from iokeel.core.sharing.storage import Place, StorageCounters, StorageId
+from iokeel.core.storage import Place, StorageCounters, StorageId
 from iokeel.host.kernel_files import number_of, read_text
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from iokeel.core.sharing.storage import Place
+from iokeel.core.storage import Place
 
 _PORTS = {"nbd": 10809, "iscsi": 3260}
 

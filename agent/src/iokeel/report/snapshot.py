@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 from iokeel.core.counters import NS_PER_S, DriveId, Rates
 from iokeel.core.drive.binding import full_bounds
-from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.mix import Mix
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.state import NEW, NOT_DIVIDED, DriveState, Measured, Share, State, StorageState

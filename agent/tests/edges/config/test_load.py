@@ -29,7 +29,7 @@ from iokeel.config.settings import (
 from iokeel.config.validation import validated
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.sharing.storage import StoragePolicy
+from iokeel.core.storage import StoragePolicy
 from iokeel.errors import ConfigError
 from iokeel.words.units import parse_size
 

@@ -10,7 +10,7 @@ from iokeel.config.load import parse
 from iokeel.config.reload import carried_over, for_running
 from iokeel.config.settings import AgentConfig, Config, LibvirtConfig
 from iokeel.core.counters import DriveId, Flow
-from iokeel.core.drive.mix import Mix
+from iokeel.core.mix import Mix
 from iokeel.core.state import DriveState, Pricing, State
 
 OTHER = parse(

@@ -16,7 +16,7 @@ from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import Me, Part
 from iokeel.core.fleet.ledger import Ledger, Word
-from iokeel.core.sharing.storage import Load
+from iokeel.core.storage import Load
 from iokeel.errors import IokeelError
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind

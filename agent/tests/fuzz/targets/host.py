@@ -9,7 +9,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from iokeel.core.backstop import CgroupOrder, IoMax
-from iokeel.core.sharing.storage import Place
+from iokeel.core.storage import Place
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats, read_pressure

@@ -23,8 +23,8 @@ from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy
-from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import DriveState, Finding, Pricing, Sent, State, StorageState, Verdict
+from iokeel.core.storage import StoragePolicy
 
 KIB = 1024
 

@@ -18,8 +18,8 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import Reason, SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy
-from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 from iokeel.core.state import DriveState, Measured, Pricing, Sent, State, Verdict
+from iokeel.core.storage import StorageCounters, StoragePolicy
 from testing.hypervisors.abilities import PATCHED
 from testing.sim.drive import DRIVE, Phase, Run, Stream, run
 from tests.unit.core.stopping import left_at_stop

@@ -14,8 +14,8 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import State
+from iokeel.core.storage import StoragePolicy
 from iokeel.state_rows import drive_text, kept_of, state_of, storage_of, storage_text
 
 PROTECTED, OTHER = DriveId("db1", "vda"), DriveId("db2", "vda")

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iokeel.core.policy import DrivePolicy, VmPolicy
-from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import State
+from iokeel.core.storage import StoragePolicy
 from testing.sim.cases import CAPACITY, Case, case, vm_case
 from testing.sim.checks import (
     changes,

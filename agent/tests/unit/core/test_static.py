@@ -15,7 +15,6 @@ from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import (
     NOT_DIVIDED,
     Credit,
@@ -29,6 +28,7 @@ from iokeel.core.state import (
     VmPart,
 )
 from iokeel.core.static import static_orders
+from iokeel.core.storage import StoragePolicy
 from testing.hypervisors.abilities import PATCHED
 from tests.unit.core.policies import POLICIES
 from tests.unit.core.stopping import left_at_stop

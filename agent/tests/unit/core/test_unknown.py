@@ -25,8 +25,8 @@ from iokeel.core.policy import (
     UnknownPolicy,
     VmPolicy,
 )
-from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import Credit, DriveState, Sent, State, Verdict
+from iokeel.core.storage import StoragePolicy
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.iotune import highest_rate
 from tests.unit.core.stopping import left_at_stop

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
-from iokeel.core.sharing.storage import Load, StorageActivity
+from iokeel.core.storage import Load, StorageActivity
 from iokeel.errors import FleetRefused
 from iokeel.fleet.records import (
     budget_of,

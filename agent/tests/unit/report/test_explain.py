@@ -12,8 +12,8 @@ from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
-from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 from iokeel.core.state import DriveState, State
+from iokeel.core.storage import StorageCounters, StoragePolicy
 from iokeel.errors import LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.explain import explain

@@ -16,8 +16,8 @@ from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
-from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.state import State
+from iokeel.core.storage import StoragePolicy
 from iokeel.errors import IokeelError, LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.metric_table import ERROR_KINDS, METRICS

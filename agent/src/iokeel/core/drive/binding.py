@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from iokeel.core.counters import Rates, Throttled
-from iokeel.core.drive.mix import bounds_on
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.mix import bounds_on
 from iokeel.core.state import DriveState
 
 # A bound counts as full once this part of it is used, and the drive as bursting above that part. A

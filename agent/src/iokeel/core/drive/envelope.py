@@ -37,8 +37,8 @@ from typing import TypeAlias
 
 from iokeel.core.counters import Flow, Rates
 from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
-from iokeel.core.drive.mix import NO_MIX, Mix, bounds_on, flow_cost
 from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
+from iokeel.core.mix import NO_MIX, Mix, bounds_on, flow_cost
 
 # How far above its limit a drive may be between a shift and the next retune, or for good if the
 # agent dies. QEMU adds a tenth of a second at each change of limits, and another after idleness.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iokeel.core.counters import Counters, rates
 from iokeel.core.curve import CostModel
-from iokeel.core.drive.mix import NO_MIX, has_shifted, mean_mix, mix_cost
+from iokeel.core.mix import NO_MIX, has_shifted, mean_mix, mix_cost
 from iokeel.core.state import Measured
 
 

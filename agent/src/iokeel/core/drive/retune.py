@@ -16,7 +16,7 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
   the shift, and it counts. It comes LOOK_AGAIN_S after the first (`State.suspects`);
 - the deadband is SHIFT_RATIO in the first SHIFT_LOOKS looks after a shift, when one more gift does
   no harm. Later it is DEADBAND_RATIO, because a second with a gift in it is further off than that.
-  NOISE_FACTOR times the mix's own noise counts instead if that is more (mix.py);
+  NOISE_FACTOR times the mix's own noise counts instead if that is more (core/mix.py);
 - MIN_INTERVAL_S lies between two changes. It also lies between the moment when a drive wakes up,
   with an empty bucket, and the first change. So no second sees two gifts;
 - in a steady mix, each look makes the mean mix better known. A correction beyond DRIFT_RATIO is
@@ -31,12 +31,12 @@ through. docs/measurements.md shows the cost and gain of each constant.
 
 from __future__ import annotations
 
-import iokeel.core.drive.mix as mix_law
+import iokeel.core.mix as mix_law
 from iokeel.core.counters import NO_FLOW, NS_PER_S, Flow, Rates
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.envelope import held_rates
-from iokeel.core.drive.mix import Mix, mix_cost
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.mix import Mix, mix_cost
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import DriveState, Finding, Verdict

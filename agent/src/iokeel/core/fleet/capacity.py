@@ -19,8 +19,8 @@ from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.ledger import HostName, Learnt, Ledger
 from iokeel.core.sharing.capacity import LONGEST_S, feedback_after
-from iokeel.core.sharing.storage import Load, StorageActivity, StoragePolicy
 from iokeel.core.state import Division, Feedback, StorageState
+from iokeel.core.storage import Load, StorageActivity, StoragePolicy
 
 #: How often hosts report their load, and how often the capacity is corrected: no single reading may
 #: move it by more than so many seconds' worth.

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from iokeel.core.fleet.ledger import Entry, HostName, Stamp
 from iokeel.core.sharing.divide import Claim, divide
-from iokeel.core.sharing.storage import LEAST_RATIO, MOST_RATIO, Load, StoragePolicy
 from iokeel.core.sharing.vm_limit import OUTGROWN_RATIO
+from iokeel.core.storage import LEAST_RATIO, MOST_RATIO, Load, StoragePolicy
 
 # The part of the budget beyond reservations that is divided evenly among hosts as floors.
 EVEN_RATIO = 0.1

@@ -29,8 +29,8 @@ from iokeel.core.sharing.divide import divide
 from iokeel.core.sharing.groups import members_of
 from iokeel.core.sharing.latency import activity_of, is_loaded, storage_strain
 from iokeel.core.sharing.one_storage import OneStorage, divide_storage
-from iokeel.core.sharing.storage import StorageActivity
 from iokeel.core.state import DriveState, Share, StorageState
+from iokeel.core.storage import StorageActivity
 
 
 def allocate(

@@ -29,8 +29,8 @@ from math import inf
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.limits import BUCKET_S
 from iokeel.core.sharing.latency import is_loaded, storage_strain
-from iokeel.core.sharing.storage import Load, StorageActivity
 from iokeel.core.state import DriveState, Feedback, StorageState
+from iokeel.core.storage import Load, StorageActivity
 
 POWER = 0.1
 STEP = 0.9

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from iokeel.core.counters import Rates
 from iokeel.core.observation import StorageSeen
-from iokeel.core.sharing.storage import StorageActivity, StoragePolicy, activity_between
 from iokeel.core.state import DriveState, StorageState
+from iokeel.core.storage import StorageActivity, StoragePolicy, activity_between
 
 # At 80 % utilization, a request waits for twice the one in service when it comes (Pollaczek and
 # Khinchine: rho / (2 (1 - rho)), for one server and random arrivals).

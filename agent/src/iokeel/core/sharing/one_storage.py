@@ -31,9 +31,9 @@ from iokeel.core.sharing.headroom import (
     room_after,
     worst_strain,
 )
-from iokeel.core.sharing.storage import Load, StorageActivity, StoragePolicy
 from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, StorageState
+from iokeel.core.storage import Load, StorageActivity, StoragePolicy
 
 
 @dataclass(slots=True)

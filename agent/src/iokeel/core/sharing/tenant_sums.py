@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import ENDLESS, DrivePolicy
-from iokeel.core.sharing.storage import Load
 from iokeel.core.sharing.tenant_part import held_in, most_and_wants
 from iokeel.core.sharing.vm_limit import SPARE_RATIO
 from iokeel.core.state import DriveState, StorageState
+from iokeel.core.storage import Load
 
 # A drive below this rate is idle, and its weight doesn't count.
 _IDLE_RATE = 1.0

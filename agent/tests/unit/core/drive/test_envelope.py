@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from iokeel.core.counters import Flow
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB, CostCurve, CostModel
 from iokeel.core.drive.envelope import OVERSHOOT_RATIO, limits_for, limits_for_any_size
-from iokeel.core.drive.mix import Mix
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.mix import Mix
 
 LIMIT = 10_000
 NONE = Flow(0, 0)

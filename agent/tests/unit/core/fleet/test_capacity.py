@@ -21,8 +21,8 @@ from iokeel.core.fleet.coordinate import Tenure, coordinate
 from iokeel.core.fleet.host import WAIT_NS
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Stamp, first_ledger
 from iokeel.core.sharing.capacity import feedback_after
-from iokeel.core.sharing.storage import Load, StorageActivity
 from iokeel.core.state import Division, StorageState
+from iokeel.core.storage import Load, StorageActivity
 
 BUDGET = Budget(1000, 0.1, shared=Shared(10.0))
 POLICY = BUDGET.storage

@@ -14,7 +14,6 @@ from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, POWER, SLACK, STEP
-from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 from iokeel.core.sharing.vm_limit import with_vm_parts
 from iokeel.core.state import (
     Demand,
@@ -26,6 +25,7 @@ from iokeel.core.state import (
     StorageState,
     VmPart,
 )
+from iokeel.core.storage import StorageCounters, StoragePolicy
 
 DISK = "sda"
 CAPACITY = StoragePolicy(capacity=10_000)

@@ -13,8 +13,8 @@ from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.by_weight import WRITING_INTERVALS
-from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 from iokeel.core.state import Demand, DriveState, Measured, Share, StorageState, VmPart
+from iokeel.core.storage import StorageCounters, StoragePolicy
 
 DISK = "sda"
 POLICY = StoragePolicy(capacity=120, latency_target_ms=60.0)

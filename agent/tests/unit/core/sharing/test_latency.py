@@ -8,8 +8,8 @@ from iokeel.core.counters import NS_PER_S, Flow, Rates
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import StorageSeen
 from iokeel.core.sharing.latency import activity_of, storage_strain
-from iokeel.core.sharing.storage import StorageCounters, StoragePolicy
 from iokeel.core.state import Demand, DriveState, Measured, Sent, StorageState
+from iokeel.core.storage import StorageCounters, StoragePolicy
 
 POLICY = StoragePolicy(capacity=1000, latency_target_ms=5.0)
 NOTHING = StorageCounters(0, 0, 0, 0, 0, 0, 0)

@@ -12,9 +12,9 @@ from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy
-from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.sharing.tenant_sums import by_storage, storage_sums
 from iokeel.core.state import FleetPart, State
+from iokeel.core.storage import StoragePolicy
 from tests.unit.core.sharing import test_tenant_part as of_tenant
 from tests.unit.core.sharing.test_tenant_part import DRIVES, EXACT, SETTINGS
 from tests.unit.core.stopping import left_at_stop

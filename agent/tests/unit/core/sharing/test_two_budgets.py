@@ -14,9 +14,9 @@ from hypothesis.stateful import invariant, rule
 from iokeel.core.counters import DriveId
 from iokeel.core.observation import DriveSeen, StorageSeen
 from iokeel.core.policy import TenantPolicy, VmPolicy
-from iokeel.core.sharing.storage import StoragePolicy
 from iokeel.core.sharing.tenant_sums import by_storage, storage_sums
 from iokeel.core.state import State
+from iokeel.core.storage import StoragePolicy
 from iokeel.state_rows import drive_text, kept_of, state_of
 from tests.unit.core.sharing import test_tenant_part as of_tenant
 from tests.unit.core.sharing.test_tenant_part import DRIVES, SETTINGS, rate
