@@ -158,7 +158,7 @@ def test_a_target_that_the_domain_lacks_is_named(policy: Path) -> None:
     policy.write_text(f"<domain><name>a</name><metadata>{GOOD}</metadata>{disk}</domain>")
     said = refused(1, "policy", "check", policy)
     assert "the policy names vda, but there is no such drive; correct" in said
-    assert said.endswith("there is vdb")
+    assert said.endswith("the domain has vdb")
 
 
 def test_classes_come_from_the_configuration(tmp_path: Path, policy: Path) -> None:

@@ -8,16 +8,15 @@ else has changed since. Calls block for a little, and are made one after another
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
-
-import msgspec
 
 from iokeel.core.backstop import CgroupOrder, IoMax, fits
 from iokeel.errors import CgroupRefused, IokeelError
@@ -57,7 +56,6 @@ class _Group:
     ours: dict[str, list[str]] = field(default_factory=dict)
 
 
-_GROUPS = msgspec.json.Decoder(_Group)
 # A file, and perhaps a device.
 _KEY = re.compile(r"[a-z._]+( [0-9:]+)?")
 
@@ -319,7 +317,7 @@ class Cgroups:
 
     def _save(self) -> None:
         changed = {
-            str(path): _text(self._groups[path]) if path in self._groups else None
+            str(path): json.dumps(asdict(self._groups[path])) if path in self._groups else None
             for path in self._unsaved
         }
         if not changed:
@@ -333,16 +331,17 @@ class Cgroups:
             self._unsaved.clear()
 
 
-def _text(group: _Group) -> str:
-    return msgspec.json.encode(group).decode()
-
-
 def _saved(text: str) -> _Group:
     """Return a group by its saved text. Raises ValueError or RecursionError."""
-    group = _GROUPS.decode(text)
-    if group.found.keys() != group.ours.keys() or not all(map(_KEY.fullmatch, group.found)):
-        raise ValueError("not what the agent saves")
-    return group
+    match json.loads(text):
+        case {"inode": int(inode), "found": dict(found), "ours": dict(ours)} if (
+            found.keys() == ours.keys()
+            and all(_KEY.fullmatch(key) and isinstance(value, str) for key, value in found.items())
+            and all(isinstance(values, list) for values in ours.values())
+            and all(isinstance(value, str) for values in ours.values() for value in values)
+        ):
+            return _Group(inode, found, ours)
+    raise ValueError("not what the agent saves")
 
 
 def _inode(folder: Path) -> int | None:
