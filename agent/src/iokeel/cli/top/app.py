@@ -101,7 +101,10 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to follow the agent, and end in order at signals."""
+        # Kept, because a look that ends after the screen finds none of them there any more.
         self._table, self._filter = self.query_one(RowsTable), self.query_one(Input)
+        self._head, self._foot = self.query_one("#bar", Static), self.query_one("#line", Static)
+        self._text = self.query_one("#text", Static)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit)
@@ -173,7 +176,7 @@ class TopApp(App[None]):
         rows = [row for row in every if wanted in row.words]
         rows = in_order(rows, self._view.sort_column(sort), backwards=backwards)
         self._table.show(self._view, rows, self._trends, sort)
-        self.query_one("#bar", Static).update(self._bar(rows, len(every)))
+        self._head.update(self._bar(rows, len(every)))
         self._draw_line()
 
     def _bar(self, rows: list[Row[Any]], of: int) -> Text:
@@ -207,7 +210,7 @@ class TopApp(App[None]):
         else:
             text = Text(_HINTS, "dim")
         text.no_wrap, text.overflow = True, "ellipsis"
-        self.query_one("#line", Static).update(text)
+        self._foot.update(text)
 
     def _say(self, text: str) -> None:
         self._said = (text, time.monotonic() + _SAY_S)
@@ -215,7 +218,7 @@ class TopApp(App[None]):
 
     def _put(self, text: str) -> None:
         """Show a text beside the table."""
-        self.query_one("#text", Static).update(Text(text))
+        self._text.update(Text(text))
 
     def _open(self, what: str) -> None:
         """Open or close what is beside the table."""
@@ -309,6 +312,6 @@ class TopApp(App[None]):
 
     def action_copy(self) -> None:
         """Copy the chosen row, and what is beside the table."""
-        beside = str(self.query_one("#text", Static).content) if self._beside else ""
+        beside = str(self._text.content) if self._beside else ""
         self.copy_to_clipboard("\n".join(filter(None, (self._table.text(), beside))))
         self._say("copied, if the terminal allows it")

@@ -313,6 +313,15 @@ async def test_names_are_shown_and_never_run(socket: Path) -> None:
         assert lines(app)[1].startswith("[bold]t ")
 
 
+async def test_a_look_may_end_after_the_screen(socket: Path) -> None:
+    host = small_host()
+    async with host.served(socket):
+        async with running(host, socket) as (app, pilot):
+            await pilot.press("enter")
+        with app._context():  # as of the app's own tasks
+            await app._look()
+
+
 async def test_a_host_without_drives_is_no_error(socket: Path) -> None:
     async with shown(SimulatedApi([]), socket) as (app, pilot):
         await pilot.press("enter", "down", "c", "2", "3", "end")
