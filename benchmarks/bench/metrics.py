@@ -28,7 +28,8 @@ from benchmarks.bench.records import DriveRun, Plan, Run
 _KNOWN_S = 2
 #: A drive is priced right while it is this near to what it is owed.
 _RIGHT_RATIO = 0.05
-_FIRST_S = 10
+#: How long the beginning and the end of a run are.
+_END_S = 10
 #: Above this a drive is in a burst.
 _BURST_RATIO = 1.5
 
@@ -63,7 +64,12 @@ def _held(seen: Seen, plan: Plan, drive: str) -> float | None:
 
 def _first_seconds(seen: Seen, plan: Plan, drive: str) -> float | None:
     rates = seen.run.drives[drive].by_second
-    return sum(rates[:_FIRST_S]) / (plan.owed * len(rates[:_FIRST_S])) if rates else None
+    return sum(rates[:_END_S]) / (plan.owed * len(rates[:_END_S])) if rates else None
+
+
+def _last_seconds(seen: Seen, plan: Plan, drive: str) -> float | None:
+    rates = seen.seconds(drive)
+    return sum(rates[-_END_S:]) / (plan.owed * len(rates[-_END_S:])) if rates else None
 
 
 def _above_s(seen: Seen, plan: Plan, drive: str) -> float | None:
@@ -232,6 +238,14 @@ METRICS = {
             "%",
             "one",
             _first_seconds,
+        ),
+        Metric(
+            "last_10s",
+            "last 10 s, of what is owed",
+            "sum of r(t) / sum of o, t in the last 10 s",
+            "%",
+            "one",
+            _last_seconds,
         ),
         Metric("above_s", "time in a burst", "seconds with r(t) / o > 1.5", "s", "more", _above_s),
         Metric(
