@@ -12,7 +12,10 @@ import pytest
 from benchmarks.fleet.chaos.network import Network
 from benchmarks.fleet.chaos.slow_cable import SO_RCVBUFFORCE
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces"),
+]
 
 DELAY_S, LOSS_RATIO = 0.2, 0.1
 SENT = 400  # a TAP device keeps 500 for a cable that has no processor just then
