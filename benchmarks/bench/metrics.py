@@ -63,13 +63,15 @@ def _held(seen: Seen, plan: Plan, drive: str) -> float | None:
 
 
 def _first_seconds(seen: Seen, plan: Plan, drive: str) -> float | None:
-    rates = seen.run.drives[drive].by_second
-    return sum(rates[:_END_S]) / (plan.owed * len(rates[:_END_S])) if rates else None
+    return _mean_of_owed((seen.run.drives[drive].by_second or [])[:_END_S], plan)
 
 
 def _last_seconds(seen: Seen, plan: Plan, drive: str) -> float | None:
-    rates = seen.seconds(drive)
-    return sum(rates[-_END_S:]) / (plan.owed * len(rates[-_END_S:])) if rates else None
+    return _mean_of_owed((seen.seconds(drive) or [])[-_END_S:], plan)
+
+
+def _mean_of_owed(rates: Sequence[float], plan: Plan) -> float | None:
+    return sum(rates) / (plan.owed * len(rates)) if rates else None
 
 
 def _above_s(seen: Seen, plan: Plan, drive: str) -> float | None:
