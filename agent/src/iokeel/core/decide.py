@@ -7,8 +7,8 @@ Here's how it works. `decide` looks at every drive once a tick:
 2. *Demand and credit* (drive/binding.py, drive/burst.py, sharing/demand.py): did its limits hold
    it? That tells its demand, and the burst credit that it saves or spends.
 3. *Share* (sharing/vm_limit.py, sharing/tenant_part.py, sharing/allocate.py,
-   sharing/storage_part.py): VMs' limits, what the fleet grants, tenants' limits and capacities are
-   divided among all drives.
+   sharing/storage_part.py): VMs' limits, tenants' limits and capacities, or what the fleet grants
+   of the two, are divided among all drives.
 4. *Allowed*: the rate L that the drive may have is its policy's limit (its burst while it
    has credit), and no more than its parts of its VM's limit and its tenant's, and its share.
 5. *Reasons* (drive/look.py): is there one to set limits? Its policy may have changed, its limits
@@ -71,7 +71,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     drives = _read(state, seen, models, failures)
     storages, shares = _divide(state, seen, models, drives, failures)
     orders, suspects = _look_at_all(state, seen, models, drives, storages, shares, failures, now_ns)
-    has_parts = bool(seen.granted or seen.granted_storages)
+    has_parts = _has_parts(state, seen)
     after = State(
         state.model, drives, state.tenants, storages, suspects, failures, has_parts=has_parts
     )
@@ -104,7 +104,7 @@ def _divide(
     drives: dict[DriveId, DriveState],
     failures: dict[DriveId | None, Exception],
 ) -> tuple[Mapping[str, StorageState], Mapping[DriveId, Share] | None]:
-    """Put parts of VMs' limits and of what the fleet grants into drives; divide tenants, storages.
+    """Put parts of VMs' and tenants' limits, and of what the fleet grants, into drives.
 
     Return the storages, and the drives' shares; None if these stay, as in a partial snapshot.
     """
@@ -112,7 +112,7 @@ def _divide(
     there: Mapping[DriveId, DriveState] = {
         drive: drives[drive] for drive in seen.drives if drive not in failures
     }
-    has_parts = state.has_parts or bool(seen.granted or seen.granted_storages)
+    has_parts = state.has_parts or _has_parts(state, seen)
     try:
         there = with_vm_parts(there)
         drives.update(there)
@@ -134,6 +134,12 @@ def _divide(
     except Exception as error:
         failures[None] = error
     return storages, shares
+
+
+def _has_parts(state: State, seen: Observation) -> bool:
+    """Return whether drives have parts of their tenants' limits, or of what the fleet grants."""
+    has_limit = any(promise.limit is not None for promise in state.tenants.values())
+    return has_limit or bool(seen.granted or seen.granted_storages)
 
 
 def _look_at_all(
@@ -170,7 +176,7 @@ def _look_at_all(
             last = raises if after.vm is not None and _is_raised(before, after) else orders
             last.append(SetLimits(drive, *order))
         drives[drive] = after
-        if after.finding.verdict is Verdict.SUSPECT:
+        if after.finding.verdict is Verdict.SUSPECT or after.waits_for_room:
             suspects.append(drive)
     return orders + raises, tuple(suspects)
 

@@ -1,11 +1,10 @@
-"""Allocates storages and tenants' limits to drives, once a tick.
+"""Allocates storages to drives, once a tick.
 
 1. Each drive is a claimant with a demand (claimant.py, demand.py): the rate that its policy allows
    if its limits hold it, else its rate of late, or more while it grows. A demand is independent of
-   the drive's share, and the part that a drive leaves is lent to others.
-2. A tenant's limit is divided (divide.py) among its drives, on all storages together. Each drive's
-   part of its VM's limit (vm_limit.py) bounds its demand already.
-3. Each storage is divided on its own (one_storage.py), unless it is left to its scheduler
+   the drive's share, and the part that a drive leaves is lent to others. It is bounded by the
+   drive's parts of its VM's and its tenant's limit (vm_limit.py, tenant_part.py).
+2. Each storage is divided on its own (one_storage.py), unless it is left to its scheduler
    (by_weight.py).
 
 A drive's share is not the amount that it got, but the one that it is *entitled* to at the level
@@ -21,11 +20,10 @@ from dataclasses import replace
 
 from iokeel.core.counters import DriveId
 from iokeel.core.observation import StorageSeen
-from iokeel.core.policy import TenantPolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.by_weight import is_left, left, writing_after
-from iokeel.core.sharing.claimant import Claimant, claimant_of, share_of
+from iokeel.core.sharing.claimant import Claimant, claimant_of
 from iokeel.core.sharing.demand import hidden_demand
-from iokeel.core.sharing.divide import divide
 from iokeel.core.sharing.groups import members_of
 from iokeel.core.sharing.latency import activity_of, is_loaded, storage_strain
 from iokeel.core.sharing.one_storage import OneStorage, divide_storage
@@ -63,10 +61,9 @@ def allocate(
     }
     for name, activity in activities.items():
         _reckon_with_hidden_demand(claimants[name], storages[name], activity)
-    _bound_by_tenants_limits(claimants, tenants)
     reserved_by_tenants = {tenant: promise.reservation for tenant, promise in tenants.items()}
     reserved_by_vms = _reserved_by_vms(claimants)
-    parts = _parts(claimants, lambda c: c.tenant)
+    parts = _parts(claimants, lambda c: c.known.tenant)
     parts_of_vms = _parts(claimants, lambda c: c.drive.domain) if reserved_by_vms else {}
     after = {}
     for name, now in storages.items():
@@ -104,10 +101,19 @@ def _claimants(
     strangers: dict[str | None, float] = defaultdict(float)
     for drive, known in drives.items():
         if known.policy is not None:
-            claimants.setdefault(known.storage, []).append(claimant_of(drive, known, known.policy))
+            claimants.setdefault(known.storage, []).append(_claimant(drive, known, known.policy))
         else:
             strangers[known.storage] += known.measured.rate or 0.0
     return claimants, strangers
+
+
+def _claimant(drive: DriveId, known: DriveState, policy: DrivePolicy) -> Claimant:
+    """Return a drive as a claimant that wants no more than its part of its tenant's limit."""
+    claimant = claimant_of(drive, known, policy)
+    if known.part is not None:
+        claimant.most = min(claimant.most, known.part.part)
+        claimant.wants = min(claimant.wants, known.part.part)
+    return claimant
 
 
 def _as_known(seen: StorageSeen, before: StorageState | None) -> StorageSeen:
@@ -128,25 +134,6 @@ def _reckon_with_hidden_demand(
         for claimant in claimants:
             hidden = hidden_demand(claimant.wants, activity.busy_ratio or 1.0)
             claimant.wants = min(claimant.most, hidden)
-
-
-def _bound_by_tenants_limits(
-    claimants: Mapping[str | None, Sequence[Claimant]], tenants: Mapping[str, TenantPolicy]
-) -> None:
-    """Bound each drive's share and demand by its part of its tenant's limit."""
-    limits = {tenant: p.limit for tenant, p in tenants.items() if p.limit is not None}
-    by_tenant: dict[str, list[Claimant]] = {}
-    for there in claimants.values():
-        for claimant in there:
-            if claimant.tenant is not None and claimant.tenant in limits:
-                by_tenant.setdefault(claimant.tenant, []).append(claimant)
-    for tenant, group in by_tenant.items():
-        limit = float(limits[tenant])
-        division = divide(limit, [c.claim for c in group])
-        for claimant, amount in zip(group, division.amounts, strict=True):
-            claimant.share = share_of(claimant, division, amount, limit, None)
-            claimant.most = min(claimant.most, claimant.share.most)
-            claimant.wants = min(claimant.wants, amount)
 
 
 def _reserved_by_vms(claimants: Mapping[str | None, Sequence[Claimant]]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
-from iokeel.core.observation import StorageSeen
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.observation import Observation, StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, POWER, SLACK, STEP
+from iokeel.core.sharing.tenant_part import with_tenant_parts
 from iokeel.core.sharing.vm_limit import with_vm_parts
 from iokeel.core.state import (
     Demand,
@@ -71,15 +74,27 @@ class Host:
 
     def allot(self) -> dict[str, Share]:
         """Return the drives' shares by their names, and keep the storages' states."""
-        self.known = {**with_vm_parts(self.known)}
+        self.known = with_tenant_parts(
+            with_vm_parts(self.known),
+            Observation({}),
+            self.tenants,
+            defaultdict(lambda: DEFAULT_MODEL),
+        )
         self.before, shares = allocate(self.known, self.storages, self.before, self.tenants, {})
         return {_name(drive): share for drive, share in shares.items()}
 
     def most(self) -> dict[str, float]:
-        """Return what VMs' limits and shares leave to each drive, by its name."""
+        """Return what VMs' and tenants' limits and shares leave to each drive, by its name."""
         shares = self.allot()
-        parts = {_name(drive): known.vm_most or inf for drive, known in self.known.items()}
-        return {name: min(share.most, parts[name]) for name, share in shares.items()}
+        return {
+            _name(drive): min(
+                known.vm_most or inf,
+                known.part.part if known.part else inf,
+                shares[_name(drive)].most if _name(drive) in shares else inf,
+            )
+            for drive, known in self.known.items()
+            if known.policy is not None
+        }
 
     @property
     def disk(self) -> StorageState:
@@ -205,14 +220,8 @@ def test_a_tenants_limit_holds_over_its_drives_on_two_storages() -> None:
     host.drive("b", 100, full=True, tenant="acme", weight=100, storage="sdb")
     host.drive("x", 100, full=True)
     host.drive("y", 100, full=True, storage="sdb")
-    shares = host.allot()
-    assert shares["a"].most == pytest.approx(2000)
-    assert shares["a"].tenant == "acme"
-    assert shares["a"].storage is None
-    assert shares["b"].most == pytest.approx(1000)
-    assert shares["x"].most == pytest.approx(8000)  # what acme leaves is not lost
-    assert shares["y"].most == pytest.approx(9000)
-    assert not shares["x"].tenant
+    # What acme leaves is not lost.
+    assert host.most() == pytest.approx({"a": 2000, "b": 1000, "x": 8000, "y": 9000})
 
 
 def test_a_tenants_drives_share_its_weight_and_not_each_has_its_own() -> None:
