@@ -176,7 +176,9 @@ def _look_at_all(
             last = raises if after.vm is not None and _is_raised(before, after) else orders
             last.append(SetLimits(drive, *order))
         drives[drive] = after
-        if after.finding.verdict is Verdict.SUSPECT or after.waits_for_room:
+        # Once a tick: room that a hanging QEMU holds may never come.
+        waits = not seen.partial and after.waits_for_room
+        if waits or after.finding.verdict is Verdict.SUSPECT:
             suspects.append(drive)
     return orders + raises, tuple(suspects)
 

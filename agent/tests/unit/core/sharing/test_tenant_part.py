@@ -244,7 +244,20 @@ def test_a_new_drive_takes_its_part_at_the_first_look_at_it_alone() -> None:
     state, orders = decide(state, Observation({DRIVES[1]: new}, partial=True), 9 * NS_PER_S)
     assert [order.drive for order in orders] == [DRIVES[1]]
     assert state.drives[DRIVES[1]].pricing.rate == 1  # the other one still has it all
-    assert state.suspects == (DRIVES[1],)  # so there is a second look soon
+
+
+def test_a_drive_that_waits_for_room_is_looked_at_again_once_a_tick() -> None:
+    state = settle(
+        {DRIVES[0]: DrivePolicy()}, None, State(tenants={"acme": TenantPolicy(limit=1000)})
+    )
+    known = state.drives[DRIVES[0]].sent.limits
+    new = DriveSeen(DrivePolicy(), None, UNLIMITED, False, STOCK, tenant="acme")
+    old = new._replace(in_force=known)
+    state, _ = decide(state, Observation({DRIVES[0]: old, DRIVES[1]: new}), 9 * NS_PER_S)
+    assert state.suspects == (DRIVES[1],)
+    state, _ = decide(state, Observation({DRIVES[1]: new}, partial=True), 10 * NS_PER_S)
+    assert state.drives[DRIVES[1]].waits_for_room  # the other one's new limits aren't in force
+    assert state.suspects == ()
 
 
 @pytest.mark.parametrize("limit", [50, 1000, 40_000])
