@@ -8,6 +8,7 @@ exactly what its limits let through.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -31,12 +32,14 @@ class Stream:
     """Requests of one kind.
 
     sizes: (bytes, probability). rate: requests a second; None: as many as the limits let through.
+    at_random: they come at random moments (a Poisson process), and not at equal distances.
     """
 
     sizes: tuple[tuple[int, float], ...]
     write_ratio: float = 0.0
     depth: int = 16
     rate: float | None = None
+    at_random: bool = False
 
     @classmethod
     def of(cls, size_bytes: int, rate: float | None = None) -> Stream:
@@ -46,10 +49,14 @@ class Stream:
 
 @dataclass(frozen=True)
 class Phase:
-    """The guest's streams for a time."""
+    """The guest's streams for a time.
+
+    in_turn: its requests pass in the order in which they wait, and not by chance.
+    """
 
     seconds: float
     streams: tuple[Stream, ...]
+    in_turn: bool = False
 
 
 @dataclass
@@ -61,12 +68,13 @@ class Run:
 
     def rate(self, start_s: float, end_s: float) -> float:
         """Return the rate in a window, in normalized I/O operations a second."""
-        return sum(c for t, c in self.requests if start_s <= t < end_s) / (end_s - start_s)
+        return sum(cost for _, cost in self._between(start_s, end_s)) / (end_s - start_s)
 
     def worst_window(self, start_s: float, end_s: float, step_s: float = 0.05) -> float:
         """Return the highest rate of all one-second windows that begin in [start, end - 1]."""
-        edges = [cost for _, cost in self.requests]
-        times = [at for at, _ in self.requests]
+        inside = self._between(start_s, end_s)
+        edges = [cost for _, cost in inside]
+        times = [at for at, _ in inside]
         worst = total = 0.0
         first = last = 0
         begin = start_s
@@ -80,6 +88,10 @@ class Run:
             worst = max(worst, total)
             begin += step_s
         return worst
+
+    def _between(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
+        first, last = (bisect_left(self.requests, (at_s,)) for at_s in (start_s, end_s))
+        return self.requests[first:last]
 
 
 class _Drive:
@@ -126,13 +138,16 @@ class _Agent:
         *,
         tick_s: float,
         tick_offset_s: float,
+        tick_late_s: float,
         delay_s: float,
+        chance: random.Random,
         on_tick: Callable[[State], None] | None,
     ) -> None:
         self.horizon = tick_offset_s
         self._drive, self._policy, self._state = drive, policy, state
         self._tick_s, self._delay_s, self._on_tick = tick_s, delay_s, on_tick
-        self._next_tick = tick_offset_s
+        self._late_s, self._chance = tick_late_s, chance
+        self._due_tick = self._next_tick = tick_offset_s
         self._looks = [tick_offset_s]
         self._pending: list[tuple[float, SetLimits]] = []
 
@@ -151,7 +166,9 @@ class _Agent:
         self._looks.remove(at)
         is_tick = at == self._next_tick
         if is_tick:
-            self._next_tick = at + self._tick_s
+            self._due_tick += self._tick_s
+            late_s = self._chance.uniform(0, self._late_s) if self._late_s else 0.0
+            self._next_tick = self._due_tick + late_s
             self._looks.append(self._next_tick)
         in_force = None if self._pending else self._drive.throttle.limits
         drive = DriveSeen(self._policy, self._drive.counters(at), in_force, abilities=STOCK)
@@ -167,10 +184,16 @@ class _Agent:
 class _Guest:
     """The guest's requests in a phase."""
 
-    def __init__(self, streams: Sequence[Stream], start: float, chance: random.Random) -> None:
-        self._chance = chance
-        self._turns = [s for s in streams for _ in range(s.depth)]
-        self._due = {id(s): start for s in streams if s.rate is not None}
+    def __init__(self, phase: Phase, start: float, chance: random.Random) -> None:
+        self._chance, self._in_turn = chance, phase.in_turn
+        self._turns = [s for s in phase.streams for _ in range(s.depth)]
+        if phase.in_turn:
+            chance.shuffle(self._turns)
+        self._due = {
+            id(s): start + (self._distance_s(s) if s.at_random else 0.0)
+            for s in phase.streams
+            if s.rate is not None
+        }
 
     @property
     def next_due(self) -> float:
@@ -182,7 +205,9 @@ class _Guest:
         turns = self._turns
         if self._due:
             turns = [s for s in turns if s.rate is None or self._due[id(s)] <= now]
-        return self._chance.choice(turns) if turns else None
+        if not turns:
+            return None
+        return turns[0] if self._in_turn else self._chance.choice(turns)
 
     def request(self, stream: Stream) -> tuple[bool, int]:
         """Return whether a stream's next request writes, and its size in bytes."""
@@ -192,9 +217,17 @@ class _Guest:
 
     def sent(self, stream: Stream, now: float) -> None:
         """Note that a stream's request has passed."""
+        if self._in_turn:
+            self._turns.remove(stream)
+            self._turns.append(stream)
         if stream.rate is not None:
-            due = self._due[id(stream)] + 1 / stream.rate
+            due = self._due[id(stream)] + self._distance_s(stream)
             self._due[id(stream)] = max(due, now - 1)
+
+    def _distance_s(self, stream: Stream) -> float:
+        """Return the time between two requests of a stream that has a rate."""
+        assert stream.rate is not None
+        return self._chance.expovariate(stream.rate) if stream.at_random else 1 / stream.rate
 
 
 def run(
@@ -204,13 +237,15 @@ def run(
     model: CostModel = DEFAULT_MODEL,
     tick_s: float = 1.0,
     tick_offset_s: float = 0.37,
+    tick_late_s: float = 0.0,
     delay_s: float = 0.01,
     seed: int = 1,
     on_tick: Callable[[State], None] | None = None,
 ) -> Run:
     """Run a drive through phases under the control law.
 
-    tick_offset_s: the time of the first tick. delay_s: the time from a decision until its limits
+    tick_offset_s: the time of the first tick. tick_late_s: each other one is late by a random time
+    up to this. delay_s: the time from a decision until its limits
     are in force.
     """
     chance = random.Random(seed)
@@ -221,13 +256,15 @@ def run(
         State(model),
         tick_s=tick_s,
         tick_offset_s=tick_offset_s,
+        tick_late_s=tick_late_s,
         delay_s=delay_s,
+        chance=random.Random(seed),
         on_tick=on_tick,
     )
     now = start = 0.0
     for phase in phases:
         end = start + phase.seconds
-        guest = _Guest(phase.streams, start, chance)
+        guest = _Guest(phase, start, chance)
         while now < end:
             stream = guest.ready(now)
             if stream is None:
