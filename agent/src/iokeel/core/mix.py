@@ -88,14 +88,21 @@ NO_NOISE = Noise()
 
 
 def has_shifted(mix: Mix | None, size: Noise) -> bool:
-    """Return whether an interval's requests have other sizes than the mix so far."""
+    """Return whether an interval's requests have another mean size than the mix so far."""
     if mix is None or size.value is None:
         return True
-    read, write = mix.read, mix.write
-    so_far = (read.bps + write.bps) / (read.raw_iops + write.raw_iops)
-    if size.ratio < SIZE_RATIO and is_uniform(size.value) != is_uniform(so_far):
-        return True
-    return abs(size.value / so_far - 1) > max(SIZE_RATIO, NOISE_FACTOR * size.ratio)
+    most = max(SIZE_RATIO, NOISE_FACTOR * size.ratio)
+    return abs(size.value / _mean_size(mix) - 1) > most
+
+
+def has_changed_kind(mix: Mix | None, size: Noise) -> bool:
+    """Return whether requests of one size have become a mix of sizes, or a mix one size.
+
+    That may be the first moment of a shift, or a single request of the guest's own.
+    """
+    if mix is None or size.value is None or size.ratio >= SIZE_RATIO:
+        return False
+    return is_uniform(size.value) != is_uniform(_mean_size(mix))
 
 
 def mean_mix(mix: Mix | None, did: Rates) -> Mix:
@@ -104,6 +111,11 @@ def mean_mix(mix: Mix | None, did: Rates) -> Mix:
         return Mix(did.read, did.write)
     keep: float = 0.5 ** (did.elapsed_s / MIX_HALF_LIFE_S)
     return Mix(_mean(mix.read, did.read, keep), _mean(mix.write, did.write, keep))
+
+
+def _mean_size(mix: Mix) -> float:
+    read, write = mix.read, mix.write
+    return (read.bps + write.bps) / (read.raw_iops + write.raw_iops)
 
 
 def _mean(old: Flow, new: Flow, keep: float) -> Flow:

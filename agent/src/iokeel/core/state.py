@@ -47,9 +47,10 @@ class Measured(NamedTuple):
     """A drive's measurements.
 
     counters: the last reading. rates, rate: of the last interval, None if unknown; rate is R.
-    mix: the mean over the `looks` intervals since the last shift. size, price: the mean request
-    size, and the bytes that a normalized operation moves, each with its noise. active_ns, idle_ns:
-    when it woke up, or went idle; None while it is not so.
+    mix: the mean over the last `looks` intervals. looks_since_shift: the intervals since the mean
+    size was another. size, price: the mean request size, and the bytes that a normalized operation
+    moves, each with its noise. active_ns, idle_ns: when it woke up, or went idle; None while it is
+    not so.
     """
 
     counters: Counters | None = None
@@ -57,10 +58,18 @@ class Measured(NamedTuple):
     rate: float | None = None
     mix: Mix | None = None
     looks: int = 0
+    looks_since_shift: int = 0
     size: Noise = NO_NOISE
     price: Noise = NO_NOISE
     active_ns: int | None = None
     idle_ns: int | None = None
+
+    @property
+    def anew(self) -> Measured:
+        """The same with a mix that begins with the last interval."""
+        if self.rates is None:
+            return self
+        return self._replace(mix=Mix(self.rates.read, self.rates.write), looks=1)
 
 
 class Demand(NamedTuple):

@@ -118,6 +118,36 @@ def test_a_mix_of_few_requests_is_no_shift_because_it_varies() -> None:
     assert late <= 1
 
 
+@pytest.mark.parametrize(
+    ("before", "after"), [((8,), (64,)), ((64,), (8,)), ((8, 64), (16,)), ((4, 16), (8,))]
+)
+def test_a_guests_own_requests_cause_no_late_change(
+    before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    own = Stream(((4 * KIB, 0.7), (16 * KIB, 0.3)), 0.5, depth=1, rate=1.0, at_random=True)
+    for seed in range(8):
+        phases = [
+            Phase(seconds, (*[Stream.of(kib * KIB) for kib in sizes], own), in_turn=True)
+            for seconds, sizes in ((5, before), (15, after))
+        ]
+        policy = DrivePolicy(limit=1000)
+        did = run(phases, policy, tick_offset_s=(seed + 0.5) / 8, tick_late_s=0.1, seed=seed)
+        rates = [did.rate(second, second + 1) / 1000 for second in range(8, 20)]
+        assert rates == pytest.approx([1] * 12, abs=0.05)
+
+
+def test_limits_after_a_small_shift_are_made_for_the_requests_after_it() -> None:
+    sizes = [5000, 4200]  # too close for the mean size alone to be another
+    priced: list[float | None] = []
+
+    def note(state: State) -> None:
+        mix = state.drives[DRIVE].pricing.mix
+        priced.append(mix and mix.read.mean_size_bytes)
+
+    run([Phase(6, (Stream.of(size),)) for size in sizes], POLICY, on_tick=note)
+    assert priced[-1] == pytest.approx(sizes[-1], rel=1e-3)
+
+
 def test_reads_and_writes_of_different_cost_share_a_budget() -> None:
     dear = CostCurve(tuple((size, 2 * cost) for size, cost in DEFAULT_CURVE.points))
     stream = Stream(((16 * KIB, 1.0),), write_ratio=0.5)

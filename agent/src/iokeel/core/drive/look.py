@@ -53,6 +53,8 @@ def look(
     reason = _reason(before, known, seen, finding, misfit, allowed, now_ns)
     if reason is None:
         return _looked_at(known, divided, finding), None
+    if reason is Reason.SHIFT:  # all of this look lies after the shift, and earlier ones may not
+        known = known._replace(measured=known.measured.anew)
     priced = pricing.price(known, known.abilities, policy, model, split_size, allowed, reason)
     assert priced.base is not None
     assert priced.base_rate is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iokeel.core.counters import Counters, rates
 from iokeel.core.curve import CostModel
-from iokeel.core.mix import NO_MIX, has_shifted, mean_mix, mix_cost
+from iokeel.core.mix import NO_MIX, has_changed_kind, has_shifted, mean_mix, mix_cost
 from iokeel.core.state import Measured
 
 
@@ -29,18 +29,21 @@ def measure(
     raw_iops = did.read.raw_iops + did.write.raw_iops
     if not raw_iops:
         idle_ns = before.idle_ns or last.at_ns
+        _, _, _, _, looks, looks_since_shift, size, price, _, _ = before
         return Measured(
-            reading, did, rate, mix, before.looks, before.size, before.price, None, idle_ns
+            reading, did, rate, mix, looks, looks_since_shift, size, price, None, idle_ns
         )
     bps = did.read.bps + did.write.bps
     size = before.size.after(bps / raw_iops)
     shifted = has_shifted(mix, size)
+    begins_anew = shifted or has_changed_kind(mix, size)
     return Measured(
         reading,
         did,
         rate,
-        mean_mix(None if shifted else mix, did),
-        1 if shifted else before.looks + 1,
+        mean_mix(None if begins_anew else mix, did),
+        1 if begins_anew else before.looks + 1,
+        1 if shifted else before.looks_since_shift + 1,
         size,
         before.price.after(bps / rate) if rate else before.price,
         before.active_ns or reading.at_ns,  # it woke up some time before

@@ -13,10 +13,13 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
 *gift*: it empties QEMU's buckets, which lets BUCKET_S of L through for nothing. So
 
 - a drive has to be mispriced the same way in two looks in a row. All of the second look lies after
-  the shift, and it counts. It comes LOOK_AGAIN_S after the first (`State.suspects`);
+  the shift, and limits are made for it. It comes LOOK_AGAIN_S after the first (`State.suspects`);
 - the deadband is SHIFT_RATIO in the first SHIFT_LOOKS looks after a shift, when one more gift does
   no harm. Later it is DEADBAND_RATIO, because a second with a gift in it is further off than that.
   NOISE_FACTOR times the mix's own noise counts instead if that is more (core/mix.py);
+- requests of one size that become a mix, or a mix that becomes one size, may be the first moment of
+  a shift, or a single request of the guest's own. An error beyond SHIFT_RATIO calls for the second
+  look then, but is not enough to be put right;
 - MIN_INTERVAL_S lies between two changes. It also lies between the moment when a drive wakes up,
   with an empty bucket, and the first change. So no second sees two gifts;
 - in a steady mix, each look makes the mean mix better known. A correction beyond DRIFT_RATIO is
@@ -76,6 +79,8 @@ def judge(
         return _UNBOUND, None
     if abs(error) > _deadband(known):
         return _mispriced(known, error, now_ns)
+    if measured.looks == 1 and abs(error) > _above_noise(known, SHIFT_RATIO):
+        return Finding(Verdict.SUSPECT, _sign(error), error), None
     if measured.looks % DRIFT_LOOKS == 0:
         drift: float | None = error
         if measured.price.ratio > _STEADY_RATIO * DRIFT_RATIO:
@@ -98,19 +103,27 @@ def _idle_reason(known: DriveState, now_ns: int) -> Reason | None:
 
 
 def _deadband(known: DriveState) -> float:
-    least = SHIFT_RATIO if known.measured.looks <= SHIFT_LOOKS else DEADBAND_RATIO
-    return max(least, mix_law.NOISE_FACTOR * known.measured.price.ratio)
+    is_new = known.measured.looks_since_shift <= SHIFT_LOOKS
+    return _above_noise(known, SHIFT_RATIO if is_new else DEADBAND_RATIO)
+
+
+def _above_noise(known: DriveState, ratio: float) -> float:
+    return max(ratio, mix_law.NOISE_FACTOR * known.measured.price.ratio)
 
 
 def _mispriced(known: DriveState, error: float, now_ns: int) -> tuple[Finding, Reason | None]:
     """Return the finding on a pricing error beyond the deadband."""
     active_ns = known.measured.active_ns or now_ns
     settled = is_due(known.sent.at_ns, now_ns) and is_due(active_ns, now_ns)
-    sign = 1 if error > 0 else -1
+    sign = _sign(error)
     clear = known.measured.looks > 1 or abs(error) > mix_law.NOISE_RATIO
     if settled and clear and known.finding.suspect == sign:
         return Finding(Verdict.RETUNED, 0, error), Reason.SHIFT
     return Finding(Verdict.SUSPECT if settled else Verdict.WAITING, sign, error), None
+
+
+def _sign(error: float) -> int:
+    return 1 if error > 0 else -1
 
 
 def _is_worth_a_gift(known: DriveState, drift: float, now_ns: int) -> bool:
