@@ -11,7 +11,9 @@ mixes. Writes results/retune-constants.json, unless --only is given, and prints 
 - worst: the highest rate in any window of a second, over the limit;
 - served: the mean rate over the limit in the 2 s after a shift, the lowest and the mean;
 - steady error: the mean error of a steady mix after its first 5 s, the largest and the mean;
-- retunes: changes of limits an hour in steady mixes (each a tenth of a second for nothing).
+- retunes: changes of limits an hour in steady mixes (each a tenth of a second for nothing);
+- late: of 1,000 seconds that begin 3 s or more after a shift, while guests send a few requests of
+  their own (own_requests.py), how many are off by more than 5 %.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import permutations, product
 from statistics import mean
 from typing import NamedTuple
 
 from benchmarks import result_file
+from benchmarks.law import own_requests
 from benchmarks.law.constants import Sweep
 from iokeel.core.counters import Flow
 from iokeel.core.curve import DEFAULT_MODEL, KIB
@@ -35,6 +38,7 @@ from testing.sim.drive import Phase, Run, Stream, run
 RESULT = result_file.RESULTS / "retune-constants.json"
 LIMIT = 10_000  # normalized iops
 PHASE_S = 6.0
+OWN_LIMIT, OWN_RATES, OWN_RUNS = 1_000, (1.0, 3.0), 4
 ENVELOPE_SIZES = [4 * KIB, 8 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB]
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 1024 * KIB]
 MIXES = {
@@ -95,6 +99,7 @@ class Row:
     steady_error_worst_ratio: float
     steady_error_mean_ratio: float
     retunes_an_hour: float
+    late_ratio: float
 
     def __str__(self) -> str:
         return (
@@ -103,8 +108,13 @@ class Row:
             f" {self.worst_window_ratio:>6.3f}"
             f" {self.served_least_ratio:>5.2f} {self.served_mean_ratio:>5.2f}"
             f" {self.steady_error_worst_ratio:>6.1%} {self.steady_error_mean_ratio:>6.1%}"
-            f" {self.retunes_an_hour:>9.0f}"
+            f" {self.retunes_an_hour:>9.0f} {1000 * self.late_ratio:>4.0f}"
         )
+
+
+def figures() -> tuple[float, ...]:
+    """Return the figures of a row."""
+    return (*shifts(), *steady(), late())
 
 
 def shifts() -> Shifts:
@@ -120,15 +130,25 @@ def shifts() -> Shifts:
     return Shifts(max(recovery), mean(recovery), max(worst), min(served), mean(served))
 
 
-def steady(limits: Sequence[int] = (500, 2_000), seconds: float = 60.0) -> Steady:
+def steady(limits: Sequence[int] = (500, 2_000), seconds: float = 60.0, runs: int = 3) -> Steady:
     """Run steady mixes, at limits that give few and many requests a second."""
     errors, changes = [], 0
-    for seed, (limit, mix) in enumerate((limit, mix) for limit in limits for mix in MIXES.values()):
+    for seed, (_, limit, mix) in enumerate(product(range(runs), limits, MIXES.values())):
         did = run([Phase(seconds, (mix,))], DrivePolicy(limit=limit), seed=seed)
         errors.append(abs(did.rate(5, seconds) / limit - 1))
         changes += sum(at > 5 for at, _ in did.changes)
-    hours = len(limits) * len(MIXES) * (seconds - 5) / 3600
+    hours = runs * len(limits) * len(MIXES) * (seconds - 5) / 3600
     return Steady(max(errors), mean(errors), changes / hours)
+
+
+def late() -> float:
+    """Return the part of the seconds that are late, while guests send requests of their own."""
+    found = [
+        phase
+        for own_rate in OWN_RATES
+        for phase in own_requests.figures(OWN_LIMIT, own_rate, range(OWN_RUNS))
+    ]
+    return sum(phase.late for phase in found) / sum(phase.seconds for phase in found)
 
 
 def envelope_rows() -> list[list[float]]:
@@ -167,15 +187,16 @@ def main() -> None:
     for made_for, served in zip(["no mix", *ENVELOPE_SIZES], envelopes, strict=True):
         print(f"made for {made_for!s:>8}: " + " ".join(f"{ratio:5.2f}" for ratio in served))
     columns = f"{'constant':18} {'value':>6} {'recovery s':>11} {'worst':>6} {'served':>11}"
-    print(f"{columns} {'steady error':>13} {'retunes/h':>9}")
-    rows = []
+    print(f"{columns} {'steady error':>13} {'retunes/h':>9} late")
+    rows, usual = [], figures()
     for sweep in SWEEPS:
         if only not in (None, sweep.name):
             continue
         chosen = sweep.chosen
         for value in sweep.all_values():
             with sweep.at(value):
-                rows.append(Row(sweep.name, value, value == chosen, *shifts(), *steady()))
+                found = usual if value == chosen else figures()
+            rows.append(Row(sweep.name, value, value == chosen, *found))
             print(rows[-1], flush=True)
     if only is None:
         result_file.write(RESULT, {"limit": LIMIT, "envelope": envelopes, "rows": rows})
