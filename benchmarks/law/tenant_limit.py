@@ -6,6 +6,8 @@ Runs the agent's law on a simulated host (agent/testing/sim) whose disk is never
 and with exact throttles. All drives are one tenant's and have no limit of their own:
 
 - one busy: of five drives, one wants all it can get, and the others are idle;
+- small: of five drives, one wants all it can get, and the others do up to 3 % of the limit, another
+  rate every 2 s on average; six hosts;
 - waking: four drives that want all they can get begin one after another, 10 s apart;
 - changing: five drives take another load every 8 s on average, each for itself, from idle to all
   that they can get; twelve hosts.
@@ -37,6 +39,7 @@ from testing.sim.storage import Disk, steady
 RESULT = result_file.RESULTS / "tenant-limit.json"
 LIMIT = 4000  # normalized iops
 CAPACITY = 25 * LIMIT
+SMALL_RATES = (0.0, LIMIT / 500, LIMIT / 100, 3 * LIMIT / 100)
 RATES = (0.0, LIMIT / 20, LIMIT / 4, LIMIT / 2, inf)
 BEGIN_S = 5
 
@@ -71,6 +74,12 @@ def waking() -> Loads:
     return [iter([idle(10.0 * i), Phase(inf)]) for i in range(4)]
 
 
+def small(seed: int) -> Loads:
+    """Return a drive that wants all it can get, beside four that do little."""
+    others = (switching(100 * seed + i, SMALL_RATES, 2.0) for i in range(4))
+    return [iter([Phase(inf)]), *others]
+
+
 def changing(seed: int) -> Loads:
     """Return drives that change at random."""
     return [switching(10 * seed + i, RATES, 8.0) for i in range(5)]
@@ -101,6 +110,7 @@ def main() -> None:
     for exact in (False, True):
         for name, loads, seconds in (
             ("one busy", [one_busy], 60),
+            ("small", [lambda seed=seed: small(seed) for seed in range(6)], 120),
             ("waking", [waking], 60),
             ("changing", [lambda seed=seed: changing(seed) for seed in range(12)], 200),
         ):

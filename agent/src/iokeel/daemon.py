@@ -312,9 +312,10 @@ class Agent:
             moves.looked(before.drives, self.state.drives, self.observer.vms(), now_ns)
 
     def _on_success(self, order: SetLimits) -> None:
-        """Let others use what a drive has given up, here and in the fleet."""
-        self.state = with_outcome(self.state, order)
-        self._tell_fleet(whole=False)
+        """Tell the fleet at once what a drive is held to now."""
+        if self.fleet is not None:
+            self.state = with_outcome(self.state, order)
+            self._tell_fleet(whole=False)
 
     def _on_credit(self, domain: str, credit: GuestCredit) -> None:
         """Take over the credit of a guest that has come from another host."""

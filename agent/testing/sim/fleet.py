@@ -27,7 +27,6 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
-from iokeel.core.sharing.tenant_part import with_outcome
 from iokeel.core.state import State
 from iokeel.core.storage import StorageCounters
 from iokeel.state_store import StateStore
@@ -370,7 +369,6 @@ class Fleet:
             return
         self._failed.pop(i, None)
         self._throttles.set(i, order.limits, self._phases[i].kind, self.guests[i].exact)
-        self.state = with_outcome(self.state, order)
 
     def _restart(self, tick: int) -> None:
         """Start an agent from what the last one stored."""

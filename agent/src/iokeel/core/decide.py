@@ -7,8 +7,8 @@ Here's how it works. `decide` looks at every drive once a tick:
 2. *Demand and credit* (drive/binding.py, drive/burst.py, sharing/demand.py): did its limits hold
    it? That tells its demand, and the burst credit that it saves or spends.
 3. *Share* (sharing/vm_limit.py, sharing/tenant_part.py, sharing/allocate.py,
-   sharing/storage_part.py): VMs' limits, tenants' limits and capacities, or what the fleet grants
-   of the two, are divided among all drives.
+   sharing/storage_part.py): VMs' limits, what the fleet grants, tenants' limits and capacities are
+   divided among all drives.
 4. *Allowed*: the rate L that the drive may have is its policy's limit (its burst while it
    has credit), and no more than its parts of its VM's limit and its tenant's, and its share.
 5. *Reasons* (drive/look.py): is there one to set limits? Its policy may have changed, its limits
@@ -41,7 +41,7 @@ from iokeel.core.drive.measure import measure
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
-from iokeel.core.sharing.allocate import allocate
+from iokeel.core.sharing.allocate import allocate, first_share
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
 from iokeel.core.sharing.storage_part import with_storage_parts
@@ -49,6 +49,7 @@ from iokeel.core.sharing.tenant_part import with_granted, with_order, with_tenan
 from iokeel.core.sharing.vm_limit import with_vm_parts
 from iokeel.core.state import (
     NEW,
+    NOT_DIVIDED,
     DriveState,
     Share,
     State,
@@ -71,7 +72,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     drives = _read(state, seen, models, failures)
     storages, shares = _divide(state, seen, models, drives, failures)
     orders, suspects = _look_at_all(state, seen, models, drives, storages, shares, failures, now_ns)
-    has_parts = _has_parts(state, seen)
+    has_parts = bool(seen.granted or seen.granted_storages)
     after = State(
         state.model, drives, state.tenants, storages, suspects, failures, has_parts=has_parts
     )
@@ -104,7 +105,7 @@ def _divide(
     drives: dict[DriveId, DriveState],
     failures: dict[DriveId | None, Exception],
 ) -> tuple[Mapping[str, StorageState], Mapping[DriveId, Share] | None]:
-    """Put parts of VMs' and tenants' limits, and of what the fleet grants, into drives.
+    """Put parts of VMs' limits and of what the fleet grants into drives; divide tenants, storages.
 
     Return the storages, and the drives' shares; None if these stay, as in a partial snapshot.
     """
@@ -112,7 +113,7 @@ def _divide(
     there: Mapping[DriveId, DriveState] = {
         drive: drives[drive] for drive in seen.drives if drive not in failures
     }
-    has_parts = state.has_parts or _has_parts(state, seen)
+    has_parts = state.has_parts or bool(seen.granted or seen.granted_storages)
     try:
         there = with_vm_parts(there)
         drives.update(there)
@@ -136,12 +137,6 @@ def _divide(
     return storages, shares
 
 
-def _has_parts(state: State, seen: Observation) -> bool:
-    """Return whether drives have parts of their tenants' limits, or of what the fleet grants."""
-    has_limit = any(promise.limit is not None for promise in state.tenants.values())
-    return has_limit or bool(seen.granted or seen.granted_storages)
-
-
 def _look_at_all(
     state: State,
     seen: Observation,
@@ -161,6 +156,8 @@ def _look_at_all(
             continue
         before, known = state.drives.get(drive, NEW), drives[drive]
         share = known.share if shares is None else shares.get(drive)
+        if share is NOT_DIVIDED and known.sent.limits is None:
+            share = first_share(known, state.tenants)
         model, storage = models[known.storage], storages.get(known.storage or "")
         if storage is None and seen.partial:  # its storage may not be known yet
             split_size = before.sent.limits.split_size if before.sent.limits else None
@@ -176,9 +173,7 @@ def _look_at_all(
             last = raises if after.vm is not None and _is_raised(before, after) else orders
             last.append(SetLimits(drive, *order))
         drives[drive] = after
-        # Once a tick: room that a hanging QEMU holds may never come.
-        waits = not seen.partial and after.waits_for_room
-        if waits or after.finding.verdict is Verdict.SUSPECT:
+        if after.finding.verdict is Verdict.SUSPECT:
             suspects.append(drive)
     return orders + raises, tuple(suspects)
 

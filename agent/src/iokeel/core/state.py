@@ -122,8 +122,8 @@ class VmPart(NamedTuple):
         return self.credit.ceiling(self.policy)
 
 
-class DrivePart(NamedTuple):
-    """A drive's part of its tenant's limit here, or of the fleet's grant to those on its storage.
+class FleetPart(NamedTuple):
+    """A drive's part of the fleet's grant here to its tenant, or to all drives on its storage.
 
     sharing/tenant_part.py and sharing/storage_part.py divide it. part: as it was divided. most: the
     part of it that is free now; other drives may still hold the rest. held: the most that its QEMU
@@ -184,14 +184,16 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A drive's share of its storage.
+    """A drive's share of its storage or of its tenant's limit.
 
-    most: the rate that it may have. owed: the part of its reservation that fits. by_weight: the
-    part that its weight adds, inf if there is enough for all. cut: what it gave up for the drives
-    in StorageState.suffering.
+    most: the rate that it may have. storage, tenant: the one that bounds it; the other is None.
+    owed: the part of its reservation that fits. by_weight: the part that its weight adds, inf if
+    there is enough for all. cut: what it gave up for the drives in StorageState.suffering.
     """
 
     most: float
+    storage: str | None
+    tenant: str | None
     owed: float
     by_weight: float
     cut: float = 0.0
@@ -213,9 +215,9 @@ NOT_DIVIDED: Final = NotDivided.NOT_DIVIDED
 class DriveState(NamedTuple):  # a tuple, because a copy with changes costs least
     """The law's memory of a drive.
 
-    storage, abilities: the last ones known; None if they never were. share: None if its storage
-    isn't divided. part: of its tenant's limit; None if that has none. storage_part: of its
-    storage's capacity; None if that isn't the fleet's.
+    storage, abilities: the last ones known; None if they never were. share: None if nothing is
+    divided that the drive has a part in. part: of its tenant's; None if that isn't the fleet's.
+    storage_part: the same of its storage's.
     """
 
     policy: DrivePolicy | None = None
@@ -230,8 +232,8 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     finding: Finding = Finding()
     sent: Sent = Sent()
     vm: VmPart | None = None
-    part: DrivePart | None = None
-    storage_part: DrivePart | None = None
+    part: FleetPart | None = None
+    storage_part: FleetPart | None = None
 
     def with_sent(self, limits: ThrottleLimits) -> DriveState:
         """Return the state with other limits as those that were sent last."""
@@ -270,7 +272,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
 
     @property
     def tenant_most(self) -> int | None:
-        """The rate that its tenant's limit allows it; with separate budgets, for each."""
+        """The rate that the fleet allows it of its tenant's; with separate budgets, for each."""
         return None if self.part is None else self.each_budget(self.part.most)
 
     @property
@@ -279,7 +281,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         return None if self.storage_part is None else self.each_budget(self.storage_part.most)
 
     @property
-    def part_most(self) -> int | None:
+    def fleet_most(self) -> int | None:
         """The lower of the two; None if it has neither."""
         if self.part is None and self.storage_part is None:  # most often, and this is asked often
             return None
@@ -288,18 +290,13 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
             return storage if tenant is None else tenant
         return min(tenant, storage)
 
-    @property
-    def waits_for_room(self) -> bool:
-        """Whether other drives, which are being lowered, still hold some of its parts."""
-        return any(p is not None and p.most < p.part for p in (self.part, self.storage_part))
-
     def each_budget(self, part: int) -> int:
         """Return a part of its VM's or tenant's limit; with separate budgets, for each of both."""
         separate = self.policy is not None and self.policy.separate_budgets
         return max(1, part // 2) if separate else part
 
     def allowed_by(self, share: Share | None) -> float | None:
-        """Return the rate that policy, VM, tenant and a share allow, at least 1; None if none does.
+        """Return the rate that policy, VM, fleet and a share allow, at least 1; None if none does.
 
         With separate budgets, it is the rate of each.
         """
@@ -309,7 +306,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
             allowed = max(1.0, share.most)
         if self.vm is not None and (most := self.vm_most) is not None:
             allowed = max(1.0, most if allowed is None else min(most, allowed))
-        if (most := self.part_most) is not None:  # in whole numbers, so that sums are exact
+        if (most := self.fleet_most) is not None:  # in whole numbers, so that sums are exact
             allowed = float(max(1, floor(most if allowed is None else min(most, allowed))))
         return allowed
 
@@ -400,8 +397,8 @@ class State:
 
     tenants: the policies of tenants that have one. suspects: drives that need a second look,
     LOOK_AGAIN_S from now (drive/retune.py). failures: errors of the law itself in the last
-    decision, by drive; under None, one of the division among all drives. has_parts: some drives
-    may have parts of their tenants' limits, or of the fleet's storages.
+    decision, by drive; under None, one of the division among all drives. has_parts: some tenants
+    or storages are the fleet's.
     """
 
     model: CostModel = DEFAULT_MODEL

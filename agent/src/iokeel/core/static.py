@@ -6,9 +6,10 @@ left at the lowest of
 
 - its policy's limit: a burst is over;
 - its part of its VM's limit (sharing/vm_limit.py);
+- its part of its tenant's limit, which is divided in the same way for this: parts follow demand,
+  and add up to no more than the limit;
 - its share of its storage;
-- its part of its tenant's limit, and what the fleet lets it do on its storage, or what it is held
-  to if that is less.
+- what the fleet lets it do, or what it is held to if that is less.
 
 Its limits are for no mix of requests then, so that no size gets more (drive/pricing.py). If its
 share isn't known yet, it gets no more than it has.
@@ -43,7 +44,7 @@ def static_orders(
     a VM keep the limits that they have.
     """
     failures: dict[str, Exception] = {}
-    most = _most(state.drives, failures)
+    most = _most(state, failures)
     orders = []
     for drive in drives:
         known = state.drives[drive]
@@ -58,21 +59,33 @@ def static_orders(
     return [order for order in orders if order.drive.domain not in failures], failures
 
 
-def _most(drives: Drives, failures: dict[str, Exception]) -> dict[DriveId, float]:
-    """Return the most that drives may do by their own and their VMs' limits.
+def _most(state: State, failures: dict[str, Exception]) -> dict[DriveId, float]:
+    """Return the most that drives may do by their own, their VMs' and their tenants' limits.
 
-    Over both budgets, if reads and writes have one each; inf if neither limits them.
+    Over both budgets, if reads and writes have one each; inf if none of the three limits them.
     """
     vms: dict[str, dict[DriveId, DriveState]] = {}
-    for drive, known in drives.items():
+    for drive, known in state.drives.items():
         if known.policy is not None:
             vms.setdefault(drive.domain, {})[drive] = known
     most: dict[DriveId, float] = {}
+    tenants: dict[str, dict[DriveId, DriveState]] = {}
     for domain, there in vms.items():
         try:
             most |= _most_in_vm(there)
         except Exception as error:
             failures[domain] = error
+            continue
+        for drive, known in there.items():
+            if known.tenant is not None and known.part is None:  # else the fleet divides it
+                tenants.setdefault(known.tenant, {})[drive] = known
+    for tenant, there in tenants.items():
+        promise = state.tenants.get(tenant)
+        if promise is not None and promise.limit is not None:
+            try:
+                most |= _parts(promise.limit, there, most)
+            except Exception as error:
+                failures |= {drive.domain: error for drive in there}
     return most
 
 
@@ -110,7 +123,7 @@ def _limits(state: State, known: DriveState, most: float) -> ThrottleLimits | No
     elif share is NOT_DIVIDED:
         if limits is None or (1 + OVERSHOOT_RATIO) * rate_in_force(limits, model) <= most:
             return None
-    elif share is not None:
+    elif share is not None and share.storage is not None:
         rates.append(share.most)
     for part in (known.part, known.storage_part):
         if part is not None:  # what it has now: nobody would hear of a raise

@@ -94,7 +94,6 @@ class Member:
             self.problem,
             etcd.trips if etcd is not None else 0,
             etcd.failures if etcd is not None else 0,
-            self.parts.listed,
             self.parts.shown(Kind.TENANT, self.problems),
             self.parts.shown(Kind.STORAGE, self.problems),
         )

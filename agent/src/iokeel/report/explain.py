@@ -29,7 +29,7 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
         lines.append(f"The domain's policy has an error: {vm.policy_error}.")
     lines += [*_policy(decision), *_vm_policy(vm), *_rates(drive, decision)]
     lines += [*_shares(drive, decision, storage), *_vm_part(vm, decision)]
-    lines += _tenant_and_fleet(snapshot.fleet, drive, decision)
+    lines += _fleet(snapshot.fleet, drive, decision)
     if decision.policy is not None and drive.mode is not None:
         lines += _allowance(drive, decision.policy)
         lines += _limits(drive, decision, storage)
@@ -79,21 +79,12 @@ def _vm_part(vm: VmSnapshot, decision: Decision) -> Iterator[str]:
     yield f"The drive's part of the {whole} of {name} is {iops(decision.vm_iops)}."
 
 
-def _tenant_and_fleet(
-    fleet: FleetSnapshot | None, drive: DriveReport, decision: Decision
-) -> Iterator[str]:
-    """Yield the drive's part of its tenant's limit, and of what the fleet grants here.
-
-    With what the fleet grants to others.
-    """
+def _fleet(fleet: FleetSnapshot | None, drive: DriveReport, decision: Decision) -> Iterator[str]:
+    """Yield what the fleet lets the drive's tenant and storage do here, and who else has what."""
     grants = []
     if drive.tenant is not None and decision.tenant_iops is not None:
         known = fleet.tenants.get(drive.tenant) if fleet is not None else None
-        if known is None and (fleet is None or fleet.listed):
-            limit = f"the limit of tenant {drive.tenant}"
-            yield f"The drive's part of {limit} is {iops(decision.tenant_iops)}."
-        else:
-            grants.append((drive.tenant, known, decision.tenant_iops))
+        grants.append((drive.tenant, known, decision.tenant_iops))
     if drive.storage is not None and decision.fleet_storage_iops is not None:
         known = fleet.storages.get(drive.storage) if fleet is not None else None
         grants.append((f"all drives on {drive.storage}", known, decision.fleet_storage_iops))
@@ -185,7 +176,7 @@ def _shares(
         place = f"the capacity of {drive.storage}" if drive.storage else "its storage"
         yield f"Its reservation is not guaranteed, because {place} is not known."
     if decision.share is not None:
-        yield _share(decision.share, drive.storage, storage)
+        yield _share(decision.share, storage)
 
 
 def _storage(storage: StorageSnapshot, usable_iops: float) -> str:
@@ -205,16 +196,17 @@ def _storage(storage: StorageSnapshot, usable_iops: float) -> str:
     return f"{text}."
 
 
-def _share(share: Share, name: str | None, storage: StorageSnapshot | None) -> str:
+def _share(share: Share, storage: StorageSnapshot | None) -> str:
+    shared = share.storage or f"the limit of tenant {share.tenant}"
     if isinf(share.by_weight):
         return (
-            f"There is more of {name} than is wanted, so the drive may have"
+            f"There is more of {shared} than is wanted, so the drive may have"
             f" {iops(share.most)} of it."
         )
     parts = f"{rate(share.owed)} by reservation and {rate(share.by_weight)} by weight"
     if share.cut and storage is not None:
         parts += f", less {rate(share.cut)} to protect {_protected(storage.report.suffering)}"
-    return f"Its share of {name} is {iops(share.most)}: {parts}."
+    return f"Its share of {shared} is {iops(share.most)}: {parts}."
 
 
 def _protected(drives: Sequence[DriveId | str]) -> str:

@@ -25,15 +25,13 @@ class FleetSnapshot(NamedTuple):
     """This host's part in the fleet.
 
     host: its name there. error: etcd's; None if it has none. trips, failures: etcd's answers, and
-    how often one of its members failed. listed: whether it is known which tenants and storages are
-    the fleet's. tenants, storages: those whose drives are here.
+    how often one of its members failed. tenants, storages: those whose drives are here.
     """
 
     host: str
     error: IokeelError | None
     trips: int
     failures: int
-    listed: bool
     tenants: Mapping[str, BudgetInFleet]
     storages: Mapping[str, BudgetInFleet]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from math import inf
 from typing import Any
 
@@ -12,12 +11,10 @@ from hypothesis import strategies as st
 
 from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
-from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.sharing.tenant_part import with_tenant_parts
 from iokeel.core.state import (
     NOT_DIVIDED,
     Credit,
@@ -104,8 +101,6 @@ def test_drives_vms_and_tenants_keep_their_limits_whatever_the_drives_did(
         known = drive(policy, rate, full=full, tenant=tenant, vm=promise)
         there[DriveId(f"db{vm}", f"vd{number}")] = known
     tenants = {"acme": TenantPolicy(limit=tenant_limit)}
-    models = defaultdict[str | None, CostModel](lambda: DEFAULT_MODEL)
-    there = with_tenant_parts(there, Observation({}), tenants, models)
     left = rates(State(drives=there, tenants=tenants))
     for name, known in there.items():
         assert known.policy is not None
@@ -118,6 +113,17 @@ def test_drives_vms_and_tenants_keep_their_limits_whatever_the_drives_did(
             assert sum(rate for name, rate in left.items() if name.domain == vm) <= vm_limit
     acme = [left[name] for name, known in there.items() if known.tenant == "acme"]
     assert sum(acme) <= tenant_limit
+
+
+def test_a_tenants_limit_goes_where_it_is_wanted() -> None:
+    tenants = {"acme": TenantPolicy(limit=1000)}
+    there = {
+        VDA: drive(DrivePolicy(limit=5000), 800.0, tenant="acme"),
+        OTHER: drive(tenant="acme"),
+    }
+    left = rates(State(drives=there, tenants=tenants))
+    assert left[VDA] >= 900
+    assert 0 < left[OTHER] <= 1000 - left[VDA]
 
 
 def test_a_vms_drives_keep_their_parts_of_its_limit_and_not_of_its_burst() -> None:
@@ -141,7 +147,7 @@ def test_a_vms_new_drive_gets_a_part_of_its_limit_all_the_same() -> None:
 
 
 def test_a_drive_keeps_to_its_share_of_a_storage() -> None:
-    share = Share(300.0, 0.0, inf)
+    share = Share(300.0, "fast", None, 0.0, inf)
     there = {VDA: drive(share=share), VDB: drive(DrivePolicy(limit=5000), share=share)}
     assert rates(State(drives=there)) == {VDA: 300, VDB: 300}
 
@@ -174,6 +180,18 @@ def test_a_fault_of_the_law_leaves_that_vm_as_it_is_and_serves_the_others() -> N
         OTHER: drive(DrivePolicy(limit=9)),
     }
     orders, failures = static_orders(State(drives=there), there)
+    assert [order.drive for order in orders] == [OTHER]
+    assert failures.keys() == {"db1"}
+
+
+def test_a_fault_in_a_tenants_division_leaves_its_vms_as_they_are() -> None:
+    nonsense: Any = "nonsense"
+    there = {
+        VDA: drive(DrivePolicy(limit=9, weight=nonsense), tenant="acme"),
+        OTHER: drive(DrivePolicy(limit=9)),
+    }
+    state = State(drives=there, tenants={"acme": TenantPolicy(limit=5)})
+    orders, failures = static_orders(state, there)
     assert [order.drive for order in orders] == [OTHER]
     assert failures.keys() == {"db1"}
 

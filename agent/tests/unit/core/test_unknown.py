@@ -25,6 +25,7 @@ from iokeel.core.policy import (
     UnknownPolicy,
     VmPolicy,
 )
+from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO
 from iokeel.core.state import Credit, DriveState, Sent, State, Verdict
 from iokeel.core.storage import StoragePolicy
 from testing.hypervisors.abilities import PATCHED
@@ -170,6 +171,13 @@ def test_a_tenants_limit_holds_from_the_first_look_at_all_drives() -> None:
     after.look({VDA: UNKNOWN, VDB: UNKNOWN})
     assert after.in_force == held
     assert all(limits.iops_total for limits in held.values())
+
+
+def test_a_new_drive_has_what_its_tenant_can_spare_before_the_first_division() -> None:
+    host = Host(State(tenants={"acme": TenantPolicy(limit=600)}))
+    host.look({VDA: FREE}, tenant="acme", partial=True)
+    assert host.in_force[VDA] != UNLIMITED
+    assert host.state.drives[VDA].allowed == pytest.approx(TENANT_SPARE_RATIO * 600)
 
 
 @pytest.mark.parametrize("promise", ["vm", "tenant"])

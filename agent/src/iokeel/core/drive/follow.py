@@ -4,9 +4,8 @@ A share moves as neighbours come and go. On stock QEMU a change of limits is a g
 the rate. So limits follow once the error, summed over its time in force, comes to that: a large
 move at once, and a small one later. A QEMU that keeps its buckets' levels hands out no gifts, so
 limits follow each move of SHARE_RATIO at once. A drive below BUSY_RATIO of its rate only needs a
-coarse limit, so its limits follow moves of LOOSE_RATIO. But a smaller part of a VM's or a tenant's
-limit, or of what the fleet grants, is followed at once, so that the limits of their drives never
-add up to more.
+coarse limit, so its limits follow moves of LOOSE_RATIO. But a smaller part of a VM's limit, or of
+what the fleet grants, is followed at once, so that the limits of their drives never add up to more.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def share_has_moved(known: DriveState, policy: DrivePolicy, allowed: float, now_
     if held is None:
         return False
     off = abs(allowed / held - 1)
-    if (part_most := known.part_most) is not None and held > part_most:
+    if (fleet_most := known.fleet_most) is not None and held > fleet_most:
         return True
     vm = known.vm
     if vm is not None and vm.most is not None and vm.sustained is not None:

@@ -73,7 +73,7 @@ def writing_after(
 
 
 def _has_reservation(claimant: Claimant, tenants: Mapping[str, TenantPolicy]) -> bool:
-    vm, tenant = claimant.known.vm, tenants.get(claimant.known.tenant or "")
+    vm, tenant = claimant.known.vm, tenants.get(claimant.tenant or "")
     return bool(
         claimant.policy.reservation
         or (vm is not None and vm.policy.reservation)

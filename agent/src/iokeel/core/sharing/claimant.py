@@ -20,12 +20,13 @@ BACKLOG_S = 2.5
 class Claimant:
     """A drive: the most that it may have, its demand, and its share so far.
 
-    Not frozen, because a storage is divided in steps.
+    Not frozen, because tenants' limits and storages are divided one after another.
     """
 
     drive: DriveId
     known: DriveState
     policy: DrivePolicy
+    tenant: str | None
     most: float
     wants: float
     share: Share | None = None
@@ -40,7 +41,7 @@ def claimant_of(drive: DriveId, known: DriveState, policy: DrivePolicy) -> Claim
     most = own_most(policy, known.ceiling)
     if known.vm is not None and known.vm.most is not None:
         most = min(most, known.vm.most)
-    return Claimant(drive, known, policy, most, own_wants(known, policy, most))
+    return Claimant(drive, known, policy, known.tenant, most, own_wants(known, policy, most))
 
 
 def own_most(policy: DrivePolicy, ceiling: float | None) -> float:
@@ -75,10 +76,16 @@ def _was_just_backlogged(known: DriveState) -> bool:
     return did is None or did.throttled is None or not did.throttled.nothing_waited
 
 
-def share_of(claimant: Claimant, division: Division, amount: float, pool: float) -> Share:
-    """Return a claimant's share of a pool: its amount, or more if it is entitled to more."""
+def share_of(
+    claimant: Claimant, division: Division, amount: float, pool: float, storage: str | None
+) -> Share:
+    """Return a claimant's share of a pool: its amount, or more if it is entitled to more.
+
+    storage: the one whose pool it is; None if it is the tenant's.
+    """
     claim = claimant.claim
     owed = division.kept * claim.reservation
     most = pool if division.level == inf else max(amount, division.entitled(claim))
+    tenant = claimant.tenant if storage is None else None
     by_weight = inf if division.level == inf else division.level * claim.weight
-    return Share(min(most, pool), owed, by_weight)
+    return Share(min(most, pool), storage, tenant, owed, by_weight)

@@ -50,8 +50,8 @@ def members_of(
     alone: list[Claimant] = []
     by_tenant: dict[str, list[Claimant]] = {}
     for claimant in claimants:
-        if (tenant := claimant.known.tenant) is not None and tenant in tenants:
-            by_tenant.setdefault(tenant, []).append(claimant)
+        if claimant.tenant is not None and claimant.tenant in tenants:
+            by_tenant.setdefault(claimant.tenant, []).append(claimant)
         else:
             alone.append(claimant)
     groups = [
@@ -85,16 +85,22 @@ def promised(members: Sequence[Member]) -> float:
     )
 
 
-def divide_members(members: Sequence[Member], pool: float, got: dict[DriveId, float]) -> Division:
-    """Set the share of each drive in a pool, and its amount in `got`."""
+def divide_members(
+    members: Sequence[Member], pool: float, storage: str, got: dict[DriveId, float]
+) -> Division:
+    """Set the share of each drive in a pool of a storage, and its amount in `got`."""
     claims = [member.claim for member in members]
     division = divide(pool, claims)
     for member, claim, amount in zip(members, claims, division.amounts, strict=True):
         if isinstance(member, Group):
-            divide_members(member.members, _pool(member, division, claim, amount, pool), got)
+            divide_members(
+                member.members, _pool(member, division, claim, amount, pool), storage, got
+            )
             continue
         got[member.drive] = amount
-        member.share = share_of(member, division, amount, pool)
+        new = share_of(member, division, amount, pool, storage)
+        if member.share is None or new.most <= member.share.most:
+            member.share = new
     return division
 
 

@@ -93,7 +93,7 @@ def give_rest(usable: float, protected: Sequence[Claimant], amounts: dict[DriveI
     rest = max(0.0, usable - sum(amounts.values()))
     for claimant in protected:
         share = claimant.share
-        if share is not None:
+        if share is not None and share.storage is not None:
             most = max(share.most, amounts[claimant.drive] + rest)
             claimant.share = replace(share, most=most)
 

@@ -202,7 +202,7 @@ def _divide(
     if one.keeps_headroom:
         claim_headroom((1 - room) * usable, one.protected)
     amounts: dict[DriveId, float] = {}
-    top = divide_members(one.members, usable, amounts)
+    top = divide_members(one.members, usable, one.name, amounts)
     cut = cut_to_room(room * usable, one.others, amounts) if one.keeps_headroom else 0.0
     give_rest(usable, one.protected, amounts)
     given = sum(min(amount, wants[drive]) for drive, amount in amounts.items())

@@ -1,7 +1,7 @@
 """Divides this host's allowance on a storage that other hosts use too among its drives.
 
 The storage's division (one_storage.py) says how much each drive gets of it. As of a tenant's limit
-(tenant_part.py), each drive then has a part, and its limits are at that part. So the
+in the fleet (tenant_part.py), each drive then has a part, and its limits are at that part. So the
 QEMUs of all hosts together are never held to more than the storage's capacity. The rest, which
 nobody demands, is added by weight.
 """

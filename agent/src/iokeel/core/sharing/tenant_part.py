@@ -1,15 +1,16 @@
-"""Divides a tenant's limit, or what the fleet grants of it to this host, among its drives.
+"""Divides a tenant's allowance on this host, as the fleet grants it, among its drives.
 
-The QEMUs of all its drives, on all hosts, must never be held to more than the tenant's limit. So
-each drive has a *part*, as of a VM's limit (vm_limit.py), and the same steps as between hosts keep
-the sum:
+A tenant's limit on one host is divided into shares: a drive that wakes up may use its own at once,
+and the others' are lowered a tick later (allocate.py). In the fleet that isn't good enough, because
+the QEMUs of all hosts together must never be held to more than the tenant's limit. So each drive
+has a *part*, as of a VM's limit (vm_limit.py), and the same steps as between hosts keep the sum:
 
 - *held* is the highest rate in force or on its way, even if a lower one has been decided since. A
   drive that can't be read still counts;
 - a smaller part takes effect at once. A larger one waits until other drives' limits have made room
   for it.
 
-While the fleet's grant isn't known yet, as after a start, every drive keeps what it has.
+While the grant isn't known yet, as after a start, every drive keeps what it has.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.claimant import budgets, claimant_of
 from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.sharing.vm_limit import Wish, divided, still_fit, with_spare
-from iokeel.core.state import DrivePart, DriveState, Share, State
+from iokeel.core.state import DriveState, FleetPart, Share, State
 
 
 def with_granted(
@@ -48,36 +49,21 @@ def with_granted(
     return tenants
 
 
-def limits_of(
-    policies: Mapping[str, TenantPolicy], granted: Mapping[str, TenantPolicy]
-) -> dict[str, int | None]:
-    """Return the limit of each tenant that has one; None if it isn't known what the fleet grants.
-
-    policies: from with_granted.
-    """
-    limits = {name: p.limit for name, p in policies.items() if p.limit is not None}
-    return limits | {name: None for name, grant in granted.items() if grant.limit is None}
-
-
 def with_tenant_parts(
     drives: Mapping[DriveId, DriveState],
     seen: Observation,
     policies: Mapping[str, TenantPolicy],
     models: Mapping[str | None, CostModel],
 ) -> dict[DriveId, DriveState]:
-    """Return all known drives, with their parts of their tenants' limits.
+    """Return all known drives, with their parts of their tenants' grants.
 
-    In a partial look, the parts of other tenants than those that are seen stay. drives: with the
-    tick's rates and parts of VMs' limits, those that are seen. policies: from with_granted.
+    drives: with the tick's rates and parts of VMs' limits, those that are seen. policies: tenants',
+    from with_granted.
     """
-    after = dict(drives)
-    limits = limits_of(policies, seen.granted)
-    if seen.partial:
-        here = {drives[drive].tenant for drive in seen.drives}
-        drives = {drive: known for drive, known in drives.items() if known.tenant in here}
+    after, granted = dict(drives), seen.granted
     tenants: dict[str, list[DriveId]] = {}
     for drive, known in drives.items():
-        if known.policy is not None and known.tenant is not None and known.tenant in limits:
+        if known.policy is not None and known.tenant is not None and known.tenant in granted:
             tenants.setdefault(known.tenant, []).append(drive)
         elif known.part is not None:
             after[drive] = known._replace(part=None)
@@ -87,8 +73,8 @@ def with_tenant_parts(
             held_by(known, seen.drives.get(drive), models[known.storage])
             for drive, known in zip(there, states, strict=True)
         ]
-        limit = limits[tenant]
-        if limit is None:
+        limit = policies[tenant].limit
+        if limit is None or granted[tenant].limit is None:
             parts = kept(states, held)
         else:
             before = [known.part for known in states]
@@ -168,22 +154,22 @@ def _rate_of_ours(known: DriveState) -> float | None:
     return None if rate is None or limits is None else rate * limits.budgets
 
 
-def kept(states: Sequence[DriveState], held: Sequence[float]) -> list[DrivePart]:
+def kept(states: Sequence[DriveState], held: Sequence[float]) -> list[FleetPart]:
     """Return the parts of drives that keep what they have."""
     parts = []
     for known, now in zip(states, held, strict=True):
         most = max(_budgets(known), 0 if now == inf else ceil(now))
-        parts.append(DrivePart(most, most, now))
+        parts.append(FleetPart(most, most, now))
     return parts
 
 
 def parts_of(
     limit: int,
-    before: Sequence[DrivePart | None],
+    before: Sequence[FleetPart | None],
     states: Sequence[DriveState],
     held: Sequence[float],
     wishes: Sequence[Wish],
-) -> list[DrivePart]:
+) -> list[FleetPart]:
     """Return the parts of a limit after a tick, and how much of them may be in force."""
     parts, least = divided(limit, wishes)
     old_parts = [None if part is None else part.part for part in before]
@@ -192,17 +178,15 @@ def parts_of(
     # Any part lowers a drive that has no limits yet; it counts as one to raise from 0.
     base = [0.0 if now == inf else now for now in held]
     wanted = [max(0.0, part - now) for part, now in zip(parts, base, strict=True)]
-    free, most = max(0.0, limit - sum(base)), parts
-    if sum(wanted) > free:
-        claims = [Claim(0, max(1, p), w) for p, w in zip(parts, wanted, strict=True)]
-        more = divide(free, claims).amounts
-        most = [
-            floor(min(part, old + extra))
-            for part, old, extra in zip(parts, base, more, strict=True)
-        ]
+    more = divide(
+        max(0.0, limit - sum(base)),
+        [Claim(0, max(1, p), w) for p, w in zip(parts, wanted, strict=True)],
+    )
     return [
-        DrivePart(part, max(_budgets(known), now_most), now)
-        for known, part, now_most, now in zip(states, parts, most, held, strict=True)
+        FleetPart(part, max(_budgets(known), floor(min(part, old + extra))), now)
+        for known, part, old, extra, now in zip(
+            states, parts, base, more.amounts, held, strict=True
+        )
     ]
 
 
@@ -219,8 +203,9 @@ def most_and_wants(known: DriveState, policy: DrivePolicy) -> tuple[float, float
     """Return the most that a drive may do but for its tenant, and its demand within that."""
     claimant = claimant_of(DriveId("", ""), known, policy)
     wants = claimant.wants
-    if isinstance(known.share, Share):  # more would be of no use
-        wants = min(wants, known.share.most)
+    share = known.share
+    if isinstance(share, Share) and share.storage is not None:  # more would be of no use
+        wants = min(wants, share.most)
     return claimant.most, wants
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -11,12 +10,10 @@ from typing import Any
 import pytest
 
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
-from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.observation import Observation, StorageSeen
+from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.sharing.allocate import allocate
+from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO, allocate
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, POWER, SLACK, STEP
-from iokeel.core.sharing.tenant_part import with_tenant_parts
 from iokeel.core.sharing.vm_limit import with_vm_parts
 from iokeel.core.state import (
     Demand,
@@ -74,27 +71,15 @@ class Host:
 
     def allot(self) -> dict[str, Share]:
         """Return the drives' shares by their names, and keep the storages' states."""
-        self.known = with_tenant_parts(
-            with_vm_parts(self.known),
-            Observation({}),
-            self.tenants,
-            defaultdict(lambda: DEFAULT_MODEL),
-        )
+        self.known = {**with_vm_parts(self.known)}
         self.before, shares = allocate(self.known, self.storages, self.before, self.tenants, {})
         return {_name(drive): share for drive, share in shares.items()}
 
     def most(self) -> dict[str, float]:
-        """Return what VMs' and tenants' limits and shares leave to each drive, by its name."""
+        """Return what VMs' limits and shares leave to each drive, by its name."""
         shares = self.allot()
-        return {
-            _name(drive): min(
-                known.vm_most or inf,
-                known.part.part if known.part else inf,
-                shares[_name(drive)].most if _name(drive) in shares else inf,
-            )
-            for drive, known in self.known.items()
-            if known.policy is not None
-        }
+        parts = {_name(drive): known.vm_most or inf for drive, known in self.known.items()}
+        return {name: min(share.most, parts[name]) for name, share in shares.items()}
 
     @property
     def disk(self) -> StorageState:
@@ -220,8 +205,34 @@ def test_a_tenants_limit_holds_over_its_drives_on_two_storages() -> None:
     host.drive("b", 100, full=True, tenant="acme", weight=100, storage="sdb")
     host.drive("x", 100, full=True)
     host.drive("y", 100, full=True, storage="sdb")
-    # What acme leaves is not lost.
-    assert host.most() == pytest.approx({"a": 2000, "b": 1000, "x": 8000, "y": 9000})
+    shares = host.allot()
+    assert shares["a"].most == pytest.approx(2000)
+    assert shares["a"].tenant == "acme"
+    assert shares["a"].storage is None
+    assert shares["b"].most == pytest.approx(1000)
+    assert shares["x"].most == pytest.approx(8000)  # what acme leaves is not lost
+    assert shares["y"].most == pytest.approx(9000)
+    assert not shares["x"].tenant
+
+
+@pytest.mark.parametrize("busy", [0, 1, 2])
+def test_shares_of_a_tenants_limit_add_up_to_little_more(busy: int) -> None:
+    host = Host(tenants={"acme": TenantPolicy(limit=3000)})
+    for number in range(5):
+        host.drive(f"d{number}", 100 * number, full=number < busy, tenant="acme")
+    most = host.most()
+    assert sum(most.values()) <= (1 + TENANT_SPARE_RATIO) * 3000 + 1e-6
+    idle = 3 if busy else 0
+    for number in range(idle, 5):  # above what it does
+        assert most[f"d{number}"] >= 100 * number + TENANT_SPARE_RATIO * 3000 / 5 - 1e-6
+
+
+def test_a_busy_drive_has_all_that_the_tenants_others_leave() -> None:
+    host = Host(tenants={"acme": TenantPolicy(limit=3000)})
+    host.drive("busy", 100, full=True, tenant="acme")
+    host.drive("other", 500, tenant="acme")
+    host.drive("idle", 0, tenant="acme")
+    assert host.most() == pytest.approx({"busy": 2500, "other": 700, "idle": 200})
 
 
 def test_a_tenants_drives_share_its_weight_and_not_each_has_its_own() -> None:

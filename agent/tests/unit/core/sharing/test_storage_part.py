@@ -13,7 +13,7 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.tenant_sums import by_storage, storage_sums
-from iokeel.core.state import DrivePart, State
+from iokeel.core.state import FleetPart, State
 from iokeel.core.storage import StoragePolicy
 from tests.unit.core.sharing import test_tenant_part as of_tenant
 from tests.unit.core.sharing.test_tenant_part import DRIVES, EXACT, SETTINGS
@@ -35,7 +35,7 @@ class Host(of_tenant.Host):
         drives = by_storage(self.state.drives).get(DISK, ())
         return storage_sums(drives, self.state.storages.get(DISK)).held
 
-    def part(self, drive: DriveId) -> DrivePart | None:
+    def part(self, drive: DriveId) -> FleetPart | None:
         return self.state.drives[drive].storage_part
 
 

@@ -1,4 +1,4 @@
-"""A tenant's limit, or what the fleet grants of it to a host, among its drives there."""
+"""What the fleet lets a tenant do on a host, among its drives there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iokeel.core.orders import SetLimits
 from iokeel.core.policy import ENDLESS, DrivePolicy, TenantPolicy
 from iokeel.core.sharing.tenant_part import with_outcome
 from iokeel.core.sharing.tenant_sums import by_tenant, tenant_sums
-from iokeel.core.state import DrivePart, State
+from iokeel.core.state import FleetPart, State
 from tests.unit.core.stopping import left_at_stop
 
 EXACT = Abilities(cost_curve=True, keeps_levels=True)
@@ -52,7 +52,7 @@ class Host(RuleBasedStateMachine):
         """Return what the fleet is told."""
         return tenant_sums(by_tenant(self.state.drives).get("acme", ())).held
 
-    def part(self, drive: DriveId) -> DrivePart | None:
+    def part(self, drive: DriveId) -> FleetPart | None:
         return self.state.drives[drive].part
 
     @initialize(grant=st.sampled_from([1000, 50]), separate=st.booleans())
@@ -172,24 +172,8 @@ TestHost = Host.TestCase
 TestHost.settings = SETTINGS
 
 
-class HostAlone(Host):
-    """A host without a fleet, whose configuration has the tenant's limit."""
-
-    def look(self, only: DriveId | None) -> None:
-        if self.grant is not None:
-            self.state = replace(self.state, tenants={"acme": TenantPolicy(limit=self.grant)})
-        super().look(only)
-
-    def granted(self, *, partial: bool) -> dict[str, Any]:
-        return {}
-
-
-TestHostAlone = HostAlone.TestCase
-TestHostAlone.settings = SETTINGS
-
-
 def settle(
-    policies: dict[DriveId, DrivePolicy], granted: TenantPolicy | None, state: State | None = None
+    policies: dict[DriveId, DrivePolicy], granted: TenantPolicy, state: State | None = None
 ) -> State:
     """Return the state once all drives have their parts, on QEMUs that take limits at once."""
     state, in_force = state or State(), dict.fromkeys(policies, UNLIMITED)
@@ -198,7 +182,7 @@ def settle(
             drive: DriveSeen(policy, None, in_force[drive], False, STOCK, tenant="acme")
             for drive, policy in policies.items()
         }
-        observation = Observation(seen, granted={} if granted is None else {"acme": granted})
+        observation = Observation(seen, granted={"acme": granted})
         state, orders = decide(state, observation, tick * NS_PER_S)
         in_force |= {order.drive: order.limits for order in orders}
     return state
@@ -227,37 +211,6 @@ def test_a_tenant_that_leaves_the_fleet_goes_by_its_own_policies() -> None:
     seen = {DRIVES[0]: DriveSeen(DrivePolicy(limit=500), None, limits, False, STOCK, tenant="acme")}
     state, _ = decide(state, Observation(seen), 100 * NS_PER_S)
     assert state.drives[DRIVES[0]].allowed == 500
-
-
-def test_a_limit_is_divided_without_a_fleet_too() -> None:
-    state = State(tenants={"acme": TenantPolicy(limit=1300)})
-    policies = {DRIVES[0]: DrivePolicy(limit=100), DRIVES[1]: DrivePolicy(weight=300)}
-    state = settle({**policies, DRIVES[2]: DrivePolicy()}, None, state)
-    assert [state.drives[drive].pricing.rate for drive in DRIVES] == [100, 900, 300]
-
-
-def test_a_new_drive_takes_its_part_at_the_first_look_at_it_alone() -> None:
-    state = settle(
-        {DRIVES[0]: DrivePolicy()}, None, State(tenants={"acme": TenantPolicy(limit=1000)})
-    )
-    new = DriveSeen(DrivePolicy(), None, UNLIMITED, False, STOCK, tenant="acme")
-    state, orders = decide(state, Observation({DRIVES[1]: new}, partial=True), 9 * NS_PER_S)
-    assert [order.drive for order in orders] == [DRIVES[1]]
-    assert state.drives[DRIVES[1]].pricing.rate == 1  # the other one still has it all
-
-
-def test_a_drive_that_waits_for_room_is_looked_at_again_once_a_tick() -> None:
-    state = settle(
-        {DRIVES[0]: DrivePolicy()}, None, State(tenants={"acme": TenantPolicy(limit=1000)})
-    )
-    known = state.drives[DRIVES[0]].sent.limits
-    new = DriveSeen(DrivePolicy(), None, UNLIMITED, False, STOCK, tenant="acme")
-    old = new._replace(in_force=known)
-    state, _ = decide(state, Observation({DRIVES[0]: old, DRIVES[1]: new}), 9 * NS_PER_S)
-    assert state.suspects == (DRIVES[1],)
-    state, _ = decide(state, Observation({DRIVES[1]: new}, partial=True), 10 * NS_PER_S)
-    assert state.drives[DRIVES[1]].waits_for_room  # the other one's new limits aren't in force
-    assert state.suspects == ()
 
 
 @pytest.mark.parametrize("limit", [50, 1000, 40_000])

@@ -152,7 +152,7 @@ def test_a_drives_own_limit_leaves_the_rest_to_others() -> None:
 
 
 def test_a_storage_that_serves_less_leaves_the_rest_to_others() -> None:
-    slow = drive(500, full=True)._replace(share=Share(500.0, 0.0, 500.0))
+    slow = drive(500, full=True)._replace(share=Share(500.0, "hdd", None, 0.0, 500.0))
     mine = SPARE_RATIO * 500 + FOOTHOLD_RATIO * 4000 / 2
     assert most(slow, drive(2000, full=True)) == [floor(mine), floor(4000 - mine)]
 
