@@ -244,9 +244,8 @@ def run(
 ) -> Run:
     """Run a drive through phases under the control law.
 
-    tick_offset_s: the time of the first tick. tick_late_s: each other one is late by a random time
-    up to this. delay_s: the time from a decision until its limits
-    are in force.
+    tick_offset_s: the time of the first tick. tick_late_s: the most by which a later tick is late,
+    at random. delay_s: the time from a decision until its limits are in force.
     """
     chance = random.Random(seed)
     drive = _Drive(model)
