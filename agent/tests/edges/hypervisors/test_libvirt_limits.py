@@ -19,6 +19,7 @@ from iokeel.policy_xml.iotune import to_libvirt
 
 VDA = DriveId("db1", "vda")
 OURS = UNLIMITED._replace(iops_total=300, iops_size=16_384)
+OTHERS = UNLIMITED._replace(iops_total=200, iops_size=16_384)  # ours, later
 THEIRS = UNLIMITED._replace(iops_total=50)
 XML = """
 <domain type='qemu' id='1'><name>db1</name><uuid>1d8b4c9a-0e0f-4a7e-9d58-2f6b0a3c7e11</uuid>
@@ -45,6 +46,12 @@ def event(limits: ThrottleLimits) -> dict[str, object]:
     return {"blkdeviotune.disk": "vda", **values}
 
 
+def running() -> dict[str, Domain]:
+    """Return a domain with a drive, by its name."""
+    info = VmInfo("db1", {"vda": DriveInfo("vda", "/img", UNLIMITED, STOCK)}, None, None, None, "")
+    return {"db1": Domain(parse_domain(XML), info, 1, STOCK)}
+
+
 @pytest.mark.parametrize(
     ("heard", "read_again"),
     [
@@ -58,9 +65,7 @@ def event(limits: ThrottleLimits) -> dict[str, object]:
 async def test_limits_that_somebody_sets_while_the_agent_does_are_read_again(
     heard: list[ThrottleLimits], read_again: bool
 ) -> None:
-    xml = parse_domain(XML)
-    info = VmInfo("db1", {"vda": DriveInfo("vda", "/img", UNLIMITED, STOCK)}, None, None, None, "")
-    domains, libvirt, changed = {"db1": Domain(xml, info, 1, STOCK)}, Slow(), list[str]()
+    domains, libvirt, changed = running(), Slow(), list[str]()
     limits = LimitsInForce(domains, libvirt, SourceNews(), changed.append)
     setting = asyncio.create_task(limits.set_limits(VDA, OURS, 30.0))
     await asyncio.sleep(0)
@@ -70,6 +75,21 @@ async def test_limits_that_somebody_sets_while_the_agent_does_are_read_again(
     await setting
     assert domains["db1"].info.drives["vda"].in_force == OURS  # until it is read again
     assert changed == (["db1"] if read_again else [])
+
+
+async def test_a_drives_next_limits_may_be_sent_before_the_last_are_in_force() -> None:
+    domains, libvirt, changed = running(), Slow(), list[str]()
+    limits = LimitsInForce(domains, libvirt, SourceNews(), changed.append)
+    first = asyncio.create_task(limits.set_limits(VDA, OURS, 30.0))
+    second = asyncio.create_task(limits.set_limits(VDA, OTHERS, 30.0))
+    await asyncio.sleep(0)
+    limits.tuned("db1", event(OURS))
+    libvirt.go_on.set()
+    await first
+    limits.tuned("db1", event(OTHERS))
+    await second
+    assert domains["db1"].info.drives["vda"].in_force == OTHERS
+    assert changed == []
 
 
 async def test_it_counts_what_somebody_sets_while_a_domain_is_read() -> None:

@@ -55,7 +55,7 @@ class LimitsInForce:
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
-        self._setting: dict[DriveId, ThrottleLimits] = {}  # those being set now
+        self._setting: dict[DriveId, list[ThrottleLimits]] = {}  # those being set now
         self._tunings: Counter[str] = Counter()  # TUNABLE events with other limits, by domain
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
@@ -115,7 +115,8 @@ class LimitsInForce:
     ) -> Iterator[None]:
         """Have limits count as being set. Readings from meanwhile may be older than these."""
         self._orders[drive.domain] += 1
-        self._setting[drive] = limits
+        setting = self._setting.setdefault(drive, [])
+        setting.append(limits)
         try:
             yield
         except IokeelError:
@@ -123,7 +124,9 @@ class LimitsInForce:
             raise
         finally:
             self._orders[drive.domain] += 1
-            del self._setting[drive]
+            setting.remove(limits)
+            if not setting:
+                del self._setting[drive]
             if abilities is not None and abilities.counts:
                 self._limits[drive] = _UNREAD
 
@@ -170,7 +173,7 @@ class LimitsInForce:
         known = domain.info.drives.get(drive.target) if domain is not None else None
         in_force = self._with_patched(drive, limits)
         changed = known is None or known.in_force != in_force
-        if self._setting[drive] != limits if drive in self._setting else changed:
+        if limits not in self._setting[drive] if drive in self._setting else changed:
             self._tunings[name] += 1
         if known is not None and changed:
             self._reached.pop(drive, None)  # its group may be another one now
