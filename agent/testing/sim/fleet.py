@@ -97,7 +97,10 @@ class Record:
 
 
 class Fleet:
-    """Guests, their throttles and disks, and an agent."""
+    """Guests, their throttles and disks, and an agent.
+
+    granted, granted_storages: what a fleet of hosts grants this one, as in Observation.
+    """
 
     def __init__(
         self,
@@ -109,10 +112,13 @@ class Fleet:
         delay_steps: int = 0,
         seed: int = 1,
         managed: bool = True,
+        granted: Mapping[str, TenantPolicy] | None = None,
+        granted_storages: Mapping[str, int | None] | None = None,
     ) -> None:
         self.guests, self.disks, self.tenants = guests, disks, dict(tenants or {})
         self.faults = faults or Faults()
         self.delay_steps, self.managed = delay_steps, managed
+        self._granted, self._granted_storages = granted or {}, granted_storages or {}
         self.state = State(DEFAULT_MODEL, {}, self.tenants)
         count = len(guests)
         self._chance = np.random.default_rng(seed)
@@ -272,7 +278,14 @@ class Fleet:
             self._restart(tick)
         unread = [*self.state.drives] if tick < self._started + FIND_AGAIN_S else []
         storages = {} if only is not None else self._storages(tick)
-        seen = Observation(self._drives(tick, only), only is not None, storages, unread)
+        seen = Observation(
+            self._drives(tick, only),
+            only is not None,
+            storages,
+            unread,
+            granted=self._granted,
+            granted_storages=self._granted_storages,
+        )
         self.state, orders = decide(self.state, seen, self.now_ns)
         for order in orders:
             i = self._index[order.drive]

@@ -4,7 +4,8 @@
    if its limits hold it, else its rate of late, or more while it grows. A demand is independent of
    the drive's share, and the part that a drive leaves is lent to others.
 2. A tenant's limit is divided (divide.py) among its drives, on all storages together. Each drive's
-   part of its VM's limit (vm_limit.py) bounds its demand already.
+   part of its VM's limit (vm_limit.py), or of what the fleet grants its tenant (tenant_part.py),
+   bounds its demand already.
 3. Each storage is divided on its own (one_storage.py), unless it is left to its scheduler
    (by_weight.py).
 
@@ -38,7 +39,7 @@ from iokeel.core.storage import StorageActivity
 # The limits of a tenant's drives may add up to so much more than the tenant's. So a drive that does
 # little is seldom held, and drives that wake together do at most so much too much until the next
 # tick. With 0.1 a busy drive beside four that do little loses up to 10 % of the tenant's limit on
-# stock QEMU, with 0.2 up to 3 % (benchmarks/law/tenant_limit.py).
+# stock QEMU, with 0.2 up to 3 % (benchmarks/law/shared_limit.py).
 TENANT_SPARE_RATIO = 0.2
 
 
@@ -124,7 +125,11 @@ def _claimants(
     strangers: dict[str | None, float] = defaultdict(float)
     for drive, known in drives.items():
         if known.policy is not None:
-            claimants.setdefault(known.storage, []).append(claimant_of(drive, known, known.policy))
+            claimant = claimant_of(drive, known, known.policy)
+            if known.part is not None:
+                claimant.most = min(claimant.most, known.part.part)
+                claimant.wants = min(claimant.wants, claimant.most)
+            claimants.setdefault(known.storage, []).append(claimant)
         else:
             strangers[known.storage] += known.measured.rate or 0.0
     return claimants, strangers

@@ -31,7 +31,7 @@ from iokeel.core.sharing.headroom import (
     room_after,
     worst_strain,
 )
-from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
+from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO, next_step
 from iokeel.core.state import Division, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
 
@@ -186,11 +186,12 @@ def _want_spare(claimants: Sequence[Claimant]) -> None:
 
 
 def _want_footholds(claimants: Sequence[Claimant], granted: int) -> None:
-    """Let each drive want a foothold, as of a VM's limit."""
+    """Let each drive want the next step and a foothold, as of a VM's limit."""
     weight = sum(c.policy.weight for c in claimants)
     for claimant in claimants:
+        step = SPARE_RATIO * next_step(claimant.known, claimant.policy, claimant.wants)
         foothold = FOOTHOLD_RATIO * granted * claimant.policy.weight / weight
-        claimant.wants = min(claimant.most, claimant.wants + foothold)
+        claimant.wants = min(claimant.most, min(claimant.wants, step) + foothold)
 
 
 def _divide(

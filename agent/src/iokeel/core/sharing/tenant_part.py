@@ -27,7 +27,7 @@ from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.claimant import budgets, claimant_of
 from iokeel.core.sharing.divide import Claim, divide
-from iokeel.core.sharing.vm_limit import Wish, divided, still_fit, with_spare
+from iokeel.core.sharing.vm_limit import Wish, divided, next_step, still_fit, with_spare
 from iokeel.core.state import DriveState, FleetPart, Share, State
 
 
@@ -195,7 +195,7 @@ def _wishes(limit: int, states: Sequence[DriveState]) -> list[Wish]:
     for known in states:
         policy = known.policy or DrivePolicy()
         most, wants = most_and_wants(known, policy)
-        wishes.append(Wish(policy, wants, most))
+        wishes.append(Wish(policy, next_step(known, policy, wants), most))
     return with_spare(limit, wishes)
 
 

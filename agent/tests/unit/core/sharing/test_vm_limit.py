@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.counters import DriveId, Flow, Rates
+from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
 from iokeel.core.drive.burst import NO_CREDIT
 from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.sharing.vm_limit import (
     FOOTHOLD_RATIO,
     SPARE_RATIO,
+    STEP_RATIO,
     with_vm_parts,
 )
 from iokeel.core.state import Credit, Demand, DriveState, Measured, Share, VmPart
@@ -41,7 +42,7 @@ def drive(
     return DriveState(
         policy=policy,
         measured=Measured(rates=did, rate=rate),
-        demand=Demand(rate=rate or 0.0, backlogged=full),
+        demand=Demand(() if rate is None else (rate,), rate or 0.0, backlogged=full),
         vm=VmPart(vm, credit, most, most),
     )
 
@@ -128,7 +129,7 @@ def test_another_tick_of_the_same_changes_no_part(
 def test_drives_that_want_all_divide_the_limit_by_weight() -> None:
     assert most(drive(2000, full=True), drive(2000, full=True)) == [2000, 2000]
     heavy = DrivePolicy(weight=300)
-    assert most(drive(9, heavy, full=True), drive(9, full=True)) == [3000, 1000]
+    assert most(drive(900, heavy, full=True), drive(900, full=True)) == [3000, 1000]
 
 
 def test_a_drive_gets_what_another_leaves_but_its_foothold() -> None:
@@ -139,6 +140,25 @@ def test_a_drive_gets_what_another_leaves_but_its_foothold() -> None:
 def test_a_drive_below_its_part_keeps_some_headroom_to_show_that_it_wants_more() -> None:
     mine = SPARE_RATIO * 1000 + FOOTHOLD_RATIO * 4000 / 2
     assert most(drive(2000, full=True), drive(1000)) == [floor(4000 - mine), floor(mine)]
+
+
+def test_a_drive_that_its_limits_hold_leaves_a_busy_one_all_but_its_next_step() -> None:
+    step = SPARE_RATIO * STEP_RATIO * 40 + FOOTHOLD_RATIO * 4000 / 2
+    assert most(drive(3900, full=True), drive(40, full=True)) == [floor(4000 - step), floor(step)]
+
+
+def test_a_drive_that_was_held_lately_wants_what_it_does() -> None:
+    counters = Counters(3 * NS_PER_S, 0, 0, 0, 0, 0, 0)
+    lately = drive(1000)._replace(
+        measured=drive(1000).measured._replace(counters=counters),
+        demand=Demand((1000.0, 40.0), 1000.0, backlogged_ns=2 * NS_PER_S),
+    )
+    assert most(drive(2000, full=True), lately) == most(drive(2000, full=True), drive(1000))
+
+
+def test_a_drive_that_its_limits_hold_wants_its_reservation_at_once() -> None:
+    promised = drive(40, DrivePolicy(reservation=1500), full=True)
+    assert most(drive(3900, full=True), promised)[1] >= 1500
 
 
 def test_what_nobody_wants_is_added_by_weight() -> None:
@@ -159,7 +179,7 @@ def test_a_storage_that_serves_less_leaves_the_rest_to_others() -> None:
 
 def test_reservations_come_first() -> None:
     promised = DrivePolicy(reservation=3000)
-    assert most(drive(9, promised, full=True), drive(9, full=True)) == [3500, 500]
+    assert most(drive(900, promised, full=True), drive(900, full=True)) == [3500, 500]
 
 
 def test_parts_stay_while_they_are_enough() -> None:
@@ -202,7 +222,7 @@ def test_vms_without_a_limit_are_left_alone() -> None:
 
 def test_each_vm_has_its_own() -> None:
     there = {
-        DriveId(vm, target): drive(9, full=True, vm=VmPolicy(limit=limit))
+        DriveId(vm, target): drive(900, full=True, vm=VmPolicy(limit=limit))
         for vm, limit in {"db1": 1000, "db2": 3000}.items()
         for target in ("vda", "vdb")
     }
@@ -215,6 +235,6 @@ def test_a_drive_whose_part_is_not_known_has_the_vms_limit() -> None:
 
 
 def test_nobody_is_left_without_a_part_and_the_sum_still_holds() -> None:
-    tiny = [drive(9, DrivePolicy(weight=1), full=True) for _ in range(7)]
-    parts = most(drive(9, DrivePolicy(weight=10_000), full=True), *tiny)
+    tiny = [drive(900, DrivePolicy(weight=1), full=True) for _ in range(7)]
+    parts = most(drive(900, DrivePolicy(weight=10_000), full=True), *tiny)
     assert parts == [3993, *[1] * 7]
