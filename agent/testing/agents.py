@@ -131,7 +131,7 @@ class Agent:
     """The agent as its operator has it: a process, its configuration, its command, its log.
 
     A context manager: entering it starts the agent, leaving it ends the agent and prints the log,
-    which pytest shows when a test fails.
+    which pytest shows when a test fails. A log with a fault of the agent's own fails the test.
     """
 
     command: Sequence[str] = (str(IOKEEL),)
@@ -195,6 +195,10 @@ class Agent:
         """Return whether its log has a text."""
         return text in self.log()
 
+    def own_faults(self) -> list[str]:
+        """Return the lines of its log about faults of its own."""
+        return [line for line in self.log().splitlines() if "please report it" in line]
+
     def ask(self, path: str) -> Any:
         """Return the JSON at a path of its socket."""
         status, kind, body = http(self.socket, "GET", path)
@@ -247,10 +251,12 @@ class Agent:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.end()
         print(self.log())
+        faults = self.own_faults()
         self.log_file.unlink()  # the next agent in this folder has a log of its own
+        assert any(failure) or not faults
 
 
 class HostAgent(Agent):

@@ -114,6 +114,8 @@ def make_faults(chaos: ChaosHost, options: Options, say: Callable[[str], None] =
                 )
             drives[" ".join(drive)] = judged
         breaches += judge_guest(looks, guest.name, chaos.journal, zero_s)
+    ended_s = time.time() - zero_s
+    breaches += [Breach.at("log", "agent", ended_s, said) for said in chaos.agent.own_faults()]
     result = Result(
         result_file.question(__doc__), result_file.now(), result_file.revision(),
         result_file.Machine.this(), options.mode, options.seed, options.seconds, bounds,

@@ -9,6 +9,7 @@
   times that same limit. A guest that is held up sees completions in bunches, and so does fio's
   log; this count doesn't.
 - **Guests**: each runs, unless it was stopped.
+- **The agent's log**: no fault of its own.
 
 When a guest is stopped, gets a snapshot or a disk, QEMU drains its disks: it lets through at once
 what waits in the throttle, which is accounted for later. The end of a block commit drains a disk
@@ -39,7 +40,7 @@ _AWAY_S = 0.2  # an answer of QEMU's may be on its way while a guest stops
 _APART_S = 1.0  # breaches that are closer are one
 _QUEUE_COST = DEPTH * DEFAULT_MODEL.read.cost(max(SIZES))
 
-Seen = Literal["limits", "fio", "qemu", "guest", "end"]
+Seen = Literal["limits", "fio", "qemu", "guest", "end", "log"]
 
 
 @dataclass(frozen=True)
