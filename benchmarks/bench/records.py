@@ -14,6 +14,7 @@ import msgspec
 
 from benchmarks import result_file
 from benchmarks.bench.errors import BenchError
+from testing.lab.cache import cache_dir
 
 VERSION = 1
 PREFIX = "bench-"
@@ -43,7 +44,11 @@ class DriveRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One run. stolen_ratio: the part of the processors' time that the hypervisor took."""
+    """One run.
+
+    stolen_ratio: the part of the processors' time that the hypervisor took. qemu: the storage
+    daemon, from `daemon_name`.
+    """
 
     drives: dict[str, DriveRun]
     stolen_ratio: float | None = None
@@ -164,3 +169,9 @@ def _rounded(result: Result) -> str:
 
     text = json.dumps(short(msgspec.to_builtins(result)), indent=1) + "\n"
     return _NUMBERS.sub(lambda found: " ".join(found[0].split()), text)
+
+
+def daemon_name(daemon: Path) -> str:
+    """Return how results name a storage daemon: by its path, within the cache if it is there."""
+    cache = cache_dir()
+    return str(daemon.relative_to(cache) if daemon.is_relative_to(cache) else daemon)

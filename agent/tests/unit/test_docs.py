@@ -28,7 +28,7 @@ _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 _TARGET = re.compile(r"\bmake\s+(?:[A-Z]+=\S+\s+)*([a-z][a-z-]*)")
 _INSTALLED = re.compile(r"/usr/share/doc/iokeel/([\w-]+)\.md\.gz")
 _COMMAND = re.compile(r"`iokeel\s+([a-z]+)")
-_CONSTANT = re.compile(r"`([A-Z_]+)`\s+=\s+([0-9.]+[0-9])")
+_CONSTANT = re.compile(r"`([A-Z_]+)`\s+=\s+([0-9]+(?:\.[0-9]+)?)")
 
 
 def pages() -> list[Path]:
@@ -138,3 +138,12 @@ def test_constants_in_the_control_law_are_those_in_force() -> None:
                 values.setdefault(constant, set()).add(float(value))
     wrong = {n: values.get(n) for n, value in given if values.get(n) != {float(value)}}
     assert wrong == {}
+
+
+def test_results_name_no_folder_of_the_machine_that_made_them() -> None:
+    results = [*(PROJECT / "benchmarks/results").rglob("*.json")]
+    assert len(results) > 30
+    for result in results:
+        text = result.read_text()
+        assert "/root/" not in text
+        assert str(PROJECT) not in text

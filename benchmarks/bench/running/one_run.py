@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import result_file
 from benchmarks.bench.controllers.controller import Controller
-from benchmarks.bench.records import DriveRun, Run
+from benchmarks.bench.records import DriveRun, Run, daemon_name
 from benchmarks.bench.running.requests import Done, drive_run
 from benchmarks.bench.running.stage import Stage, stage
 from benchmarks.bench.scenario import Drive, Scenario, Stream
@@ -47,7 +47,7 @@ def run(scenario: Scenario, controller: Controller | None, daemon: Path) -> Run:
         drives,
         Processors.now().stolen_ratio(before),
         None if begun_s is None or ended_s is None else ended_s - begun_s,
-        str(daemon),
+        daemon_name(daemon),
         result_file.now(),
     )
 

@@ -20,7 +20,18 @@ from benchmarks.bench.controllers import ALONE, NONE
 from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import total
-from benchmarks.bench.records import VERSION, Case, Plan, Result, Run, Setup, path_of, read, write
+from benchmarks.bench.records import (
+    VERSION,
+    Case,
+    Plan,
+    Result,
+    Run,
+    Setup,
+    daemon_name,
+    path_of,
+    read,
+    write,
+)
 from benchmarks.bench.running.one_run import run_quietly
 from benchmarks.bench.scenario import Drive, Scenario, Suite
 from iokeel.words.units import duration
@@ -161,7 +172,10 @@ class Runner:
             result_file.cpu_model(),
             platform.release(),
             result_file.revision(),
-            {name: result_file.version(name) for name in ("fio", str(self.daemon))},
+            {
+                "fio": result_file.version("fio"),
+                daemon_name(self.daemon): result_file.version(self.daemon),
+            },
             os.getloadavg()[0],
         )
         cases = {
