@@ -7,9 +7,9 @@ Each drive has a *part*. Its limits are at the part, whether the drive uses that
 limit holds also while no agent runs, and when all drives wake at once. But a drive only shows that
 it wants more while it has more than it uses. So
 
-- a drive that its limits hold wants STEP_RATIO times what it does;
-- any other wants SPARE_RATIO times its demand, and its *foothold*: by weight, its part of
-  FOOTHOLD_RATIO of the limit. An idle drive begins with that, and has more a tick later;
+- a drive needs its demand, or STEP_RATIO times what it does if its limits hold it;
+- it wants SPARE_RATIO times that, and its *foothold*: by weight, its part of FOOTHOLD_RATIO of the
+  limit. An idle drive begins with that, and has more a tick later;
 - what nobody wants is added by weight.
 
 Parts stay as they are until a drive gets more than OUTGROWN_RATIO times its own, because on stock
@@ -110,9 +110,9 @@ def _wishes(drives: Sequence[DriveState], limit: int) -> list[Wish]:
 
 
 def next_step(known: DriveState, policy: DrivePolicy, wants: float) -> float:
-    """Return a drive's demand on a part: `wants`, unless it can do with less for now.
+    """Return a drive's need of a part: `wants`, its demand, unless it can do with less for now.
 
-    A drive that was held lately, but isn't any more, wants what it does.
+    A drive that was held lately, but isn't any more, needs what it does.
     """
     demand = known.demand
     if not demand.recent:
