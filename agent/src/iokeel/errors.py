@@ -144,7 +144,9 @@ class StateNotWritten(IokeelError):
     """
 
     def __init__(self, file: str, reason: str, without: str = "") -> None:
-        mend = f"free some space; until then {without}" if without else "free some space"
+        mend = "free some space, or let the agent write it"
+        if without:
+            mend += f"; until then {without}"
         super().__init__(file, f"can't be written: {reason}", mend)
         self.file = file
         self.reason = reason

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from tempfile import TemporaryDirectory
+from typing import IO, Generic, TypeVar
 
 from iokeel.config.last_good import TableId, tables_to_save, with_last_good
 from iokeel.config.settings import Config
@@ -49,6 +52,8 @@ _VERSION_AT = slice(60, 64)  # https://www.sqlite.org/fileformat.html#the_databa
 # The file for shared memory can't be made, or the log can't grow.
 _NO_SPACE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _RESERVE_BYTES = 256 << 10  # for the changes of a thousand drives, at some 200 bytes each
+# In memory, so that it can be written whatever happens to disks.
+_COPIES = "/dev/shm"
 
 
 def _select(table: str, *columns: str) -> str:
@@ -100,7 +105,8 @@ class StateStore:
     """The agent's state folder: `state.db`, and `lock` that one agent holds.
 
     A full disk must not keep a policy from being saved: a restart would go back to the one before.
-    So `reserve` keeps some space, which is given up when there is no other.
+    So `reserve` keeps some space, which is given up when there is no other. On a filesystem that
+    has become read-only, an agent still starts with what was saved, because new guests need limits.
 
     policies: the last good policy of each VM that may have a bad one next, by name. `load` fills
     it, and each `save` writes its changes.
@@ -122,22 +128,12 @@ class StateStore:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder for one agent. Raises ConfigError if another has it."""
-        path = self._folder / "lock"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            file = path.open("w")
-        except OSError as error:
-            raise ConfigError(
-                str(path),
-                error.strerror or str(error),
-                "let the agent write it, or set another state_dir",
-            ) from None
-        with file:
+        with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    str(path), "another agent runs with this state_dir", "stop it first"
+                    file.name, "another agent runs with this state_dir", "stop it first"
                 ) from None
             self._locked = True
             try:
@@ -145,6 +141,22 @@ class StateStore:
             finally:
                 self._close()
                 self._locked = False
+
+    def _lock_file(self) -> IO[str]:
+        """Return the open file of the lock. Raises ConfigError."""
+        path = self._folder / "lock"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return path.open("w")
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                with contextlib.suppress(OSError):
+                    return path.open()  # an earlier agent's
+            raise ConfigError(
+                str(path),
+                error.strerror or str(error),
+                "let the agent write it, or set another state_dir",
+            ) from None
 
     def check(self) -> None:
         """Raise ConfigError if a later iokeel wrote the file. An agent may have it open."""
@@ -197,12 +209,30 @@ class StateStore:
     def _read(self, query: str) -> list[tuple[str, str, str]]:
         """Return the rows of a query; none, and a line in the log, if they can't be read."""
         try:
+            if self._is_read_only():
+                return self._rows_of_a_copy(query)
             return self._with_room(lambda: self._rows(query))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self._cant_use(str(error))
-            if not isinstance(error, sqlite3.OperationalError):  # it is damaged, not out of reach
+            # Else it is out of reach, and not damaged.
+            if not isinstance(error, (sqlite3.OperationalError, OSError)):
                 self._set_aside()
             return []
+
+    def _is_read_only(self) -> bool:
+        return bool(os.statvfs(self._folder).f_flag & os.ST_RDONLY)
+
+    def _rows_of_a_copy(self, query: str) -> list[tuple[str, str, str]]:
+        """Return the rows of a query from a copy: SQLite can't read its log without writing."""
+        with TemporaryDirectory(prefix="iokeel-", dir=_COPIES) as folder:
+            for file in (self._file, self._file.with_name(f"{self._file.name}-wal")):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copy(file, folder)
+            copy = StateStore(Path(folder))
+            try:
+                return copy._rows(query)
+            finally:
+                copy._close()
 
     def _rows(self, query: str) -> list[tuple[str, str, str]]:
         with self._using() as database:
@@ -273,7 +303,7 @@ class StateStore:
             )
         except sqlite3.Error as error:
             without = "a restart forgets credit and what was set"
-            raise StateNotWritten(str(self._file), str(error), without) from None
+            raise self._not_written(error, without) from None
         of_drives.note(self._saved)
         of_policies.note(self._saved_policies)
         of_storages.note(self._saved_storages)
@@ -302,12 +332,8 @@ class StateStore:
                 ),
             )
         except sqlite3.Error as error:
-            log.error(
-                "%s: can't be written: %s; free some space; until then a restart forgets tenants"
-                " and storages that go from the configuration",
-                self._file,
-                error,
-            )
+            without = "a restart forgets tenants and storages that go from the configuration"
+            log.error("%s", self._not_written(error, without))
         return kept
 
     def load_cgroups(self) -> dict[str, str]:
@@ -328,7 +354,12 @@ class StateStore:
             )
         except sqlite3.Error as error:
             without = "a restart can't put cgroups back as they were"
-            raise StateNotWritten(str(self._file), str(error), without) from None
+            raise self._not_written(error, without) from None
+
+    def _not_written(self, error: sqlite3.Error, without: str) -> StateNotWritten:
+        """Return the error of a failed write. without: what is lost until it can be written."""
+        reason = os.strerror(errno.EROFS) if self._is_read_only() else str(error)
+        return StateNotWritten(str(self._file), reason, without)
 
     def _write(self, *statements: tuple[str, Sequence[tuple[str, ...]]]) -> None:
         """Carry out statements in one step, each with all its rows. Raises sqlite3.Error."""

@@ -9,11 +9,11 @@ def test_a_state_that_is_not_written_says_what_is_lost_until_it_is() -> None:
     full = StateNotWritten("/var/lib/iokeel/state.db", "disk is full", "a restart forgets credit")
     assert (full.file, full.reason) == ("/var/lib/iokeel/state.db", "disk is full")
     assert str(full) == (
-        "/var/lib/iokeel/state.db: can't be written: disk is full; free some space; until then a"
-        " restart forgets credit"
+        "/var/lib/iokeel/state.db: can't be written: disk is full; free some space, or let the"
+        " agent write it; until then a restart forgets credit"
     )
     assert str(StateNotWritten("fleet.db", "disk is full")) == (
-        "fleet.db: can't be written: disk is full; free some space"
+        "fleet.db: can't be written: disk is full; free some space, or let the agent write it"
     )
 
 

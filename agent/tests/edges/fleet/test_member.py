@@ -120,7 +120,7 @@ async def test_a_budget_that_cannot_be_kept_does_not_hold_up_the_others(
         await until(lambda: member.granted(())["acme"].limit == LIMIT, PATIENCE_S)
         member._memory._database.execute("PRAGMA max_page_count = 1")  # no page more than now
         await set_limits(etcd, "umbra" * 2000)
-        await until(lambda: "disk is full; free some space" in str(member.problem))
+        await until(lambda: "disk is full; free some space," in str(member.problem))
         assert await oldest_read_s(member, ["acme"]) < LAPSE_S
 
 

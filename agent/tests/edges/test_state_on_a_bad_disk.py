@@ -1,10 +1,15 @@
-"""What was saved while the disk was full is there after the agent's end, by its will or not."""
+"""What was saved is there after the agent's end, by its will or not, on a disk that is full.
+
+On one that has become read-only, an agent starts with what was saved before.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
+import signal
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -12,8 +17,11 @@ from typing import NoReturn
 import pytest
 
 from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.errors import ConfigError, StateNotWritten
 from iokeel.state_store import StateStore
+from testing.agents import Agent
 from testing.host.storage import mounted
+from testing.waiting import eventually
 
 CHANGES = 60  # of one life at most; far more than what SQLite's log has room for
 
@@ -36,6 +44,58 @@ def test_a_policy_is_saved_on_a_full_disk(small: Path, seed: int) -> None:
             limit = _live(small, limit, changes, killed=draw.random() < 0.5)
         (small / "filler").unlink()
         limit = _live(small, limit, [limit + 1], killed=draw.random() < 0.5)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_read_only_disk_is_read_and_written_again_once_it_can_be(
+    small: Path, killed: bool
+) -> None:
+    _live(small, 0, [300], killed=killed)
+    _remount(small, "ro")
+    store = StateStore(small)
+    with store.lock():
+        store.load()
+        assert store.policies["db1"].drives["vda"].limit == 300
+        store.policies["db1"] = DomainPolicy({"vda": DrivePolicy(limit=200)})
+        with pytest.raises(StateNotWritten, match="can't be written: Read-only file system"):
+            store.save({})
+        with (
+            pytest.raises(ConfigError, match="another agent runs"),
+            StateStore(small).lock(),
+        ):
+            pass
+        _remount(small, "rw")
+        assert store.save({})
+    _live(small, 200, [], killed=False)
+
+
+def test_a_folder_that_no_agent_has_used_has_to_be_writable(small: Path) -> None:
+    _remount(small, "ro")
+    with (
+        pytest.raises(ConfigError, match="Read-only file system; let the agent write it"),
+        StateStore(small).lock(),
+    ):
+        pass
+
+
+def test_an_agent_sets_limits_though_it_can_write_no_state(
+    small: Path, vm: str, short_folder: Path, tmp_path: Path
+) -> None:
+    folder = short_folder / tmp_path.name
+    folder.mkdir()
+    with Agent(folder, vm, state=small) as agent:
+        agent.stop(signal.SIGKILL)
+        agent.config.write_text(agent.config.read_text().replace("limit = 400", "limit = 300"))
+        _remount(small, "ro")
+        agent.start()
+        eventually(lambda: (agent.drive("db1")["limits_in_force"] or {}).get("iops_total"))
+        assert agent.drive("db1")["limit_iops"] == 300
+        assert agent.says("state.db: can't be written: Read-only file system; free some space, or")
+        assert not agent.says("Traceback")
+
+
+def _remount(folder: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", folder], check=True)
 
 
 def _live(folder: Path, known: int, changes: Sequence[int], *, killed: bool) -> int:
