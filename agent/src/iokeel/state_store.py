@@ -224,7 +224,8 @@ class StateStore:
 
     def _rows_of_a_copy(self, query: str) -> list[tuple[str, str, str]]:
         """Return the rows of a query from a copy: SQLite can't read its log without writing."""
-        with TemporaryDirectory(prefix="iokeel-", dir=_COPIES) as folder:
+        where = _COPIES if os.access(_COPIES, os.W_OK) else None
+        with TemporaryDirectory(prefix="iokeel-", dir=where) as folder:
             for file in (self._file, self._file.with_name(f"{self._file.name}-wal")):
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copy(file, folder)
