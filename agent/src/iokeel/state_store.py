@@ -220,7 +220,10 @@ class StateStore:
             return []
 
     def _is_read_only(self) -> bool:
-        return bool(os.statvfs(self._folder).f_flag & os.ST_RDONLY)
+        try:
+            return bool(os.statvfs(self._folder).f_flag & os.ST_RDONLY)
+        except OSError:  # it is gone, say
+            return False
 
     def _rows_of_a_copy(self, query: str) -> list[tuple[str, str, str]]:
         """Return the rows of a query from a copy: SQLite can't read its log without writing."""

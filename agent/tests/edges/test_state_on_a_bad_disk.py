@@ -69,6 +69,17 @@ def test_a_read_only_disk_is_read_and_written_again_once_it_can_be(
     _live(small, 200, [], killed=False)
 
 
+def test_a_folder_that_is_gone_is_told_as_any_other_that_cant_be_written(tmp_path: Path) -> None:
+    store = StateStore(tmp_path / "state")
+    with store.lock():
+        store.load()
+        (tmp_path / "state").rename(tmp_path / "away")
+        store._close()  # as after any failure to write
+        store.policies["db1"] = DomainPolicy({"vda": DrivePolicy(limit=200)})
+        with pytest.raises(StateNotWritten, match="unable to open database file"):
+            store.save({})
+
+
 def test_a_folder_that_no_agent_has_used_has_to_be_writable(small: Path) -> None:
     _remount(small, "ro")
     with (
