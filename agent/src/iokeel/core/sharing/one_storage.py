@@ -19,7 +19,7 @@ import iokeel.core.sharing.capacity as capacity_law
 from iokeel.core.counters import DriveId
 from iokeel.core.observation import StorageSeen
 from iokeel.core.sharing.capacity import feedback_after, gift, peak_after
-from iokeel.core.sharing.claimant import Claimant
+from iokeel.core.sharing.claimant import Claimant, next_step
 from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.sharing.groups import Member, divide_members, promised
 from iokeel.core.sharing.headroom import (
@@ -31,7 +31,7 @@ from iokeel.core.sharing.headroom import (
     room_after,
     worst_strain,
 )
-from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO, next_step
+from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
 

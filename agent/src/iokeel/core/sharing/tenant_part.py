@@ -25,9 +25,9 @@ from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy
-from iokeel.core.sharing.claimant import budgets, claimant_of
+from iokeel.core.sharing.claimant import budgets, claimant_of, next_step
 from iokeel.core.sharing.divide import Claim, divide
-from iokeel.core.sharing.vm_limit import Wish, divided, next_step, still_fit, with_spare
+from iokeel.core.sharing.vm_limit import Wish, divided, still_fit, with_spare
 from iokeel.core.state import DriveState, FleetPart, Share, State
 
 

@@ -7,7 +7,8 @@ Each drive has a *part*. Its limits are at the part, whether the drive uses that
 limit holds also while no agent runs, and when all drives wake at once. But a drive only shows that
 it wants more while it has more than it uses. So
 
-- a drive needs its demand, or STEP_RATIO times what it does if its limits hold it;
+- a drive needs its demand, or a step more than it does if its limits hold it
+  (claimant.py);
 - it wants SPARE_RATIO times that, and its *foothold*: by weight, its part of FOOTHOLD_RATIO of the
   limit. An idle drive begins with that, and has more a tick later;
 - what nobody wants is added by weight.
@@ -25,19 +26,12 @@ from typing import NamedTuple
 from iokeel.core.counters import DriveId
 from iokeel.core.drive.burst import NO_CREDIT, credit_after
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.sharing.claimant import budgets, own_most, own_wants
+from iokeel.core.sharing.claimant import budgets, next_step, own_most, own_wants
 from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.state import Credit, DriveState, Share, VmPart
 
 SPARE_RATIO = 1.15
 FOOTHOLD_RATIO = 0.05
-# How much a drive could do that its limits hold isn't known. If it wanted all at once, one that
-# does little would take half of the limit from a busy one for three ticks, whenever it outgrew its
-# part. The smaller the step, the more a busy drive keeps, and the later one that wakes up has its
-# part. With 8, a busy drive beside four that do little has 88 to 91 % of the limit, and one that
-# bursts beside it 68 to 86 % of what it asks for; with 4 it is 91 to 94 and 66 to 84, with 16 it is
-# 83 to 89 and 70 to 87 (benchmarks/law/shared_limit.py).
-STEP_RATIO = 8.0
 OUTGROWN_RATIO = 1.02
 
 
@@ -107,18 +101,6 @@ def _wishes(drives: Sequence[DriveState], limit: int) -> list[Wish]:
             wants = min(wants, known.share.most)
         wishes.append(Wish(policy, wants, most))
     return with_spare(limit, wishes)
-
-
-def next_step(known: DriveState, policy: DrivePolicy, wants: float) -> float:
-    """Return a drive's need of a part: `wants`, its demand, unless it can do with less for now.
-
-    A drive that was held lately, but isn't any more, needs what it does.
-    """
-    demand = known.demand
-    if not demand.recent:
-        return wants
-    step = STEP_RATIO * demand.recent[0] if demand.backlogged else 0.0
-    return min(wants, max(step, demand.rate, policy.reservation))
 
 
 def with_spare(limit: int, wishes: Sequence[Wish]) -> list[Wish]:

@@ -1,4 +1,4 @@
-"""How long a drive that its limits held counts as held."""
+"""How long a drive that its limits held counts as held, and what it needs of a part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from iokeel.core.counters import NS_PER_S, Counters, Rates, ThrottleCount, ThrottleCounters, rates
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.sharing.claimant import BACKLOG_S, own_wants
+from iokeel.core.sharing.claimant import BACKLOG_S, STEP_RATIO, next_step, own_wants
 from iokeel.core.state import Demand, DriveState, Measured
 
 MOST = 5000.0
@@ -45,3 +45,22 @@ def test_one_request_that_waits_is_enough(waited: int, waiting: int) -> None:
     """A drive that may do a few large requests has seconds in which none of them ends."""
     now = reading(11.0, waited=waited, waiting=waiting)
     assert wants_after(rates(reading(10.0), now), now, 10.0) == MOST
+
+
+@pytest.mark.parametrize(
+    ("demand", "needs"),
+    [
+        (Demand((100.0,), 100.0), MOST),  # what an overloaded storage hides counts as well
+        (Demand((100.0,), 100.0, backlogged=True), 100.0 * STEP_RATIO),
+        (Demand((100.0,), 4000.0, backlogged=True), 4000.0),
+        (Demand((3000.0,), 3000.0, backlogged=True), MOST),
+        (Demand((100.0, 400.0), 400.0, backlogged_ns=10 * NS_PER_S), 400.0),
+        (Demand((), 0.0, backlogged=True), MOST),
+    ],
+)
+def test_only_a_drive_that_its_limits_hold_needs_less_than_it_wants(
+    demand: Demand, needs: float
+) -> None:
+    now = reading(11.0, counts=False)
+    known = DriveState(measured=Measured(counters=now), demand=demand)
+    assert next_step(known, DrivePolicy(), MOST) == needs

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
 from iokeel.core.drive.burst import NO_CREDIT
 from iokeel.core.policy import DrivePolicy, VmPolicy
+from iokeel.core.sharing.claimant import STEP_RATIO
 from iokeel.core.sharing.vm_limit import (
     FOOTHOLD_RATIO,
     SPARE_RATIO,
-    STEP_RATIO,
     with_vm_parts,
 )
 from iokeel.core.state import Credit, Demand, DriveState, Measured, Share, VmPart
