@@ -36,6 +36,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.coordinate import Tenure, coordinate
 from iokeel.core.fleet.host import TERM_S, WAIT_NS, Me, Part
 from iokeel.core.fleet.ledger import Ledger
+from iokeel.core.wants import wants_of
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.participant import CLAIMS_S, READ_S, Demand, Holding, Participant
 from iokeel.fleet.records import claim_of, claim_value, ledger_of, ledger_value
@@ -98,7 +99,8 @@ class Host:
         await asyncio.sleep(0.002)
 
     def _look(self) -> Holding:
-        return Holding(Demand(0, 100, self.wants, self.most), self.held, self.held)
+        wants = wants_of([(0, 100, self.wants)])
+        return Holding(Demand(0, 100, wants, self.most), self.held, self.held)
 
     def wake(self, _: str = "") -> None:
         self._wake.set()
@@ -250,10 +252,8 @@ def coordinator_cpu_s(size: int) -> float:
     random = Random(size)
 
     def claims() -> dict[str, HostClaim]:
-        return {
-            f"hv{n:05d}": HostClaim("i", 0, 100, random.randrange(9 * BUDGET // size), BUDGET)
-            for n in range(size)
-        }
+        wants = [wants_of([(0, 100, random.randrange(9 * BUDGET // size))]) for _ in range(size)]
+        return {f"hv{n:05d}": HostClaim("i", wants=w, most=BUDGET) for n, w in enumerate(wants)}
 
     budget, tenure = Budget(BUDGET), Tenure("e", 0)
     ledger, tenure = coordinate(None, claims(), budget, tenure, 0)

@@ -57,10 +57,17 @@ class Disk(NamedTuple):
 
 
 class Fio:
-    """Random reads of a drive at some depth, until it is ended."""
+    """Random reads of a drive at some depth, until it is ended. iops: no more than that."""
 
     def __init__(
-        self, folder: Path, socket: Path, export: str, *, depth: int = 16, bs: str = "4k"
+        self,
+        folder: Path,
+        socket: Path,
+        export: str,
+        *,
+        depth: int = 16,
+        bs: str = "4k",
+        iops: int | None = None,
     ) -> None:
         self._folder, self._logs = folder, f"fio-{export}_clat.*.log"
         jobs = -(-depth // _CONNECTION_DEPTH)
@@ -71,6 +78,7 @@ class Fio:
             f"--write_lat_log={folder}/fio-{export}",
             "--log_unix_epoch=1",  # it may take seconds until it begins
             f"--uri=nbd+unix:///{export}?socket={socket}",
+            *([] if iops is None else [f"--rate_iops={iops}"]),
         ]
         # A log has each request: its end and its latency, without what fio itself took.
         self._process = subprocess.Popen(

@@ -17,6 +17,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.coordinate import in_office, with_word
 from iokeel.core.fleet.host import Answer, Me, Part
 from iokeel.core.fleet.ledger import Ledger, Word, recovered
+from iokeel.core.wants import wants_of
 from testing.sim.shared_budget_hosts import Host, Process, Protocol, Read, Stored, Write
 
 TICK_S = 0.5
@@ -147,7 +148,11 @@ class Fleet:
             load = host.load
             if load is not None:  # each claim has another reading
                 load = load._replace(done=load.done + next(self._readings) * 1e-6)
-            host.claims.append(HostClaim(host.me.instance, *host.work, held, stamp, load))
+            reservation, weight, wants, most = host.work
+            asked = wants_of([(reservation, weight, wants)])
+            host.claims.append(
+                HostClaim(host.me.instance, reservation, weight, asked, most, held, stamp, load)
+            )
 
     def post(self, host: Host) -> None:
         """Bring a host's oldest claim to etcd."""

@@ -88,6 +88,24 @@ def test_hosts_share_a_storage_by_weight_and_a_dead_one_stays_charged(
             eventually(lambda: "host b doesn't report" in iokeel(*words).out, PATIENCE_S)
 
 
+@pytest.mark.timeout(300)
+def test_a_busy_drive_gets_no_more_because_it_has_neighbours_that_do_little(
+    tmp_path: Path,
+) -> None:
+    little = [f"g{i}" for i in range(1, 5)]
+    hosts = {"a": dict.fromkeys(["g0", *little], "weight = 100"), "b": {"g0": "weight = 100"}}
+    budget = Budget(CAPACITY, shared=Shared())
+    with Nbdkit(DEVICE, slowdown=SLOWDOWN) as server, real.running(real.Etcd(tmp_path)) as etcd:
+        disk = Disk.by_nbd(server)
+        with fleet(tmp_path, storage_daemon(), etcd.urls, disk, hosts, budget) as there:
+            for drive in little:
+                there.hosts["a"].load(drive, depth=1, iops=5)
+            for host in there.hosts.values():
+                host.load("g0")
+            # By all weights on a host it would be 5 to 1.
+            held(there, a=CAPACITY / 2 + 12, b=CAPACITY / 2 - 12)
+
+
 @pytest.mark.timeout(500)
 def test_an_overloaded_storage_is_cut_on_all_hosts_and_a_new_coordinator_goes_on(
     tmp_path: Path,

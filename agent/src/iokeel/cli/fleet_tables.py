@@ -165,7 +165,7 @@ def share_rows(tenant: BudgetView) -> list[ShareRow]:
                 amount_iops=entry.amount if entry else 0,
                 charged_iops=entry.charged if entry else 0,
                 held_iops=claim.held if claim else None,
-                wants_iops=claim.wants if claim else None,
+                wants_iops=claim.wants.total if claim else None,
                 reservation_iops=claim.reservation if claim else None,
                 weight=claim.weight if claim else None,
                 answered_for=entry.word.value if entry and entry.word else None,

@@ -21,6 +21,7 @@ from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_wor
 from iokeel.core.fleet.host import TERM_S, Answer, Part, allowance, applied, entry_of, heard
 from iokeel.core.fleet.ledger import Entry, Ledger, Word, recovered
 from iokeel.core.storage import Load
+from iokeel.core.wants import NOTHING, Wants
 from iokeel.errors import ConnectionLost, FleetRefused, HostReports, IokeelError, NewerSchema
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId
@@ -32,6 +33,9 @@ READ_S = TERM_S / 5
 _LOAD_DUE_RATIO = 0.75
 # A demand is reported again once it has moved by more than this part of the last report.
 TELL_RATIO = 0.05
+# Below this part of what the host is held to, small moves of demand count as if it were that much.
+# So drives that do next to nothing aren't worth a report.
+_SMALL_RATIO = 0.1
 # How often a host that doesn't coordinate reads the claims, to see who doesn't report. If there are
 # more claims than this, it reads one a second on average.
 CLAIMS_S = 30.0
@@ -45,7 +49,7 @@ class Demand:
 
     reservation: int = 0
     weight: int = 100
-    wants: int = 0
+    wants: Wants = NOTHING
     most: int = 0
 
 
@@ -279,7 +283,10 @@ def is_old(told: HostClaim, now: HostClaim) -> bool:
 
     Loads are reported at times of their own.
     """
-    return (
-        replace(told, wants=0, held=0, load=None) == replace(now, wants=0, held=0, load=None)
-        and abs(now.wants - told.wants) <= TELL_RATIO * told.wants
-    )
+    least = _SMALL_RATIO * min(told.held, told.wants.total)
+    is_near = told.wants.is_near(now.wants, TELL_RATIO, least)
+    return is_near and _without_moves(told) == _without_moves(now)
+
+
+def _without_moves(claim: HostClaim) -> HostClaim:
+    return replace(claim, weight=1, wants=NOTHING, held=0, load=None)

@@ -6,7 +6,7 @@ A malformed value ends nothing: the host doesn't go by it, keeps what it knows, 
 from __future__ import annotations
 
 from dataclasses import astuple
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import msgspec
 
@@ -14,14 +14,14 @@ from iokeel.core.fleet.claims import EVEN_RATIO, Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
 from iokeel.core.policy import ENDLESS, MOST_IOPS, MOST_LATENCY_MS, MOST_WEIGHT
 from iokeel.core.storage import Load, StorageActivity
+from iokeel.core.wants import Layer, Wants, wants_of
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.words.quoting import shown
 
-#: The version of all schemas. A change that an older agent would misread takes the next one.
-VERSION = 1
-
 # Not MOST_IOPS, because what is in force may be more than any figure that may be set.
 _Iops = Annotated[int, msgspec.Meta(ge=0, le=ENDLESS)]
+# The sum over a host.
+_Weight = Annotated[int, msgspec.Meta(ge=1, le=MOST_WEIGHT * 10_000)]
 _Number = Annotated[int, msgspec.Meta(ge=1, le=ENDLESS)]
 # Above any rate, time or load that a host may measure.
 _Figure = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
@@ -30,9 +30,14 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
-    """A value. v: its schema's version."""
+    """A value. v: its schema's version. A value that an older agent would misread has the next one.
 
-    v: int = VERSION
+    NEWEST: the last version that is known here.
+    """
+
+    NEWEST: ClassVar[int] = 1
+
+    v: int = 1
 
 
 class Format(Record):
@@ -106,17 +111,30 @@ class _LoadRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     short: bool
 
 
+class _LayerRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    weight: _Weight
+    wants: _Iops
+
+
+class _WantsRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    owed: _Iops
+    layers: Annotated[list[_LayerRecord], msgspec.Meta(max_length=1000)]
+
+
 class ClaimRecord(Record, kw_only=True):
-    """A host's claim."""
+    """A host's claim. by_level: its demands, if the sums don't tell them; since version 2."""
+
+    NEWEST = 2
 
     instance: _Name
     reservation: _Iops
-    weight: Annotated[int, msgspec.Meta(ge=1, le=MOST_WEIGHT * 10_000)]
+    weight: _Weight
     wants: _Iops
     most: _Iops
     held: _Iops
     applied: _StampRecord | None = None
     load: _LoadRecord | msgspec.UnsetType = msgspec.UNSET
+    by_level: _WantsRecord | msgspec.UnsetType = msgspec.UNSET
 
 
 class _EntryRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -162,8 +180,8 @@ def decoded(kind: type[T], key: str, raw: bytes) -> T:
     """Return a value as a record. Raises NewerSchema or FleetRefused."""
     try:
         version = _VERSION.decode(raw).v
-        if version > VERSION:
-            raise NewerSchema(f"etcd {key}", version, VERSION)
+        if version > kind.NEWEST:
+            raise NewerSchema(f"etcd {key}", version, kind.NEWEST)
         return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError) as error:
         raise FleetRefused(
@@ -228,22 +246,31 @@ def claim_of(key: str, raw: bytes) -> HostClaim:
     r = decoded(ClaimRecord, key, raw)
     applied = _stamp_of(r.applied) if r.applied is not None else None
     load = _load_of(r.load) if r.load else None
-    return HostClaim(r.instance, r.reservation, r.weight, r.wants, r.most, r.held, applied, load)
+    wants = wants_of([(r.reservation, r.weight, r.wants)])
+    if r.by_level:
+        layers = tuple(Layer(layer.weight, layer.wants) for layer in r.by_level.layers)
+        wants = Wants(r.by_level.owed, layers)
+    return HostClaim(r.instance, r.reservation, r.weight, wants, r.most, r.held, applied, load)
 
 
 def claim_value(claim: HostClaim) -> bytes:
     """Return a claim as a value."""
     applied = _StampRecord(*claim.applied) if claim.applied is not None else None
+    wants = claim.wants
+    is_plain = wants == wants_of([(claim.reservation, claim.weight, wants.total)])
+    by_level = _WantsRecord(wants.owed, [_LayerRecord(*layer) for layer in wants.layers])
     return encoded(
         ClaimRecord(
+            v=1 if is_plain else 2,
             instance=claim.instance,
             reservation=claim.reservation,
             weight=claim.weight,
-            wants=claim.wants,
+            wants=wants.total,
             most=claim.most,
             held=claim.held,
             applied=applied,
             load=_load_record(claim.load) if claim.load is not None else msgspec.UNSET,
+            by_level=msgspec.UNSET if is_plain else by_level,
         )
     )
 

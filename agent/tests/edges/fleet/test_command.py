@@ -13,6 +13,7 @@ from iokeel.config.etcd_access import Access
 from iokeel.core.fleet.claims import HostClaim
 from iokeel.core.fleet.coordinate import Tenure, coordinate
 from iokeel.core.fleet.host import WAIT_NS, Me
+from iokeel.core.wants import wants_of
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.messages import Put
@@ -51,7 +52,7 @@ async def with_a_dead_host(store: FleetStore) -> None:
     """Write a ledger in which a host is charged that doesn't report."""
     await store.sign_in()
     await store.campaign(ACME)
-    claims = {"dead": HostClaim("d", most=5000, wants=5000)}
+    claims = {"dead": HostClaim("d", most=5000, wants=wants_of([(0, 100, 5000)]))}
     tenure = Tenure("e", 0)
     for now in (1, 2, 3 + WAIT_NS):
         view = await store.view(ACME)

@@ -14,6 +14,7 @@ from iokeel.config.settings import FleetConfig
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import LAPSE_S, Me
 from iokeel.core.sharing.tenant_sums import Sums
+from iokeel.core.wants import wants_of
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.member import Member
@@ -26,7 +27,7 @@ LIMIT = 1000
 PATIENCE_S = 90.0
 # A few terms' worth of reads.
 WATCHED_S = 20.0
-SUMS = Sums(wants=5000, most=5000)
+SUMS = Sums(wants=wants_of([(0, 100, 5000)]), most=5000)
 
 
 async def set_limits(etcd: Etcd, *tenants: str) -> None:

@@ -17,6 +17,7 @@ from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import Me, Part
 from iokeel.core.fleet.ledger import Ledger, Word
 from iokeel.core.storage import Load
+from iokeel.core.wants import wants_of
 from iokeel.errors import IokeelError
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
@@ -155,14 +156,18 @@ async def hosts(cluster: real.Etcd, **demands: Demand) -> AsyncIterator[Hosts]:
 
 
 def greedy(weight: int) -> Demand:
-    return Demand(weight=weight, wants=5000, most=5000)
+    return Demand(weight=weight, wants=wants_of([(0, weight, 5000)]), most=5000)
+
+
+def modest(wants: int) -> Demand:
+    return Demand(wants=wants_of([(0, 100, wants)]), most=5000)
 
 
 async def test_hosts_share_by_weight_while_etcd_and_hosts_fail(cluster: real.Etcd) -> None:
     async with hosts(cluster, a=greedy(100), b=greedy(100), c=greedy(200)) as there:
         await there.hold(a=250, b=250, c=500)
         cluster.leader().kill()
-        there.all["a"].demand = Demand(wants=100, most=5000)
+        there.all["a"].demand = modest(100)
         await there.hold(a=100, b=300, c=600)
         # A dead host stays charged until an operator answers for it.
         dead = there.coordinator
@@ -199,7 +204,7 @@ async def test_nobody_gets_more_from_an_etcd_that_was_restored(
     async with hosts(cluster, a=greedy(100), b=greedy(300)) as there:
         await there.hold(a=250, b=750)
         cluster.ctl("snapshot", "save", str(snapshot), one=True)
-        there.all["b"].demand = Demand(wants=50, most=5000)
+        there.all["b"].demand = modest(50)
         await there.hold(a=950)
         await asyncio.to_thread(cluster.restore, snapshot)
         await asyncio.to_thread(cluster.start)
@@ -214,7 +219,7 @@ async def test_a_coordinator_whose_disk_is_full_makes_way_for_another(cluster: r
         full = there.coordinator
         (other,) = there.all.keys() - {full}
         there.all[full].is_full = True
-        there.all[other].demand = Demand(wants=100, most=5000)
+        there.all[other].demand = modest(100)
         await there.hold(**{full: 50, other: 100})
         there.all[other].demand = greedy(100)
         await there.hold(**{full: 50, other: 500})

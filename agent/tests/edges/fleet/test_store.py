@@ -6,6 +6,7 @@ import pytest
 
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Stamp, first_ledger, successor
+from iokeel.core.wants import wants_of
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
@@ -15,7 +16,8 @@ from tests.edges.fleet.conftest import OpenStore
 
 ACME = BudgetId(Kind.TENANT, "acme")
 DISK = BudgetId(Kind.STORAGE, "rbd:pool/a b")
-CLAIM = HostClaim("i", 10, 100, 200, 300, 250, Stamp("e", 3))
+WANTS = wants_of([(10, 100, 200)])
+CLAIM = HostClaim("i", 10, 100, WANTS, 300, 250, Stamp("e", 3))
 
 
 async def test_a_prefix_that_holds_something_else_is_refused(

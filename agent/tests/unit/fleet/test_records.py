@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
 from iokeel.core.storage import Load, StorageActivity
+from iokeel.core.wants import wants_of
 from iokeel.errors import FleetRefused
 from iokeel.fleet.records import (
     budget_of,
@@ -58,12 +61,14 @@ LOADS = st.builds(
     st.floats(0.01, 1),
     st.booleans(),
 )
+WEIGHTS = st.integers(1, 10**6)
+WANTS = st.builds(wants_of, st.lists(st.tuples(FIGURES, WEIGHTS, FIGURES), max_size=4))
 CLAIMS = st.builds(
     HostClaim,
     st.text(min_size=1, max_size=8),
     FIGURES,
-    st.integers(1, 10**6),
-    FIGURES,
+    WEIGHTS,
+    WANTS,
     FIGURES,
     FIGURES,
     st.none() | STAMPS,
@@ -89,10 +94,15 @@ def test_a_budget_is_read_as_it_was_written(shared: Shared | None) -> None:
 
 
 def test_a_tenants_values_are_those_that_older_agents_read() -> None:
-    claim = HostClaim("i", 1, 2, 3, 4, 5, Stamp("e", 1))
+    claim = HostClaim("i", 1, 2, wants_of([(1, 2, 3)]), 4, 5, Stamp("e", 1))
     assert claim_value(claim) == (
         b'{"v":1,"instance":"i","reservation":1,"weight":2,"wants":3,"most":4,"held":5,'
         b'"applied":["e",1]}'
+    )
+    several = replace(claim, wants=wants_of([(1, 2, 3), (0, 2, 50), (0, 3, 51)]))
+    assert claim_value(several) == (
+        b'{"v":2,"instance":"i","reservation":1,"weight":2,"wants":104,"most":4,"held":5,'
+        b'"applied":["e",1],"by_level":[1,[[2,2],[3,51],[2,50]]]}'
     )
     assert budget_value(Budget(500)) == (
         b'{"v":1,"amount":500,"even_ratio":0.1,"reservation":0,"weight":100}'

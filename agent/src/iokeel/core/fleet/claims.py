@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import floor
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from iokeel.core.fleet.ledger import Entry, HostName, Stamp
 from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.sharing.vm_limit import OUTGROWN_RATIO
 from iokeel.core.storage import LEAST_RATIO, MOST_RATIO, Load, StoragePolicy
+from iokeel.core.wants import NOTHING, Wants
 
 # The part of the budget beyond reservations that is divided evenly among hosts as floors.
 EVEN_RATIO = 0.1
@@ -23,16 +25,16 @@ class HostClaim:
     """A host's claim on a budget: the sums over its drives.
 
     reservation, wants, most: reserved, demanded, and allowed at most by policies, in the budget's
-    unit. most is 0 if the host has no drive that draws on the budget. weight: > 0. held: the most
-    that its QEMUs may be held to now. applied: the stamp of the newest entry of its own that is in
-    force there and on its disk; None if there is none. load: on a storage, what its drives did in
-    the last interval; None if that isn't known.
+    unit. most is 0 if the host has no drive that draws on the budget. weight: > 0, for what nobody
+    demands. held: the most that its QEMUs may be held to now. applied: the stamp of the newest
+    entry of its own that is in force there and on its disk; None if there is none. load: on a
+    storage, what its drives did in the last interval; None if that isn't known.
     """
 
     instance: str
     reservation: int = 0
     weight: int = 100
-    wants: int = 0
+    wants: Wants = NOTHING
     most: int = 0
     held: int = 0
     applied: Stamp | None = None
@@ -152,12 +154,12 @@ def needs_above_floors(
     A floor isn't lent. So hosts that would get less keep theirs, and the others divide the rest.
     """
     needs = [float(low) for low in least]
-    free = [i for i, claim in enumerate(claims) if claim.wants > least[i]]
+    free = [i for i, claim in enumerate(claims) if claim.wants.total > least[i]]
     while free:
         rest = max(0.0, capacity - sum(least) + sum(least[i] for i in free))
-        parts = divide(
-            rest, [Claim(claims[i].reservation, claims[i].weight, claims[i].wants) for i in free]
-        ).amounts
+        of_drives = [_claims_of(claims[i].wants) for i in free]
+        amounts = iter(divide(rest, [claim for host in of_drives for claim in host]).amounts)
+        parts = [sum(islice(amounts, len(host))) for host in of_drives]
         above = [i for i, part in zip(free, parts, strict=True) if part >= least[i]]
         if len(above) == len(free):
             for i, part in zip(free, parts, strict=True):
@@ -165,3 +167,8 @@ def needs_above_floors(
             break
         free = above
     return needs
+
+
+def _claims_of(wants: Wants) -> list[Claim]:
+    """Return the claims that stand for a host's drives in a division."""
+    return [Claim(wants.owed, 1.0, wants.owed), *(Claim(0.0, *layer) for layer in wants.layers)]

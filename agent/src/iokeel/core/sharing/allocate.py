@@ -90,6 +90,7 @@ def allocate(
         one = OneStorage(
             name,
             now,
+            name in granted,
             granted.get(name),
             activities[name],
             here,

@@ -34,20 +34,23 @@ from iokeel.core.sharing.headroom import (
 from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
+from iokeel.core.wants import NOTHING, wants_of
 
 
 @dataclass(slots=True)
 class OneStorage:
     """A storage at a tick, with its claimants.
 
-    granted: what the fleet lets its drives here do; None if it isn't the fleet's, or that isn't
-    known. strangers: the rate of its drives without a policy. members: its claimants, in the groups
-    that have a promise together. complete: it may have no other drives. writing: for how many
-    intervals its drives count as writing; None if it isn't left to its scheduler.
+    is_shared: by the fleet. granted: what the fleet lets its drives here do; None if it isn't the
+    fleet's, or that isn't known. strangers: the rate of its drives without a policy. members: its
+    claimants, in the groups that have a promise together. complete: it may have no other drives.
+    writing: for how many intervals its drives count as writing; None if it isn't left to its
+    scheduler.
     """
 
     name: str
     seen: StorageSeen
+    is_shared: bool
     granted: int | None
     activity: StorageActivity | None
     claimants: Sequence[Claimant]
@@ -87,6 +90,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     if one.granted is not None:
         _want_spare(one.claimants)
     wanted = sum(c.wants for c in one.claimants)
+    wants = wants_of(member.claim for member in one.members) if one.is_shared else NOTHING
     division = Division(exhausted=one.only_reads and bool(suffering))
     amounts: dict[DriveId, float] = {}
     if one.granted is not None:
@@ -105,6 +109,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         division=division,
         promised=promised(one.members),
         wanted=wanted,
+        wants=wants,
         suffering=tuple(suffering),
         protected=protected_drives(one.seen, one.protected),
         load=load._replace(short=division.short),

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import ENDLESS, DrivePolicy
+from iokeel.core.sharing.divide import Claim
 from iokeel.core.sharing.tenant_part import held_in, most_and_wants
 from iokeel.core.sharing.vm_limit import SPARE_RATIO
 from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import Load
+from iokeel.core.wants import NOTHING, Wants, wants_of
 
 # A drive below this rate is idle, and its weight doesn't count.
 _IDLE_RATE = 1.0
@@ -30,7 +32,7 @@ class Sums(NamedTuple):
 
     reservation: int = 0
     weight: int = 100
-    wants: int = 0
+    wants: Wants = NOTHING
     most: int = 0
     held: int = 0
     kept: int = 0
@@ -48,7 +50,7 @@ def storage_sums(
     if storage is None:
         return sums
     return sums._replace(
-        reservation=_whole(storage.promised), wants=_whole(storage.wanted), load=storage.load
+        reservation=_whole(storage.promised), wants=storage.wants, load=storage.load
     )
 
 
@@ -58,7 +60,8 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
     The weight is that of its active drives, or of all if none is. So an idle host doesn't lessen
     what the drives of others get.
     """
-    wants = most = held = kept = 0.0
+    most = held = kept = 0.0
+    claims = []
     active = idle = 0
     reserved: dict[str, int] = {}
     promised: dict[str, int] = {}
@@ -68,7 +71,8 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
             continue
         may, demand = most_and_wants(known, policy)
         most += may
-        wants += min(may, SPARE_RATIO * demand)
+        wants = min(may, SPARE_RATIO * demand)
+        claims.append(Claim(policy.reservation, policy.weight, wants))
         if demand >= _IDLE_RATE:
             active += policy.weight
         else:
@@ -83,7 +87,7 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
     return Sums(
         sum(max(own, promised.get(vm, 0)) for vm, own in reserved.items()),
         active or idle or 100,
-        _whole(wants),
+        wants_of(claims),
         _whole(most),
         _whole(held),
         _whole(kept),

@@ -23,6 +23,7 @@ from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Stamp, first_ledger
 from iokeel.core.sharing.capacity import feedback_after
 from iokeel.core.state import Division, StorageState
 from iokeel.core.storage import Load, StorageActivity
+from iokeel.core.wants import wants_of
 
 BUDGET = Budget(1000, 0.1, shared=Shared(10.0))
 POLICY = BUDGET.storage
@@ -37,9 +38,12 @@ def load(done: float, latency_ms: float, *, short: bool = True, strangers: float
     return Load(activity, done, strangers, short=short)
 
 
+WANTS = wants_of([(0, 100, 2000)])
+
+
 def claims(*loads: Load | None) -> dict[str, HostClaim]:
     return {
-        f"h{number}": HostClaim(f"i{number}", 0, 100, 2000, 2000, load=each)
+        f"h{number}": HostClaim(f"i{number}", wants=WANTS, most=2000, load=each)
         for number, each in enumerate(loads)
     }
 

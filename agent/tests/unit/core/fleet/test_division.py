@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_wor
 from iokeel.core.fleet.host import LAPSE_S, WAIT_NS, Me, Part, applied
 from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp, Word, first_ledger, successor
 from iokeel.core.sharing.divide import Claim
+from iokeel.core.wants import wants_of
 from testing.sim.oracle import by_bisection
 
 STAMP = Stamp("e", 1)
@@ -20,7 +23,7 @@ AMOUNTS = st.integers(0, 5000)
 def claim(
     reservation: int = 0, weight: int = 100, wants: int = 9999, most: int = 9999
 ) -> HostClaim:
-    return HostClaim("i", reservation, weight, wants, most)
+    return HostClaim("i", reservation, weight, wants_of([(reservation, weight, wants)]), most)
 
 
 def entry(floor: int, amount: int, charged: int | None = None) -> Entry:
@@ -99,7 +102,7 @@ def test_nothing_is_raised_before_what_it_takes_is_confirmed() -> None:
     part = Part(lowered)
     assert applied(part, Me("a", "i"), held=950) is None
     stamp = applied(part, Me("a", "i"), held=50)
-    confirmed = HostClaim("i", wants=0, most=1000, held=50, applied=stamp)
+    confirmed = HostClaim("i", most=1000, held=50, applied=stamp)
     raised = after_a_term(lowered, {**claims, "a": confirmed}, 1000)
     assert (raised.entries["a"].charged, raised.entries["b"].amount) == (50, 950)
 
@@ -123,7 +126,7 @@ def test_a_dead_host_stays_charged_until_an_operator_speaks_and_a_term_passes() 
 def confirmed(ledger: Ledger, name: str, reservation: int) -> HostClaim:
     """Return the claim of a host that holds no more than its amount."""
     now = ledger.entries[name]
-    return HostClaim("i", reservation, 100, 9999, 9999, now.amount, now.stamp)
+    return replace(claim(reservation), held=now.amount, applied=now.stamp)
 
 
 def test_floors_make_room_for_a_dead_host_if_the_budget_was_lowered() -> None:
@@ -148,7 +151,7 @@ def test_floors_stay_if_a_dead_host_alone_holds_more_than_the_budget() -> None:
 
 def test_a_host_that_joins_keeps_what_it_has_and_one_without_drives_leaves() -> None:
     empty = first_ledger(1000, "e")
-    held = HostClaim("i", wants=500, most=500, held=400)
+    held = replace(claim(wants=500, most=500), held=400)
     joined = coordinate(empty, {"a": held}, Budget(1000), Tenure("e", 0), 0)[0]
     assert joined.entries["a"].amount == joined.entries["a"].charged == 400
     gone = HostClaim("i", held=0)
@@ -171,6 +174,6 @@ def test_a_tenure_ends_with_anothers_ledger_and_with_a_pause() -> None:
 
 def test_a_second_host_of_a_name_gets_nothing() -> None:
     before = ledger_of(1000, {"a": entry(100, 100)})
-    other = HostClaim("another", wants=900, most=900, applied=STAMP)
+    other = replace(claim(wants=900, most=900), instance="another", applied=STAMP)
     after = after_a_term(before, {"a": other}, 1000)
     assert after.entries["a"] == before.entries["a"]
