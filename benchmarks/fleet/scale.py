@@ -1,4 +1,4 @@
-"""What does a large fleet ask of etcd, and how fast does it divide a tenant's limit?
+"""What does a large fleet ask of etcd, and how fast does it divide limits and shared storages?
 
     python -m benchmarks.fleet.scale [--quick]
 
@@ -12,6 +12,9 @@ of them want nothing, the others 0 to 4 times their even part. The first 40 s of
 simulated, in which all is divided; then only the regular reads go on. Large tenants are simulated
 for fewer shifts. With `noise`, each demand also moves by 10 % (standard deviation) every 5 s, the
 whole day; this is simulated for tenants on up to 30 hosts.
+
+The site's hosts also share 50 storages, 200 hosts each. On these, each host reports its drives'
+rate and latency every 2 s. One storage is simulated for three shifts.
 
 Writes results/fleet-scale.json. No figure but the coordinator's CPU depends on this machine.
 """
@@ -32,10 +35,11 @@ from benchmarks import result_file
 from benchmarks.fleet.virtual.etcd import Keys, VirtualEtcd
 from benchmarks.fleet.virtual.time import VirtualLoop, run
 from iokeel.core.drive.retune import LOOK_AGAIN_S
-from iokeel.core.fleet.claims import Budget, HostClaim
+from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.coordinate import Tenure, coordinate
 from iokeel.core.fleet.host import TERM_S, WAIT_NS, Me, Part
 from iokeel.core.fleet.ledger import Ledger
+from iokeel.core.storage import Load, StorageActivity
 from iokeel.core.wants import wants_of
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.participant import CLAIMS_S, READ_S, Demand, Holding, Participant
@@ -57,6 +61,10 @@ SIZES: Mapping[int, tuple[int, int]] = {
 SHIFT_S, HOUR_S = 40.0, 3600.0
 BUDGET = 1_000_000  # normalized iops
 TENANT = BudgetId(Kind.TENANT, "acme")
+# Storages that hosts share: the site has so many, each with so many hosts.
+STORAGES, STORAGE_HOSTS = 50, 200
+STORAGE = BudgetId(Kind.STORAGE, "rbd:vms")
+TARGET_MS = 4.0
 TICK_S = 1.0
 ORDER_S = 0.05  # until a QEMU has taken a lower limit
 NOISE_RATIO, NOISE_S, MOST_NOISY_HOSTS = 0.1, 5.0, 30
@@ -69,6 +77,7 @@ class Tenant:
 
     keys: Keys
     loop: VirtualLoop
+    budget: BudgetId = TENANT
     hosts: list[Host] = field(default_factory=list)
     held: int = 0
     worst: int = 0
@@ -84,11 +93,12 @@ class Host:
     def __init__(self, number: int, tenant: Tenant, random: Random) -> None:
         self.store = FleetStore(VirtualEtcd(tenant.keys, tenant.loop), Me(f"hv{number:05d}", "i"))
         self.participant = Participant(
-            self.store, TENANT, self._keep, Part(), self._look, tenant.loop.time_ns
+            self.store, tenant.budget, self._keep, Part(), self._look, tenant.loop.time_ns
         )
         self.base = self.wants = 0
         self.most = BUDGET
         self.held = 0
+        self._load: Load | None = None
         self.seen: list[tuple[float, int]] = []
         self._tenant = tenant
         self._random = random
@@ -100,7 +110,8 @@ class Host:
 
     def _look(self) -> Holding:
         wants = wants_of([(0, 100, self.wants)])
-        return Holding(Demand(0, 100, wants, self.most), self.held, self.held)
+        load = self._load if self._tenant.budget is STORAGE else None
+        return Holding(Demand(0, 100, wants, self.most), self.held, self.held, load)
 
     def wake(self, _: str = "") -> None:
         self._wake.set()
@@ -109,19 +120,20 @@ class Host:
         """Take part, as iokeel.fleet.member does."""
         keys, store = self._tenant.keys, self.store
         await store.sign_in()
-        keys.watch(store.keys.stamp(TENANT), self.wake)
+        keys.watch(store.keys.stamp(self._tenant.budget), self.wake)
         while True:
             before = self.participant.allowance
             self._wake.clear()
             await self.participant.step()
             if self.participant.coordinates and not self._watches:
                 self._watches = True
-                keys.watch(store.keys.claims(TENANT), self.wake)
+                keys.watch(store.keys.claims(self._tenant.budget), self.wake)
             if self.participant.allowance != before:
                 self.seen.append((self._tenant.loop.time(), self.participant.allowance))
                 self._tenant.loop.call_later(LOOK_AGAIN_S, self.look)
             try:
                 async with asyncio.timeout(READ_S):
+                    await asyncio.sleep(self.participant.pause_s)
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -135,6 +147,8 @@ class Host:
 
     def look(self) -> None:
         """Hold the QEMUs to what is allowed; a lower limit counts once QEMU has taken it."""
+        done = min(self.held, self.wants) * self._random.uniform(0.99, 1.01)
+        self._load = _load(self._random, done)
         allowed = min(self.participant.allowance, self.most)
         if allowed > self.held:
             self._hold(allowed)
@@ -152,6 +166,13 @@ class Host:
     def draw(self, size: int) -> None:
         """Draw another demand."""
         self.base = self.wants = demand(self._random, size)
+
+
+def _load(random: Random, done: float) -> Load:
+    """Return what a host's drives have done on a storage, which is as loaded as it may be."""
+    latency_s = TARGET_MS / 1000 * random.uniform(0.8, 0.95)
+    activity = StorageActivity(TICK_S, done, latency_s, 1.0, done * latency_s, 1.0, 1.0)
+    return Load(activity, done)
 
 
 def demand(random: Random, size: int) -> int:
@@ -208,7 +229,8 @@ async def _simulate(
 ) -> Counted:
     hosts = tenant.hosts
     hosts += [Host(number, tenant, random) for number in range(size)]
-    await set_budget(hosts[0].store, TENANT, Budget(BUDGET))
+    shared = Shared(TARGET_MS) if tenant.budget is STORAGE else None
+    await set_budget(hosts[0].store, tenant.budget, Budget(BUDGET, shared=shared))
     tasks = [asyncio.create_task(work) for host in hosts for work in (host.serve(), host.tick())]
     await asyncio.sleep(3 * TERM_S)
     counts = tenant.keys.counts
@@ -240,22 +262,26 @@ async def _simulate(
     )
 
 
-def simulate(size: int, shifts: int, noise: float) -> Counted:
-    """Simulate a tenant on so many hosts."""
+def simulate(size: int, shifts: int, noise: float, budget: BudgetId = TENANT) -> Counted:
+    """Simulate a tenant or a storage on so many hosts."""
     loop, random = VirtualLoop(), Random(size)
-    tenant = Tenant(Keys(loop, random), loop)
+    tenant = Tenant(Keys(loop, random), loop, budget)
     return run(_simulate(size, shifts, tenant, random, noise), loop)
 
 
-def coordinator_cpu_s(size: int) -> float:
+def coordinator_cpu_s(size: int, shared: Shared | None = None) -> float:
     """Return the processor time of one step of a coordinator: to decode, divide and encode."""
     random = Random(size)
+    load = None if shared is None else _load(random, BUDGET / size)
 
     def claims() -> dict[str, HostClaim]:
         wants = [wants_of([(0, 100, random.randrange(9 * BUDGET // size))]) for _ in range(size)]
-        return {f"hv{n:05d}": HostClaim("i", wants=w, most=BUDGET) for n, w in enumerate(wants)}
+        return {
+            f"hv{n:05d}": HostClaim("i", wants=w, most=BUDGET, load=load)
+            for n, w in enumerate(wants)
+        }
 
-    budget, tenure = Budget(BUDGET), Tenure("e", 0)
+    budget, tenure = Budget(BUDGET, shared=shared), Tenure("e", 0)
     ledger, tenure = coordinate(None, claims(), budget, tenure, 0)
     for now in (1, 2 + WAIT_NS):
         ledger, tenure = coordinate(ledger, claims(), budget, tenure, now)
@@ -295,6 +321,17 @@ def site(found: list[Counted]) -> dict[str, dict[str, float]]:
 def sustained(found: list[Counted]) -> dict[str, dict[str, float]]:
     """Return the counts a second of demands that never stand still."""
     return {"always": {name: _sum(found, name) / SHIFT_S for name in _names(found)}}
+
+
+def storage_site(found: Counted) -> dict[str, dict[str, float]]:
+    """Return the counts a second of all storages: in a shift of all at once, and after it."""
+    return {
+        "shift": {name: STORAGES * n / 10 for name, n in found.shift.items()},
+        "quiet": {
+            name: STORAGES * (n - found.shift.get(name, 0.0)) / (SHIFT_S - 10)
+            for name, n in found.whole.items()
+        },
+    }
 
 
 def _names(found: list[Counted]) -> list[str]:
@@ -340,6 +377,8 @@ def main() -> None:
         if size <= MOST_NOISY_HOSTS:
             noisy.append(simulate(size, min(shifts, 2), NOISE_RATIO))
         print(f"{size} hosts: {time.process_time():.0f} s of CPU", flush=True)
+    storage = simulate(20 if quick else STORAGE_HOSTS, 1 if quick else 3, 0.0, STORAGE)
+    storage_cpu_s = coordinator_cpu_s(STORAGE_HOSTS, Shared(TARGET_MS))
     cpu = {str(size): round(coordinator_cpu_s(size), 5) for size in (*SIZES, 1000)}
     result = {
         "at": result_file.now(),
@@ -348,13 +387,20 @@ def main() -> None:
         "hosts": HOSTS,
         "divided_p50_s": percentile(steady, 0.5),
         "divided_p99_s": percentile(steady, 0.99),
-        "worst_ratio": max(c.worst_ratio for c in (*steady, *noisy)),
+        "worst_ratio": max(c.worst_ratio for c in (*steady, *noisy, storage)),
         "coordinator_step_cpu_s": cpu,
         "steady": {"a_second": site(steady), "tenants": steady},
         "noise": {"a_second": sustained(noisy), "tenants": noisy},
+        "storages": {
+            "count": STORAGES,
+            "a_second": storage_site(storage),
+            "coordinator_step_cpu_s": round(storage_cpu_s, 5),
+            "storage": storage,
+        },
     }
     show(steady, site(steady))
     show(noisy, sustained(noisy))
+    show([storage], storage_site(storage))
     print("divided:", result["divided_p50_s"], result["divided_p99_s"], "; a step's CPU:", cpu)
     if not quick:
         result_file.write(RESULT, result)

@@ -82,9 +82,7 @@ class Member:
         here = [BudgetId(Kind.TENANT, name) for name in tenants]
         here += [BudgetId(Kind.STORAGE, name) for name in storages]
         if self.parts.looked(here, complete=complete):
-            self._due.update(self.parts.news())
-            if self._due:
-                self._wake.set()
+            self._note(self.parts.news())
 
     def snapshot(self) -> FleetSnapshot:
         """Return this host's part in the fleet, for a report. Does no I/O."""
@@ -169,7 +167,8 @@ class Member:
         due = [
             (budget, participant)
             for budget, participant in self.parts.participants.items()
-            if budget in self._due or now >= self._read_at.get(budget, 0.0) + READ_S
+            if now >= self._read_at.get(budget, 0.0) + READ_S
+            or (budget in self._due and now >= self._due_at(budget))
         ]
 
         async def work() -> None:
@@ -247,23 +246,34 @@ class Member:
                 prefixes.add(keys.claims(participant.budget))
         return prefixes
 
+    def _due_at(self, budget: BudgetId) -> float:
+        """Return when a step may be taken, if there is something new."""
+        return self._read_at.get(budget, 0.0) + self.parts.participants[budget].pause_s
+
+    def _note(self, budgets: Iterable[BudgetId]) -> None:
+        """Note that there is something new for steps, and wake up once they are due."""
+        loop = asyncio.get_running_loop()
+        for budget in {*budgets} - self._due:
+            self._due.add(budget)
+            loop.call_later(self._due_at(budget) - time.monotonic(), self._wake.set)
+
     def _changed(self, prefix: str, keys: Collection[str] | None) -> None:
         """Note that keys have changed below a prefix; None: any may have."""
         assert self.parts.store is not None
         names, there = self.parts.store.keys, self.parts.participants.keys()
         if keys is None:
-            self._due |= there
+            self._note(there)
         else:
             above = (names.budgets, names.stamps, names.all_claims)
             kind = next(each for each in above if prefix.startswith(each))
             found = {budget for key in keys if (budget := budget_in(key, kind)) is not None}
-            self._due |= found & there
+            self._note(found & there)
         if prefix == names.budgets:
             if keys is None or self._unlisted is None:
                 self._unlisted = None
             else:
                 self._unlisted |= found
-        if self._due or prefix == names.budgets:
+        if prefix == names.budgets:
             self._wake.set()
 
     async def _rest(self) -> None:

@@ -11,13 +11,15 @@ from urllib.parse import urlsplit
 
 from iokeel.config.etcd_access import Access
 from iokeel.config.settings import FleetConfig
-from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import LAPSE_S, Me
 from iokeel.core.sharing.tenant_sums import Sums
 from iokeel.core.wants import wants_of
 from iokeel.fleet.etcd import Etcd
-from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.keys import BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
+from iokeel.fleet.messages import Put
+from iokeel.fleet.records import claim_value
 from iokeel.fleet.store import FleetStore
 from testing.fleet import etcd as real
 from testing.fleet.budgets import set_budget
@@ -148,3 +150,27 @@ async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_
             await asyncio.sleep(2)  # until that was looked at
             await set_limits(etcd, "acme")
             await until(lambda: limit(coordinator) == LIMIT, PATIENCE_S)
+
+
+async def test_a_coordinator_reads_many_claims_seldom_however_often_they_change(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    acme, keys, hosts = BudgetId(Kind.TENANT, "acme"), Keys(prefix), range(100)
+    await set_limits(etcd, "acme")
+
+    async def claim(host: int, weight: int) -> None:
+        value = claim_value(HostClaim(f"i{host}", weight=weight))
+        await etcd.write((), [Put(keys.claim(acme, f"h{host}"), value)])
+
+    async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
+        await until(lambda: member.granted(())["acme"].limit == LIMIT, PATIENCE_S)
+        for host in hosts:
+            await claim(host, 100)
+        participant = member.parts.participants[acme]
+        await until(lambda: participant.pause_s == 101 / 500)
+        trips, begun = member.snapshot().trips, time.monotonic()
+        for host in hosts:
+            await claim(host, 200)
+        seconds = time.monotonic() - begun
+        # A step is one read here, because nobody demands anything; the rest keeps the lease.
+        assert member.snapshot().trips - trips <= seconds / participant.pause_s + seconds + 4
