@@ -143,12 +143,18 @@ class Fleet:
 
     def set_capacity(self, budget: Budget | None) -> None:
         """Set the storage's budget, as an operator."""
+        self._set(BudgetId(Kind.STORAGE, self.storage), budget)
 
+    def set_tenant(self, name: str, budget: Budget) -> None:
+        """Set a tenant's budget, as an operator."""
+        self._set(BudgetId(Kind.TENANT, name), budget)
+
+    def _set(self, which: BudgetId, budget: Budget | None) -> None:
         async def write() -> None:
             async with Etcd(Access(self.urls)) as etcd:
                 store = FleetStore(etcd, Me("operator", "o"))
                 await store.open()
-                await set_budget(store, BudgetId(Kind.STORAGE, self.storage), budget)
+                await set_budget(store, which, budget)
 
         asyncio.run(write())
 
@@ -196,11 +202,14 @@ class Fleet:
         return worst
 
 
-def _tables(name: str, folder: Path, urls: Sequence[str], drives: dict[str, str]) -> str:
+def _tables(
+    name: str, folder: Path, urls: Sequence[str], drives: dict[str, str], tenant: str | None
+) -> str:
+    of_tenant = "" if tenant is None else f"tenant = '{tenant}'\n"
     own = "".join(f"[vm.drives.{drive}]\n{policy}\n" for drive, policy in drives.items())
     return (
         f"[fleet]\netcd = {list(urls)}\nhost = '{name}'\n[cgroup]\nenabled = false\n"
-        f"[[vm]]\nname = 'sd-{name}'\nsocket = '{folder}/qmp.sock'\n{own}"
+        f"[[vm]]\nname = 'sd-{name}'\nsocket = '{folder}/qmp.sock'\n{of_tenant}{own}"
     )
 
 
@@ -212,11 +221,13 @@ def fleet(
     disk: Disk | Mapping[str, Disk],
     hosts: dict[str, dict[str, str]],
     budget: Budget | None,
+    tenants: Mapping[str, str] | None = None,
 ) -> Iterator[Fleet]:
     """Start hosts, once their storage has a budget; None for a storage that isn't shared.
 
     program: a storage daemon with the patches. disk: all hosts', or each host's way to it, of one
     name. hosts: the policy of each drive, by host and drive, as it is written in the configuration.
+    tenants: whose the drives of a host are.
     """
     disks = dict.fromkeys(hosts, disk) if isinstance(disk, Disk) else disk
     (storage,) = {each.name for each in disks.values()}
@@ -227,7 +238,9 @@ def fleet(
             own.mkdir()
             daemon = start_daemon(program, own, [*drives], disks[name].node)
             stack.callback(end, daemon)
-            agent = Agent(own, disks[name].table + _tables(name, own, urls, drives))
+            agent = Agent(
+                own, disks[name].table + _tables(name, own, urls, drives, (tenants or {}).get(name))
+            )
             there[name] = StorageHost(name, own, agent, daemon, [*drives])
         watched = {
             name: WatchedGroups(host.folder / "watch.sock", host.drives)

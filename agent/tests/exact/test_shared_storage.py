@@ -106,6 +106,21 @@ def test_a_busy_drive_gets_no_more_because_it_has_neighbours_that_do_little(
             held(there, a=CAPACITY / 2 + 12, b=CAPACITY / 2 - 12)
 
 
+@pytest.mark.timeout(300)
+def test_a_tenant_has_its_weight_once_however_many_hosts_it_is_on(tmp_path: Path) -> None:
+    hosts = {name: {"g0": ""} for name in "abc"}
+    tenants = {"a": "acme", "b": "acme", "c": "umbra"}
+    budget = Budget(CAPACITY, shared=Shared())
+    with Nbdkit(DEVICE, slowdown=SLOWDOWN) as server, real.running(real.Etcd(tmp_path)) as etcd:
+        disk = Disk.by_nbd(server)
+        with fleet(tmp_path, storage_daemon(), etcd.urls, disk, hosts, budget, tenants) as there:
+            for tenant in ("acme", "umbra"):
+                there.set_tenant(tenant, Budget(10 * CAPACITY))
+            for host in there.hosts.values():
+                host.load("g0")
+            held(there, a=CAPACITY / 4, b=CAPACITY / 4, c=CAPACITY / 2)
+
+
 @pytest.mark.timeout(500)
 def test_an_overloaded_storage_is_cut_on_all_hosts_and_a_new_coordinator_goes_on(
     tmp_path: Path,

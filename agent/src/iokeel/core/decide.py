@@ -128,6 +128,8 @@ def _divide(
                 state.storages,
                 tenants,
                 seen.granted_storages,
+                fleet_tenants=seen.granted,
+                levels=seen.levels,
                 complete=seen.complete,
             )
         if has_parts:

@@ -11,6 +11,7 @@ from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy, UnknownPolicy, VmPolicy
 from iokeel.core.storage import StorageCounters, StorageId, StoragePolicy
+from iokeel.core.wants import TenantLevel
 
 
 class DriveSeen(NamedTuple):
@@ -56,7 +57,8 @@ class Observation:
     there: their VM can't be read now. complete: no VM that may run can't be read, known or not.
     granted: the tenants of the fleet, and what they may do on this host now; one without a
     limit there keeps what it has, and nothing is raised. granted_storages: the same of the
-    storages that the fleet shares; None is without a limit.
+    storages that the fleet shares; None is without a limit. levels: what tenants' drives get on
+    these on all hosts together, if they don't get all that they demand.
     """
 
     drives: Mapping[DriveId, DriveSeen]
@@ -66,3 +68,4 @@ class Observation:
     complete: bool = True
     granted: Mapping[str, TenantPolicy] = field(default_factory=dict)
     granted_storages: Mapping[StorageId, int | None] = field(default_factory=dict)
+    levels: Mapping[StorageId, Mapping[str, TenantLevel]] = field(default_factory=dict)

@@ -1,14 +1,17 @@
-"""Adds up the demands of drives, so that weights stay exact where a host stands for its drives.
+"""Adds up the demands of drives, so that a host can stand for its drives in a division.
 
 A division gives each drive what it is owed and, on top of that, a level times its weight, up to its
 demand (sharing/divide.py). The sums of all demands and of all weights wouldn't do for a host: the
 weight of drives that do little would count for a busy one beside them. So only drives whose demands
 are met at about the same level are added up, to a *layer*.
+
+A tenant of the fleet has one weight on a storage for its drives on all hosts together. Its drives
+are in layers of their own, by the weights that they have within the tenant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, floor, log
 from typing import Final, NamedTuple
 
@@ -27,34 +30,55 @@ class Layer(NamedTuple):
     weight: > 0, the sum of theirs. wants: the sum of their demands on top of what they are owed.
     """
 
-    weight: int
+    weight: float
     wants: int
 
 
+class TenantWants(NamedTuple):
+    """A tenant's drives on a host, on top of what they are owed. weight: the tenant's, > 0."""
+
+    weight: int
+    layers: tuple[Layer, ...]
+
+
+class TenantLevel(NamedTuple):
+    """What a tenant's drives on all hosts get together, on top of what they are owed.
+
+    level: for a unit of their own weights. amount: in all. Both are > 0.
+    """
+
+    level: float
+    amount: float
+
+
 class Wants(NamedTuple):
-    """The demands of some drives together. owed: of what they have reserved, what they demand."""
+    """The demands of some drives together. owed: of what they have reserved, what they demand.
+
+    tenants: those of the fleet, by name; their drives are in no other layer.
+    """
 
     owed: int = 0
     layers: tuple[Layer, ...] = ()
+    tenants: Mapping[str, TenantWants] = {}
 
     @property
     def total(self) -> int:
         """The sum of all demands."""
-        return min(ENDLESS, self.owed + sum(layer.wants for layer in self.layers))
-
-    def at(self, level: float) -> float:
-        """Return what the drives get together at a level, if what they are owed fits."""
-        return self.owed + sum(min(level * weight, wants) for weight, wants in self.layers)
+        every = [self.layers, *(tenant.layers for tenant in self.tenants.values())]
+        return min(ENDLESS, self.owed + sum(layer.wants for layers in every for layer in layers))
 
     def is_near(self, other: Wants, ratio: float, least: float) -> bool:
         """Return whether the drives get about the same of the other demands, at every level.
 
         ratio: how much more or less. least: if they get less than that, its part is still the same.
         """
-        levels = [layer.wants / layer.weight for layer in (*self.layers, *other.layers)]
-        return all(
-            abs(other.at(level) - self.at(level)) <= ratio * max(least, self.at(level))
-            for level in [0.0, *levels]
+        names = self.tenants.keys() | other.tenants.keys()
+        nothing = TenantWants(1, ())
+        pairs = [(self.tenants.get(n, nothing), other.tenants.get(n, nothing)) for n in names]
+        return (
+            abs(other.owed - self.owed) <= ratio * max(least, self.owed)
+            and _are_near(self.layers, other.layers, ratio, least)
+            and all(_are_near(ours.layers, theirs.layers, ratio, least) for ours, theirs in pairs)
         )
 
 
@@ -72,15 +96,29 @@ def wants_of(claims: Iterable[tuple[float, float, float]]) -> Wants:
     for reservation, weight, wants in claims:
         own = min(reservation, wants)
         owed += own
-        if (more := min(ENDLESS, wants - own)) > _LEAST:
+        if (more := min(ENDLESS, wants) - own) > _LEAST:
             place = floor(log(more / weight, LAYER_RATIO))
             so_far, before = layers.get(place, (0.0, 0.0))
             layers[place] = so_far + weight, before + more
     return Wants(
-        _whole(owed),
-        tuple(Layer(round(weight), _whole(more)) for _, (weight, more) in sorted(layers.items())),
+        whole(owed),
+        tuple(Layer(round(weight), whole(more)) for _, (weight, more) in sorted(layers.items())),
     )
 
 
-def _whole(rate: float) -> int:
+def given_at(level: float, layers: Iterable[tuple[float, float]]) -> float:
+    """Return what drives get together at a level, by their weights and demands."""
+    return sum(min(level * weight, wants) for weight, wants in layers)
+
+
+def whole(rate: float) -> int:
+    """Return a rate as a whole number, rounded up; ENDLESS at most."""
     return ENDLESS if rate >= ENDLESS else ceil(rate - _LEAST)
+
+
+def _are_near(told: Sequence[Layer], now: Sequence[Layer], ratio: float, least: float) -> bool:
+    levels = [layer.wants / layer.weight for layer in (*told, *now)]
+    return all(
+        abs(given_at(level, now) - (was := given_at(level, told))) <= ratio * max(least, was)
+        for level in levels
+    )

@@ -38,7 +38,7 @@ from iokeel.words.quoting import shown
 
 # How long a member may take for an answer. Two members that hang are passed well within a term.
 TIMEOUT_S = 2.0
-# A longer answer ends the connection: ten thousand hosts' claims take 3 MB.
+# A longer answer ends the connection: ten thousand hosts' claims take a few MB.
 MOST_REPLY_BYTES = 64 << 20
 _UNKNOWN, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 2, 4, 7, 14, 16
 _PASSING = frozenset({_UNKNOWN, _DEADLINE, _UNAVAILABLE})

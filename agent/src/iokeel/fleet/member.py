@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from iokeel.config.settings import FleetConfig
 from iokeel.core.policy import TenantPolicy
+from iokeel.core.wants import TenantLevel
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.handover import Handovers
@@ -76,6 +77,10 @@ class Member:
     def granted_storages(self) -> dict[str, int | None]:
         """Return this host's allowance on each of the fleet's storages now; see Parts.storages."""
         return self.parts.storages()
+
+    def levels(self) -> dict[str, Mapping[str, TenantLevel]]:
+        """Return what tenants' drives get on shared storages, on all hosts; see Parts.levels."""
+        return self.parts.levels()
 
     def looked(self, tenants: Iterable[str], storages: Iterable[str], *, complete: bool) -> None:
         """Go on after a look at drives of these tenants, on these storages; see Parts.looked."""
@@ -164,6 +169,7 @@ class Member:
     async def _steps(self) -> None:
         """Take the steps that are due, some at once, so that a slow etcd doesn't end terms."""
         now = time.monotonic()
+        self._due &= self.parts.participants.keys()
         due = [
             (budget, participant)
             for budget, participant in self.parts.participants.items()
@@ -251,11 +257,10 @@ class Member:
         return self._read_at.get(budget, 0.0) + self.parts.participants[budget].pause_s
 
     def _note(self, budgets: Iterable[BudgetId]) -> None:
-        """Note that there is something new for steps, and wake up once they are due."""
-        loop = asyncio.get_running_loop()
-        for budget in {*budgets} - self._due:
-            self._due.add(budget)
-            loop.call_later(self._due_at(budget) - time.monotonic(), self._wake.set)
+        """Note that there is something new for steps."""
+        if new := {*budgets} - self._due:
+            self._due |= new
+            self._wake.set()
 
     def _changed(self, prefix: str, keys: Collection[str] | None) -> None:
         """Note that keys have changed below a prefix; None: any may have."""
@@ -278,8 +283,11 @@ class Member:
 
     async def _rest(self) -> None:
         """Wait until something is due."""
+        now = time.monotonic()
+        due = self._due & self.parts.participants.keys()
+        wait_s = min([READ_S / 3, *(self._due_at(budget) - now for budget in due)])
         try:
-            async with asyncio.timeout(READ_S / 3):
+            async with asyncio.timeout(wait_s):
                 await self._wake.wait()
         except TimeoutError:
             pass

@@ -16,6 +16,7 @@ from iokeel.core.fleet.host import TERM_S, Me, Part, allowance, entry_of
 from iokeel.core.fleet.ledger import Ledger
 from iokeel.core.policy import ENDLESS, TenantPolicy
 from iokeel.core.sharing.tenant_sums import Sums
+from iokeel.core.wants import TenantLevel
 from iokeel.errors import IokeelError
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId, Kind
@@ -78,6 +79,14 @@ class Parts:
             budget.name: self.allowance(budget)
             for budget in self.memory.known
             if budget.kind is Kind.STORAGE
+        }
+
+    def levels(self) -> dict[str, Mapping[str, TenantLevel]]:
+        """Return what tenants' drives get on shared storages, on all hosts; see Ledger.levels."""
+        return {
+            budget.name: known.ledger.levels
+            for budget, known in self.memory.known.items()
+            if budget.kind is Kind.STORAGE and known.ledger is not None
         }
 
     def allowance(self, budget: BudgetId) -> int | None:

@@ -5,6 +5,7 @@ A malformed value ends nothing: the host doesn't go by it, keeps what it knows, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Annotated, ClassVar, TypeVar
 
@@ -14,7 +15,7 @@ from iokeel.core.fleet.claims import EVEN_RATIO, Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
 from iokeel.core.policy import ENDLESS, MOST_IOPS, MOST_LATENCY_MS, MOST_WEIGHT
 from iokeel.core.storage import Load, StorageActivity
-from iokeel.core.wants import Layer, Wants, wants_of
+from iokeel.core.wants import Layer, TenantLevel, TenantWants, Wants, wants_of
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.words.quoting import shown
 
@@ -25,6 +26,7 @@ _Weight = Annotated[int, msgspec.Meta(ge=1, le=MOST_WEIGHT * 10_000)]
 _Number = Annotated[int, msgspec.Meta(ge=1, le=ENDLESS)]
 # Above any rate, time or load that a host may measure.
 _Figure = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+_Positive = Annotated[float, msgspec.Meta(gt=0, le=1e16)]
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
@@ -116,9 +118,18 @@ class _LayerRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     wants: _Iops
 
 
+_Layers = Annotated[list[_LayerRecord], msgspec.Meta(max_length=1000)]
+
+
+class _TenantRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    weight: _Weight
+    layers: _Layers
+
+
 class _WantsRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     owed: _Iops
-    layers: Annotated[list[_LayerRecord], msgspec.Meta(max_length=1000)]
+    layers: _Layers
+    tenants: dict[str, _TenantRecord]
 
 
 class ClaimRecord(Record, kw_only=True):
@@ -158,14 +169,22 @@ class _LearntRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True)
     ratio: Annotated[float, msgspec.Meta(gt=0, le=100)]
 
 
+class _LevelRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    level: _Positive
+    amount: _Positive
+
+
 class LedgerRecord(Record, kw_only=True):
-    """A budget's ledger."""
+    """A budget's ledger. levels: since version 2, if there are any."""
+
+    NEWEST = 2
 
     amount: _Iops
     spans: Annotated[list[_SpanRecord], msgspec.Meta(min_length=1)]
     hosts: dict[str, _EntryRecord]
     before: Annotated[int, msgspec.Meta(ge=0)] = 0
     learnt: _LearntRecord | msgspec.UnsetType = msgspec.UNSET
+    levels: dict[str, _LevelRecord] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Version(msgspec.Struct):
@@ -213,7 +232,8 @@ def ledger_of(key: str, raw: bytes) -> Ledger:
             "see what else writes below [fleet] prefix",
         )
     learnt = Learnt(record.learnt.capacity, record.learnt.ratio) if record.learnt else None
-    return Ledger(record.amount, spans, entries, record.before, learnt)
+    levels = {name: TenantLevel(e.level, e.amount) for name, e in (record.levels or {}).items()}
+    return Ledger(record.amount, spans, entries, record.before, learnt, levels)
 
 
 def ledger_value(ledger: Ledger) -> bytes:
@@ -225,13 +245,16 @@ def ledger_value(ledger: Ledger) -> bytes:
         for name, e in ledger.entries.items()
     }
     spans = [_SpanRecord(*span) for span in ledger.spans]
+    levels = {name: _LevelRecord(*level) for name, level in ledger.levels.items()}
     return encoded(
         LedgerRecord(
+            v=2 if levels else 1,
             amount=ledger.amount,
             spans=spans,
             hosts=hosts,
             before=ledger.before,
             learnt=_LearntRecord(*ledger.learnt) if ledger.learnt is not None else msgspec.UNSET,
+            levels=levels or msgspec.UNSET,
         )
     )
 
@@ -248,8 +271,11 @@ def claim_of(key: str, raw: bytes) -> HostClaim:
     load = _load_of(r.load) if r.load else None
     wants = wants_of([(r.reservation, r.weight, r.wants)])
     if r.by_level:
-        layers = tuple(Layer(layer.weight, layer.wants) for layer in r.by_level.layers)
-        wants = Wants(r.by_level.owed, layers)
+        tenants = {
+            name: TenantWants(tenant.weight, _layers_of(tenant.layers))
+            for name, tenant in r.by_level.tenants.items()
+        }
+        wants = Wants(r.by_level.owed, _layers_of(r.by_level.layers), tenants)
     return HostClaim(r.instance, r.reservation, r.weight, wants, r.most, r.held, applied, load)
 
 
@@ -258,7 +284,14 @@ def claim_value(claim: HostClaim) -> bytes:
     applied = _StampRecord(*claim.applied) if claim.applied is not None else None
     wants = claim.wants
     is_plain = wants == wants_of([(claim.reservation, claim.weight, wants.total)])
-    by_level = _WantsRecord(wants.owed, [_LayerRecord(*layer) for layer in wants.layers])
+    by_level = _WantsRecord(
+        wants.owed,
+        _layer_records(wants.layers),
+        {
+            name: _TenantRecord(tenant.weight, _layer_records(tenant.layers))
+            for name, tenant in wants.tenants.items()
+        },
+    )
     return encoded(
         ClaimRecord(
             v=1 if is_plain else 2,
@@ -273,6 +306,14 @@ def claim_value(claim: HostClaim) -> bytes:
             by_level=msgspec.UNSET if is_plain else by_level,
         )
     )
+
+
+def _layers_of(records: Sequence[_LayerRecord]) -> tuple[Layer, ...]:
+    return tuple(Layer(record.weight, record.wants) for record in records)
+
+
+def _layer_records(layers: Sequence[Layer]) -> list[_LayerRecord]:
+    return [_LayerRecord(round(layer.weight), layer.wants) for layer in layers]
 
 
 def _load_of(r: _LoadRecord) -> Load:

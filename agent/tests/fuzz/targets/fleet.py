@@ -26,6 +26,7 @@ _WORDS = [
     *(b'"v" "amount" "spans" "hosts" "before" "even_ratio" "instance" "reservation"'.split()),
     *(b'"weight" "wants" "most" "held" "applied" "at-floor" "off-for-good" null'.split()),
     *(b'"load" "learnt" "shared" "latency_target_ms" "least_ratio" "most_ratio"'.split()),
+    *(b'"by_level" "levels"'.split()),
 ]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.fleet.claims import HostClaim, needs_above_floors
 from iokeel.core.policy import ENDLESS
 from iokeel.core.sharing.divide import Claim
-from iokeel.core.wants import LAYER_RATIO, NOTHING, Layer, Wants, wants_of
+from iokeel.core.wants import LAYER_RATIO, NOTHING, Layer, TenantWants, Wants, wants_of
 from testing.sim.oracle import by_bisection
 
 RATES = st.integers(0, 5000) | st.floats(0, 5000)
@@ -52,6 +54,7 @@ def test_demands_are_added_up_by_the_level_that_meets_them() -> None:
     drives = [Claim(50, 100, 80), Claim(0, 50, 15), Claim(0, 100, ENDLESS), Claim(9, 100, 0)]
     assert wants_of(drives) == Wants(50, (Layer(150, 45), Layer(100, ENDLESS)))
     assert wants_of(drives).total == ENDLESS
+    assert wants_of([Claim(5, 100, inf)]) == Wants(5, (Layer(100, ENDLESS - 5),))
     assert wants_of([]) == NOTHING
 
 
@@ -62,6 +65,16 @@ def test_demands_are_near_themselves_and_not_near_twice_as_much(drives: list[Cla
     twice = wants_of([drive._replace(reservation=0, wants=2 * drive.wants) for drive in drives])
     if wants.total > 10 * len(drives):
         assert not wants.is_near(twice, 0.05, 0.0)
+
+
+def test_a_tenants_demands_are_near_by_what_its_drives_get_in_it() -> None:
+    wants = Wants(5, (Layer(100, 30),), {"acme": TenantWants(300, (Layer(100, 900),))})
+    assert wants.total == 935
+    assert wants.is_near(wants, 0.0, 0.0)
+    for layers in ((Layer(50, 900),), (Layer(100, 800),), ()):
+        other = wants._replace(tenants={"acme": TenantWants(300, layers)})
+        assert not wants.is_near(other, 0.05, 0.0)
+        assert not other.is_near(wants, 0.05, 0.0)
 
 
 def test_only_a_move_that_changes_what_drives_get_is_not_near() -> None:

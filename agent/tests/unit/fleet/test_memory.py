@@ -75,7 +75,7 @@ def test_a_file_of_a_newer_iokeel_stays_as_it_is(tmp_path: Path) -> None:
     memory.keep({ACME: Remembered(BUDGET, LEDGER)})
     check(tmp_path)
     with memory._database as database:
-        database.execute("UPDATE tenants SET ledger = replace(ledger, '\"v\":1', '\"v\":2')")
+        database.execute("UPDATE tenants SET ledger = replace(ledger, '\"v\":1', '\"v\":3')")
     newer = r"fleet.db: was written by a newer iokeel.*upgrade"
     with pytest.raises(IokeelError, match=newer):
         check(tmp_path)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
 from iokeel.core.storage import Load, StorageActivity
-from iokeel.core.wants import wants_of
+from iokeel.core.wants import Layer, TenantLevel, TenantWants, wants_of
 from iokeel.errors import FleetRefused
 from iokeel.fleet.records import (
     budget_of,
@@ -39,13 +39,18 @@ ENTRIES = st.builds(
     st.none() | st.sampled_from(Word),
 )
 LEDGERS = st.builds(
-    lambda amount, entries, before, learnt: Ledger(
-        amount, (Span("d", 1, 3), Span("e", 4, 9)), entries, before, learnt
+    lambda amount, entries, before, learnt, levels: Ledger(
+        amount, (Span("d", 1, 3), Span("e", 4, 9)), entries, before, learnt, levels
     ),
     FIGURES,
     st.dictionaries(st.text(max_size=8), ENTRIES, max_size=4),
     FIGURES,
     st.none() | st.builds(Learnt, st.integers(1, 10**8), st.floats(0.01, 100)),
+    st.dictionaries(
+        st.text(max_size=8),
+        st.builds(TenantLevel, st.floats(1e-6, 1e9), st.floats(1e-6, 1e9)),
+        max_size=3,
+    ),
 )
 RATES = st.floats(0, 1e9)
 MAYBE = st.none() | RATES
@@ -62,7 +67,18 @@ LOADS = st.builds(
     st.booleans(),
 )
 WEIGHTS = st.integers(1, 10**6)
-WANTS = st.builds(wants_of, st.lists(st.tuples(FIGURES, WEIGHTS, FIGURES), max_size=4))
+TENANTS = st.dictionaries(
+    st.text(max_size=8),
+    st.builds(
+        TenantWants, WEIGHTS, st.lists(st.builds(Layer, WEIGHTS, FIGURES), max_size=3).map(tuple)
+    ),
+    max_size=3,
+)
+WANTS = st.builds(
+    lambda claims, tenants: wants_of(claims)._replace(tenants=tenants),
+    st.lists(st.tuples(FIGURES, WEIGHTS, FIGURES), max_size=4),
+    TENANTS,
+)
 CLAIMS = st.builds(
     HostClaim,
     st.text(min_size=1, max_size=8),
@@ -102,7 +118,7 @@ def test_a_tenants_values_are_those_that_older_agents_read() -> None:
     several = replace(claim, wants=wants_of([(1, 2, 3), (0, 2, 50), (0, 3, 51)]))
     assert claim_value(several) == (
         b'{"v":2,"instance":"i","reservation":1,"weight":2,"wants":104,"most":4,"held":5,'
-        b'"applied":["e",1],"by_level":[1,[[2,2],[3,51],[2,50]]]}'
+        b'"applied":["e",1],"by_level":[1,[[2,2],[3,51],[2,50]],{}]}'
     )
     assert budget_value(Budget(500)) == (
         b'{"v":1,"amount":500,"even_ratio":0.1,"reservation":0,"weight":100}'

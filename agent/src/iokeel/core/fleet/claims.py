@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from math import floor
+from math import floor, inf
 from typing import NamedTuple
 
 from iokeel.core.fleet.ledger import Entry, HostName, Stamp
 from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.sharing.vm_limit import OUTGROWN_RATIO
 from iokeel.core.storage import LEAST_RATIO, MOST_RATIO, Load, StoragePolicy
-from iokeel.core.wants import NOTHING, Wants
+from iokeel.core.wants import NOTHING, Layer, TenantLevel, TenantWants, Wants, given_at
 
 # The part of the budget beyond reservations that is divided evenly among hosts as floors.
 EVEN_RATIO = 0.1
@@ -68,6 +68,59 @@ class Budget(NamedTuple):
     def storage(self) -> StoragePolicy | None:
         """The policy of a shared storage; None for a tenant's limit."""
         return None if self.shared is None else StoragePolicy(self.amount, *self.shared)
+
+
+def with_tenants(
+    capacity: float, claims: Mapping[HostName, HostClaim]
+) -> tuple[dict[HostName, HostClaim], dict[str, TenantLevel]]:
+    """Return claims with each tenant's weight divided over the hosts, and tenants' levels.
+
+    A host has the part of the weight that its drives get of what all the tenant's drives get. A
+    tenant that gets all that it demands has no level.
+    """
+    tenants: dict[str, list[TenantWants]] = {}
+    for claim in claims.values():
+        for name, wants in claim.wants.tenants.items():
+            tenants.setdefault(name, []).append(wants)
+    levels = _levels(capacity, claims, tenants)
+    after = {}
+    for host, claim in claims.items():
+        layers = [*claim.wants.layers]
+        for name, (weight, own) in claim.wants.tenants.items():
+            part = 1.0
+            if (told := levels.get(name)) is not None:
+                part = given_at(told.level, own) / told.amount
+            if demand := sum(layer.wants for layer in own):
+                layers.append(Layer(weight * part, demand))
+        after[host] = replace(claim, wants=Wants(claim.wants.owed, tuple(layers)))
+    return after, levels
+
+
+def _levels(
+    capacity: float,
+    claims: Mapping[HostName, HostClaim],
+    tenants: Mapping[str, Sequence[TenantWants]],
+) -> dict[str, TenantLevel]:
+    """Return the levels of tenants that don't get all that they demand.
+
+    tenants: their demands on each host, by name.
+    """
+    others = [claim for each in claims.values() for claim in _claims_of(each.wants)]
+    claims_of = {
+        name: [Claim(0.0, *layer) for own in hosts for layer in own.layers]
+        for name, hosts in tenants.items()
+    }
+    together = [
+        Claim(0.0, max(own.weight for own in hosts), sum(each.wants for each in claims_of[name]))
+        for name, hosts in tenants.items()
+    ]
+    amounts = divide(capacity, [*others, *together]).amounts[len(others) :]
+    levels = {}
+    for name, amount in zip(tenants, amounts, strict=True):
+        level = divide(amount, claims_of[name]).level
+        if 0 < level < inf:
+            levels[name] = TenantLevel(level, amount)
+    return levels
 
 
 def floors(

@@ -27,7 +27,14 @@ from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.capacity import Correction, amount_of, corrected
-from iokeel.core.fleet.claims import Budget, HostClaim, beside_silent, floors, targets
+from iokeel.core.fleet.claims import (
+    Budget,
+    HostClaim,
+    beside_silent,
+    floors,
+    targets,
+    with_tenants,
+)
 from iokeel.core.fleet.host import LAPSE_S, WAIT_NS
 from iokeel.core.fleet.ledger import (
     Entry,
@@ -39,6 +46,10 @@ from iokeel.core.fleet.ledger import (
     successor,
 )
 from iokeel.core.sharing.divide import Claim, divide
+from iokeel.core.wants import TenantLevel
+
+# A tenant's level that has moved by no more than this is worth no ledger of its own.
+LEVEL_BAND_RATIO = 0.2
 
 
 class Tenure(NamedTuple):
@@ -99,10 +110,19 @@ def coordinate(
     since_ns = now_ns if tenure.since_ns is None else tenure.since_ns
     tenure = tenure._replace(since_ns=since_ns if is_ours else None)
     has_waited = is_ours and now_ns - since_ns >= WAIT_NS
-    entries = _entries(ledger, claims, budget, after.stamp, has_waited=has_waited)
-    after = replace(after, amount=budget.amount, entries=entries, learnt=learnt)
+    entries, levels = _divided(ledger, claims, budget, after.stamp, has_waited=has_waited)
+    after = replace(after, amount=budget.amount, entries=entries, learnt=learnt, levels=levels)
     same = (ledger.entries, ledger.amount, ledger.learnt) == (entries, budget.amount, learnt)
-    return (ledger if same and is_ours else after), tenure
+    is_new = not (same and is_ours and _are_near(ledger.levels, levels))
+    return (after if is_new else ledger), tenure
+
+
+def _are_near(known: Mapping[str, TenantLevel], now: Mapping[str, TenantLevel]) -> bool:
+    """Return whether tenants' levels needn't be told. One that has ended does no harm."""
+    return all(
+        name in known and abs(level - known[name].level) <= LEVEL_BAND_RATIO * known[name].level
+        for name, (level, _) in now.items()
+    )
 
 
 def with_word(ledger: Ledger, name: HostName, word: Word, epoch: str) -> Ledger:
@@ -115,15 +135,15 @@ def with_word(ledger: Ledger, name: HostName, word: Word, epoch: str) -> Ledger:
     return replace(after, entries={**ledger.entries, name: entry})
 
 
-def _entries(
+def _divided(
     ledger: Ledger,
     claims: Mapping[HostName, HostClaim],
     budget: Budget,
     stamp: Stamp,
     *,
     has_waited: bool,
-) -> dict[HostName, Entry]:
-    """Return the entries after a step.
+) -> tuple[dict[HostName, Entry], dict[str, TenantLevel]]:
+    """Return the entries after a step, and tenants' levels.
 
     stamp: of the ledger after it. has_waited: the coordinator may raise, and act on words.
     """
@@ -138,11 +158,14 @@ def _entries(
     present = {name: claim for name, claim in present.items() if name in entries}
     silent = sum(entry.charged for name, entry in entries.items() if name not in present)
     rest = max(0, budget.amount - silent)
+    present, levels = with_tenants(rest, present)
     lowest = beside_silent(rest, floors(budget, entries, present), entries)
     amounts = {name: entry.amount for name, entry in entries.items()}
     wanted = targets(rest, present, lowest, amounts)
     entries = _lowered(entries, lowest, wanted, stamp)
-    return _raised(entries, present, budget, lowest, wanted, stamp) if has_waited else entries
+    if has_waited:
+        entries = _raised(entries, present, budget, lowest, wanted, stamp)
+    return entries, levels
 
 
 def _charged(

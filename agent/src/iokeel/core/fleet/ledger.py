@@ -29,6 +29,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+from iokeel.core.wants import TenantLevel
+
 #: A host's name in the fleet.
 HostName = str
 
@@ -95,6 +97,8 @@ class Ledger:
     """A budget's ledger.
 
     amount: the budget when it was last divided. learnt: a storage's correction at that amount.
+    levels: what tenants' drives get on it on all hosts together, if they don't get all that they
+    demand.
     spans: its history, oldest first; the last one is of its own epoch and ends with it. before:
     ledgers up to this sequence aren't in the history.
     """
@@ -104,6 +108,7 @@ class Ledger:
     entries: Mapping[HostName, Entry] = field(default_factory=dict)
     before: int = 0
     learnt: Learnt | None = None
+    levels: Mapping[str, TenantLevel] = field(default_factory=dict)
 
     @property
     def stamp(self) -> Stamp:

@@ -19,7 +19,7 @@ not add up to much more than the limit.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -35,6 +35,7 @@ from iokeel.core.sharing.latency import activity_of, is_loaded, storage_strain
 from iokeel.core.sharing.one_storage import OneStorage, divide_storage
 from iokeel.core.state import NOT_DIVIDED, DriveState, NotDivided, Share, StorageState
 from iokeel.core.storage import StorageActivity
+from iokeel.core.wants import TenantLevel
 
 # The limits of a tenant's drives may add up to so much more than the tenant's. So a drive that does
 # little is seldom held, and drives that wake together do at most so much too much until the next
@@ -50,13 +51,16 @@ def allocate(
     tenants: Mapping[str, TenantPolicy],
     granted: Mapping[str, int | None],
     *,
+    fleet_tenants: Collection[str] = (),
+    levels: Mapping[str, Mapping[str, TenantLevel]] | None = None,
     complete: bool = True,
 ) -> tuple[dict[str, StorageState], dict[DriveId, Share]]:
     """Return the storages' states after a tick, and the shares of drives that have one.
 
     drives: the tick's, with its rates. storages: the tick's view of the storages with a name.
     before: their states a tick ago. tenants: those with a policy. granted: what the fleet lets this
-    host's drives do on storages; None if that isn't known. complete: see Observation.
+    host's drives do on storages; None if that isn't known. fleet_tenants: those with a grant of the
+    fleet. levels, complete: see Observation.
     """
     claimants, strangers = _claimants(drives, storages)
     storages = {name: _as_known(now, before.get(name)) for name, now in storages.items()}
@@ -86,7 +90,10 @@ def allocate(
             tenant: replace(tenants[tenant], reservation=reservation)
             for tenant, reservation in reserved.items()
         }
-        members = members_of(here, promises, _reserved_on(name, reserved_by_vms, parts_of_vms))
+        told = (levels or {}).get(name, {})
+        of_fleet = {t: told.get(t) for t in promises if name in granted and t in fleet_tenants}
+        reserved_here = _reserved_on(name, reserved_by_vms, parts_of_vms)
+        members = members_of(here, promises, reserved_here, of_fleet)
         one = OneStorage(
             name,
             now,

@@ -8,21 +8,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.claimant import Claimant, share_of
 from iokeel.core.sharing.divide import Claim, Division, divide
+from iokeel.core.sharing.over_hosts import part_here
+from iokeel.core.wants import TenantLevel
+
+
+class OverHosts(NamedTuple):
+    """A tenant of the fleet on a storage that hosts share, and its weight on all of them."""
+
+    name: str
+    weight: int
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A tenant's or a VM's drives on a storage, with what is reserved for them together."""
+    """A tenant's or a VM's drives on a storage, with what is reserved for them together.
+
+    weight: on this host. tenant: one whose weight is divided over hosts; None if there is none.
+    """
 
     reservation: int
-    weight: int
+    weight: float
     members: Sequence[Member]
+    tenant: OverHosts | None = None
 
     @property
     def promised(self) -> float:
@@ -41,11 +54,15 @@ Member: TypeAlias = Claimant | Group
 
 
 def members_of(
-    claimants: Sequence[Claimant], tenants: Mapping[str, TenantPolicy], vms: Mapping[str, int]
+    claimants: Sequence[Claimant],
+    tenants: Mapping[str, TenantPolicy],
+    vms: Mapping[str, int],
+    levels: Mapping[str, TenantLevel | None],
 ) -> list[Member]:
     """Return drives, VMs and tenants among which a storage is divided.
 
-    tenants, vms: those that have a promise, with their reservation on this storage.
+    tenants, vms: those that have a promise, with their reservation on this storage. levels: the
+    fleet's tenants, if it shares the storage, and what its ledger tells of them.
     """
     alone: list[Claimant] = []
     by_tenant: dict[str, list[Claimant]] = {}
@@ -54,10 +71,15 @@ def members_of(
             by_tenant.setdefault(claimant.tenant, []).append(claimant)
         else:
             alone.append(claimant)
-    groups = [
-        Group(tenants[name].reservation, tenants[name].weight, _with_vms(group, vms))
-        for name, group in by_tenant.items()
-    ]
+    groups = []
+    for name, group in by_tenant.items():
+        promise, members = tenants[name], _with_vms(group, vms)
+        if name in levels:
+            weight = promise.weight * part_here(group, levels[name])
+            over_hosts = OverHosts(name, promise.weight)
+            groups.append(Group(promise.reservation, weight, members, over_hosts))
+        else:
+            groups.append(Group(promise.reservation, promise.weight, members))
     return [*_with_vms(alone, vms), *groups]
 
 

@@ -21,7 +21,7 @@ from iokeel.core.observation import StorageSeen
 from iokeel.core.sharing.capacity import feedback_after, gift, peak_after
 from iokeel.core.sharing.claimant import Claimant, next_step
 from iokeel.core.sharing.divide import Claim, divide
-from iokeel.core.sharing.groups import Member, divide_members, promised
+from iokeel.core.sharing.groups import Group, Member, divide_members, promised
 from iokeel.core.sharing.headroom import (
     claim_headroom,
     cut_to_room,
@@ -34,7 +34,7 @@ from iokeel.core.sharing.headroom import (
 from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
-from iokeel.core.wants import NOTHING, wants_of
+from iokeel.core.wants import NOTHING, Layer, TenantWants, Wants, wants_of, whole
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     if one.granted is not None:
         _want_spare(one.claimants)
     wanted = sum(c.wants for c in one.claimants)
-    wants = wants_of(member.claim for member in one.members) if one.is_shared else NOTHING
+    wants = _wants(one) if one.is_shared else NOTHING
     division = Division(exhausted=one.only_reads and bool(suffering))
     amounts: dict[DriveId, float] = {}
     if one.granted is not None:
@@ -188,6 +188,25 @@ def _want_spare(claimants: Sequence[Claimant]) -> None:
     """Let drives want more than they do, because they only show that with some to spare."""
     for claimant in claimants:
         claimant.wants = min(claimant.most, SPARE_RATIO * claimant.wants)
+
+
+def _wants(one: OneStorage) -> Wants:
+    """Return what the drives demand of the fleet."""
+    claims: list[Claim] = []
+    tenants: dict[str, TenantWants] = {}
+    for member in one.members:
+        claim = member.claim
+        if isinstance(member, Group) and member.tenant is not None:
+            owed = min(claim.reservation, claim.wants)
+            own = wants_of(each.claim for each in member.members)
+            # What the tenant has reserved beyond its drives is owed to all of them alike.
+            if own.layers and (more := whole(claim.wants - owed)):
+                part = min(1.0, more / sum(layer.wants for layer in own.layers))
+                layers = [Layer(layer.weight, whole(part * layer.wants)) for layer in own.layers]
+                tenants[member.tenant.name] = TenantWants(member.tenant.weight, tuple(layers))
+            claim = claim._replace(wants=owed)
+        claims.append(claim)
+    return wants_of(claims)._replace(tenants=tenants)
 
 
 def _want_footholds(claimants: Sequence[Claimant], granted: int) -> None:

@@ -6,17 +6,17 @@ They are those of a tenant, or those on a storage that other hosts use too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import ceil, inf
+from math import inf
 from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
-from iokeel.core.policy import ENDLESS, DrivePolicy
+from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.divide import Claim
 from iokeel.core.sharing.tenant_part import held_in, most_and_wants
 from iokeel.core.sharing.vm_limit import SPARE_RATIO
 from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import Load
-from iokeel.core.wants import NOTHING, Wants, wants_of
+from iokeel.core.wants import NOTHING, Wants, wants_of, whole
 
 # A drive below this rate is idle, and its weight doesn't count.
 _IDLE_RATE = 1.0
@@ -50,7 +50,7 @@ def storage_sums(
     if storage is None:
         return sums
     return sums._replace(
-        reservation=_whole(storage.promised), wants=storage.wants, load=storage.load
+        reservation=whole(storage.promised), wants=storage.wants, load=storage.load
     )
 
 
@@ -61,9 +61,8 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
     what the drives of others get.
     """
     most = held = kept = 0.0
-    claims = []
     active = idle = 0
-    reserved: dict[str, int] = {}
+    by_vm: dict[str, list[Claim]] = {}
     promised: dict[str, int] = {}
     for drive, known in drives:
         policy: DrivePolicy | None = known.policy
@@ -71,31 +70,35 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
             continue
         may, demand = most_and_wants(known, policy)
         most += may
-        wants = min(may, SPARE_RATIO * demand)
-        claims.append(Claim(policy.reservation, policy.weight, wants))
+        claim = Claim(policy.reservation, policy.weight, min(may, SPARE_RATIO * demand))
+        by_vm.setdefault(drive.domain, []).append(claim)
         if demand >= _IDLE_RATE:
             active += policy.weight
         else:
             idle += policy.weight
-        reserved[drive.domain] = reserved.get(drive.domain, 0) + policy.reservation
         if known.vm is not None:
             promised[drive.domain] = known.vm.policy.reservation
         held_now = held_in(known)
         now = inf if held_now is None else held_now
         held += now
         kept += 0.0 if now == inf else now
+    claims = [claim for vm, own in by_vm.items() for claim in _with_vm(promised.get(vm, 0), own)]
     return Sums(
-        sum(max(own, promised.get(vm, 0)) for vm, own in reserved.items()),
+        whole(sum(claim.reservation for claim in claims)),
         active or idle or 100,
         wants_of(claims),
-        _whole(most),
-        _whole(held),
-        _whole(kept),
+        whole(most),
+        whole(held),
+        whole(kept),
     )
 
 
-def _whole(rate: float) -> int:
-    return ENDLESS if rate >= ENDLESS else ceil(rate - 1e-6)
+def _with_vm(promised: int, drives: list[Claim]) -> list[Claim]:
+    """Return the claims of a VM's drives, as one if the VM has more reserved than they have."""
+    if promised <= sum(claim.reservation for claim in drives):
+        return drives
+    weight, wants = (sum(claim[i] for claim in drives) for i in (1, 2))
+    return [Claim(promised, weight, wants)]
 
 
 def by_tenant(drives: Mapping[DriveId, DriveState]) -> dict[str, list[tuple[DriveId, DriveState]]]:

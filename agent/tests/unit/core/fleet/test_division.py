@@ -13,7 +13,7 @@ from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_wor
 from iokeel.core.fleet.host import LAPSE_S, WAIT_NS, Me, Part, applied
 from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp, Word, first_ledger, successor
 from iokeel.core.sharing.divide import Claim
-from iokeel.core.wants import wants_of
+from iokeel.core.wants import Layer, TenantLevel, TenantWants, Wants, wants_of
 from testing.sim.oracle import by_bisection
 
 STAMP = Stamp("e", 1)
@@ -170,6 +170,25 @@ def test_a_tenure_ends_with_anothers_ledger_and_with_a_pause() -> None:
     assert in_office(tenure, mine, "f", 5, late) == Tenure("f", 5)
     assert in_office(tenure, successor(mine, "g"), "f", 5, soon) == Tenure("f", 5)
     assert in_office(None, mine, "f", 5, soon) == Tenure("f", 5)
+
+
+def test_the_ledger_tells_the_level_of_a_tenant_on_a_storage() -> None:
+    def wants(weight: int, demand: int = 5000, instance: str = "i") -> HostClaim:
+        own = {"acme": TenantWants(300, (Layer(weight, demand),))} if weight else {}
+        return replace(claim(), instance=instance, wants=Wants(0, (Layer(100, 5000),), own))
+
+    hosts = {"a": wants(100), "b": wants(200), "c": wants(0)}
+    told = after_a_term(ledger_of(1200, {}), hosts, 1200)
+    # The tenant has 300 of all 600, and b has two thirds of that.
+    assert told.levels == {"acme": TenantLevel(2.0, 600.0)}
+    assert [told.entries[name].amount for name in "abc"] == [400, 600, 200]
+    # A small move, and a level that has ended, are worth no ledger.
+    assert after_a_term(told, {**hosts, "b": wants(210)}, 1200).levels == told.levels
+    assert after_a_term(told, {**hosts, "b": wants(400)}, 1200).levels["acme"].level < 1.6
+    # A second host of a name counts for nothing. What the first one is charged is left out.
+    assert after_a_term(told, {**hosts, "b": wants(200, 5000, "another")}, 1200).levels == {
+        "acme": TenantLevel(3.6, 360.0)
+    }
 
 
 def test_a_second_host_of_a_name_gets_nothing() -> None:
