@@ -11,7 +11,7 @@ are in layers of their own, by the weights that they have within the tenant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, floor, log
 from typing import Final, NamedTuple
 
@@ -117,8 +117,17 @@ def whole(rate: float) -> int:
 
 
 def _are_near(told: Sequence[Layer], now: Sequence[Layer], ratio: float, least: float) -> bool:
-    levels = [layer.wants / layer.weight for layer in (*told, *now)]
-    return all(
-        abs(given_at(level, now) - (was := given_at(level, told))) <= ratio * max(least, was)
-        for level in levels
-    )
+    levels = sorted(layer.wants / layer.weight for layer in (*told, *now))
+    pairs = zip(_given_at_each(levels, told), _given_at_each(levels, now), strict=True)
+    return all(abs(after - before) <= ratio * max(least, before) for before, after in pairs)
+
+
+def _given_at_each(levels: Iterable[float], layers: Iterable[Layer]) -> Iterator[float]:
+    """Yield what drives get together at each of some levels, which rise. In one pass."""
+    unmet = sorted(layers, key=lambda layer: layer.wants / layer.weight, reverse=True)
+    weight, met = sum(layer.weight for layer in unmet), 0
+    for level in levels:
+        while unmet and unmet[-1].wants <= level * unmet[-1].weight:
+            layer = unmet.pop()
+            weight, met = weight - layer.weight, met + layer.wants
+        yield met + level * weight

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from iokeel.core.fleet.claims import HostClaim, needs_above_floors
 from iokeel.core.policy import ENDLESS
 from iokeel.core.sharing.divide import Claim
-from iokeel.core.wants import LAYER_RATIO, NOTHING, Layer, TenantWants, Wants, wants_of
+from iokeel.core.wants import LAYER_RATIO, NOTHING, Layer, TenantWants, Wants, given_at, wants_of
 from testing.sim.oracle import by_bisection
 
 RATES = st.integers(0, 5000) | st.floats(0, 5000)
@@ -82,3 +82,16 @@ def test_only_a_move_that_changes_what_drives_get_is_not_near() -> None:
     assert told.is_near(wants_of([Claim(0, 100, ENDLESS)]), 0.05, 1000)
     assert not told.is_near(wants_of([Claim(0, 100, ENDLESS)]), 0.05, 100)
     assert not told.is_near(wants_of([Claim(0, 100, ENDLESS), Claim(0, 100, ENDLESS)]), 0.05, 1000)
+
+
+@given(st.lists(DRIVES, max_size=6), st.lists(DRIVES, max_size=6), st.integers(1, 100))
+def test_demands_are_near_if_they_are_at_each_level(
+    drives: list[Claim], others: list[Claim], least: int
+) -> None:
+    told, now = wants_of(drives), wants_of(others)
+    levels = [layer.wants / layer.weight for layer in (*told.layers, *now.layers)]
+    moves = [(float(told.owed), float(now.owed))]
+    moves += [(given_at(at, told.layers), given_at(at, now.layers)) for at in levels]
+    most = max(abs(after - before) / max(least, before) for before, after in moves)
+    assert told.is_near(now, most + 1e-6, least)
+    assert not told.is_near(now, most - 1e-6, least)
