@@ -71,18 +71,19 @@ class Budget(NamedTuple):
 
 
 def with_tenants(
-    capacity: float, claims: Mapping[HostName, HostClaim]
+    capacity: float, claims: Mapping[HostName, HostClaim], least: Mapping[HostName, int]
 ) -> tuple[dict[HostName, HostClaim], dict[str, TenantLevel]]:
     """Return claims with each tenant's weight divided over the hosts, and tenants' levels.
 
     A host has the part of the weight that its drives get of what all the tenant's drives get. A
-    tenant that gets all that it demands has no level.
+    tenant that gets all that it demands has no level. capacity, least: as in `targets`.
     """
     tenants: dict[str, list[TenantWants]] = {}
     for claim in claims.values():
         for name, wants in claim.wants.tenants.items():
             tenants.setdefault(name, []).append(wants)
-    levels = _levels(capacity, claims, tenants)
+    idle = sum(max(0, least[name] - claim.wants.total) for name, claim in claims.items())
+    levels = _levels(max(0.0, capacity - idle), claims, tenants)
     after = {}
     for host, claim in claims.items():
         layers = [*claim.wants.layers]

@@ -118,10 +118,11 @@ def coordinate(
 
 
 def _are_near(known: Mapping[str, TenantLevel], now: Mapping[str, TenantLevel]) -> bool:
-    """Return whether tenants' levels needn't be told. One that has ended does no harm."""
-    return all(
-        name in known and abs(level - known[name].level) <= LEVEL_BAND_RATIO * known[name].level
-        for name, (level, _) in now.items()
+    """Return whether tenants' levels are about those that have been told."""
+    return known.keys() == now.keys() and all(
+        abs(figure - before) <= LEVEL_BAND_RATIO * before
+        for name, levels in now.items()
+        for figure, before in zip(levels, known[name], strict=True)
     )
 
 
@@ -158,8 +159,8 @@ def _divided(
     present = {name: claim for name, claim in present.items() if name in entries}
     silent = sum(entry.charged for name, entry in entries.items() if name not in present)
     rest = max(0, budget.amount - silent)
-    present, levels = with_tenants(rest, present)
     lowest = beside_silent(rest, floors(budget, entries, present), entries)
+    present, levels = with_tenants(rest, present, lowest)
     amounts = {name: entry.amount for name, entry in entries.items()}
     wanted = targets(rest, present, lowest, amounts)
     entries = _lowered(entries, lowest, wanted, stamp)

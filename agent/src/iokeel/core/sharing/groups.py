@@ -6,16 +6,16 @@ A drive whose tenant and VM have nothing reserved together stands for itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple, TypeAlias
 
 from iokeel.core.counters import DriveId
-from iokeel.core.policy import TenantPolicy
+from iokeel.core.policy import ENDLESS, TenantPolicy
 from iokeel.core.sharing.claimant import Claimant, share_of
 from iokeel.core.sharing.divide import Claim, Division, divide
 from iokeel.core.sharing.over_hosts import part_here
-from iokeel.core.wants import TenantLevel
+from iokeel.core.wants import Layer, TenantLevel, wants_of, whole
 
 
 class OverHosts(NamedTuple):
@@ -49,6 +49,18 @@ class Group:
         owed = sum(min(float(claim.reservation), claim.wants) for claim in claims)
         return Claim(max(self.reservation, owed), self.weight, sum(claim.wants for claim in claims))
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The demands of its members on top of what they and it are owed."""
+        claim, own = self.claim, wants_of(member.claim for member in self.members).layers
+        more = whole(claim.wants - min(claim.reservation, claim.wants))
+        demanded = min(ENDLESS, sum(layer.wants for layer in own))
+        if more >= demanded:
+            return own
+        # What it has reserved beyond its members is owed to all of them alike.
+        scaled = [Layer(layer.weight, whole(more / demanded * layer.wants)) for layer in own]
+        return tuple(layer for layer in scaled if layer.wants)
+
 
 Member: TypeAlias = Claimant | Group
 
@@ -73,13 +85,13 @@ def members_of(
             alone.append(claimant)
     groups = []
     for name, group in by_tenant.items():
-        promise, members = tenants[name], _with_vms(group, vms)
+        promise = tenants[name]
+        member = Group(promise.reservation, promise.weight, _with_vms(group, vms))
         if name in levels:
-            weight = promise.weight * part_here(group, levels[name])
-            over_hosts = OverHosts(name, promise.weight)
-            groups.append(Group(promise.reservation, weight, members, over_hosts))
-        else:
-            groups.append(Group(promise.reservation, promise.weight, members))
+            own = sum(claimant.policy.weight for claimant in group)
+            weight = promise.weight * part_here(member.layers, own, levels[name])
+            member = replace(member, weight=weight, tenant=OverHosts(name, promise.weight))
+        groups.append(member)
     return [*_with_vms(alone, vms), *groups]
 
 

@@ -34,7 +34,7 @@ from iokeel.core.sharing.headroom import (
 from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
-from iokeel.core.wants import NOTHING, Layer, TenantWants, Wants, wants_of, whole
+from iokeel.core.wants import NOTHING, TenantWants, Wants, wants_of
 
 
 @dataclass(slots=True)
@@ -197,14 +197,9 @@ def _wants(one: OneStorage) -> Wants:
     for member in one.members:
         claim = member.claim
         if isinstance(member, Group) and member.tenant is not None:
-            owed = min(claim.reservation, claim.wants)
-            own = wants_of(each.claim for each in member.members)
-            # What the tenant has reserved beyond its drives is owed to all of them alike.
-            if own.layers and (more := whole(claim.wants - owed)):
-                part = min(1.0, more / sum(layer.wants for layer in own.layers))
-                layers = [Layer(layer.weight, whole(part * layer.wants)) for layer in own.layers]
-                tenants[member.tenant.name] = TenantWants(member.tenant.weight, tuple(layers))
-            claim = claim._replace(wants=owed)
+            if layers := member.layers:
+                tenants[member.tenant.name] = TenantWants(member.tenant.weight, layers)
+            claim = claim._replace(wants=min(claim.reservation, claim.wants))
         claims.append(claim)
     return wants_of(claims)._replace(tenants=tenants)
 

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.counters import NS_PER_S
-from iokeel.core.fleet.claims import Budget, HostClaim, floors, needs_above_floors, targets
+from iokeel.core.fleet.claims import (
+    Budget,
+    HostClaim,
+    floors,
+    needs_above_floors,
+    targets,
+    with_tenants,
+)
 from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_word
 from iokeel.core.fleet.host import LAPSE_S, WAIT_NS, Me, Part, applied
 from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp, Word, first_ledger, successor
@@ -182,13 +189,24 @@ def test_the_ledger_tells_the_level_of_a_tenant_on_a_storage() -> None:
     # The tenant has 300 of all 600, and b has two thirds of that.
     assert told.levels == {"acme": TenantLevel(2.0, 600.0)}
     assert [told.entries[name].amount for name in "abc"] == [400, 600, 200]
-    # A small move, and a level that has ended, are worth no ledger.
+    assert after_a_term(told, {"a": wants(100, 90), "b": wants(200, 90)}, 1200).levels == {}
+    # A small move is worth no ledger.
     assert after_a_term(told, {**hosts, "b": wants(210)}, 1200).levels == told.levels
     assert after_a_term(told, {**hosts, "b": wants(400)}, 1200).levels["acme"].level < 1.6
     # A second host of a name counts for nothing. What the first one is charged is left out.
     assert after_a_term(told, {**hosts, "b": wants(200, 5000, "another")}, 1200).levels == {
         "acme": TenantLevel(3.6, 360.0)
     }
+
+
+def test_floors_of_idle_hosts_are_left_out_of_tenants_levels() -> None:
+    own = {"acme": TenantWants(100, (Layer(100, 1000),))}
+    busy = replace(claim(), wants=Wants(0, (Layer(100, 5000),), own))
+    claims = {"a": busy, "idle": claim(3000, wants=0)}
+    _, levels = with_tenants(4000, claims, {"a": 100, "idle": 3000})
+    assert levels == {"acme": TenantLevel(5.0, 500.0)}
+    _, levels = with_tenants(4000, claims, {"a": 100, "idle": 0})
+    assert levels == {}
 
 
 def test_a_second_host_of_a_name_gets_nothing() -> None:

@@ -63,7 +63,7 @@ def amounts(*hosts: Host) -> dict[str, float]:
     for _ in range(4):
         states = [host.divide(grant, levels) for host, grant in zip(hosts, grants, strict=True)]
         claims = {str(i): HostClaim("i", wants=state.wants) for i, state in enumerate(states)}
-        claims, levels = with_tenants(CAPACITY, claims)
+        claims, levels = with_tenants(CAPACITY, claims, dict.fromkeys(claims, 0))
         needs = needs_above_floors(CAPACITY, [*claims.values()], [0] * len(hosts))
         grants = [round(need) for need in needs]
     return {drive.domain: amount for state in states for drive, amount in state.amounts.items()}
@@ -96,6 +96,13 @@ def test_nor_do_those_on_other_hosts(weight: int) -> None:
     got = amounts(busy, *little)
     assert got["x"] == pytest.approx(CAPACITY / 2, rel=0.02)
     assert got["a"] == pytest.approx(CAPACITY * (1 / 2 - 9 * 1.15 / 600), rel=0.03)
+
+
+def test_a_drive_that_does_little_keeps_its_foothold() -> None:
+    got = amounts(Host({"a1": ("acme", 5.0), "x": (None, None)}), Host({"a2": ("acme", None)}))
+    alone = amounts(Host({"y": (None, 5.0), "x": (None, None)}), Host({"a2": ("acme", None)}))
+    assert got["a1"] == pytest.approx(alone["y"], rel=0.1)
+    assert got["a1"] > 10 * 5
 
 
 def test_a_tenant_that_is_idle_on_a_host_leaves_its_weight_to_the_others() -> None:
