@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from iokeel.core.counters import DriveId
 from iokeel.core.fleet.claims import HostClaim, needs_above_floors, with_tenants
 from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.allocate import allocate
+from iokeel.core.sharing.divide import Claim
 from iokeel.core.state import Demand, DriveState, Measured, StorageState
 from iokeel.core.storage import StoragePolicy
-from iokeel.core.wants import TenantLevel
+from iokeel.core.wants import LAYER_RATIO, TenantLevel, TenantWants, wants_of
+from testing.sim.oracle import by_bisection
 
 DISK = "rbd:vms"
 CAPACITY = 6000
@@ -108,3 +112,45 @@ def test_a_drive_that_does_little_keeps_its_foothold() -> None:
 def test_a_tenant_that_is_idle_on_a_host_leaves_its_weight_to_the_others() -> None:
     got = amounts(Host({"a1": ("acme", 1e-9), "x": (None, None)}), Host({"a2": ("acme", None)}))
     assert got["a2"] == pytest.approx(CAPACITY / 2, rel=0.06)
+
+
+WEIGHTS = {"acme": 100, "umbra": 300}
+DRIVES = st.tuples(
+    st.sampled_from([None, *WEIGHTS]),
+    st.integers(1, 400),
+    st.sampled_from([5, 50, 500, 5000, 50_000]),
+)
+HOSTS = st.lists(st.lists(DRIVES, min_size=1, max_size=5), min_size=1, max_size=5)
+
+
+@given(HOSTS, st.integers(1, 20_000))
+def test_a_host_gets_what_its_drives_would_get_if_all_were_on_one(
+    hosts: list[list[tuple[str | None, int, int]]], capacity: int
+) -> None:
+    def claim(drives: list[tuple[str | None, int, int]]) -> HostClaim:
+        of = {owner: [(0, w, d) for o, w, d in drives if o == owner] for owner, _, _ in drives}
+        tenants = {
+            name: TenantWants(WEIGHTS[name], wants_of(own).layers)
+            for name, own in of.items()
+            if name is not None
+        }
+        return HostClaim("i", wants=wants_of(of.get(None, []))._replace(tenants=tenants))
+
+    claims = {str(i): claim(drives) for i, drives in enumerate(hosts)}
+    divided, _ = with_tenants(capacity, claims, dict.fromkeys(claims, 0))
+    needs = needs_above_floors(capacity, [*divided.values()], [0] * len(hosts))
+
+    every = [(host, *drive) for host, drives in enumerate(hosts) for drive in drives]
+    alone = [[(host, w, d)] for host, owner, w, d in every if owner is None]
+    groups = [[(host, w, d) for host, o, w, d in every if o == owner] for owner in WEIGHTS]
+    weights = [*(group[0][1] for group in alone), *WEIGHTS.values()]
+    demands = [sum(demand for _, _, demand in group) for group in (*alone, *groups)]
+    tops = [Claim(0, weight, d) for weight, d in zip(weights, demands, strict=True)]
+    due = dict.fromkeys(range(len(hosts)), 0.0)
+    for group, amount in zip((*alone, *groups), by_bisection(capacity, tops), strict=True):
+        own = [Claim(0, weight, demand) for _, weight, demand in group]
+        for (host, _, _), got in zip(group, by_bisection(amount, own) if own else [], strict=True):
+            due[host] += got
+    rounding, most = 2.0 * len(every), LAYER_RATIO**2
+    for host, need in enumerate(needs):
+        assert due[host] / most - rounding <= need <= most * due[host] + rounding
