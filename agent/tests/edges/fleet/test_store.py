@@ -108,8 +108,8 @@ async def test_values_of_other_programs_and_newer_agents_are_told_apart(
 ) -> None:
     async with store_of("a") as a:
         ledger = a.keys.ledger(ACME)
-        await etcd.write([], [Put(a.keys.claim(ACME, "b"), b"{}"), Put(ledger, b'{"v":2}')])
-        with pytest.raises(NewerSchema, match=r"newer iokeel, schema 2; upgrade this agent"):
+        await etcd.write([], [Put(a.keys.claim(ACME, "b"), b"{}"), Put(ledger, b'{"v":3}')])
+        with pytest.raises(NewerSchema, match=r"newer iokeel, schema 3; upgrade this agent"):
             await a.view(ACME)
         for other in (b"mine!", b'{"v":1,"a":' + b"[" * 20_000):
             await etcd.write([], [Put(ledger, other)])
@@ -117,7 +117,7 @@ async def test_values_of_other_programs_and_newer_agents_are_told_apart(
                 await a.view(ACME)
         view = await a.view(DISK)
         assert (view.ledger, view.claims, dict(view.unreadable)) == (None, {}, {})
-        await etcd.write([], [Put(a.keys.claim(DISK, "b"), b'{"v":2}')])
+        await etcd.write([], [Put(a.keys.claim(DISK, "b"), b'{"v":3}')])
         view = await a.view(DISK)
         assert view.claims == {}
         assert isinstance(view.unreadable["b"], NewerSchema)
