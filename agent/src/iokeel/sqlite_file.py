@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 
 def readable(raw: bytes) -> str:
     """Return a text of a database. If it isn't UTF-8, only its own row is damaged."""
     return raw.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def told_as_damage() -> Iterator[None]:
+    """Raise sqlite3.DatabaseError in place of the other errors that a damaged file causes."""
+    try:
+        yield
+    except (MemoryError, UnicodeDecodeError):
+        # A damaged length is too large, or SQLite's message names an object that isn't UTF-8.
+        raise sqlite3.DatabaseError("its schema is damaged") from None
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # a column isn't there, say
+            raise sqlite3.DatabaseError(f"its schema is damaged: {error}") from None
+        raise
 
 
 def set_aside(file: Path) -> None:

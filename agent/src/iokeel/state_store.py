@@ -23,7 +23,7 @@ from iokeel.core.policy import DomainPolicy
 from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import StorageId
 from iokeel.errors import ConfigError, StateNotWritten
-from iokeel.sqlite_file import readable, set_aside
+from iokeel.sqlite_file import readable, set_aside, told_as_damage
 from iokeel.state_rows import (
     NOT_OURS,
     Kept,
@@ -408,16 +408,8 @@ class StateStore:
     @contextlib.contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction. Raises sqlite3.Error."""
-        try:
-            with self._lock, self._open() as database:
-                yield database
-        except (MemoryError, UnicodeDecodeError):
-            # A damaged length is too large, or SQLite's message names an object that isn't UTF-8.
-            raise sqlite3.DatabaseError("its schema is damaged") from None
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # a column isn't there, say
-                raise sqlite3.DatabaseError(f"its schema is damaged: {error}") from None
-            raise
+        with told_as_damage(), self._lock, self._open() as database:
+            yield database
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:

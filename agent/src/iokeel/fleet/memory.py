@@ -21,7 +21,7 @@ from iokeel.core.fleet.ledger import Ledger
 from iokeel.errors import FleetRefused, IokeelError, NewerSchema, StateNotWritten
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.records import budget_of, budget_value, ledger_of, ledger_value
-from iokeel.sqlite_file import readable, set_aside
+from iokeel.sqlite_file import readable, set_aside, told_as_damage
 from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
@@ -73,9 +73,10 @@ class Memory:
                 raise self._unusable(again) from None
 
     def _read(self) -> None:
-        self._database = self._open()
-        self.instance = self._instance()
-        self.known: Mapping[BudgetId, Remembered] = _budgets(self._database)
+        with told_as_damage():
+            self._database = self._open()
+            self.instance = self._instance()
+            self.known: Mapping[BudgetId, Remembered] = _budgets(self._database)
 
     def _unusable(self, error: Exception) -> IokeelError:
         return IokeelError(
@@ -148,6 +149,7 @@ def check(folder: Path) -> None:
     # What can't be read is for the agent to judge.
     with (
         contextlib.suppress(sqlite3.Error, FleetRefused, ValueError),
+        told_as_damage(),
         contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database,
     ):
         database.text_factory = readable

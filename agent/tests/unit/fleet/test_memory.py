@@ -44,10 +44,13 @@ def test_a_commit_is_on_the_disk(tmp_path: Path) -> None:
     assert memory._database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
 
+# The fuzzer has made it.
+NO_MEMORY = (Path(__file__).parents[2] / "fuzz/corpus/memory/no-memory").read_bytes()
 DAMAGES = [
     "UPDATE tenants SET ledger = 'mine!'",
     "DROP TABLE tenants; CREATE TABLE tenants (name, budget, ledger);"
     " INSERT INTO tenants VALUES ('acme', NULL, NULL)",
+    "ALTER TABLE host RENAME COLUMN instance TO other",
     *(f"UPDATE host SET instance = {text}" for text in ("NULL", "''", "5.5", "'a' || char(10)")),
 ]
 
@@ -70,6 +73,14 @@ def test_a_damaged_file_makes_another_host(
     assert (tmp_path / FILE).with_suffix(".damaged").exists()
 
 
+def test_a_file_of_which_sqlite_says_that_it_takes_too_much_memory_is_damaged(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / FILE).write_bytes(NO_MEMORY)
+    assert Memory(tmp_path).known == {}
+    assert (tmp_path / FILE).with_suffix(".damaged").read_bytes() == NO_MEMORY
+
+
 def test_a_file_of_a_newer_iokeel_stays_as_it_is(tmp_path: Path) -> None:
     memory = Memory(tmp_path)
     memory.keep({ACME: Remembered(BUDGET, LEDGER)})
@@ -87,7 +98,7 @@ def test_a_file_of_a_newer_iokeel_stays_as_it_is(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).with_suffix(".damaged").exists()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no database at all"])
+@pytest.mark.parametrize("content", [None, b"", b"no database at all", NO_MEMORY])
 def test_only_a_newer_file_stops_a_check(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / FILE).write_bytes(content)
