@@ -82,6 +82,8 @@ def with_tenants(
     for claim in claims.values():
         for name, wants in claim.wants.tenants.items():
             tenants.setdefault(name, []).append(wants)
+    if not tenants:
+        return dict(claims), {}
     idle = sum(max(0, least[name] - claim.wants.total) for name, claim in claims.items())
     levels = _levels(max(0.0, capacity - idle), claims, tenants)
     after = {}
