@@ -32,7 +32,7 @@ from iokeel.core.policy import ENDLESS, DrivePolicy, TenantPolicy
 from iokeel.core.sharing.allocate import allocate
 from iokeel.core.state import Demand, DriveState, Measured, StorageState
 from iokeel.core.storage import StoragePolicy
-from iokeel.core.wants import TenantLevel, wants_of
+from iokeel.core.wants import NOTHING, TenantLevel, wants_of
 
 RESULT = result_file.RESULTS / "over-hosts.json"
 FLEETS, ROUNDS = 400, 6
@@ -106,7 +106,9 @@ def amounts(hosts: Sequence[Host], coordinate: Coordinator) -> dict[str, float]:
     states: list[StorageState] = []
     for _ in range(ROUNDS):
         states = [host.divide(grant, levels) for host, grant in zip(hosts, grants, strict=True)]
-        claims = {str(i): HostClaim("i", wants=state.wants) for i, state in enumerate(states)}
+        claims = {
+            str(i): HostClaim("i", wants=state.wants or NOTHING) for i, state in enumerate(states)
+        }
         asked, levels = coordinate(claims, hosts)
         grants = [
             round(need)

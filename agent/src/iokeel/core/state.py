@@ -19,7 +19,7 @@ from iokeel.core.mix import NO_NOISE, Mix, Noise
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.storage import Load, StorageActivity, StorageCounters, StoragePolicy
-from iokeel.core.wants import NOTHING, Wants
+from iokeel.core.wants import Wants
 
 
 class Verdict(Enum):
@@ -360,12 +360,12 @@ class StorageState:
     """The law's memory of a storage.
 
     activity: its requests in the last interval, None if unknown. promised, wanted: the sums of its
-    drives' reservations and demands. wants: the demands, if the fleet shares it. suffering: drives
-    above their latency target. protected: drives for whose latency targets the others' large reads
-    wait in pieces. load: what its drives did in the last interval. amounts: what each drive got in
-    the last division. weighted: its scheduler shares it out by VMs' weights, as far as is known.
-    writing: for how many intervals from now on its drives count as writing; None if it isn't left
-    to its scheduler.
+    drives' reservations and demands. wants: the demands as the fleet needs them; None if it doesn't
+    share it. suffering: drives above their latency target. protected: drives for whose latency
+    targets the others' large reads wait in pieces. load: what its drives did in the last interval.
+    amounts: what each drive got in the last division. weighted: its scheduler shares it out by VMs'
+    weights, as far as is known. writing: for how many intervals from now on its drives count as
+    writing; None if it isn't left to its scheduler.
     """
 
     policy: StoragePolicy
@@ -375,7 +375,7 @@ class StorageState:
     division: Division = Division()
     promised: float = 0.0
     wanted: float = 0.0
-    wants: Wants = NOTHING
+    wants: Wants | None = None
     suffering: tuple[DriveId, ...] = ()
     protected: tuple[DriveId, ...] = ()
     load: Load = field(default_factory=Load)

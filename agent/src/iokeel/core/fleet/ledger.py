@@ -98,9 +98,8 @@ class Ledger:
 
     amount: the budget when it was last divided. learnt: a storage's correction at that amount.
     levels: what tenants' drives get on it on all hosts together, if they don't get all that they
-    demand.
-    spans: its history, oldest first; the last one is of its own epoch and ends with it. before:
-    ledgers up to this sequence aren't in the history.
+    demand. spans: its history, oldest first; the last one is of its own epoch and ends with it.
+    before: ledgers up to this sequence aren't in the history.
     """
 
     amount: int

@@ -34,7 +34,7 @@ from iokeel.core.sharing.headroom import (
 from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
-from iokeel.core.wants import NOTHING, TenantWants, Wants, wants_of
+from iokeel.core.wants import TenantWants, Wants, wants_of
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     if one.granted is not None:
         _want_spare(one.claimants)
     wanted = sum(c.wants for c in one.claimants)
-    wants = _wants(one) if one.is_shared else NOTHING
+    wants = _wants(one) if one.is_shared else None
     division = Division(exhausted=one.only_reads and bool(suffering))
     amounts: dict[DriveId, float] = {}
     if one.granted is not None:

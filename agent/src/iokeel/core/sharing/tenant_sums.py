@@ -44,14 +44,14 @@ def storage_sums(
 ) -> Sums:
     """Return the sums of the drives with a policy on a storage. storage: None if it isn't known.
 
-    Tenants' and VMs' reservations on it count as they do in its division.
+    Tenants' and VMs' promises on it count as they do in its division. One that has just become the
+    fleet's hasn't been divided for that yet; then they don't.
     """
     sums = tenant_sums(drives)
     if storage is None:
         return sums
-    return sums._replace(
-        reservation=whole(storage.promised), wants=storage.wants, load=storage.load
-    )
+    wants = sums.wants if storage.wants is None else storage.wants
+    return sums._replace(reservation=whole(storage.promised), wants=wants, load=storage.load)
 
 
 def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:

@@ -17,7 +17,7 @@ from iokeel.core.sharing.allocate import allocate
 from iokeel.core.sharing.divide import Claim
 from iokeel.core.state import Demand, DriveState, Measured, StorageState
 from iokeel.core.storage import StoragePolicy
-from iokeel.core.wants import LAYER_RATIO, TenantLevel, TenantWants, wants_of
+from iokeel.core.wants import LAYER_RATIO, NOTHING, TenantLevel, TenantWants, wants_of
 from testing.sim.oracle import by_bisection
 
 DISK = "rbd:vms"
@@ -66,7 +66,9 @@ def amounts(*hosts: Host) -> dict[str, float]:
     levels: Mapping[str, TenantLevel] = {}
     for _ in range(4):
         states = [host.divide(grant, levels) for host, grant in zip(hosts, grants, strict=True)]
-        claims = {str(i): HostClaim("i", wants=state.wants) for i, state in enumerate(states)}
+        claims = {
+            str(i): HostClaim("i", wants=state.wants or NOTHING) for i, state in enumerate(states)
+        }
         claims, levels = with_tenants(CAPACITY, claims, dict.fromkeys(claims, 0))
         needs = needs_above_floors(CAPACITY, [*claims.values()], [0] * len(hosts))
         grants = [round(need) for need in needs]
