@@ -15,6 +15,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import LAPSE_S, Me
 from iokeel.core.sharing.tenant_sums import Sums
 from iokeel.core.wants import wants_of
+from iokeel.errors import ConnectionLost
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
@@ -158,19 +159,22 @@ async def test_a_coordinator_reads_many_claims_seldom_however_often_they_change(
     acme, keys, hosts = BudgetId(Kind.TENANT, "acme"), Keys(prefix), range(100)
     await set_limits(etcd, "acme")
 
-    async def claim(host: int, weight: int) -> None:
-        value = claim_value(HostClaim(f"i{host}", weight=weight))
-        await etcd.write((), [Put(keys.claim(acme, f"h{host}"), value)])
+    async def claim(*hosts: int, weight: int) -> None:
+        claims = {host: claim_value(HostClaim(f"i{host}", weight=weight)) for host in hosts}
+        puts = [Put(keys.claim(acme, f"h{host}"), value) for host, value in claims.items()]
+        while True:
+            with contextlib.suppress(ConnectionLost):  # a busy machine
+                await etcd.write((), puts)
+                return
 
     async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
         await until(lambda: member.granted(())["acme"].limit == LIMIT, PATIENCE_S)
-        for host in hosts:
-            await claim(host, 100)
+        await claim(*hosts, weight=100)
         participant = member.parts.participants[acme]
-        await until(lambda: participant.pause_s == 101 / 500)
+        await until(lambda: participant.pause_s == 101 / 500, PATIENCE_S)
         trips, begun = member.snapshot().trips, time.monotonic()
         for host in hosts:
-            await claim(host, 200)
+            await claim(host, weight=200)
         seconds = time.monotonic() - begun
         # A step is one read here, because nobody demands anything; the rest keeps the lease.
         assert member.snapshot().trips - trips <= seconds / participant.pause_s + seconds + 4
