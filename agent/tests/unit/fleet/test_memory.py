@@ -44,8 +44,11 @@ def test_a_commit_is_on_the_disk(tmp_path: Path) -> None:
     assert memory._database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
 
-# The fuzzer has made it.
-NO_MEMORY = (Path(__file__).parents[2] / "fuzz/corpus/memory/no-memory").read_bytes()
+# The fuzzer has made them.
+NO_MEMORY, BAD_INDEX = (
+    (Path(__file__).parents[2] / "fuzz/corpus/memory" / name).read_bytes()
+    for name in ("no-memory", "bad-index")
+)
 DAMAGES = [
     "UPDATE tenants SET ledger = 'mine!'",
     "DROP TABLE tenants; CREATE TABLE tenants (name, budget, ledger);"
@@ -73,12 +76,12 @@ def test_a_damaged_file_makes_another_host(
     assert (tmp_path / FILE).with_suffix(".damaged").exists()
 
 
-def test_a_file_of_which_sqlite_says_that_it_takes_too_much_memory_is_damaged(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / FILE).write_bytes(NO_MEMORY)
+# Of one, SQLite says that it takes too much memory. The other's index lacks a row.
+@pytest.mark.parametrize("damaged", [NO_MEMORY, BAD_INDEX])
+def test_a_file_whose_damage_hardly_shows_is_set_aside(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / FILE).write_bytes(damaged)
     assert Memory(tmp_path).known == {}
-    assert (tmp_path / FILE).with_suffix(".damaged").read_bytes() == NO_MEMORY
+    assert (tmp_path / FILE).with_suffix(".damaged").exists()
 
 
 def test_a_file_of_a_newer_iokeel_stays_as_it_is(tmp_path: Path) -> None:
