@@ -18,103 +18,32 @@ Writes results/over-hosts.json and prints a table: what such drives get, over wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 import numpy as np
 
 from benchmarks import result_file
-from iokeel.core.counters import DriveId
-from iokeel.core.fleet.claims import HostClaim, needs_above_floors, with_tenants
-from iokeel.core.observation import StorageSeen
-from iokeel.core.policy import ENDLESS, DrivePolicy, TenantPolicy
-from iokeel.core.sharing.allocate import allocate
-from iokeel.core.state import Demand, DriveState, Measured, StorageState
-from iokeel.core.storage import StoragePolicy
-from iokeel.core.wants import NOTHING, TenantLevel, wants_of
+from iokeel.core.fleet.claims import HostClaim
+from iokeel.core.policy import TenantPolicy
+from iokeel.core.wants import wants_of
+from testing.sim.shared_division import Claims, Drive, Levels, amounts
 
 RESULT = result_file.RESULTS / "over-hosts.json"
-FLEETS, ROUNDS = 400, 6
-DISK, CAPACITY = "rbd:vms", 60_000
+FLEETS = 400
+CAPACITY = 60_000
 TENANTS = {"acme": TenantPolicy(weight=100), "umbra": TenantPolicy(weight=300)}
 LITTLE_RATIO = 0.03
 
-Levels = Mapping[str, TenantLevel]
 
-
-@dataclass(frozen=True)
-class Drive:
-    """A drive. rate: None if it wants all that it can get."""
-
-    name: str
-    tenant: str | None
-    weight: int
-    rate: float | None
-
-
-@dataclass
-class Host:
-    """A host, and its last division."""
-
-    drives: Sequence[Drive]
-    before: Mapping[str, StorageState] = field(default_factory=dict)
-
-    def divide(self, granted: int | None, levels: Levels) -> StorageState:
-        """Divide what is granted among the drives."""
-        known = {
-            DriveId(drive.name, "vda"): DriveState(
-                policy=DrivePolicy(weight=drive.weight),
-                storage=DISK,
-                tenant=drive.tenant,
-                measured=Measured(rate=1.0 if drive.rate is None else drive.rate),
-                demand=Demand(rate=drive.rate or 0.0, backlogged=drive.rate is None),
-            )
-            for drive in self.drives
-        }
-        seen = {DISK: StorageSeen(StoragePolicy(CAPACITY))}
-        self.before, _ = allocate(
-            known, seen, self.before, TENANTS, {DISK: granted},
-            fleet_tenants=TENANTS, levels={DISK: levels},
-        )  # fmt: skip
-        return self.before[DISK]
-
-
-Claims = Mapping[str, HostClaim]
-Coordinator = Callable[[Claims, Sequence[Host]], tuple[Claims, Levels]]
-
-
-def by_level(claims: Claims, _: Sequence[Host]) -> tuple[Claims, Levels]:
-    """Return the claims that the coordinator divides, and tenants' levels."""
-    return with_tenants(CAPACITY, claims, dict.fromkeys(claims, 0))
-
-
-def by_sums(claims: Claims, hosts: Sequence[Host]) -> tuple[Claims, Levels]:
+def by_sums(fleet: Sequence[Sequence[Drive]], claims: Claims) -> tuple[Claims, Levels]:
     """Return claims by the sums of demands and of weights; no levels."""
     summed = {}
-    for (name, claim), host in zip(claims.items(), hosts, strict=True):
-        weight = sum(drive.weight for drive in host.drives if drive.rate != 0)
-        wants = min(ENDLESS, claim.wants.total)
-        summed[name] = HostClaim("i", wants=wants_of([(0, weight or 1, wants)]))
+    for (name, claim), drives in zip(claims.items(), fleet, strict=True):
+        weight = sum(drive.weight for drive in drives if drive.rate != 0)
+        summed[name] = HostClaim("i", wants=wants_of([(0, weight or 1, claim.wants.total)]))
     return summed, {}
-
-
-def amounts(hosts: Sequence[Host], coordinate: Coordinator) -> dict[str, float]:
-    """Return what each drive gets once hosts and coordinator have divided a few times."""
-    grants: list[int | None] = [None] * len(hosts)
-    levels: Levels = {}
-    states: list[StorageState] = []
-    for _ in range(ROUNDS):
-        states = [host.divide(grant, levels) for host, grant in zip(hosts, grants, strict=True)]
-        claims = {
-            str(i): HostClaim("i", wants=state.wants or NOTHING) for i, state in enumerate(states)
-        }
-        asked, levels = coordinate(claims, hosts)
-        grants = [
-            round(need)
-            for need in needs_above_floors(CAPACITY, [*asked.values()], [0] * len(hosts))
-        ]
-    return {drive.domain: amount for state in states for drive, amount in state.amounts.items()}
 
 
 def random_fleet(seed: int) -> list[list[Drive]]:
@@ -125,7 +54,7 @@ def random_fleet(seed: int) -> list[list[Drive]]:
         little = CAPACITY * LITTLE_RATIO * draw.random() ** 3
         rate = draw.choice([None, None, little, little, 0.0])
         owner = draw.choice([None, None, *TENANTS])
-        return Drive(name, owner, draw.choice([50, 100, 100, 100, 400]), rate)
+        return Drive(name, owner, rate, draw.choice([50, 100, 100, 100, 400]))
 
     return [
         [drive(f"h{host}d{i}") for i in range(draw.randint(1, 8))]
@@ -139,9 +68,9 @@ def main() -> None:
     for seed in range(FLEETS):
         fleet = random_fleet(seed)
         every = [drive for drives in fleet for drive in drives]
-        due = amounts([Host(every)], by_level)
-        for name, coordinate in (("by level", by_level), ("by sums", by_sums)):
-            got = amounts([Host(drives) for drives in fleet], coordinate)
+        due = amounts(CAPACITY, TENANTS, [every])
+        for name, coordinate in (("by level", None), ("by sums", partial(by_sums, fleet))):
+            got = amounts(CAPACITY, TENANTS, fleet, coordinate)
             found[name] += [
                 got[drive.name] / due[drive.name] for drive in every if drive.rate is None
             ]

@@ -262,7 +262,6 @@ class Agent:
         drives = dict(observer.drives(domains, counters, outcomes, releasing=self.releasing))
         granted = self._granted(drives.values())
         shared = self.fleet.granted_storages() if self.fleet is not None else {}
-        levels = self.fleet.levels() if self.fleet is not None else {}
         cgroups = self.cgroups if self.config.cgroup.enabled else None
         weighted = cgroups.weighted if cgroups is not None else None
         if domains is not None:
@@ -274,7 +273,7 @@ class Agent:
             complete=observer.unread_vms() == set(),
             granted=granted,
             granted_storages=shared,
-            levels=levels,
+            levels=self.fleet.levels() if self.fleet is not None else {},
         )
 
     # The fleet

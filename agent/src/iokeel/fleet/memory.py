@@ -75,7 +75,7 @@ class Memory:
     def _read(self) -> None:
         with told_as_damage():
             self._database = self._open()
-            # A damaged index would only be noticed after a write, and then for good.
+            # Damage to an index would show only after a write.
             [[found]] = self._database.execute("PRAGMA integrity_check(1)")
             if found != "ok":
                 raise sqlite3.DatabaseError(found.splitlines()[-1])

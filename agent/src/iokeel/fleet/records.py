@@ -284,14 +284,6 @@ def claim_value(claim: HostClaim) -> bytes:
     applied = _StampRecord(*claim.applied) if claim.applied is not None else None
     wants = claim.wants
     is_plain = wants == wants_of([(claim.reservation, claim.weight, wants.total)])
-    by_level = _WantsRecord(
-        wants.owed,
-        _layer_records(wants.layers),
-        {
-            name: _TenantRecord(tenant.weight, _layer_records(tenant.layers))
-            for name, tenant in wants.tenants.items()
-        },
-    )
     return encoded(
         ClaimRecord(
             v=1 if is_plain else 2,
@@ -303,9 +295,17 @@ def claim_value(claim: HostClaim) -> bytes:
             held=claim.held,
             applied=applied,
             load=_load_record(claim.load) if claim.load is not None else msgspec.UNSET,
-            by_level=msgspec.UNSET if is_plain else by_level,
+            by_level=msgspec.UNSET if is_plain else _wants_record(wants),
         )
     )
+
+
+def _wants_record(wants: Wants) -> _WantsRecord:
+    tenants = {
+        name: _TenantRecord(tenant.weight, _layer_records(tenant.layers))
+        for name, tenant in wants.tenants.items()
+    }
+    return _WantsRecord(wants.owed, _layer_records(wants.layers), tenants)
 
 
 def _layers_of(records: Sequence[_LayerRecord]) -> tuple[Layer, ...]:

@@ -76,7 +76,7 @@ def test_a_damaged_file_makes_another_host(
     assert (tmp_path / FILE).with_suffix(".damaged").exists()
 
 
-# Of one, SQLite says that it takes too much memory. The other's index lacks a row.
+# Of one, SQLite says that it takes too much memory. A page of the other's index is damaged.
 @pytest.mark.parametrize("damaged", [NO_MEMORY, BAD_INDEX])
 def test_a_file_whose_damage_hardly_shows_is_set_aside(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / FILE).write_bytes(damaged)

@@ -26,9 +26,9 @@ class HostClaim:
 
     reservation, wants, most: reserved, demanded, and allowed at most by policies, in the budget's
     unit. most is 0 if the host has no drive that draws on the budget. weight: > 0, for what nobody
-    demands. held: the most that its QEMUs may be held to now. applied: the stamp of the newest
-    entry of its own that is in force there and on its disk; None if there is none. load: on a
-    storage, what its drives did in the last interval; None if that isn't known.
+    demands, and for raises. held: the most that its QEMUs may be held to now. applied: the stamp of
+    the newest entry of its own that is in force there and on its disk; None if there is none. load:
+    on a storage, what its drives did in the last interval; None if that isn't known.
     """
 
     instance: str
