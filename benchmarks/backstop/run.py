@@ -111,7 +111,6 @@ def booted(kernel: Path | None = None) -> Iterator[Vm]:
         vm.define(domain_xml("v2", [disk], image=made, folder=host.dir, memory_mib=768))
         vm.start(120)
         with vm:
-            vm.use_sound_clock()
             vm.write("/root/packed.tar", packed.getvalue())
             vm.exec("cd /root && tar -xf packed.tar")
             vm.exec("modprobe bfq", check=kernel is None)

@@ -203,5 +203,4 @@ def _boot(host: Host, folder: Path, number: int, emulator: Path | None) -> Guest
         domain_xml(name, [disk], image=image(), folder=host.dir, emulator=emulator, monitor=socket)
     )
     vm.start()
-    vm.use_sound_clock()
     return Guest(vm, Monitor(socket), spare, folder, by_class=number % 2 == 1)

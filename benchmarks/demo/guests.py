@@ -26,7 +26,6 @@ def boot(
         spec = DiskSpec("vda", disk, cache="writeback", io="threads")
         policy = _policy_element(guest)
         vm = Vm.boot(host, guest.name, [spec], policy=policy, emulator=emulator)
-        vm.use_sound_clock()
         yield guest, vm
 
 

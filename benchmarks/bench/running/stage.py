@@ -99,7 +99,6 @@ def stage(scenario: Scenario, daemon: Path, *, exact: bool) -> Iterator[Stage]:
                 spec = DiskSpec("vda", disk.device)
                 vm = Vm.boot(host, drive.name, [spec], policy=policy_xml(drive), emulator=emulator)
                 running[drive.name] = stack.enter_context(vm)
-                vm.use_sound_clock()
         groups = stack.enter_context(blkio_groups(drive.vm for drive in scenario.drives))
         places = []
         numbers = iter(range(len(exports)))

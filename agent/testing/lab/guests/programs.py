@@ -104,7 +104,7 @@ class Programs:
         finally:
             self.agent.call("guest-file-close", handle=handle)
 
-    def use_sound_clock(self) -> None:
+    def _use_sound_clock(self) -> None:
         """Have the guest use a clock whose rate doesn't depend on the host's load."""
         self.exec(_SOUND_CLOCK)
 

@@ -67,6 +67,7 @@ class Vm(Programs):
         except AgentError as error:
             console = self.console()[-2000:]
             raise AgentError(f"{error}; the end of its console:\n{console}") from error
+        self._use_sound_clock()
 
     def console(self) -> str:
         """Return what the guest has written to its console."""
