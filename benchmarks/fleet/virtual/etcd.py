@@ -36,6 +36,7 @@ class Keys:
 
     def __init__(self, loop: VirtualLoop, random: Random) -> None:
         self.values: dict[str, bytes] = {}
+        self.leases: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
         self.watchers: dict[str, list[Callable[[str], None]]] = {}
         self._loop = loop
@@ -86,10 +87,11 @@ class VirtualEtcd(Etcd):
         for prefix in prefixes:
             names = self._keys.below(prefix)
             found.update({key: values[key] for key in names})
-            self._keys.counts["claims read"] += len(names)
+            self._keys.counts["claims read"] += len(names) if "/claims/" in prefix else 0
         self._count("reads", str(reading(keys, prefixes, unless)), found)
         await self._keys.delay(READ_S)
-        return Found(found, asked_ns, met)
+        leases = {key: lease for key in found if (lease := self._keys.leases.get(key))}
+        return Found(found, asked_ns, met, leases)
 
     async def write(self, demands: Sequence[Is], changes: Sequence[Put | Delete]) -> bool:
         await self._keys.delay(WRITE_S)
@@ -98,6 +100,7 @@ class VirtualEtcd(Etcd):
         for change in changes if done else ():
             if isinstance(change, Put):
                 values[change.key] = change.value
+                self._keys.leases[change.key] = change.lease
                 self._keys.counts["bytes written"] += len(change.key) + len(change.value)
             else:
                 values.pop(change.key, None)

@@ -23,7 +23,7 @@ async def appoint(store: FleetStore, budgets: Collection[BudgetId]) -> None:
     """
     keys = store.keys
     found = await store.etcd.read([], [keys.leaders, keys.hosts])
-    hosts = {last_part(key): key for key in found.values if key.startswith(keys.hosts)}
+    hosts = {last_part(key): key for key in found.leases if key.startswith(keys.hosts)}
     for budget in budgets:
         leader, host = keys.leader(budget), first_in_turn(budget, hosts)
         if leader in found.values or host is None:

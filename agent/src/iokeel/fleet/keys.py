@@ -4,9 +4,11 @@ PREFIX/format                          what the prefix holds
 PREFIX/hosts/HOST                      a host, under its lease
 PREFIX/budgets/KIND/NAME               a budget as an operator has set it
 PREFIX/ledgers/KIND/NAME               its ledger
+PREFIX/levels/KIND/NAME                its levels, if it has any, always written with it
 PREFIX/stamps/KIND/NAME                the ledger's stamp, always written with it
 PREFIX/leaders/KIND/NAME               the host that coordinates it, under that host's lease
 PREFIX/claims/KIND/NAME/HOST           a host's claim on it, under the host's lease
+PREFIX/wants/KIND/NAME/HOST            its demands by level, if the claim doesn't tell them
 PREFIX/credit/UUID                     burst credit of a guest that has left its host, for a while
 PREFIX/history/NUMBER                  a change that an operator made, the oldest first
 """
@@ -44,9 +46,11 @@ class Keys:
         self.hosts = f"{prefix}hosts/"
         self.budgets = f"{prefix}budgets/"
         self.ledgers = f"{prefix}ledgers/"
+        self._all_levels = f"{prefix}levels/"
         self.stamps = f"{prefix}stamps/"
         self.leaders = f"{prefix}leaders/"
         self.all_claims = f"{prefix}claims/"
+        self._all_wants = f"{prefix}wants/"
         self.history = f"{prefix}history/"
 
     def credit(self, uuid: str) -> str:
@@ -62,6 +66,9 @@ class Keys:
     def ledger(self, budget: BudgetId) -> str:
         return self.ledgers + _path(budget)
 
+    def levels(self, budget: BudgetId) -> str:
+        return self._all_levels + _path(budget)
+
     def stamp(self, budget: BudgetId) -> str:
         return self.stamps + _path(budget)
 
@@ -74,6 +81,10 @@ class Keys:
 
     def claim(self, budget: BudgetId, host: str) -> str:
         return self.claims(budget) + _quoted(host)
+
+    def wants(self, budget: BudgetId, host: str = "") -> str:
+        """Return the key of a claim's demands by level; without a host the prefix of all."""
+        return f"{self._all_wants}{_path(budget)}/{_quoted(host)}"
 
 
 def last_part(key: str) -> str:

@@ -235,10 +235,11 @@ class Member:
             self.parts.called |= await store.charges(new[first : first + _MOST_NAMES])
         if changed:
             await asyncio.to_thread(self._memory.keep, changed)
+        gone = self.parts.participants.keys() - self._memory.known.keys()
+        left = [self.parts.participants.pop(budget_id) for budget_id in gone]
         self.parts.called |= await store.offices(some)
-        for budget_id in changed.keys() - self._memory.known.keys():
-            if (participant := self.parts.participants.pop(budget_id, None)) is not None:
-                await participant.leave()
+        for participant in left:
+            await participant.leave()
         self.parts.listed = True
 
     def _prefixes(self, store: FleetStore) -> set[str]:

@@ -24,6 +24,7 @@ from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.participant import say
 from iokeel.fleet.records import (
     ChangeRecord,
+    HostRecord,
     LeaderRecord,
     budget_of,
     budget_value,
@@ -174,10 +175,20 @@ class Operator:
     async def forget(self, host: str, word: Word) -> list[BudgetId]:
         """Answer for a host that doesn't report; return the budgets that it was charged for.
 
-        Raises HostReports if it reports.
+        Raises HostReports if it reports, and FleetRefused if its agent runs and it should be off.
         """
         view = await self.view()
         mine = [budget for budget, known in view.budgets.items() if host in known.entries]
+        if word is Word.OFF_FOR_GOOD:
+            key = self._store.keys.host(host)
+            found = (await self._store.etcd.read([key])).values.get(key)
+            there = decoded(HostRecord, key, found).instance if found is not None else None
+            if any(view.budgets[budget].entries[host].instance == there for budget in mine):
+                raise FleetRefused(
+                    f"host {host}",
+                    "isn't off: its agent is there",
+                    "see the agent's log, or stop it and wait 15 s",
+                )
         for budget in mine:
             if view.budgets[budget].reports(host):
                 raise HostReports(host, str(budget), "stop its agent, and wait 15 s")

@@ -161,7 +161,7 @@ class Participant:
             await self._recover(view)
             return
         self.view = view
-        await self._claim()
+        await self._claim(view)
         if view.budget is None:
             return
         if view.leader == self._store.me.name:
@@ -209,11 +209,14 @@ class Participant:
         await self._store.claim({self.budget: None})
         self._tenure = self._told = None
 
-    async def _claim(self) -> None:
-        """Make this host's claim, if there is something new in it."""
+    async def _claim(self, view: View) -> None:
+        """Make this host's claim, if there is something new in it or it isn't what etcd has."""
         lease = self._store.lease
+        if self._told is not None and view.claims_ns == view.asked_ns:
+            if view.claims.get(self._store.me.name) != self._told[1]:
+                self._told = None  # a write that was late, or data that was lost
         if lease is not None and self.has_news:
-            claim = self._new_claim()
+            claim, self._told = self._new_claim(), None  # unless it is known what became of it
             if await self._store.claim({self.budget: claim}):
                 self._told, self._told_ns = (lease, claim), self._clock()
 

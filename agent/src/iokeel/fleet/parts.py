@@ -84,9 +84,9 @@ class Parts:
     def levels(self) -> dict[str, Mapping[str, TenantLevel]]:
         """Return what tenants' drives get on shared storages, on all hosts; see Ledger.levels."""
         return {
-            budget.name: known.ledger.levels
-            for budget, known in self.memory.known.items()
-            if budget.kind is Kind.STORAGE and known.ledger is not None
+            budget.name: participant.part.ledger.levels
+            for budget, participant in self.participants.items()
+            if budget.kind is Kind.STORAGE and participant.part.ledger is not None
         }
 
     def allowance(self, budget: BudgetId) -> int | None:

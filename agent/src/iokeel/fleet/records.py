@@ -6,8 +6,8 @@ A malformed value ends nothing: the host doesn't go by it, keeps what it knows, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
-from typing import Annotated, ClassVar, TypeVar
+from dataclasses import astuple, replace
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -24,22 +24,24 @@ _Iops = Annotated[int, msgspec.Meta(ge=0, le=ENDLESS)]
 # The sum over a host.
 _Weight = Annotated[int, msgspec.Meta(ge=1, le=MOST_WEIGHT * 10_000)]
 _Number = Annotated[int, msgspec.Meta(ge=1, le=ENDLESS)]
+# Below ENDLESS, because others follow it.
+_Sequence = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
 # Above any rate, time or load that a host may measure.
 _Figure = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-_Positive = Annotated[float, msgspec.Meta(gt=0, le=1e16)]
+# Not so little that a division by it, or a weight times it, is lost.
+_LEAST_LEVEL = 1e-12
+_Level = Annotated[float, msgspec.Meta(ge=_LEAST_LEVEL, le=1e16)]
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+# A new kind of value in a key of its own is better: hosts with an older agent can't read any that
+# has a higher version.
+VERSION = 1
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
-    """A value. v: its schema's version. A value that an older agent would misread has the next one.
+    """A value. v: its schema's version."""
 
-    NEWEST: the last version that is known here.
-    """
-
-    NEWEST: ClassVar[int] = 1
-
-    v: int = 1
+    v: int = VERSION
 
 
 class Format(Record):
@@ -61,7 +63,7 @@ class LeaderRecord(Record, kw_only=True):
 
 
 class _SharedRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    latency_target_ms: Annotated[float, msgspec.Meta(gt=0, le=MOST_LATENCY_MS)] | None = None
+    latency_target_ms: Annotated[float, msgspec.Meta(ge=0.001, le=MOST_LATENCY_MS)] | None = None
     least_ratio: Annotated[float, msgspec.Meta(gt=0, le=1)] = Shared().least_ratio
     most_ratio: Annotated[float, msgspec.Meta(ge=1, le=100)] = Shared().most_ratio
 
@@ -89,7 +91,7 @@ class ChangeRecord(Record, kw_only=True):
 
 class _StampRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     epoch: _Name
-    sequence: _Number
+    sequence: _Sequence
 
 
 class _ActivityRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -126,16 +128,16 @@ class _TenantRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True)
     layers: _Layers
 
 
-class _WantsRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class WantsRecord(Record, kw_only=True):
+    """The demands of a claim, if its sums don't tell them."""
+
     owed: _Iops
     layers: _Layers
     tenants: dict[str, _TenantRecord]
 
 
 class ClaimRecord(Record, kw_only=True):
-    """A host's claim. by_level: its demands, if the sums don't tell them; since version 2."""
-
-    NEWEST = 2
+    """A host's claim."""
 
     instance: _Name
     reservation: _Iops
@@ -145,7 +147,6 @@ class ClaimRecord(Record, kw_only=True):
     held: _Iops
     applied: _StampRecord | None = None
     load: _LoadRecord | msgspec.UnsetType = msgspec.UNSET
-    by_level: _WantsRecord | msgspec.UnsetType = msgspec.UNSET
 
 
 class _EntryRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -160,8 +161,8 @@ class _EntryRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 class _SpanRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     epoch: _Name
-    first: _Number
-    last: _Number
+    first: _Sequence
+    last: _Sequence
 
 
 class _LearntRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -170,21 +171,25 @@ class _LearntRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True)
 
 
 class _LevelRecord(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    level: _Positive
-    amount: _Positive
+    level: _Level
+    amount: _Level
+
+
+class LevelsRecord(Record, kw_only=True):
+    """The levels of tenants on a storage, as the ledger with this stamp has them."""
+
+    stamp: _StampRecord
+    levels: dict[str, _LevelRecord]
 
 
 class LedgerRecord(Record, kw_only=True):
-    """A budget's ledger. levels: since version 2, if there are any."""
-
-    NEWEST = 2
+    """A budget's ledger, without the levels."""
 
     amount: _Iops
     spans: Annotated[list[_SpanRecord], msgspec.Meta(min_length=1)]
     hosts: dict[str, _EntryRecord]
     before: Annotated[int, msgspec.Meta(ge=0)] = 0
     learnt: _LearntRecord | msgspec.UnsetType = msgspec.UNSET
-    levels: dict[str, _LevelRecord] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Version(msgspec.Struct):
@@ -199,8 +204,8 @@ def decoded(kind: type[T], key: str, raw: bytes) -> T:
     """Return a value as a record. Raises NewerSchema or FleetRefused."""
     try:
         version = _VERSION.decode(raw).v
-        if version > kind.NEWEST:
-            raise NewerSchema(f"etcd {key}", version, kind.NEWEST)
+        if version > VERSION:
+            raise NewerSchema(f"etcd {key}", version, VERSION)
         return msgspec.json.decode(raw, type=kind)
     except (ValueError, RecursionError) as error:
         raise FleetRefused(
@@ -232,12 +237,34 @@ def ledger_of(key: str, raw: bytes) -> Ledger:
             "see what else writes below [fleet] prefix",
         )
     learnt = Learnt(record.learnt.capacity, record.learnt.ratio) if record.learnt else None
-    levels = {name: TenantLevel(e.level, e.amount) for name, e in (record.levels or {}).items()}
-    return Ledger(record.amount, spans, entries, record.before, learnt, levels)
+    return Ledger(record.amount, spans, entries, record.before, learnt)
+
+
+def with_levels(ledger: Ledger, key: str, raw: bytes) -> Ledger:
+    """Return a ledger with its levels from a value. Raises NewerSchema or FleetRefused.
+
+    Levels of another ledger don't count: an older agent has written this one.
+    """
+    record = decoded(LevelsRecord, key, raw)
+    if _stamp_of(record.stamp) != ledger.stamp:
+        return ledger
+    levels = {name: TenantLevel(e.level, e.amount) for name, e in record.levels.items()}
+    return replace(ledger, levels=levels)
+
+
+def levels_value(ledger: Ledger) -> bytes | None:
+    """Return a ledger's levels as a value; None if there are none."""
+    if not ledger.levels:
+        return None
+    levels = {
+        name: _LevelRecord(*(max(_LEAST_LEVEL, figure) for figure in level))
+        for name, level in ledger.levels.items()
+    }
+    return encoded(LevelsRecord(stamp=_StampRecord(*ledger.stamp), levels=levels))
 
 
 def ledger_value(ledger: Ledger) -> bytes:
-    """Return a ledger as a value."""
+    """Return a ledger as a value, without its levels."""
     hosts = {
         name: _EntryRecord(
             e.instance, e.floor, e.amount, e.charged, e.lasting, _StampRecord(*e.stamp), e.word
@@ -245,16 +272,13 @@ def ledger_value(ledger: Ledger) -> bytes:
         for name, e in ledger.entries.items()
     }
     spans = [_SpanRecord(*span) for span in ledger.spans]
-    levels = {name: _LevelRecord(*level) for name, level in ledger.levels.items()}
     return encoded(
         LedgerRecord(
-            v=2 if levels else 1,
             amount=ledger.amount,
             spans=spans,
             hosts=hosts,
             before=ledger.before,
             learnt=_LearntRecord(*ledger.learnt) if ledger.learnt is not None else msgspec.UNSET,
-            levels=levels or msgspec.UNSET,
         )
     )
 
@@ -265,47 +289,56 @@ def stamp_value(ledger: Ledger) -> bytes:
 
 
 def claim_of(key: str, raw: bytes) -> HostClaim:
-    """Return a claim. Raises NewerSchema or FleetRefused."""
+    """Return a claim, with demands by its sums. Raises NewerSchema or FleetRefused."""
     r = decoded(ClaimRecord, key, raw)
     applied = _stamp_of(r.applied) if r.applied is not None else None
     load = _load_of(r.load) if r.load else None
-    wants = wants_of([(r.reservation, r.weight, r.wants)])
-    if r.by_level:
-        tenants = {
-            name: TenantWants(tenant.weight, _layers_of(tenant.layers))
-            for name, tenant in r.by_level.tenants.items()
-        }
-        wants = Wants(r.by_level.owed, _layers_of(r.by_level.layers), tenants)
+    wants = _by_sums(r.reservation, r.weight, r.wants)
     return HostClaim(r.instance, r.reservation, r.weight, wants, r.most, r.held, applied, load)
 
 
-def claim_value(claim: HostClaim) -> bytes:
-    """Return a claim as a value."""
-    applied = _StampRecord(*claim.applied) if claim.applied is not None else None
+def wants_in(key: str, raw: bytes) -> Wants:
+    """Return the demands of a claim. Raises NewerSchema or FleetRefused."""
+    r = decoded(WantsRecord, key, raw)
+    tenants = {
+        name: TenantWants(tenant.weight, _layers_of(tenant.layers))
+        for name, tenant in r.tenants.items()
+    }
+    return Wants(r.owed, _layers_of(r.layers), tenants)
+
+
+def wants_value(claim: HostClaim) -> bytes | None:
+    """Return a claim's demands as a value; None if its sums tell them."""
     wants = claim.wants
-    is_plain = wants == wants_of([(claim.reservation, claim.weight, wants.total)])
-    return encoded(
-        ClaimRecord(
-            v=1 if is_plain else 2,
-            instance=claim.instance,
-            reservation=claim.reservation,
-            weight=claim.weight,
-            wants=wants.total,
-            most=claim.most,
-            held=claim.held,
-            applied=applied,
-            load=_load_record(claim.load) if claim.load is not None else msgspec.UNSET,
-            by_level=msgspec.UNSET if is_plain else _wants_record(wants),
-        )
-    )
-
-
-def _wants_record(wants: Wants) -> _WantsRecord:
+    if wants == _by_sums(claim.reservation, claim.weight, wants.total):
+        return None
     tenants = {
         name: _TenantRecord(tenant.weight, _layer_records(tenant.layers))
         for name, tenant in wants.tenants.items()
     }
-    return _WantsRecord(wants.owed, _layer_records(wants.layers), tenants)
+    layers = _layer_records(wants.layers)
+    return encoded(WantsRecord(owed=wants.owed, layers=layers, tenants=tenants))
+
+
+def _by_sums(reservation: int, weight: int, wants: int) -> Wants:
+    return wants_of([(reservation, weight, wants)])
+
+
+def claim_value(claim: HostClaim) -> bytes:
+    """Return a claim as a value, with the sums of its demands."""
+    applied = _StampRecord(*claim.applied) if claim.applied is not None else None
+    return encoded(
+        ClaimRecord(
+            instance=claim.instance,
+            reservation=claim.reservation,
+            weight=claim.weight,
+            wants=claim.wants.total,
+            most=claim.most,
+            held=claim.held,
+            applied=applied,
+            load=_load_record(claim.load) if claim.load is not None else msgspec.UNSET,
+        )
+    )
 
 
 def _layers_of(records: Sequence[_LayerRecord]) -> tuple[Layer, ...]:

@@ -15,7 +15,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Ledger
 from iokeel.errors import FleetRefused
-from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.etcd import Etcd, Found
 from iokeel.fleet.keys import BudgetId, Keys, budget_in, last_part
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.records import (
@@ -29,7 +29,11 @@ from iokeel.fleet.records import (
     encoded,
     ledger_of,
     ledger_value,
+    levels_value,
     stamp_value,
+    wants_in,
+    wants_value,
+    with_levels,
 )
 from iokeel.words.quoting import shown_path
 
@@ -138,11 +142,14 @@ class FleetStore:
         if self.lease is None:
             return False
         changes: list[Put | Delete] = []
+        name = self.me.name
         for budget, claim in claims.items():
-            key = self.keys.claim(budget, self.me.name)
-            changes.append(
-                Delete(key) if claim is None else Put(key, claim_value(claim), self.lease)
-            )
+            key, by_level = self.keys.claim(budget, name), self.keys.wants(budget, name)
+            value = wants_value(claim) if claim is not None else None
+            changes += [
+                Delete(key) if claim is None else Put(key, claim_value(claim), self.lease),
+                Delete(by_level) if value is None else Put(by_level, value, self.lease),
+            ]
         return await self._as_host(changes)
 
     async def campaign(self, budget: BudgetId) -> bool:
@@ -172,13 +179,13 @@ class FleetStore:
         last: the last view of it; unchanged values aren't sent again. with_claims: read the claims
         too; else they stay as they were in the last view.
         """
-        keys, claims = self.keys, self.keys.claims(budget)
-        names = [keys.budget(budget), keys.ledger(budget), keys.leader(budget), keys.stamp(budget)]
-        seen = [name for name in names if name != keys.ledger(budget)]  # the stamp speaks for it
+        keys, prefixes = self.keys, [self.keys.claims(budget), self.keys.wants(budget)]
+        seen = [keys.budget(budget), keys.leader(budget), keys.stamp(budget)]
+        names = [*seen, keys.ledger(budget), keys.levels(budget)]  # the stamp speaks for these
         same = [Is(name, last.raw[name]) for name in seen] if last is not None else []
-        found = await self.etcd.read(names, [claims] if with_claims else [], same)
+        found = await self.etcd.read(names, prefixes if with_claims else [], same)
         if last is None or with_claims:
-            there, unreadable = _claims_in(found.values, claims)
+            there, unreadable = _claims_in(found, *prefixes)
             claims_ns = found.asked_ns
         else:
             there, unreadable, claims_ns = last.claims, last.unreadable, last.claims_ns
@@ -190,16 +197,19 @@ class FleetStore:
                 claims=there,
                 unreadable=unreadable,
             )
-        set_to, ledger, leader, _ = (found.values.get(name) for name in names)
+        set_to, leader, _, raw, levels = (found.values.get(name) for name in names)
+        ledger = ledger_of(names[3], raw) if raw is not None else None
+        if ledger is not None and levels is not None:
+            ledger = with_levels(ledger, names[4], levels)
         return View(
             found.asked_ns,
             claims_ns,
             budget_of(names[0], set_to) if set_to is not None else None,
-            ledger_of(names[1], ledger) if ledger is not None else None,
+            ledger,
             there,
-            decoded(LeaderRecord, names[2], leader).host if leader is not None else None,
+            decoded(LeaderRecord, names[1], leader).host if leader is not None else None,
             unreadable,
-            {name: found.values.get(name) for name in names},
+            {name: found.values.get(name) for name in seen},
         )
 
     async def replace(
@@ -215,10 +225,12 @@ class FleetStore:
         if as_leader:
             mine = encoded(LeaderRecord(host=self.me.name))
             demands.append(Is(keys.leader(budget), mine))
+        key, levels = keys.levels(budget), levels_value(ledger)
         return await self.etcd.write(
             demands,
             [
                 Put(keys.ledger(budget), ledger_value(ledger)),
+                Put(key, levels) if levels is not None else Delete(key),
                 Put(keys.stamp(budget), stamp_value(ledger)),
             ],
         )
@@ -270,14 +282,22 @@ class FleetStore:
 
 
 def _claims_in(
-    values: Mapping[str, bytes], prefix: str
+    found: Found, prefix: str, wants_prefix: str
 ) -> tuple[Mapping[str, HostClaim], Mapping[str, FleetRefused]]:
-    """Return the claims below a prefix by host, and the errors of those that can't be used."""
+    """Return the claims below a prefix by host, and the errors of those that can't be used.
+
+    wants_prefix: of their demands by level. Those under another lease than the claim are from
+    before an older agent took the host over.
+    """
     claims, unreadable = {}, {}
-    for key, raw in values.items():
+    for key, raw in found.values.items():
         if key.startswith(prefix):
+            by_level = wants_prefix + key.removeprefix(prefix)
             try:
-                claims[last_part(key)] = claim_of(key, raw)
+                claim = claim_of(key, raw)
+                if found.leases.get(by_level) == found.leases.get(key, 0):
+                    claim = replace(claim, wants=wants_in(by_level, found.values[by_level]))
+                claims[last_part(key)] = claim
             except FleetRefused as error:
                 unreadable[last_part(key)] = error
     return claims, unreadable

@@ -235,6 +235,18 @@ def test_a_dead_host_is_shown_and_answered_for(
     assert "is charged nothing" in fleet("forget", "nobody", "--at-floor", "--yes").complaint
 
 
+def test_a_host_whose_agent_is_there_is_not_off_for_good(
+    fleet: Callable[..., Done], one_etcd: real.Etcd, prefix: str
+) -> None:
+    """It may have a full disk, so that it takes no part and makes no claim."""
+    fleet("tenant", "set", "acme", "--limit", "4000")
+    in_store(one_etcd, prefix, with_a_dead_host)
+    in_store(one_etcd, prefix, FleetStore.sign_in)
+    refused = fleet("forget", "dead", "--off-for-good", "--yes")
+    assert "host dead: isn't off: its agent is there; see the agent's log" in refused.complaint
+    assert "recorded for tenant acme" in fleet("forget", "dead", "--at-floor", "--yes").out
+
+
 def test_faults_of_etcd_are_said_in_a_line(
     fleet: Callable[..., Done], config: Path, one_etcd: real.Etcd, prefix: str
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from iokeel.config.etcd_access import Access
@@ -21,7 +21,9 @@ from iokeel.core.wants import wants_of
 from iokeel.errors import IokeelError
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
-from iokeel.fleet.participant import Demand, Holding, Participant, say
+from iokeel.fleet.messages import Delete, Put
+from iokeel.fleet.participant import CLAIMS_S, Demand, Holding, Participant, say
+from iokeel.fleet.records import claim_value
 from iokeel.fleet.store import FleetStore
 from testing.fleet import etcd as real
 from testing.fleet.budgets import set_budget
@@ -228,6 +230,29 @@ async def test_a_coordinator_whose_disk_is_full_makes_way_for_another(cluster: r
         there.all[other].demand = greedy(300)
         await there.hold(**{full: 250, other: 750})
         assert there.worst <= BUDGET
+
+
+async def test_a_claim_that_etcd_has_lost_is_made_again(etcd: Etcd) -> None:
+    store, ends = FleetStore(etcd, Me("a", "i")), [0]
+    demand = Demand(0, 100, wants_of([(0, 100, 50)]), 500)
+
+    async def keep(ledger: Ledger) -> None:
+        pass
+
+    participant = Participant(
+        store, ACME, keep, Part(), lambda: Holding(demand, 0, 0), lambda: ends[0]
+    )
+    await store.open()
+    await store.sign_in()
+    await participant.step()
+    there = (await store.view(ACME)).claims
+    assert not participant.has_news
+    key, late = store.keys.claim(ACME, "a"), claim_value(replace(there["a"], held=9))
+    for change in (Delete(key), Put(key, late)):
+        await etcd.write([], [change])
+        ends[0] += round(2 * CLAIMS_S * NS_PER_S)
+        await participant.step()
+        assert (await store.view(ACME)).claims == there
 
 
 async def test_a_load_is_told_every_two_seconds_by_looks_a_second_apart(etcd: Etcd) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Stamp, first_ledger, successor
-from iokeel.core.wants import wants_of
+from iokeel.core.wants import TenantLevel, wants_of
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.messages import Put
+from iokeel.fleet.records import claim_value, ledger_value, stamp_value
 from testing.fleet.budgets import set_budget
 from tests.edges.fleet.conftest import OpenStore
 
@@ -53,6 +56,37 @@ async def test_claims_are_there_as_long_as_their_host(store_of: OpenStore) -> No
         await a.leave()
         assert not await a.stay()
         assert (await b.view(DISK)).claims == {}
+
+
+async def test_demands_by_level_of_an_earlier_agent_do_not_count(
+    etcd: Etcd, store_of: OpenStore
+) -> None:
+    several = replace(CLAIM, wants=wants_of([(10, 20, 150), (0, 80, 60)]))
+    by_sums = replace(several, wants=wants_of([(10, 100, 210)]))
+    async with store_of("a") as a, store_of("b") as b:
+        await a.sign_in()
+        assert await a.claim({DISK: several})
+        assert (await b.view(DISK)).claims == {"a": several}
+        await a.sign_in()  # an older agent's lease
+        await etcd.write([], [Put(a.keys.claim(DISK, "a"), claim_value(by_sums), a.lease or 0)])
+        assert (await b.view(DISK)).claims == {"a": by_sums}
+        assert await a.claim({DISK: CLAIM})
+        assert (await b.view(DISK)).claims == {"a": CLAIM}
+        assert a.keys.wants(DISK, "a") not in (await etcd.read([a.keys.wants(DISK, "a")])).values
+
+
+async def test_levels_are_those_of_their_ledger(etcd: Etcd, store_of: OpenStore) -> None:
+    told = replace(first_ledger(1000, "e"), levels={"acme": TenantLevel(2.5, 300.0)})
+    async with store_of("a") as a:
+        assert await a.replace(DISK, await a.view(DISK), told, as_leader=False)
+        assert (await a.view(DISK)).ledger == told
+        older = successor(told, "older")
+        changes = [
+            Put(a.keys.ledger(DISK), ledger_value(older)),
+            Put(a.keys.stamp(DISK), stamp_value(older)),
+        ]
+        await etcd.write([], changes)
+        assert (await a.view(DISK)).ledger == replace(older, levels={})
 
 
 async def test_a_host_whose_lease_has_ended_makes_no_claims(

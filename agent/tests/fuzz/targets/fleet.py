@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.errors import FleetRefused, IokeelError
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import FILE, Memory, Remembered
@@ -18,6 +19,10 @@ from iokeel.fleet.records import (
     claim_value,
     ledger_of,
     ledger_value,
+    levels_value,
+    wants_in,
+    wants_value,
+    with_levels,
 )
 from tests.fuzz.budget import only
 from tests.fuzz.targets.target import Target
@@ -26,23 +31,36 @@ _WORDS = [
     *(b'"v" "amount" "spans" "hosts" "before" "even_ratio" "instance" "reservation"'.split()),
     *(b'"weight" "wants" "most" "held" "applied" "at-floor" "off-for-good" null'.split()),
     *(b'"load" "learnt" "shared" "latency_target_ms" "least_ratio" "most_ratio"'.split()),
-    *(b'"by_level" "levels"'.split()),
+    *(b'"owed" "layers" "tenants" "stamp" "levels"'.split()),
 ]
 
 
 def ledger(data: bytes) -> None:
-    """A ledger charges each host at least its amount, and is written as it was read."""
+    """A ledger charges each host at least its amount, and is written as it was read.
+
+    So are its levels, if the input has some after a NUL.
+    """
+    raw, _, levels = data.partition(b"\0")
     with only(FleetRefused):
-        found = ledger_of("/iokeel/ledgers/tenant/acme", data)
+        found = ledger_of("/iokeel/ledgers/tenant/acme", raw)
         assert all(0 <= e.floor <= e.amount <= e.charged for e in found.entries.values())
         assert ledger_of("", ledger_value(found)) == found
+        if levels:
+            found = with_levels(found, "/iokeel/levels/tenant/acme", levels)
+            assert all(min(told) > 0 for told in found.levels.values())
+        if (value := levels_value(found)) is not None:
+            assert with_levels(replace(found, levels={}), "", value) == found
 
 
 def claim(data: bytes) -> None:
-    """A claim or a budget is written as it was read."""
+    """A claim, its demands by level or a budget is written as it was read."""
     with only(FleetRefused):
         found = claim_of("/iokeel/claims/tenant/acme/a", data)
         assert claim_of("", claim_value(found)) == found
+    with only(FleetRefused):
+        wants = wants_in("/iokeel/wants/tenant/acme/a", data)
+        value = wants_value(HostClaim("i", 1, 2, wants, 4, 5))
+        assert value is None or wants_in("", value) == wants
     with only(FleetRefused):
         budget = budget_of("/iokeel/budgets/tenant/acme", data)
         assert budget_of("", budget_value(budget)) == budget

@@ -20,6 +20,10 @@ from iokeel.fleet.records import (
     claim_value,
     ledger_of,
     ledger_value,
+    levels_value,
+    wants_in,
+    wants_value,
+    with_levels,
 )
 
 FIGURES = st.integers(0, 10**9)
@@ -95,12 +99,25 @@ GOOD = ledger_value(Ledger(9, (Span("e", 1, 1),), {"a": Entry("i", 1, 2, 3, 1, S
 
 @given(LEDGERS)
 def test_a_ledger_is_read_as_it_was_written(ledger: Ledger) -> None:
-    assert ledger_of("k", ledger_value(ledger)) == ledger
+    read = ledger_of("k", ledger_value(ledger))
+    assert read == replace(ledger, levels={})
+    levels = levels_value(ledger)
+    if levels is not None:
+        assert with_levels(read, "k", levels) == ledger
+        other = replace(read, spans=(*read.spans, Span("older agent", 10, 10)))
+        assert with_levels(other, "k", levels) == other
+    else:
+        assert not ledger.levels
 
 
 @given(CLAIMS)
 def test_a_claim_is_read_as_it_was_written(claim: HostClaim) -> None:
-    assert claim_of("k", claim_value(claim)) == claim
+    read = claim_of("k", claim_value(claim))
+    by_level = wants_value(claim)
+    if by_level is not None:
+        assert read.wants.total == claim.wants.total
+        read = replace(read, wants=wants_in("k", by_level))
+    assert read == claim
 
 
 @pytest.mark.parametrize("shared", [None, Shared(), Shared(2.5, 0.5, 3.0)])
@@ -115,11 +132,10 @@ def test_a_tenants_values_are_those_that_older_agents_read() -> None:
         b'{"v":1,"instance":"i","reservation":1,"weight":2,"wants":3,"most":4,"held":5,'
         b'"applied":["e",1]}'
     )
+    assert wants_value(claim) is None
     several = replace(claim, wants=wants_of([(1, 2, 3), (0, 2, 50), (0, 3, 51)]))
-    assert claim_value(several) == (
-        b'{"v":2,"instance":"i","reservation":1,"weight":2,"wants":104,"most":4,"held":5,'
-        b'"applied":["e",1],"by_level":[1,[[2,2],[3,51],[2,50]],{}]}'
-    )
+    assert claim_value(several) == claim_value(claim).replace(b'"wants":3', b'"wants":104')
+    assert wants_value(several) == (b'{"v":1,"owed":1,"layers":[[2,2],[3,51],[2,50]],"tenants":{}}')
     assert budget_value(Budget(500)) == (
         b'{"v":1,"amount":500,"even_ratio":0.1,"reservation":0,"weight":100}'
     )
@@ -138,6 +154,7 @@ def test_a_tenants_values_are_those_that_older_agents_read() -> None:
         (b'"v":1,', b""),
         (b'[["e",1,1]]', b"[]"),
         (b'[["e",1,1]]', b'[["e",2,1]]'),
+        (b'[["e",1,1]]', b'[["e",1,9007199254740992]]'),
         (b'"i",1,2,3,1', b'"i",3,2,3,1'),
         (b'"i",1,2,3,1', b'"i",1,4,3,1'),
         (b'"i",1,2,3,1', b'"i",1,2,3,4'),
@@ -150,6 +167,15 @@ def test_a_ledger_that_cannot_be_ours_is_refused(old: bytes, new: bytes) -> None
     assert old in GOOD
     with pytest.raises(FleetRefused, match=r"etcd k: .*; see what else writes"):
         ledger_of("k", GOOD.replace(old, new))
+
+
+@pytest.mark.parametrize("level", [b"5e-324", b"0", b"-1", b"1e17"])
+def test_a_level_that_nothing_can_be_divided_by_is_refused(level: bytes) -> None:
+    ledger = ledger_of("k", GOOD)
+    raw = b'{"v":1,"stamp":["e",1],"levels":{"acme":[%b,300.0]}}'
+    assert with_levels(ledger, "k", raw % b"2.5").levels == {"acme": TenantLevel(2.5, 300.0)}
+    with pytest.raises(FleetRefused):
+        with_levels(ledger, "k", raw % level)
 
 
 @given(st.binary(max_size=60))
