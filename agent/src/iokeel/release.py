@@ -25,14 +25,14 @@ async def release_all(config: Config) -> int:
     """Give every drive and cgroup of the agent's back what it had before.
 
     Return the number of drives that had limits of the agent's. Limits that somebody else has set
-    since stay. Raises IokeelError if an agent runs, or if some are left: a second try then goes on
-    with those.
+    since stay. Raises IokeelError if an agent runs, if the state file can't be used, or if some are
+    left: a second try then goes on with those.
     """
-    store = StateStore(config.agent.state_dir)
+    store = StateStore(config.agent.state_dir, strict=True)
     with store.lock():
-        Cgroups(store).restore()
         agent = Agent(config, sources_of(config, store), store, Metrics(), releasing=True)
         agent.remember()
+        Cgroups(store).restore()
         before = len(_held(agent))
         followers = [asyncio.create_task(source.run()) for source in agent.sources]
         try:

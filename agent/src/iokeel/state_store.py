@@ -109,11 +109,13 @@ class StateStore:
     has become read-only, an agent still starts with what was saved, because new guests need limits.
 
     policies: the last good policy of each VM that may have a bad one next, by name. `load` fills
-    it, and each `save` writes its changes.
+    it, and each `save` writes its changes. strict: what can't be used raises ConfigError and stays
+    as it is. Else it counts as empty, because new guests need limits.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, strict: bool = False) -> None:
         self._folder = folder
+        self._strict = strict
         self._file = folder / "state.db"
         self._reserve = folder / "reserve"
         self.policies: dict[str, DomainPolicy] = {}
@@ -243,6 +245,13 @@ class StateStore:
             return database.execute(query).fetchall()
 
     def _cant_use(self, why: str) -> None:
+        if self._strict:
+            raise ConfigError(
+                str(self._file),
+                f"can't be used ({shown_path(why)}), so nobody knows what guests had before",
+                "set what drives should have (`virsh blkdeviotune`), move the file away, and try"
+                " again",
+            )
         log.warning(
             "%s: can't be used (%s); limits in force now count as set by hand",
             self._file,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sqlite3
 import subprocess
@@ -111,6 +112,34 @@ def test_a_qemu_that_hangs_is_named_and_released_later(
     process.send_signal(signal.SIGCONT)
     assert iokeel("agent", "--release", "--config", agent.config).status == 0
     assert iops(socket) == {"vda": BEFORE, "vdb": 0}
+
+
+@pytest.mark.parametrize("damage", ["no database", "of a later version", "a row"])
+def test_nothing_is_forgotten_where_the_state_file_cant_be_used(
+    folder: Path, socket: Path, damage: str
+) -> None:
+    with agent_of(folder, socket) as agent:
+        limit(agent)
+        agent.stop()
+    state = agent.state / "state.db"
+    held = iops(socket)
+    if damage == "no database":
+        state.write_bytes(b"x" * 4096)
+    else:
+        change = (
+            "UPDATE drives SET state = '{'" if damage == "a row" else "PRAGMA user_version = 99"
+        )
+        with contextlib.closing(sqlite3.connect(state)) as database, database:
+            database.execute(change)
+    for _ in range(2):
+        done = iokeel("agent", "--release", "--config", agent.config)
+        assert done.status == 2
+        assert f"{state}: can't be used" in done.complaint
+        assert "set what drives should have" in done.complaint
+    assert iops(socket) == held
+    state.rename(folder / "away")
+    done = iokeel("agent", "--release", "--config", agent.config)
+    assert (done.status, iops(socket)) == (0, held)
 
 
 def test_a_good_configuration_is_checked_without_a_word(folder: Path) -> None:
