@@ -8,7 +8,10 @@ import gc
 import logging
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
+from iokeel.config.last_file import keep
+from iokeel.config.load import load
 from iokeel.config.reload import for_running
 from iokeel.config.settings import Config
 from iokeel.daemon import Agent
@@ -49,10 +52,11 @@ def join_fleet(agent: Agent) -> None:
         agent.fleet = Member(config.fleet, config.agent.state_dir, sums_of)
 
 
-async def run_agent(config: Config, read: Callable[[], Config]) -> None:
+async def run_agent(config: Config, file: Path | None, refused: ConfigError | None = None) -> None:
     """Run an agent until SIGTERM or SIGINT, which stop it cleanly. SIGHUP reads the configuration.
 
-    read: returns the configuration as it is then, or raises ConfigError.
+    file: has the configuration; None for DEFAULT_CONFIG. refused: what is wrong with it, if
+    `config` is the one that was in force last.
     Raises IokeelError if it can't start: another agent runs, or its folders can't be used.
     """
     loop = asyncio.get_running_loop()
@@ -61,7 +65,7 @@ async def run_agent(config: Config, read: Callable[[], Config]) -> None:
         config = store.keep_tables(config)
         agent = Agent(config, sources_of(config, store), store, Metrics(), cgroups=Cgroups(store))
         join_fleet(agent)
-        service = Service(agent, read)
+        service = Service(agent, file, refused)
         task = asyncio.create_task(agent.run())
 
         def stop() -> None:
@@ -85,11 +89,15 @@ async def run_agent(config: Config, read: Callable[[], Config]) -> None:
 class Service:
     """An agent, its configuration's source, and its service manager."""
 
-    def __init__(self, agent: Agent, read: Callable[[], Config]) -> None:
+    def __init__(self, agent: Agent, file: Path | None, refused: ConfigError | None) -> None:
         self.agent = agent
         self.manager = ServiceManager()
-        self._read = read
+        self._file = file
         self._refused = ""
+        if refused is not None:
+            self._refuse(refused)
+        else:
+            keep(agent.config, file)
         agent.on_tick = self._after_tick
         _collect_seldom(0)
 
@@ -97,18 +105,23 @@ class Service:
         """Read the configuration again. A bad one changes nothing, and is told."""
         with self.manager.reloading():
             try:
-                config, waiting = for_running(self.agent.config, self._read())
+                config, waiting = for_running(self.agent.config, load(self._file))
             except ConfigError as error:
-                self.agent.metrics.errors["config"] += 1
-                self._refused = f"; the configuration stays as it was: {error}"
-                log.error("the configuration stays as it was: %s", error)
+                self._refuse(error)
                 return
             await self.agent.reconfigure(config)
+            await asyncio.to_thread(keep, config, self._file)
         self._refused = ""
         logging.getLogger().setLevel(config.agent.log_level.upper())
         log.info("the configuration was read again")
         if waiting:
             log.warning("%s: takes a restart of the agent", ", ".join(waiting))
+
+    def _refuse(self, error: ConfigError) -> None:
+        """Tell that a configuration isn't taken over."""
+        self.agent.metrics.errors["config"] += 1
+        self._refused = f"; the configuration stays as it was: {error}"
+        log.error("the configuration stays as it was: %s", error)
 
     def _after_tick(self) -> None:
         vms, drives = self.agent.observer.vms(), self.agent.state.drives

@@ -212,6 +212,34 @@ def test_bad_configuration_changes_nothing_and_is_told(service: Service) -> None
     eventually(lambda: service.limit() == 900, what="the corrected limit")
 
 
+@pytest.mark.parametrize("wrong", ["limt = 1", "[vm", "\0"])
+def test_a_start_with_a_bad_file_goes_by_the_last_one(service: Service, wrong: str) -> None:
+    service.reload("limit = 400", "limit = 500")
+    service.stop(signal.SIGKILL)
+    good = service.config.read_text()
+    service.config.write_text(f"{good.replace('limit = 500', 'limit = 900')}\n{wrong}\n")
+    service.start()
+    eventually(lambda: service.limit() == 500, what="the last good limit is the policy's")
+    assert service.says(STAYS + str(service.config))
+    assert service.metrics()['iokeel_agent_errors_total{kind="config"}'] == 1
+    refused = iokeel("agent", "--check", "--config", service.config)
+    assert (refused.status, str(service.config) in refused.complaint) == (2, True)
+    service.config.write_text(good.replace("limit = 500", "limit = 700"))
+    service.hang_up()
+    eventually(lambda: service.limit() == 700, what="the mended file is taken over")
+    service.stop()
+    service.config.write_text(wrong + good)
+    assert iokeel("agent", "--release", "--config", service.config).status == 0
+
+
+def test_a_bad_file_that_was_never_good_is_refused(service: Service) -> None:
+    other = service.folder / "other.toml"
+    other.write_text(f"{service.config.read_text()}\n[vm")
+    service.stop()
+    refused = iokeel("agent", "--config", other)
+    assert (refused.status, str(other) in refused.complaint) == (2, True)
+
+
 @pytest.mark.parametrize("content", [None, b"\xff", b"[agent"])
 def test_a_file_that_cannot_be_read_changes_nothing(
     service: Service, content: bytes | None

@@ -110,6 +110,7 @@ def parse(data: bytes, file: str) -> Config:
         _cgroup(raw.cgroup),
         _fleet(raw, file),
         {kind: values[kind] for kind in ("tenants", "storage") if kind in values},
+        text=data,
     )
 
 

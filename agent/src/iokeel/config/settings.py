@@ -108,7 +108,8 @@ class Config:
     """The whole configuration. classes: the built-in ones too. fleet: None if there is no [fleet].
 
     tables: the tables of tenants and storages as they are written, by kind ("tenants", "storage")
-    and name. gone: those that it lacks, whose last good ones are in force, with their errors.
+    and name. gone: those that it lacks, whose last good ones are in force, with their errors. text:
+    the whole file.
     """
 
     agent: AgentConfig = AgentConfig()
@@ -123,3 +124,4 @@ class Config:
     fleet: FleetConfig | None = None
     tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)
+    text: bytes = field(default=b"", compare=False, repr=False)

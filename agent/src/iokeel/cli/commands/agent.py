@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import Annotated
 
 import typer
 
 from iokeel.cli.options import ConfigOption
+from iokeel.config.last_file import load_or_last
 from iokeel.config.load import load
 from iokeel.policy_xml.schema import require_schema
 
@@ -37,9 +37,10 @@ def agent(
 ) -> None:
     """Run the agent until SIGTERM. Then every drive is left at limits that hold without it.
 
-    SIGHUP makes it read the configuration again. A bad one changes nothing.
+    SIGHUP makes it read the configuration again. A bad one changes nothing, and one that is bad at
+    the start leaves the one in force that was so last.
     """
-    settings = load(config)
+    settings, refused = (load(config), None) if check else load_or_last(config)
     if not release:
         require_schema()
     # After load, so that a wrong configuration shows at once.
@@ -58,7 +59,9 @@ def agent(
     level = "WARNING" if release else settings.agent.log_level.upper()
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
     if release:
+        if refused is not None:
+            logging.getLogger(__name__).warning("goes by the last configuration: %s", refused)
         drives = asyncio.run(release_all(settings))
         print(f"{drives} drives have their former limits again")
     else:
-        asyncio.run(run_agent(settings, partial(load, config)))
+        asyncio.run(run_agent(settings, config, refused))
