@@ -82,7 +82,7 @@ HOOK_MESSAGE = msgspec.json.Decoder(HookMessage)
 async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
     """Serve the API while the context lasts.
 
-    Raises ConfigError if the socket or the port can't be served.
+    Raises ConfigError if the socket can't be served. Without its port, the agent does its work.
     """
     public = [web.get("/metrics", _metrics)]
     private = [
@@ -100,7 +100,7 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
         await _on_socket(stack, runner, config.socket)
         if config.metrics_address is not None:
             runner = await _runner(stack, api, public)
-            await _on_port(runner, config.metrics_address)
+            await _on_port(runner, config.metrics_address, api.metrics)
         yield
 
 
@@ -132,12 +132,14 @@ async def _on_socket(stack: contextlib.AsyncExitStack, runner: web.AppRunner, pa
     stack.callback(path.unlink, missing_ok=True)
 
 
-async def _on_port(runner: web.AppRunner, address: Address) -> None:
+async def _on_port(runner: web.AppRunner, address: Address, metrics: Metrics) -> None:
     try:
         await web.TCPSite(runner, *address).start()
     except OSError as error:
+        metrics.errors["config"] += 1
         what = f"{address.host} port {address.port} can't be served, {reason(error)}"
-        raise ConfigError("[agent] metrics_address", what, "give a free port") from None
+        mend = "give a free port and restart the agent; the socket has the metrics, too"
+        log.error("%s", ConfigError("[agent] metrics_address", what, mend))
 
 
 def _clear(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -297,13 +298,22 @@ def test_a_small_change_of_a_bound_is_not_written(host: Host, memory: Memory) ->
     assert written == [1000, 1000, 1000, 1000, 1000, 1001, 1001, 500, 520]
 
 
-def test_what_is_unchanged_is_not_read_nor_written(host: Host, memory: Memory) -> None:
+def test_what_is_unchanged_is_seldom_read(
+    host: Host, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group, qemu = host.guest(1, "db1")
     groups = cgroups(host, memory)
     groups.apply({"db1": ORDER}, {"db1": qemu})
-    (group / "io.max").write_text("as it is")
+    by_hand = f"{SDB} rbps=max wbps=max riops=9000 wiops=max"
+    (group / "io.max").write_text(by_hand)
     groups.apply({"db1": ORDER}, {"db1": qemu})
-    assert (group / "io.max").read_text() == "as it is"
+    assert (group / "io.max").read_text() == by_hand
+    now = time.monotonic()
+    monkeypatch.setattr("iokeel.host.cgroup.groups.time.monotonic", lambda: now + 61)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    assert (group / "io.max").read_text() == MAX
+    groups.restore()
+    assert (group / "io.max").read_text() == by_hand
 
 
 # Weights and latency

@@ -414,7 +414,7 @@ def test_a_socket_folder_that_is_a_file_is_refused(fresh: Agent) -> None:
     assert "can't be served" in refused(fresh)
 
 
-def test_a_port_in_use_is_named(fresh: Agent) -> None:
+def test_a_port_in_use_is_told_and_ends_nothing(fresh: Agent) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -423,11 +423,12 @@ def test_a_port_in_use_is_named(fresh: Agent) -> None:
         fresh.config.write_text(
             text.replace("[agent]", f'[agent]\nmetrics_address = "127.0.0.1:{port}"')
         )
-        assert refused(fresh) == (
-            f"[agent] metrics_address: 127.0.0.1 port {port} can't be served, "
-            "address already in use; give a free port"
-        )
-    assert not fresh.socket.exists()
+        with fresh as agent:
+            assert agent.says(
+                f"[agent] metrics_address: 127.0.0.1 port {port} can't be served, address already"
+                " in use; give a free port and restart the agent"
+            )
+            assert agent.metrics()['iokeel_agent_errors_total{kind="config"}'] == 1
 
 
 # The state folder and the configuration

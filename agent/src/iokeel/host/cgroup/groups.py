@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 # A group that isn't a VM's own seldom becomes one. Look again this often.
 _REFUSED_S = 30.0
+# How often settings that haven't changed here are read, in case somebody else has changed them.
+_CHECK_S = 60.0
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -80,6 +82,7 @@ class Cgroups:
         self._refused: dict[tuple[str, Process], float] = {}
         self._limits: dict[Path, Mapping[str, IoMax]] = {}
         self._done: dict[Path, dict[Setting, str]] = {}
+        self._checked_at = time.monotonic()
         self._told: set[object] = set()
         self._groups = dict(self._loaded())
         self._unsaved: set[Path] = set()
@@ -208,6 +211,9 @@ class Cgroups:
 
     def _set(self, values: dict[Path, dict[Setting, str]]) -> None:
         """Write the settings that groups don't have yet, and what was there before into memory."""
+        if time.monotonic() >= self._checked_at + _CHECK_S:
+            self._checked_at = time.monotonic()
+            self._done = {}
         changes = [
             change
             for path, settings in values.items()
