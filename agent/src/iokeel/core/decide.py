@@ -41,7 +41,7 @@ from iokeel.core.drive.measure import measure
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
-from iokeel.core.sharing.allocate import allocate, first_share
+from iokeel.core.sharing.allocate import allocate, first_shares
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
 from iokeel.core.sharing.storage_part import with_storage_parts
@@ -153,13 +153,15 @@ def _look_at_all(
     orders: list[SetLimits] = []
     raises: list[SetLimits] = []  # of a VM with a limit: another drive's is lowered before
     suspects: list[DriveId] = []
+    new: Mapping[DriveId, Share] = {}
+    if shares is None:
+        undivided = [drive for drive in seen.drives if _is_undivided(drives[drive])]
+        new = first_shares(undivided, drives, state.tenants)
     for drive, now in seen.drives.items():
         if drive in failures:
             continue
         before, known = state.drives.get(drive, NEW), drives[drive]
-        share = known.share if shares is None else shares.get(drive)
-        if share is NOT_DIVIDED and known.sent.limits is None:
-            share = first_share(known, state.tenants)
+        share = new.get(drive, known.share) if shares is None else shares.get(drive)
         model, storage = models[known.storage], storages.get(known.storage or "")
         if storage is None and seen.partial:  # its storage may not be known yet
             split_size = before.sent.limits.split_size if before.sent.limits else None
@@ -178,6 +180,11 @@ def _look_at_all(
         if after.finding.verdict is Verdict.SUSPECT:
             suspects.append(drive)
     return orders + raises, tuple(suspects)
+
+
+def _is_undivided(known: DriveState) -> bool:
+    """Whether a drive is new, and in no division yet."""
+    return known.share is NOT_DIVIDED and known.sent.limits is None
 
 
 def _models(

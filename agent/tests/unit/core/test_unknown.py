@@ -173,11 +173,12 @@ def test_a_tenants_limit_holds_from_the_first_look_at_all_drives() -> None:
     assert all(limits.iops_total for limits in held.values())
 
 
-def test_a_new_drive_has_what_its_tenant_can_spare_before_the_first_division() -> None:
+def test_new_drives_divide_what_their_tenant_can_spare_before_the_first_division() -> None:
     host = Host(State(tenants={"acme": TenantPolicy(limit=600)}))
-    host.look({VDA: FREE}, tenant="acme", partial=True)
-    assert host.in_force[VDA] != UNLIMITED
-    assert host.state.drives[VDA].allowed == pytest.approx(TENANT_SPARE_RATIO * 600)
+    host.look({VDA: FREE, VDB: FREE}, tenant="acme", partial=True)
+    for drive in (VDA, VDB):
+        assert host.in_force[drive] != UNLIMITED
+        assert host.state.drives[drive].allowed == pytest.approx(TENANT_SPARE_RATIO * 600 / 2)
 
 
 @pytest.mark.parametrize("promise", ["vm", "tenant"])

@@ -33,7 +33,7 @@ from iokeel.core.sharing.divide import divide
 from iokeel.core.sharing.groups import members_of
 from iokeel.core.sharing.latency import activity_of, is_loaded, storage_strain
 from iokeel.core.sharing.one_storage import OneStorage, divide_storage
-from iokeel.core.state import NOT_DIVIDED, DriveState, NotDivided, Share, StorageState
+from iokeel.core.state import DriveState, Share, StorageState
 from iokeel.core.storage import StorageActivity
 from iokeel.core.wants import TenantLevel
 
@@ -111,15 +111,35 @@ def allocate(
     return after, shares
 
 
-def first_share(known: DriveState, tenants: Mapping[str, TenantPolicy]) -> Share | NotDivided:
-    """Return the share of a new drive until the first division: what is spare for idle drives.
+def first_shares(
+    new: Iterable[DriveId],
+    drives: Mapping[DriveId, DriveState],
+    tenants: Mapping[str, TenantPolicy],
+) -> dict[DriveId, Share]:
+    """Return the shares of new drives until the first division, for those whose tenant has a limit.
 
-    NOT_DIVIDED if its tenant has no limit.
+    A share is the part by weight of what is spare for idle drives. drives: all there are.
     """
-    promise = tenants.get(known.tenant or "")
-    if promise is None or promise.limit is None:
-        return NOT_DIVIDED
-    return Share(TENANT_SPARE_RATIO * promise.limit, None, known.tenant, 0.0, inf)
+    weights = Counter[str]()
+    shares: dict[DriveId, Share] = {}
+    for drive in new:
+        known, promise = drives[drive], tenants.get(drives[drive].tenant or "")
+        if known.policy is None or promise is None or promise.limit is None:
+            continue
+        weights = weights or _weights(drives.values())
+        assert known.tenant is not None
+        spare = TENANT_SPARE_RATIO * promise.limit * known.policy.weight / weights[known.tenant]
+        shares[drive] = Share(spare, None, known.tenant, 0.0, inf)
+    return shares
+
+
+def _weights(drives: Iterable[DriveState]) -> Counter[str]:
+    """Return the sum of the weights of each tenant's drives."""
+    weights = Counter[str]()
+    for known in drives:
+        if known.tenant is not None and known.policy is not None:
+            weights[known.tenant] += known.policy.weight
+    return weights
 
 
 def _claimants(

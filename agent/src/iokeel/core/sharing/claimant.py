@@ -42,6 +42,12 @@ class Claimant:
     def claim(self) -> Claim:
         return Claim(self.policy.reservation, self.policy.weight, self.wants)
 
+    @property
+    def untried(self) -> bool:
+        """Whether its guest is known to have made no request since it started."""
+        counters = self.known.measured.counters
+        return counters is not None and not (counters.read_requests or counters.write_requests)
+
 
 def claimant_of(drive: DriveId, known: DriveState, policy: DrivePolicy) -> Claimant:
     """Return a drive with a policy as a claimant."""

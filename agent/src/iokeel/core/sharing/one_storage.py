@@ -32,7 +32,7 @@ from iokeel.core.sharing.headroom import (
     worst_strain,
 )
 from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
-from iokeel.core.state import Division, Feedback, StorageState
+from iokeel.core.state import Division, Feedback, Share, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
 from iokeel.core.wants import TenantWants, Wants, wants_of
 
@@ -100,6 +100,8 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         if one.keeps_headroom:
             room = min(1.0, max(feedback.room, least_room(usable, one.others)))
             feedback = replace(feedback, room=room)
+        if one.granted is None:
+            _bound_untried(one, usable * feedback.room if one.keeps_headroom else usable)
         division, amounts = _divide(one, usable, feedback.room, suffers=suffers)
     return StorageState(
         policy,
@@ -211,6 +213,27 @@ def _want_footholds(claimants: Sequence[Claimant], granted: int) -> None:
         step = SPARE_RATIO * next_step(claimant.known, claimant.policy, claimant.wants)
         foothold = FOOTHOLD_RATIO * granted * claimant.policy.weight / weight
         claimant.wants = min(claimant.most, min(claimant.wants, step) + foothold)
+
+
+def _bound_untried(one: OneStorage, usable: float) -> None:
+    """Bound together what drives may do whose guests have made no request yet.
+
+    Nobody knows what they will do, and they may all begin at once, as when many guests start. So
+    they divide what the others' reservations leave.
+    """
+    untried = {c.drive for c in one.others if c.untried}
+    if not untried:
+        return
+    claims = []
+    for claimant in one.claimants:
+        reserved, weight, _ = claimant.claim
+        wants = claimant.most if claimant.drive in untried else min(reserved, claimant.most)
+        claims.append(Claim(reserved, weight, wants))
+    division = divide(usable, claims)
+    for claimant, claim, most in zip(one.claimants, claims, division.amounts, strict=True):
+        if claimant.drive in untried and (claimant.share is None or most < claimant.share.most):
+            owed = min(most, division.kept * claim.reservation)
+            claimant.share = Share(most, one.name, None, owed, most - owed)
 
 
 def _divide(

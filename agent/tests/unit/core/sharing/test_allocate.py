@@ -29,6 +29,7 @@ from iokeel.core.storage import StorageCounters, StoragePolicy
 
 DISK = "sda"
 CAPACITY = StoragePolicy(capacity=10_000)
+NO_REQUESTS = Counters(1, 0, 0, 0, 0, None, None)
 
 
 @dataclass
@@ -49,11 +50,16 @@ class Host:
         storage: str = DISK,
         tenant: str | None = None,
         policy: bool = True,
+        untried: bool = False,
         latency_ms: float = 1.0,
         vm: tuple[str, VmPolicy] | None = None,
         **promised: Any,
     ) -> None:
-        """Add a drive. full: whether its limits were what held it. vm: its VM, if that matters."""
+        """Add a drive.
+
+        full: whether its limits were what held it. untried: its guest has made no request yet.
+        vm: its VM, if that matters.
+        """
         drive = DriveId(vm[0], name) if vm else DriveId(name, "vda")
         promise = DrivePolicy(**promised) if policy else None
         did = None
@@ -64,7 +70,7 @@ class Host:
             policy=promise,
             storage=storage,
             tenant=tenant,
-            measured=Measured(rates=did, rate=rate),
+            measured=Measured(NO_REQUESTS if untried else None, did, rate),
             demand=Demand(rate=rate or 0.0, backlogged=full),
             vm=VmPart(vm[1]) if vm else None,
         )
@@ -182,6 +188,34 @@ def test_a_drive_that_was_not_seen_yet_wants_what_it_is_promised() -> None:
     host.drive("new", None, reservation=4000)
     host.drive("a", 1000, full=True)
     assert host.most() == {"a": 6000, "new": 10_000}
+
+
+def test_drives_that_begin_together_may_do_no_more_than_there_is() -> None:
+    host = Host()
+    host.drive("promised", 0, untried=True, reservation=3000)
+    host.drive("heavy", 0, untried=True, weight=300)
+    for name in "ab":
+        host.drive(name, 0, untried=True)
+    host.drive("idle", 0, reservation=1000)
+    most = host.most()
+    assert most == pytest.approx(
+        {"promised": 4000, "heavy": 3000, "a": 1000, "b": 1000, "idle": 10_000}
+    )
+
+
+def test_a_drive_that_begins_beside_busy_ones_has_its_share_and_no_more() -> None:
+    host = Host()
+    host.drive("new", 0, untried=True)
+    for name in "abc":
+        host.drive(name, 3000, full=True)
+    assert host.most()["new"] == pytest.approx(3333, abs=1)
+    assert host.disk.division.given == pytest.approx(10_000)
+
+
+def test_a_drive_that_begins_keeps_to_its_tenants_limit() -> None:
+    host = Host(tenants={"acme": TenantPolicy(limit=500)})
+    host.drive("new", 0, untried=True, tenant="acme")
+    assert host.allot()["new"].tenant == "acme"
 
 
 def test_drives_on_a_storage_of_unknown_capacity_are_bound_by_nothing_there() -> None:
