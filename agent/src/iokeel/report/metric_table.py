@@ -180,13 +180,14 @@ METRICS = (
     of_storage(
         "capacity_iops",
         _IOPS,
-        "The storage's capacity, as configured or calibrated.",
+        "The storage's capacity, as configured on this host or calibrated.",
         lambda s: s.capacity_iops,
     ),
     of_storage(
         "usable_iops",
         _IOPS,
-        "Rate that the storage's drives may share now: its capacity, corrected by its latency.",
+        "Rate that the storage's drives may share now: its capacity, corrected by its latency,"
+        " or this host's part of a storage that hosts share.",
         lambda s: s.usable_iops,
     ),
     of_storage(
@@ -228,7 +229,7 @@ METRICS = (
     of_storage(
         "latency_target_seconds",
         "seconds",
-        "Latency above which the storage counts as overloaded.",
+        "Latency above which the storage counts as overloaded, as configured on this host.",
         lambda s: s.latency_target_s,
     ),
     of_storage(
@@ -435,7 +436,7 @@ ERROR_KINDS = {
     "busy": "a QMP socket serves another client",
     "cgroup": "the kernel refused a setting of a VM's cgroup",
     "closed": "a QMP connection has ended",
-    "config": "a tenant or storage has gone from the configuration and stays as it was",
+    "config": "a bad configuration, or a table gone from it, so what was stays; or a port in use",
     "connect": "libvirtd or a QMP socket can't be reached",
     "controller": "a VM's cgroup has no I/O controller",
     "fleet": "etcd, or a budget there, can't be used; the host goes down to its floor",
@@ -448,7 +449,7 @@ ERROR_KINDS = {
     "refused": "QEMU refused a command, or a cgroup is not a VM's alone",
     "rejected": "QEMU or libvirt refused limits; the next try is in 30 s",
     "sample": "libvirt couldn't read counters",
-    "set": "limits couldn't be sent; the next try is at the next tick",
+    "set": "limits couldn't be sent; the next try is after a tick, later ones after up to 30 s",
     "stale": "nobody serves a QMP socket, or its path is not a socket",
     "store": "the agent's state can't be written",
     "timeout": "libvirt or QEMU didn't answer in time",
