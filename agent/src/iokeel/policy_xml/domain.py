@@ -24,13 +24,14 @@ class Disk:
 
     path: the path or URL behind it; None if it has none. throttle_groups: the groups of its
     <throttlefilters>, in their order. alias: libvirt's name of its device in QEMU; None if the
-    domain doesn't run.
+    domain doesn't run. unthrottled: why QEMU can't throttle it; None if it can.
     """
 
     target: str
     path: str | None = None
     throttle_groups: tuple[str, ...] = ()
     alias: str | None = None
+    unthrottled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ class DomainXml:
     def targets(self) -> tuple[str, ...]:
         """The targets of its disks, in their order."""
         return tuple(disk.target for disk in self.disks)
+
+    @property
+    def drives(self) -> tuple[Disk, ...]:
+        """The disks that QEMU can throttle."""
+        return tuple(disk for disk in self.disks if disk.unthrottled is None)
 
 
 def parse_domain(xml: str | bytes) -> DomainXml:
@@ -89,7 +95,7 @@ def _disks(domain: etree._Element) -> Iterator[Disk]:
         target = disk.find("target")
         name = None if target is None else target.get("dev")
         # libvirt's default is "disk"; "cdrom" and "floppy" are not ours.
-        if not name or disk.get("device", "disk") not in ("disk", "lun"):
+        if target is None or not name or disk.get("device", "disk") not in ("disk", "lun"):
             continue
         filters = disk.iterfind("throttlefilters/throttlefilter")
         yield Disk(
@@ -97,7 +103,19 @@ def _disks(domain: etree._Element) -> Iterator[Disk]:
             _path(disk.find("source")),
             tuple(group for each in filters if (group := each.get("group"))),
             None if (alias := disk.find("alias")) is None else alias.get("name"),
+            _unthrottled(disk, target),
         )
+
+
+def _unthrottled(disk: etree._Element, target: etree._Element) -> str | None:
+    """Return why QEMU can't throttle a disk; None if it can, as far as the XML tells."""
+    if disk.get("type") == "vhostuser":
+        return "the I/O of a vhost-user disk doesn't pass QEMU"
+    # scsi-block sends reads and writes by SG_IO, which passes no throttle group. virtio-blk
+    # doesn't: there "lun" only lets the guest send SCSI commands besides.
+    if disk.get("device") == "lun" and target.get("bus") != "virtio":
+        return "QEMU doesn't throttle SCSI passthrough"
+    return None
 
 
 def _path(source: etree._Element | None) -> str | None:

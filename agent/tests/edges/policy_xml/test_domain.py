@@ -93,13 +93,21 @@ def test_a_domain_is_read_in_one_pass() -> None:
     assert domain.disks == (
         Disk("vda", "/images/a.qcow2", alias="virtio-disk0"),
         Disk("sda", "/dev/vg/b", ("limit1", "limit0")),
-        Disk("sdb", "iscsi://[fd00::1]:3260/iqn.2013-07.com.example:t/1"),
+        Disk(
+            "sdb",
+            "iscsi://[fd00::1]:3260/iqn.2013-07.com.example:t/1",
+            unthrottled="QEMU doesn't throttle SCSI passthrough",
+        ),
         Disk("vdc", "rbd:///pool/image"),
         Disk("vdd", "volume://default/d.raw"),
         Disk("vde"),
         Disk("vdf", "nvme://0000:44:01.3/2"),
         Disk("vdg", "nbd+unix:///exp?socket=/run/a%20b.sock"),
-        Disk("vdh", "vhost-user+unix:///?socket=/run/spdk.sock"),
+        Disk(
+            "vdh",
+            "vhost-user+unix:///?socket=/run/spdk.sock",
+            unthrottled="the I/O of a vhost-user disk doesn't pass QEMU",
+        ),
     )
     assert domain.throttle_groups == {
         "limit0": ThrottleLimits(iops_total=400, iops_total_max=800, iops_size=5856),
@@ -107,6 +115,13 @@ def test_a_domain_is_read_in_one_pass() -> None:
     }
     targets = ("vda", "sda", "sdb", "vdc", "vdd", "vde", "vdf", "vdg", "vdh")
     assert domain.targets == domain_targets(DOMAIN) == targets
+    assert {disk.target for disk in domain.drives} == {*targets} - {"sdb", "vdh"}
+
+
+def test_a_lun_on_virtio_is_throttled() -> None:
+    disk = "<disk device='lun'><target dev='vda' bus='virtio'/></disk>"
+    domain = parse_domain(f"<domain><name>db1</name><devices>{disk}</devices></domain>")
+    assert domain.drives == (Disk("vda"),)
 
 
 @pytest.mark.parametrize("rate", ["", "-5", "4e2", "unlimited", "\u0664", "9" * 20, "<a/>"])

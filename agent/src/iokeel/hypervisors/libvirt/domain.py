@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import libvirt
@@ -22,6 +22,9 @@ from iokeel.policy_xml.domain import VOLUME, Disk, DomainXml, parse_domain, pool
 from iokeel.policy_xml.iotune import from_libvirt, to_libvirt
 
 log = logging.getLogger(__name__)
+
+# What libvirt answers about a disk that QEMU doesn't throttle: one of vhost-user, say.
+_UNTHROTTLED = {libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_ERR_OPERATION_UNSUPPORTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,13 @@ class Domain:
 
 
 class Description(NamedTuple):
-    """A running domain's XML and number, and the limits of its disks by target.
+    """A running domain's XML and number, and the limits of its drives by target.
 
-    A limit of None isn't known. A disk that is unplugged meanwhile has no limits.
+    text: the XML as it came. A limit of None isn't known. A disk that is unplugged meanwhile has no
+    limits.
     """
 
+    xml: DomainXml
     text: str
     id: int
     limits: dict[str, ThrottleLimits | None]
@@ -69,22 +74,23 @@ def describe(connection: Any, name: str) -> Description:
     text = handle.XMLDesc(0)
     xml = parse_domain(text)
     limits: dict[str, ThrottleLimits | None] = {}
+    disks = []
     for disk in xml.disks:
-        if disk.throttle_groups:
+        why = disk.unthrottled
+        if why is None and disk.throttle_groups:
             limits[disk.target] = xml.throttle_groups.get(disk.throttle_groups[0])
-        elif (found := _tuned(handle, disk.target)) is not None:
-            limits[disk.target] = found
-    return Description(text, handle.ID(), limits)
-
-
-def _tuned(handle: Any, target: str) -> ThrottleLimits | None:
-    """Return a disk's limits; None if they make no sense, or the domain no longer has it."""
-    try:
-        return from_libvirt(handle.blockIoTune(target, libvirt.VIR_DOMAIN_AFFECT_LIVE))
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_INVALID_ARG:
-            return None
-        raise
+        elif why is None:
+            try:
+                tuned = handle.blockIoTune(disk.target, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+                limits[disk.target] = from_libvirt(tuned)
+            except libvirt.libvirtError as error:
+                code = error.get_error_code()
+                if code in _UNTHROTTLED:
+                    why = str(error.get_error_message())
+                elif code != libvirt.VIR_ERR_INVALID_ARG:  # the domain no longer has it
+                    raise
+        disks.append(replace(disk, unthrottled=why))
+    return Description(replace(xml, disks=tuple(disks)), text, handle.ID(), limits)
 
 
 def has_volumes(xml: DomainXml) -> bool:

@@ -49,7 +49,7 @@ class Policies:
         that one had it too.
         """
         where = f"domain {xml.name}"
-        bad = None
+        bad: PolicyError | None = None
         try:
             policy = parse_policy(text, self.classes, where)
         except PolicyError as error:
@@ -65,10 +65,12 @@ class Policies:
             self._last_good[xml.name] = policy
         try:
             check_targets(policy, xml.targets, where)
-        except TargetsMissing as missing:
+            _check_throttled(policy, xml, where)
+        except PolicyError as error:
             if bad is None:
-                self._complain(missing, last, "; the other drives are served")
-            return PolicyInPart(policy), bad or missing
+                self._complain(error, last, "; the other drives are served")
+            in_part = isinstance(error, TargetsMissing)
+            return PolicyInPart(policy) if in_part else policy, bad or error
         return policy, bad
 
     def _complain(self, error: PolicyError, last: VmInfo | None, more: str) -> None:
@@ -76,3 +78,15 @@ class Policies:
         if last is None or last.policy_error != error:
             self._news.errors["policy"] += 1
             log.error("%s%s", error, more)
+
+
+def _check_throttled(policy: DomainPolicy, xml: DomainXml, where: str) -> None:
+    """Raise PolicyError if a policy covers disks that QEMU doesn't throttle."""
+    in_vain = [
+        f"{disk.target} can't be limited ({disk.unthrottled})"
+        for disk in xml.disks
+        if disk.unthrottled is not None and policy.for_drive(disk.target) is not None
+    ]
+    if in_vain:
+        mend = "attach another kind of disk if it has to be limited"
+        raise PolicyError(where, ", ".join(in_vain), mend)

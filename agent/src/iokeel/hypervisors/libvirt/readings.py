@@ -26,8 +26,6 @@ _STATS_FLAGS = (
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_PAUSED
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 )
-# A domain that was busy has none of its block statistics' values.
-_COUNTED = "block.0.rd.reqs"
 
 
 class Reading(NamedTuple):
@@ -44,7 +42,7 @@ class Reading(NamedTuple):
     @property
     def is_busy(self) -> bool:
         """Whether libvirt didn't ask its QEMU, because another call about it is under way."""
-        return _COUNTED not in self.values
+        return not _counted(self.values)
 
 
 def read_all(
@@ -65,7 +63,7 @@ def read_all(
     for handle, values in found:
         name = handle.name()
         groups = None
-        if name in xmls and _COUNTED in values:  # else it is busy, perhaps for long
+        if name in xmls and _counted(values):  # else it is busy, perhaps for long
             try:
                 groups = read_groups(handle, xmls[name])
             except libvirt.libvirtError as error:
@@ -74,14 +72,20 @@ def read_all(
     return readings
 
 
+def _counted(values: Mapping[str, Any]) -> list[str]:
+    """Return the beginnings of the names of the disks' values, of disks that have counters.
+
+    A domain that was busy has none, and a vhost-user disk never has any.
+    """
+    disks = (f"block.{i}." for i in range(values.get("block.count", 0)))
+    return [disk for disk in disks if disk + "rd.reqs" in values]
+
+
 def counters_of(reading: Reading) -> list[tuple[str, Counters]]:
     """Return the counters of a domain's disks, with their targets."""
     found = []
     values = reading.values
-    for i in range(values.get("block.count", 0)):
-        at = f"block.{i}."
-        if at + "rd.reqs" not in values:  # a domain that was busy shows no counters
-            continue
+    for at in _counted(values):
         target = values[at + "name"]
         group = reading.groups.get(target) if reading.groups else None
         found.append(

@@ -29,7 +29,7 @@ from iokeel.hypervisors.libvirt.passthrough import ask_abilities
 from iokeel.hypervisors.libvirt.policies import Policies
 from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
-from iokeel.policy_xml.domain import DomainXml, parse_domain
+from iokeel.policy_xml.domain import DomainXml
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ class LibvirtSource(SourceNews):
     async def _read(self, name: str) -> None:
         tunings = self._limits.tunings(name)
         try:
-            text, number, told = await self._calls.call_domain(
+            xml, text, number, told = await self._calls.call_domain(
                 name, lambda connection: describe(connection, name), _CALL_TIMEOUT_S
             )
             process = await asyncio.to_thread(guest, name) if self._is_local else None
@@ -247,19 +247,18 @@ class LibvirtSource(SourceNews):
         except IokeelError as error:
             self._failed(name, error)
             return
-        xml = parse_domain(text)
         paths = await self._paths(xml)
         before = self._domains.get(name)
         policy, policy_error = self._policies.read(xml, text, before.info if before else None)
         if before is not None and (before.id != number or before.info.process != process):
             before = None  # another QEMU, with libvirt's own limits
         abilities = before.abilities if before is not None else None
-        if abilities is None and has_policy(policy, xml.targets):
+        if abilities is None and has_policy(policy, [drive.target for drive in xml.drives]):
             try:
                 abilities = await self._ask_abilities(name)
             except ConnectionLost:
                 return
-        in_force = self._limits.read_again(name, xml.disks, told, abilities, before)
+        in_force = self._limits.read_again(name, xml.drives, told, abilities, before)
         drives = {
             target: DriveInfo(target, paths[target], limits, abilities)
             for target, limits in in_force.items()

@@ -35,7 +35,7 @@ class Handle:
     def blockIoTune(self, target: str, _flags: int) -> dict[str, int]:
         if target == "vdb":
             error = libvirt.libvirtError("disk 'vdb' was not found")
-            error.err = (self.code, 0, "", 2, None, None, None, 0, 0)
+            error.err = (self.code, 0, "disk 'vdb' was not found", 2, None, None, None, 0, 0)
             raise error
         return {"total_iops_sec": 5}
 
@@ -44,6 +44,26 @@ def test_a_disk_that_is_unplugged_meanwhile_takes_no_domain_with_it() -> None:
     found = describe(Handle(), "db1")
     assert found.id == 7
     assert found.limits == {"vda": ThrottleLimits(iops_total=5)}
+
+
+@pytest.mark.parametrize(
+    "code", [libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_ERR_OPERATION_UNSUPPORTED]
+)
+def test_a_disk_that_libvirt_says_is_not_throttled_takes_no_domain_with_it(code: int) -> None:
+    handle = Handle()
+    handle.code = code
+    found = describe(handle, "db1")
+    assert found.limits == {"vda": ThrottleLimits(iops_total=5)}
+    assert [disk.unthrottled for disk in found.xml.disks] == [None, "disk 'vdb' was not found"]
+    assert [disk.target for disk in found.xml.drives] == ["vda"]
+
+
+def test_libvirt_is_not_asked_about_disks_that_qemu_never_throttles() -> None:
+    handle = Handle()
+    handle.code = libvirt.VIR_ERR_OPERATION_TIMEOUT
+    for kind in ("type='vhostuser'", "device='lun'"):
+        handle.xml = XML.replace("<disk><target dev='vdb'", f"<disk {kind}><target dev='vdb'")
+        assert describe(handle, "db1").limits == {"vda": ThrottleLimits(iops_total=5)}
 
 
 def test_any_other_error_is_raised() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -15,7 +16,8 @@ from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import ThrottleLimits
-from iokeel.errors import ConnectionLost, LimitsRejected
+from iokeel.core.policy import BUILTIN_CLASSES
+from iokeel.errors import ConnectionLost, LimitsRejected, PolicyError
 from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
 from iokeel.hypervisors.libvirt.source import LibvirtSource
@@ -191,7 +193,13 @@ async def test_a_qemu_is_not_taken_for_stock_because_a_connection_broke(
 @contextlib.asynccontextmanager
 async def following() -> AsyncIterator[LibvirtSource]:
     """A source that has read its domain."""
-    source = LibvirtSource("qemu:///system", {}, {})
+    async with followed(LibvirtSource("qemu:///system", {}, {})) as source:
+        yield source
+
+
+@contextlib.asynccontextmanager
+async def followed(source: LibvirtSource) -> AsyncIterator[LibvirtSource]:
+    """Run a source that has read its domain."""
     running = asyncio.create_task(source.run())
     try:
         await until(lambda: source.vms().get("db1") is not None)
@@ -264,6 +272,37 @@ async def test_a_qemu_without_curves_is_not_sent_the_limits_of_one(host: Host) -
         with pytest.raises(LimitsRejected, match="has no cost curves"):
             await source.set_limits(VDA, EXACT, 1.0)
     assert host.limits == []
+
+
+async def test_a_disk_that_qemu_does_not_throttle_is_told_once_and_the_others_are_served(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    passed_through = '<disk type="block" device="lun"><target dev="sda" bus="scsi"/></disk>'
+    vhost = '<disk type="vhostuser"><target dev="vdb" bus="virtio"/></disk>'
+    host.xml = XML.replace("</devices>", f"{passed_through}{vhost}</devices>").replace(
+        "<policy", '<policy class="bronze"'
+    )
+    host.abilities = STOCK
+    source = LibvirtSource("qemu:///system", BUILTIN_CLASSES, {})
+    async with followed(source):
+        await source.resync()
+        assert [*source.vms()["db1"].drives] == ["vda"]
+        await source.set_limits(VDA, ANY_QEMU, 1.0)
+        error = source.vms()["db1"].policy_error
+    assert isinstance(error, PolicyError)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == [
+        "domain db1: sda can't be limited (QEMU doesn't throttle SCSI passthrough), vdb can't be"
+        " limited (the I/O of a vhost-user disk doesn't pass QEMU); attach another kind of disk if"
+        " it has to be limited; the other drives are served"
+    ]
+
+
+async def test_a_disk_that_qemu_does_not_throttle_is_no_error_without_a_policy(host: Host) -> None:
+    host.xml = XML.replace(
+        "</devices>", '<disk type="vhostuser"><target dev="vdb"/></disk></devices>'
+    )
+    async with following() as source:
+        assert source.vms()["db1"].policy_error is None
 
 
 async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(

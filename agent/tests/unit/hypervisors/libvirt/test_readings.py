@@ -1,0 +1,45 @@
+"""Statistics of running domains, from a libvirt that is made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
+
+COUNTERS = {f"rd.{name}": 1 for name in ("reqs", "bytes")} | {"wr.reqs": 1, "wr.bytes": 1}
+
+
+class Libvirt:
+    """A connection with one domain, of which some disks have counters."""
+
+    def __init__(self, disks: dict[str, bool]) -> None:
+        self.values: dict[str, Any] = {"block.count": len(disks)}
+        for i, (target, counts) in enumerate(disks.items()):
+            self.values[f"block.{i}.name"] = target
+            if counts:
+                self.values |= {f"block.{i}.{name}": value for name, value in COUNTERS.items()}
+
+    def name(self) -> str:
+        return "db1"
+
+    def getAllDomainStats(self, _kind: int, _flags: int) -> list[tuple[Libvirt, dict[str, Any]]]:
+        return [(self, self.values)]
+
+    def read(self) -> Reading:
+        return read_all(self, None, {})["db1"]
+
+
+@pytest.mark.parametrize("disks", [{}, {"vda": False, "vdb": False}])
+def test_a_domain_without_counters_is_busy(disks: dict[str, bool]) -> None:
+    reading = Libvirt(disks).read()
+    assert reading.is_busy
+    assert counters_of(reading) == []
+
+
+def test_a_domain_answers_if_any_disk_has_counters() -> None:
+    """A vhost-user disk never has any."""
+    reading = Libvirt({"vda": False, "vdb": True}).read()
+    assert not reading.is_busy
+    assert [target for target, _ in counters_of(reading)] == ["vdb"]
