@@ -58,10 +58,16 @@ class DomainXml:
         return tuple(disk for disk in self.disks if disk.unthrottled is None)
 
 
-def parse_domain(xml: str | bytes) -> DomainXml:
-    """Return a domain by its XML, without its policy. Raises PolicyError if it is no domain's."""
-    where = "domain XML"
-    root = parsed(xml, where)
+def parse_domain(xml: str | bytes, where: str = "domain XML") -> DomainXml:
+    """Return a domain by its XML, without its policy.
+
+    where: the XML's name in errors. Metadata that is too large doesn't matter, nor any other fault
+    of it. Raises PolicyError if the rest is no domain's.
+    """
+    try:
+        root = parsed(xml, where)
+    except PolicyError:
+        root = parsed(_without_metadata(xml), where)
     name = (root.findtext("name") or "").strip()
     if root.tag != "domain" or not name:
         mend = "give what virsh dumpxml prints"
@@ -72,6 +78,17 @@ def parse_domain(xml: str | bytes) -> DomainXml:
         dict(_throttle_groups(root)),
         (root.findtext("uuid") or "").strip() or None,
     )
+
+
+def _without_metadata(xml: str | bytes) -> str:
+    """Return the XML of a domain without its <metadata>.
+
+    In libvirt's XML the first such tag begins it and the last one ends it: nothing but metadata has
+    names or comments of other programs.
+    """
+    text = xml.decode(errors="surrogateescape") if isinstance(xml, bytes) else xml
+    begin, tag, end = text.find("<metadata"), "</metadata>", text.rfind("</metadata>")
+    return text if begin < 0 or end < begin else text[:begin] + text[end + len(tag) :]
 
 
 def domain_targets(xml: str | bytes) -> tuple[str, ...]:

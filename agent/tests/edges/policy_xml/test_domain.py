@@ -139,6 +139,28 @@ def test_a_bad_policy_does_not_hide_the_domains_disks() -> None:
     assert parse_domain(xml).targets == ("vda",)
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "<other:a xmlns:other='urn:other'>" + "<other:b/>" * 10_000 + "</other:a>",
+        "<a>" + "x" * (2 << 20) + "</a>",
+        "<metadata>" + "<a b=''/>" * 30_000 + "</metadata>",
+    ],
+)
+def test_metadata_that_is_too_large_does_not_hide_the_domains_disks(metadata: str) -> None:
+    disks = "<devices><disk><target dev='vda'/></disk></devices>"
+    xml = f"<domain><name>db1</name><metadata>{metadata}</metadata>{disks}</domain>"
+    assert parse_domain(xml) == parse_domain(xml.encode())
+    assert parse_domain(xml).targets == ("vda",)
+
+
+def test_a_domain_that_is_too_large_without_its_metadata_is_named() -> None:
+    disks = "<devices>" + "<disk/>" * 10_000 + "</devices>"
+    xml = f"<domain><name>db1</name><metadata/>{disks}</domain>"
+    with pytest.raises(PolicyError, match=r"^domain db1: more than 10000 tags"):
+        parse_domain(xml, "domain db1")
+
+
 @pytest.mark.parametrize("xml", ["<policy/>", "<domain/>", "<domain><name> </name></domain>"])
 def test_what_is_no_domain_is_refused(xml: str) -> None:
     with pytest.raises(PolicyError, match=r"line 1: not a domain with a name; give what virsh"):

@@ -72,7 +72,7 @@ def describe(connection: Any, name: str) -> Description:
     if not handle.isActive():
         raise DriveGone(name, "does not run")
     text = handle.XMLDesc(0)
-    xml = parse_domain(text)
+    xml = parse_domain(text, f"domain {name}")
     limits: dict[str, ThrottleLimits | None] = {}
     disks = []
     for disk in xml.disks:

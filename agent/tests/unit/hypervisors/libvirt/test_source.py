@@ -305,6 +305,26 @@ async def test_a_disk_that_qemu_does_not_throttle_is_no_error_without_a_policy(h
         assert source.vms()["db1"].policy_error is None
 
 
+async def test_another_tools_large_metadata_leaves_the_last_good_policy_in_force(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.abilities = STOCK
+    async with following() as source:
+        policy = source.vms()["db1"].policy
+        large = (
+            "<other:a xmlns:other='urn:other'>" + "<other:b/>" * 10_000 + "</other:a></metadata>"
+        )
+        host.xml = XML.replace("</metadata>", large).replace(
+            "</devices>", '<disk><target dev="vdb"/></disk></devices>'
+        )
+        await source.resync()
+        now = source.vms()["db1"]
+    assert [*now.drives] == ["vda", "vdb"]
+    assert now.policy == policy
+    assert str(now.policy_error).startswith("domain db1: more than 10000 tags")
+    assert "the last good policy stays" in caplog.text
+
+
 async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
