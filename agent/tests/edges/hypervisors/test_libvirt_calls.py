@@ -103,6 +103,23 @@ async def test_a_domain_that_is_heard_of_may_be_called_again(
     assert made == ["called"] * 2
 
 
+async def test_a_domain_may_be_called_again_once_the_call_that_timed_out_has_ended() -> None:
+    libvirt, go_on = Calls(URI), threading.Event()
+    with pytest.raises(NoAnswer):
+        await libvirt.call_domain("db1", lambda _: go_on.wait(), 0.1)
+    go_on.set()
+
+    async def answers() -> bool:
+        with contextlib.suppress(NoAnswer):
+            return await libvirt.call_domain("db1", lambda _: True, 30)
+        return False
+
+    async with asyncio.timeout(10):
+        while not await answers():
+            await asyncio.sleep(0.01)
+    assert libvirt.heard_of(["db1"]) == ["db1"], "who waits for it is told yet"
+
+
 HUNG = 40  # domains: more than take turns at once
 
 

@@ -9,8 +9,8 @@ A hung QEMU must not keep others from being served:
 - Calls about a domain are made one at a time, as libvirt makes them anyway. So a hung one has one
   call under way, and keeps one thread here and one of libvirtd's workers (20 by default), not one
   for each drive and try.
-- A domain whose call has timed out is silent. Calls about it fail at once until it is heard of: by
-  the tick's sample, which leaves out domains that are busy.
+- A domain whose call has timed out is silent. Calls about it fail at once until that call ends, or
+  until the domain is heard of: by the tick's sample, which leaves out domains that are busy.
 - Calls about domains take turns. One that takes long gives its turn to the next.
 - Calls about no single domain, such as a tick's sample, take no turns, and have threads of their
   own.
@@ -101,7 +101,7 @@ class Calls:
             raise _no_answer(where, timeout_s) from None
 
     def heard_of(self, names: Collection[str]) -> list[str]:
-        """Note that domains answer, and return those that were silent."""
+        """Note that domains answer, and return those that have been silent."""
         if not self._silent:
             return []
         return [name for name in names if self._silent.pop(name, None) is not None]
@@ -144,6 +144,8 @@ class Calls:
         self._under_way.discard(name)
         if isinstance(call.exception(), NoAnswer):
             self._silence(name)
+        elif name in self._silent:  # it may be called again, and still has to be heard of
+            self._silent[name] = time.monotonic()
         lock.release()
 
     def _silence(self, name: str) -> None:

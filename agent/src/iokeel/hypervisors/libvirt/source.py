@@ -122,8 +122,11 @@ class LibvirtSource(SourceNews):
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float
     ) -> Mapping[DriveId, Counters]:
-        """Read the counters of all domains' drives (None), or of some domains', in one call."""
-        names = self._domains.keys() if domains is None else self._domains.keys() & set(domains)
+        """Read the counters of all domains' drives (None), or of some domains', in one call.
+
+        All are those that run, also if none has been read yet: a silent one is heard of by this.
+        """
+        names = self._running if domains is None else self._domains.keys() & {*domains}
         if not names or not self._events.connected:
             return {}
         groups = {
@@ -170,7 +173,7 @@ class LibvirtSource(SourceNews):
         """
         if time.monotonic() >= self._find_again_at:
             self._find_again_at = time.monotonic() + _CALL_TIMEOUT_S
-            for name in self._domains:
+            for name in self._running or ():
                 asking = asyncio.create_task(self._ask_one(name))
                 self._asking.add(asking)
                 asking.add_done_callback(self._asking.discard)
@@ -322,6 +325,8 @@ class LibvirtSource(SourceNews):
         """
         self.errors["refresh"] += 1
         log.warning("%s", error)
+        if self._running is not None:
+            self._running.add(name)  # one that has started since the last list, perhaps
         broke = isinstance(error, ConnectionLost) and not isinstance(error, NoAnswer)
         if broke:
             asyncio.get_running_loop().call_later(_READ_AGAIN_S, self.announce, name)

@@ -40,9 +40,12 @@ XML = """
 
 
 class Host:
-    """libvirt's connection, its events and the handle of its one domain."""
+    """libvirt's connection, its events and the handle of a domain; others have their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "db1") -> None:
+        self.title = name
+        self.running = {name: self}
+        self.reading: threading.Event | None = None  # its XML comes only then
         self.process: Process | None = Process(7, 70)
         self.refuses: int | None = None  # libvirt's number of an error
         self.abilities: Abilities | None = CURVES
@@ -50,7 +53,7 @@ class Host:
         self.connected = False
         self.go_on: threading.Event | None = None  # an answer comes only then
         self.limits: list[dict[str, int]] = []
-        self.xml = XML
+        self.xml = XML.replace("db1", name)
         self.pool: threading.Event | None = None  # its storage pool answers only then
 
     def ask(self, _handle: object) -> Abilities | None:
@@ -76,10 +79,12 @@ class Host:
     # The connection
 
     def listAllDomains(self, _flags: int) -> list[Host]:
-        return [self]
+        return [*self.running.values()]
 
-    def lookupByName(self, _name: str) -> Host:
-        return self
+    def lookupByName(self, name: str) -> Host:
+        if name not in self.running:
+            raise refusal(libvirt.VIR_ERR_NO_DOMAIN)
+        return self.running[name]
 
     def close(self) -> None:
         pass
@@ -87,7 +92,7 @@ class Host:
     # The domain
 
     def name(self) -> str:
-        return "db1"
+        return self.title
 
     def isActive(self) -> int:
         return 1
@@ -96,6 +101,8 @@ class Host:
         return 1
 
     def XMLDesc(self, _flags: int) -> str:
+        if self.reading is not None:
+            self.reading.wait(30)
         return self.xml
 
     # Its storage pool, and the volume in it
@@ -323,6 +330,26 @@ async def test_another_tools_large_metadata_leaves_the_last_good_policy_in_force
     assert now.policy == policy
     assert str(now.policy_error).startswith("domain db1: more than 10000 tags")
     assert "the last good policy stays" in caplog.text
+
+
+async def test_a_guest_that_starts_slowly_is_read_once_it_answers(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the only one, so nothing but the sample can tell that it answers."""
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", 0.2)
+    host.reading = threading.Event()
+    started, host.running = host.running, {}
+    source = LibvirtSource("qemu:///system", {}, {})
+    running = asyncio.create_task(source.run())
+    await until(lambda: source.unread() is not None)
+    host.running = started
+    source.announce("db1")
+    await until(lambda: source.errors["refresh"])
+    assert source.unread() == {"db1"}
+    host.reading.set()
+    await source.sample(None, 1.0)
+    await until(source.vms, 5.0)
+    running.cancel()
 
 
 async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(
