@@ -77,7 +77,7 @@ class LibvirtSource(SourceNews):
                     name: domain if domain.info.process else replace(domain, abilities=None)
                     for name, domain in self._domains.items()
                 }
-                await self.resync()
+                running = await self._find_running()
             except IokeelError as error:
                 self.errors["connect"] += 1
                 if str(error) != told:
@@ -85,8 +85,10 @@ class LibvirtSource(SourceNews):
                     told = str(error)
                 await asyncio.sleep(next(waits))
                 continue
-            log.info("connected to %s: %d running domains", self._uri, len(self._domains))
+            log.info("connected to %s: %d running domains", self._uri, len(running))
             waits, told = delays(), ""
+            for name in running:  # beside the events: one that hangs must not hold them up
+                self.announce(name)
             try:
                 await self._follow()
             finally:
@@ -211,16 +213,28 @@ class LibvirtSource(SourceNews):
             except IokeelError as error:
                 self.errors["refresh"] += 1
                 log.warning("%s", error)
+            except Exception:  # or domains would be read again by their events only, for good
+                self.errors["refresh"] += 1
+                log.exception("reading the domains again failed, please report it")
 
     async def resync(self) -> None:
         """Read all running domains again. Raises IokeelError if libvirtd doesn't list them."""
+        running = await self._find_running()
+        await asyncio.gather(*(self._refresh(name) for name in running))
+
+    async def _find_running(self) -> Collection[str]:
+        """Have libvirtd list the running domains, and return their names. Raises IokeelError.
+
+        A domain that starts meanwhile may be read before the list comes that lacks it.
+        """
+        before = {*(self._running or ())}
         running = await self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
-        self._running = running
-        for name in self._domains.keys() - running:
+        self._running = running | (self._running or set())
+        for name in before - running:
             self._forget(name)
         if self._policies.names() - running:
             self._policies.forget(self._policies.names() - await self._list(0))
-        await asyncio.gather(*(self._refresh(name) for name in running))
+        return running
 
     async def _list(self, flags: int) -> set[str]:
         """Return the names of the domains that flags ask for. Raises IokeelError."""

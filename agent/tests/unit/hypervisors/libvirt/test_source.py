@@ -16,7 +16,7 @@ from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import BUILTIN_CLASSES
+from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost, LimitsRejected, PolicyError
 from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
@@ -45,6 +45,9 @@ class Host:
     def __init__(self, name: str = "db1") -> None:
         self.title = name
         self.running = {name: self}
+        self.listing: threading.Event | None = None  # a list of them comes only then
+        self.lists = 0
+        self.fault: Exception | None = None  # of the next list
         self.reading: threading.Event | None = None  # its XML comes only then
         self.process: Process | None = Process(7, 70)
         self.refuses: int | None = None  # libvirt's number of an error
@@ -79,7 +82,14 @@ class Host:
     # The connection
 
     def listAllDomains(self, _flags: int) -> list[Host]:
-        return [*self.running.values()]
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+        found = [*self.running.values()]
+        self.lists += 1
+        if self.listing is not None:
+            self.listing.wait(30)
+        return found
 
     def lookupByName(self, name: str) -> Host:
         if name not in self.running:
@@ -332,6 +342,22 @@ async def test_another_tools_large_metadata_leaves_the_last_good_policy_in_force
     assert "the last good policy stays" in caplog.text
 
 
+async def test_a_guest_that_hangs_when_the_agent_starts_keeps_no_other_from_being_read(
+    host: Host,
+) -> None:
+    host.reading = threading.Event()
+    source = LibvirtSource("qemu:///system", {}, {})
+    running = asyncio.create_task(source.run())
+    await until(lambda: source.unread() == {"db1"})
+    host.running["web1"] = Host("web1")
+    source.announce("web1")
+    await until(source.vms, 5.0)
+    assert source.unread() == {"db1"}
+    host.reading.set()
+    await until(lambda: len(source.vms()) == 2)
+    running.cancel()
+
+
 async def test_a_guest_that_starts_slowly_is_read_once_it_answers(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +376,34 @@ async def test_a_guest_that_starts_slowly_is_read_once_it_answers(
     await source.sample(None, 1.0)
     await until(source.vms, 5.0)
     running.cancel()
+
+
+async def test_a_guest_that_starts_after_a_list_was_made_is_not_forgotten_by_it(host: Host) -> None:
+    async with following() as source:
+        host.listing, lists = threading.Event(), host.lists
+        resync = asyncio.create_task(source.resync())
+        await until(lambda: host.lists > lists)
+        host.running["web1"] = Host("web1")
+        source.announce("web1")
+        await until(lambda: "web1" in source.vms())
+        host.listing.set()
+        await resync
+        assert source.vms().keys() == {"db1", "web1"}
+        del host.running["web1"]
+        await source.resync()
+        assert source.vms().keys() == {"db1"}
+
+
+async def test_domains_are_read_again_after_a_fault_that_nobody_thought_of(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source.RESYNC_S", 0.01)
+    async with following() as source:
+        host.fault = RuntimeError("made up")
+        await until(lambda: "please report it" in caplog.text)
+        host.xml = XML.replace('limit="300"', 'limit="200"')
+        policy = DomainPolicy({"vda": DrivePolicy(limit=200)})
+        await until(lambda: source.vms()["db1"].policy == policy, 5.0)
 
 
 async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(
