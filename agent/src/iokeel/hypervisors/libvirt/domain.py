@@ -78,7 +78,8 @@ def describe(connection: Any, name: str) -> Description:
     for disk in xml.disks:
         why = disk.unthrottled
         if why is None and disk.throttle_groups:
-            limits[disk.target] = xml.throttle_groups.get(disk.throttle_groups[0])
+            group = _own(xml, disk) or disk.throttle_groups[0]
+            limits[disk.target] = xml.throttle_groups.get(group)
         elif why is None:
             try:
                 tuned = handle.blockIoTune(disk.target, libvirt.VIR_DOMAIN_AFFECT_LIVE)
@@ -126,21 +127,33 @@ def has_policy(policy: ToldPolicy | None, targets: Collection[str]) -> bool:
 
 
 def own_group(xml: DomainXml, drive: DriveId, disk: Disk) -> str | None:
-    """Return the throttle group that throttles this disk and no other; None if it has none.
+    """Return the group of its throttlefilters that throttles this disk and no other.
 
-    Raises LimitsRejected if all its groups throttle others too.
+    None if it has no throttlefilters: iotune limits it. Raises LimitsRejected if all its groups, or
+    that of its iotune, throttle others too.
     """
-    if not disk.throttle_groups:
-        return None
+    if disk.throttle_groups:
+        if (own := _own(xml, disk)) is not None:
+            return own
+        raise LimitsRejected(
+            str(drive),
+            f"its throttle groups ({', '.join(disk.throttle_groups)}) throttle other drives too",
+            "give it a throttlefilter with a group of its own",
+        )
+    group = disk.iotune_group
+    if group is not None and [each.iotune_group for each in xml.disks].count(group) > 1:
+        raise LimitsRejected(
+            str(drive),
+            f"its throttle group ({group}) throttles other drives too",
+            "give it a group_name of its own in <iotune>",
+        )
+    return None
+
+
+def _own(xml: DomainXml, disk: Disk) -> str | None:
+    """Return the first group of a disk's throttlefilters that is its alone; None if none is."""
     others = {g for d in xml.disks if d.target != disk.target for g in d.throttle_groups}
-    for group in disk.throttle_groups:
-        if group not in others:
-            return group
-    raise LimitsRejected(
-        str(drive),
-        f"its throttle groups ({', '.join(disk.throttle_groups)}) throttle other drives too",
-        "give it a throttlefilter with a group of its own",
-    )
+    return next((group for group in disk.throttle_groups if group not in others), None)
 
 
 def put_limits(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import libvirt
 import pytest
 
+from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.hypervisors.libvirt.domain import describe
+from iokeel.errors import LimitsRejected
+from iokeel.hypervisors.libvirt.domain import describe, own_group
+from iokeel.policy_xml.domain import parse_domain
 
 XML = (
     "<domain><name>db1</name><devices><disk><target dev='vda'/></disk>"
@@ -88,3 +91,47 @@ def test_limits_of_a_throttle_group_that_is_not_there_are_unknown() -> None:
     assert limits["vda"] is not None
     assert limits["vda"].unlimited
     assert limits["vdb"] is None
+
+
+def test_of_two_throttle_groups_the_limits_are_those_of_the_drives_own() -> None:
+    limits = "<total_iops_sec>{}</total_iops_sec>"
+    groups = "".join(
+        f"<throttlegroup><group_name>{group}</group_name>{limits.format(rate)}</throttlegroup>"
+        for group, rate in (("both", 90), ("own", 5))
+    )
+    filters = "<throttlefilter group='both'/>{}"
+    disks = "".join(
+        f"<disk><target dev='{target}'/><throttlefilters>{filters.format(more)}</throttlefilters>"
+        "</disk>"
+        for target, more in (("vda", "<throttlefilter group='own'/>"), ("vdb", ""))
+    )
+    handle = Handle()
+    handle.xml = (
+        f"<domain><name>db1</name><throttlegroups>{groups}</throttlegroups>"
+        f"<devices>{disks}</devices></domain>"
+    )
+    found = describe(handle, "db1")
+    assert found.limits == {
+        "vda": ThrottleLimits(iops_total=5),
+        "vdb": ThrottleLimits(iops_total=90),
+    }
+    vda, vdb = found.xml.disks
+    assert own_group(found.xml, DriveId("db1", "vda"), vda) == "own"
+    with pytest.raises(LimitsRejected, match="throttle other drives too"):
+        own_group(found.xml, DriveId("db1", "vdb"), vdb)
+
+
+def test_limits_that_an_iotune_group_would_put_on_another_drive_are_refused() -> None:
+    disks = "".join(
+        f"<disk><target dev='{target}'/><iotune><group_name>{group}</group_name></iotune></disk>"
+        for target, group in (("vda", "both"), ("vdb", "both"), ("vdc", "own"))
+    )
+    xml = parse_domain(f"<domain><name>db1</name><devices>{disks}</devices></domain>")
+    vda, _, vdc = xml.disks
+    assert own_group(xml, DriveId("db1", "vdc"), vdc) is None
+    with pytest.raises(LimitsRejected) as refused:
+        own_group(xml, DriveId("db1", "vda"), vda)
+    assert str(refused.value) == (
+        "db1/vda: its throttle group (both) throttles other drives too; give it a group_name of its"
+        " own in <iotune>"
+    )
