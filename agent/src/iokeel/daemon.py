@@ -233,6 +233,7 @@ class Agent:
         self._tell_fleet(whole=whole)
         self.metrics.errors["internal"] += self._notices.tell(self.state)
         self.metrics.errors["config"] += self._notices.tell_gone(self.state)
+        self.metrics.errors["config"] += self._notices.tell_namesakes(self.observer.namesakes())
         if self._backstop is not None:
             self._backstop.moved |= moved
 

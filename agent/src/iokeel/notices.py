@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from iokeel.core.counters import DriveId
 from iokeel.core.state import State
@@ -25,6 +25,7 @@ class Notices:
         self.gone = dict(gone)
         self._oversold: set[StorageId] = set()
         self._set_aside: set[DriveId | None] = set()
+        self._namesakes: set[str] = set()
         self._unsaved = False
 
     def tell(self, state: State) -> int:
@@ -41,6 +42,18 @@ class Notices:
         new = [table for table in self.gone if table in named]
         for table in new:
             log.error("%s", self.gone.pop(table))
+        return len(new)
+
+    def tell_namesakes(self, names: Collection[str]) -> int:
+        """Log the names that a VM of libvirt's and a [[vm]] have, once; return how many are new."""
+        new = set(names) - self._namesakes
+        for name in sorted(new):
+            log.error(
+                "VM %s: libvirt has a VM of this name, so the [[vm]] isn't served; rename the"
+                " [[vm]], or remove it if it is the same VM",
+                name,
+            )
+        self._namesakes = set(names)
         return len(new)
 
     def tell_saved(self, error: IokeelError | None) -> None:

@@ -43,6 +43,15 @@ class Observer:
         """Return the source that serves a VM; None if none has it."""
         return next((source for source in self.sources if domain in source.vms()), None)
 
+    def namesakes(self) -> set[str]:
+        """Return the names that VMs of several sources have: only the first one's is served."""
+        seen, again = set[str](), set[str]()
+        for source in self.sources:
+            names = source.vms().keys()
+            again |= seen & names
+            seen |= names
+        return again
+
     def unread_vms(self) -> Collection[str] | None:
         """Return the names of VMs that can't be read but may run; None if any may."""
         found = [source.unread() for source in self.sources]
@@ -72,12 +81,16 @@ class Observer:
         self, domains: Collection[str] | None, timeout_s: float
     ) -> dict[DriveId, Counters]:
         """Return the counters of all VMs' drives, or of some domains' only."""
-        found: dict[DriveId, Counters] = {}
-        for part in await asyncio.gather(
+        parts = await asyncio.gather(
             *(source.sample(domains, timeout_s) for source in self.sources)
-        ):
-            found.update(part)
-        return found
+        )
+        serves = {name: source for source in reversed(self.sources) for name in source.vms()}
+        return {
+            drive: counters
+            for source, part in zip(self.sources, parts, strict=True)
+            for drive, counters in part.items()
+            if serves.get(drive.domain) is source
+        }
 
     def drives(
         self,

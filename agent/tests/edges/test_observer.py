@@ -1,17 +1,19 @@
-"""What the agent sees of storages that a scheduler shares out."""
+"""What the agent sees of VMs that have one name, and of storages that a scheduler shares out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
-from iokeel.core.counters import DriveId
+from iokeel.core.counters import Counters, DriveId
 from iokeel.core.observation import DriveSeen
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.storage import Place
 from iokeel.drive_storages import DriveStorages
+from iokeel.hypervisors.qmp.source import QmpSource
+from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.observer import Observer
 from testing.host.cgroups import Host
 
@@ -50,3 +52,35 @@ def test_a_hard_disk_is_weighted_if_all_vms_with_a_policy_there_have_their_weigh
     seen = observer.storages_of(drives, {}, vms)
     assert seen["sdb"].weighted is expected
     assert not seen["sdc"].weighted
+
+
+class Source(QmpSource):
+    """A source of some VMs, each with some drives that have a counter."""
+
+    def __init__(self, reads: int, vms: Mapping[str, Collection[str]]) -> None:
+        super().__init__([])
+        self._reads = reads
+        self._known = {
+            name: VmInfo(name, {target: DriveInfo(target) for target in targets})
+            for name, targets in vms.items()
+        }
+
+    async def sample(
+        self, domains: Collection[str] | None, timeout_s: float
+    ) -> Mapping[DriveId, Counters]:
+        return {
+            DriveId(name, target): Counters(0, self._reads, 0, 0, 0, None, None)
+            for name, vm in self._known.items()
+            for target in vm.drives
+        }
+
+
+async def test_of_two_vms_with_one_name_only_the_first_sources_is_seen() -> None:
+    first = Source(1, {"db1": ["vda"]})
+    second = Source(2, {"db1": ["vda", "vdb"], "web1": ["vda"]})
+    observer = Observer([first, second], DriveStorages({}))
+    assert observer.namesakes() == {"db1"}
+    assert observer.source_of("db1") is first
+    assert [*observer.vms()["db1"].drives] == ["vda"]
+    reads = {drive: c.read_requests for drive, c in (await observer.sample(None, 1.0)).items()}
+    assert reads == {DriveId("db1", "vda"): 1, DriveId("web1", "vda"): 2}

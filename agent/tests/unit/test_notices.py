@@ -20,3 +20,13 @@ def test_each_time_that_the_state_cant_be_saved_is_told_once(
         notices.tell_saved(error)
     again = "the state is saved again"
     assert caplog.messages == [str(full), again, str(full)]
+
+
+def test_a_vm_that_is_not_served_for_its_name_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    notices = Notices({})
+    assert [notices.tell_namesakes(n) for n in ((), {"db1"}, {"db1", "web1"}, {"db1"})] == [
+        0, 1, 1, 0,
+    ]  # fmt: skip
+    assert [message.split(":")[0] for message in caplog.messages] == ["VM db1", "VM web1"]
