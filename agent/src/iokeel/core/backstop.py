@@ -4,7 +4,7 @@ The kernel bounds requests a second and bytes a second by direction, and knows n
 each bound is the most of its kind that any traffic within the VM's share can show: all requests of
 the cheapest size, or all of the size with the most bytes for its cost. A VM that keeps to its share
 is never held back, whatever its mix. Traffic that bypasses QEMU's throttle (a block job, an image's
-metadata, vhost-user) is held to the bound.
+metadata) is held to the bound.
 """
 
 from __future__ import annotations
