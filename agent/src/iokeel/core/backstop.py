@@ -99,7 +99,7 @@ def vm_orders(
             by_tenant[known.tenant or ""] += known.policy.weight
     orders: dict[str, CgroupOrder | None] = {}
     for vm, drives in vms.items():
-        if any(known.is_unsure for _, known in drives):
+        if any(known.is_unsure or _waits_for_its_rate(known) for _, known in drives):
             orders[vm] = None
             continue
         if not weights[vm]:  # it has no policy
@@ -118,6 +118,11 @@ def vm_orders(
             {device: target / 1000 for device, on in there.items() if (target := _target_ms(on))},
         )
     return orders
+
+
+def _waits_for_its_rate(known: DriveState) -> bool:
+    """Whether an earlier agent has limited a drive, and this one hasn't looked at it yet."""
+    return known.is_held and known.pricing.rate is None
 
 
 def _limits(state: State, drives: Sequence[DriveState], margin: float) -> IoMax:

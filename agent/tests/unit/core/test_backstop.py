@@ -236,5 +236,10 @@ def test_a_group_stays_as_it_is_while_a_drives_share_is_not_known(verdict: Verdi
     assert vm_orders(State(drives=known), devices)["db1"] is not None
 
 
+def test_a_group_stays_as_it_is_until_limits_of_an_earlier_agent_have_a_rate() -> None:
+    limited = held(None)._replace(sent=Sent(limits=ThrottleLimits(iops_total=100)))
+    assert vm_orders(state(a_vda=held(100.0), a_vdb=limited), {}) == {"a": None}
+
+
 def test_a_vm_without_a_policy_is_left_alone() -> None:
     assert orders(state(a_vda=DriveState(storage="sda")), SDA) == {}
