@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from iokeel.backstop import Backstop
@@ -55,6 +56,8 @@ log = logging.getLogger(__name__)
 
 # Credit and what storages teach change without an order. A crash forgets this much of it at most.
 _SAVE_INTERVAL_S = 5.0
+# A write that takes longer is left to itself: guests wait for their limits.
+_SAVE_S = 2.0
 # The part of a tick that a sample may take: a VM that hangs leaves time to decide and to send.
 _SAMPLE_RATIO = 0.8
 
@@ -88,6 +91,7 @@ class Agent:
     _leaving: Leaving = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stopping: bool = False
+    _hung: asyncio.Task[bool] | None = None
     _of_tenants: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
     _on_storages: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
 
@@ -394,9 +398,21 @@ class Agent:
             log.warning("%d drives couldn't be set, and keep the limits that they have", lost)
 
     async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
+        """Save the changes of some drives; whole: of all there are. A disk that hangs is told."""
+        if self._hung is not None and not self._hung.done():
+            return
+        if self._hung is not None and not whole:
+            drives, whole = self.state.drives, True  # with all that wasn't saved meanwhile
+        self._hung = None
+        write = partial(self.store.save, drives, self.state.storages, whole=whole)
+        saving = asyncio.create_task(asyncio.to_thread(write))
+        await asyncio.wait([saving], timeout=_SAVE_S)
         try:
-            storages = self.state.storages
-            if await asyncio.to_thread(self.store.save, drives, storages, whole=whole):
+            if not saving.done():
+                self._hung = saving
+                saving.add_done_callback(lambda task: task.exception())  # the next one tells it
+                raise self.store.hangs()
+            if saving.result():
                 self._notices.tell_saved(None)
         except IokeelError as error:
             self._notices.tell_saved(error)

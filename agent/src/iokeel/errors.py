@@ -143,8 +143,13 @@ class StateNotWritten(IokeelError):
     file: its path. reason: SQLite's words. without: what is lost until it can; "" if nothing is.
     """
 
-    def __init__(self, file: str, reason: str, without: str = "") -> None:
-        mend = "free some space, or let the agent write it"
+    def __init__(
+        self,
+        file: str,
+        reason: str,
+        without: str = "",
+        mend: str = "free some space, or let the agent write it",
+    ) -> None:
         if without:
             mend += f"; until then {without}"
         super().__init__(file, f"can't be written: {reason}", mend)

@@ -56,6 +56,10 @@ _RESERVE_BYTES = 256 << 10  # for the changes of a thousand drives, at some 200 
 _COPIES = "/dev/shm"
 
 
+# What is lost until drives' states can be written.
+_WITHOUT = "a restart forgets credit and what was set"
+
+
 def _select(table: str, *columns: str) -> str:
     """Return a query of a table's columns as texts.
 
@@ -315,8 +319,7 @@ class StateStore:
                 ("DELETE FROM storages WHERE name = ?", [(name,) for name in of_storages.gone]),
             )
         except sqlite3.Error as error:
-            without = "a restart forgets credit and what was set"
-            raise self._not_written(error, without) from None
+            raise self._not_written(error, _WITHOUT) from None
         of_drives.note(self._saved)
         of_policies.note(self._saved_policies)
         of_storages.note(self._saved_storages)
@@ -368,6 +371,11 @@ class StateStore:
         except sqlite3.Error as error:
             without = "a restart can't put cgroups back as they were"
             raise self._not_written(error, without) from None
+
+    def hangs(self) -> StateNotWritten:
+        """Return the error of a write that doesn't end."""
+        why, mend = "its disk doesn't answer", "see what holds the disk up"
+        return StateNotWritten(str(self._file), why, _WITHOUT, mend)
 
     def _not_written(self, error: sqlite3.Error, without: str) -> StateNotWritten:
         """Return the error of a failed write. without: what is lost until it can be written."""

@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import ConfigError, StateNotWritten
 from iokeel.state_store import StateStore
 from testing.agents import Agent
-from testing.host.storage import mounted
+from testing.host.storage import MIB, loop_device, mounted
 from testing.waiting import eventually
 
 CHANGES = 60  # of one life at most; far more than what SQLite's log has room for
@@ -103,6 +104,48 @@ def test_an_agent_sets_limits_though_it_can_write_no_state(
         assert agent.drive("db1")["limit_iops"] == 300
         assert agent.says("state.db: can't be written: Read-only file system; free some space, or")
         assert not agent.says("Traceback")
+
+
+def test_an_agent_sets_limits_though_its_disk_hangs(
+    vm: str, short_folder: Path, tmp_path: Path
+) -> None:
+    folder = short_folder / tmp_path.name
+    folder.mkdir()
+    with (
+        loop_device(tmp_path, 16 * MIB) as device,
+        ext4(tmp_path / "state", device) as state,
+        Agent(folder, vm, state=state) as agent,
+    ):
+        eventually(lambda: agent.drive("db1")["limits_in_force"])
+        change = agent.config.read_text().replace("limit = 400", "limit = 300")
+        with frozen(state):
+            agent.config.write_text(change)
+            agent.send(signal.SIGHUP)
+            eventually(lambda: agent.drive("db1")["limit_iops"] == 300)
+            eventually(lambda: agent.drive("db1")["limits_in_force"]["iops_total"] <= 300)
+            eventually(lambda: agent.says("its disk doesn't answer; see what holds the disk up"))
+        eventually(lambda: agent.says("the state is saved again"))
+        agent.stop(signal.SIGKILL)
+        with contextlib.closing(sqlite3.connect(state / "state.db")) as database:
+            (text,) = database.execute("SELECT state FROM drives").fetchone()
+        assert "300" in text
+
+
+@contextlib.contextmanager
+def ext4(folder: Path, device: Path) -> Iterator[Path]:
+    subprocess.run(["mkfs.ext4", "-q", "-F", device], check=True)
+    with mounted(folder, device):
+        yield folder
+
+
+@contextlib.contextmanager
+def frozen(folder: Path) -> Iterator[None]:
+    """Let no write to a filesystem end."""
+    subprocess.run(["fsfreeze", "--freeze", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", folder], check=True)
 
 
 def _remount(folder: Path, how: str) -> None:
