@@ -56,18 +56,18 @@ class Parts:
         self._here: frozenset[BudgetId] = frozenset()
 
     def tenants(self, here: Collection[str]) -> dict[str, TenantPolicy]:
-        """Return the policy of each tenant of the fleet on this host now.
+        """Return the policies now of those tenants with drives on this host that are the fleet's.
 
-        If it has no limit, the drives keep what they have. here: the tenants with drives on this
+        If one has no limit, its drives keep what they have. here: the tenants with drives on this
         host. Soon after a start any of them may be the fleet's, so all keep what they have.
         """
-        granted = {
-            budget.name: _grant(known.budget, self.allowance(budget))
-            for budget, known in self.memory.known.items()
-            if budget.kind is Kind.TENANT
-        }
-        if self._starts and not self.listed:
-            granted |= {name: TenantPolicy() for name in here if name not in granted}
+        granted = {}
+        for name in here:
+            budget = BudgetId(Kind.TENANT, name)
+            if (known := self.memory.known.get(budget)) is not None:
+                granted[name] = _grant(known.budget, self.allowance(budget))
+            elif self._starts and not self.listed:
+                granted[name] = TenantPolicy()
         return granted
 
     def storages(self) -> dict[str, int | None]:

@@ -109,7 +109,7 @@ async def test_many_tenants_are_read_in_time_though_etcd_is_far_away(
     ):
 
         def all_have_their_limit() -> bool:
-            there = member.granted(())
+            there = member.granted(tenants)
             return all(tenant in there and there[tenant].limit == LIMIT for tenant in tenants)
 
         await until(all_have_their_limit, PATIENCE_S)
@@ -121,7 +121,7 @@ async def test_a_budget_that_cannot_be_kept_does_not_hold_up_the_others(
 ) -> None:
     await set_limits(etcd, "acme")
     async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
-        await until(lambda: member.granted(())["acme"].limit == LIMIT, PATIENCE_S)
+        await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
         member._memory._database.execute("PRAGMA max_page_count = 1")  # no page more than now
         await set_limits(etcd, "umbra" * 2000)
         await until(lambda: "disk is full; free some space," in str(member.problem))
@@ -137,7 +137,7 @@ async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_
     await set_limits(etcd, "acme")
 
     def limit(member: Member) -> int | None:
-        return member.granted(())["acme"].limit
+        return member.granted(["acme"])["acme"].limit
 
     async with running(tmp_path / "a", url, prefix, ["acme"]) as coordinator:
         await until(lambda: limit(coordinator) == LIMIT, PATIENCE_S)
@@ -146,7 +146,7 @@ async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_
             operator = FleetStore(etcd, Me("operator", "o"))
             await set_budget(operator, BudgetId(Kind.TENANT, "acme"), None)
             both = coordinator, other
-            await until(lambda: not any(member.granted(()) for member in both), PATIENCE_S)
+            await until(lambda: not any(member.granted(["acme"]) for member in both), PATIENCE_S)
             here.clear()
             await asyncio.sleep(2)  # until that was looked at
             await set_limits(etcd, "acme")
@@ -168,7 +168,7 @@ async def test_a_coordinator_reads_many_claims_seldom_however_often_they_change(
                 return
 
     async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
-        await until(lambda: member.granted(())["acme"].limit == LIMIT, PATIENCE_S)
+        await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
         await claim(*hosts, weight=100)
         participant = member.parts.participants[acme]
         await until(lambda: participant.pause_s == 101 / 500, PATIENCE_S)
