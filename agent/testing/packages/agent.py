@@ -37,6 +37,7 @@ _SOURCES = {
     "libvirt-hooks": "libvirt-hooks",
 }
 _PACKAGES = (".deb", ".whl")
+BUILD = "Iokeel-Build"
 # The rest are the Build-Depends of debian/control.
 _TOOLS = ("build-essential", "fakeroot", "fish", "lintian", "mount", "zsh")
 ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8")
@@ -90,6 +91,19 @@ def _export(tree: Path, codename: str) -> None:
     changelog = tree / "debian/changelog"
     mark = f"~{DISTRIBUTIONS[codename]}"
     changelog.write_text(re.sub(r"\)", f"{mark})", changelog.read_text(), count=1))
+    stamp(tree)
+
+
+def stamp(tree: Path) -> None:
+    """Write what a package is made from into its control file, as the field Iokeel-Build.
+
+    The version of two builds may be the same. dpkg keeps the field, so a host can tell them apart.
+    """
+    digest = hashlib.sha256()
+    for part in _contents(tree):
+        digest.update(part.encode() if isinstance(part, str) else part)
+    control = tree / "debian/control"
+    control.write_text(f"{control.read_text()}XB-{BUILD}: {digest.hexdigest()[:16]}\n")
 
 
 def _contents(tree: Path) -> list[str | bytes]:
@@ -120,16 +134,28 @@ def _wheels(codename: str, root: Path, tree: Path) -> Path:
     return cached(f"wheels-{codename}", [root.name, lock], download)
 
 
-def put(folder: Path) -> None:
-    """Copy packages to build/packages, list them, and write the sums of all that are there."""
-    to = PROJECT / "build/packages"
+def put(folder: Path, to: Path = PROJECT / "build/packages") -> None:
+    """Copy packages to another folder, list them, and write the sums of all that are there.
+
+    Each replaces other versions of itself for the same distribution.
+    """
     to.mkdir(parents=True, exist_ok=True)
     for file in sorted(folder.iterdir()):
         if file.suffix in _PACKAGES:
+            for old in to.glob(_any_version(file.name)):
+                old.unlink()
             print(shutil.copy(file, to))
     files = sorted(file for file in to.iterdir() if file.suffix in _PACKAGES)
     sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]
     (to / "SHA256SUMS").write_text("".join(sums))
+
+
+def _any_version(file: str) -> str:
+    """Return a pattern of a package's files of any version, for the same distribution."""
+    gap = "_" if file.endswith(".deb") else "-"
+    package, version, rest = file.split(gap, 2)
+    _, *mark = version.partition("~deb")
+    return gap.join([package, f"*{''.join(mark)}", rest])
 
 
 def main(codenames: list[str]) -> None:

@@ -18,7 +18,7 @@ from testing.lab.roots.environment import NETWORK
 from testing.lab.roots.namespace import Namespace
 from testing.machines.root import hypervisor
 from testing.packages import page
-from testing.packages.agent import DISTRIBUTIONS, packages
+from testing.packages.agent import BUILD, DISTRIBUTIONS, packages
 
 _OWN_VERSION = re.compile(r"(^Version: |\(= )([^)\n]+)", re.MULTILINE)
 LATER = "later"
@@ -34,17 +34,23 @@ def package_folder(folder: Path, codenames: Iterable[str] = DISTRIBUTIONS) -> Pa
     return _summed(folder)
 
 
-def later_folder(folder: Path, present: Path) -> Path:
-    """Fill a folder with later versions of the packages in another."""
+def later_folder(folder: Path, present: Path, mark: str = "+1") -> Path:
+    """Fill a folder with later versions of the packages in another.
+
+    mark: what their versions have beyond the present one's; if empty, they are other builds of it.
+    """
     folder.mkdir()
     for deb in present.glob("iokeel_*.deb"):
         with tempfile.TemporaryDirectory() as scratch:
             subprocess.run(["dpkg-deb", "-R", deb, scratch], check=True)
             control = Path(scratch) / "DEBIAN/control"
-            control.write_text(control.read_text().replace("~deb", "+1~deb", 1))
+            text = control.read_text().replace("~deb", f"{mark}~deb", 1)
+            control.write_text(re.sub(f"(?<=^{BUILD}: ).*", LATER, text, flags=re.MULTILINE))
             init = Path(scratch) / "usr/lib/iokeel/iokeel/__init__.py"
+            sums, before = Path(scratch) / "DEBIAN/md5sums", _md5(init)
             init.write_text(f'__version__ = "{LATER}"\n')
-            to = folder / deb.name.replace("~deb", "+1~deb", 1)
+            sums.write_text(sums.read_text().replace(before, _md5(init)))
+            to = folder / deb.name.replace("~deb", f"{mark}~deb", 1)
             _build(Path(scratch), to)
     return _summed(folder)
 
@@ -58,6 +64,10 @@ def _summed(folder: Path) -> Path:
     sums = [f"{_sha256(deb)}  {deb.name}\n" for deb in folder.glob("*.deb")]
     (folder / "SHA256SUMS").write_text("".join(sums))
     return folder
+
+
+def _md5(file: Path) -> str:
+    return hashlib.md5(file.read_bytes()).hexdigest()
 
 
 def _sha256(file: Path) -> str:

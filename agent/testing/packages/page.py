@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from testing.lab.roots.namespace import Namespace
-from testing.packages.agent import ENVIRONMENT, PROJECT, build_root, put
+from testing.packages.agent import ENVIRONMENT, PROJECT, build_root, put, stamp
 
 PAGE = PROJECT / "build/page"
 _DEBIAN = PROJECT / "agent/cockpit/debian"
@@ -25,6 +25,7 @@ def build(folder: Path) -> Path:
     tree = folder / "build/cockpit-iokeel"
     shutil.copytree(PAGE, tree / "page")
     shutil.copytree(_DEBIAN, tree / "debian")
+    stamp(tree)
     binds = {Path("/build"): (tree.parent, "rw")}
     with Namespace(Path(tempfile.mkdtemp(prefix="lab-")), build_root(_ROOT), binds) as inside:
         for command in (

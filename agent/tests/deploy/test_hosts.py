@@ -408,6 +408,21 @@ def test_an_upgrade_and_a_rollback_never_lift_a_limit(fleet: Fleet) -> None:
     assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
 
 
+def test_another_build_of_the_same_version_replaces_it(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    other = later_folder(fleet.folder / "other", fleet.packages, mark="")
+    given = {"iokeel_package": str(other)}
+    planned = fleet.good("deploy.yml", "--check", **given)
+    assert "iokeel 0.1.0~deb13 would be installed (now: another build of it)" in planned.out
+    with watch(machine, "db1") as samples:
+        fleet.good("deploy.yml", **given)
+        assert machine.run("iokeel", "--version") == f"iokeel {LATER}\n"
+        assert fleet.good("deploy.yml", **given).changed == {"hv12": 0, "hv13": 0}
+        fleet.good("deploy.yml")
+        assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
+    held(samples)
+
+
 def test_the_state_of_a_later_version_is_not_given_to_an_earlier_one(fleet: Fleet) -> None:
     machine = fleet.machines["hv13"]
 

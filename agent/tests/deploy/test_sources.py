@@ -19,6 +19,7 @@ import iokeel
 from iokeel.config.load import parse
 from iokeel.config.settings import Config
 from iokeel.config.tables import ClassTable, Root, Table
+from testing.packages.agent import put
 from testing.packages.qemu import PATCHES, build_depends, patches, prepare
 
 AGENT = Path(__file__).parents[2]
@@ -77,6 +78,29 @@ def test_runtime_lock_refuses_a_lock_file_that_lacks_a_library(tmp_path: Path) -
 
 def test_version_of_the_packages_is_the_agents() -> None:
     assert (DEBIAN / "changelog").read_text().startswith(f"iokeel ({iokeel.__version__}) ")
+
+
+def test_a_package_replaces_other_versions_for_its_own_distribution_alone(tmp_path: Path) -> None:
+    new, folder = tmp_path / "new", tmp_path / "packages"
+    for at, names in (
+        (folder, ["iokeel_0.1.0~deb12_amd64.deb", "iokeel_0.1.0~deb13_amd64.deb",
+                  "iokeel-0.1.0-py3-none-any.whl", "cockpit-iokeel_0.1.0_all.deb",
+                  "qemu-utils_10.0.2+deb13u1+iokeel1_amd64.deb"]),
+        (new, ["iokeel_0.2.0~deb13_amd64.deb", "iokeel-0.2.0-py3-none-any.whl",
+               "qemu-utils_10.0.3+deb13u2+iokeel1_amd64.deb", "build.log"]),
+    ):  # fmt: skip
+        at.mkdir()
+        for name in names:
+            (at / name).touch()
+    put(new, folder)
+    listed = [line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
+    there = {file.name for file in folder.iterdir()}
+    assert there == {*listed, "SHA256SUMS"}
+    assert listed == [
+        "cockpit-iokeel_0.1.0_all.deb", "iokeel-0.2.0-py3-none-any.whl",
+        "iokeel_0.1.0~deb12_amd64.deb", "iokeel_0.2.0~deb13_amd64.deb",
+        "qemu-utils_10.0.3+deb13u2+iokeel1_amd64.deb",
+    ]  # fmt: skip
 
 
 # The default configuration
