@@ -479,15 +479,18 @@ def test_check_mode_of_remove_removes_nothing(fleet: Fleet) -> None:
     assert guest.limits(fleet.machines["hv13"], "db1") != fleet.limits
 
 
-def test_a_release_that_fails_leaves_the_agent_in_charge(fleet: Fleet) -> None:
-    machine = fleet.machines["hv13"]
+def test_a_release_that_fails_leaves_the_agent_in_charge_and_the_other_host_goes_on(
+    fleet: Fleet,
+) -> None:
+    machine, other = fleet.machines["hv13"], fleet.machines["hv12"]
     units = "libvirtd.service libvirtd.socket libvirtd-ro.socket libvirtd-admin.socket"
     # Masked first, it would lose its KillMode and end with its guests.
     machine.sh(f"systemctl stop {units}; systemctl mask --runtime {units}")
-    played = fleet.play("remove.yml", "--limit=hv13")
+    played = fleet.play("remove.yml", "--limit=hv12,hv13")
     machine.sh(f"systemctl unmask --runtime {units}; systemctl start libvirtd")
     print(machine.run("virsh", "list", "--all"))
-    why = played.failures[-1][1]
+    name, why = played.failures[-1]
+    assert name == "hv13"
     assert "db1/vda: not given back" in why
     assert "the agent runs again" in why
     assert show(machine, "ActiveState") == "active"
@@ -496,6 +499,8 @@ def test_a_release_that_fails_leaves_the_agent_in_charge(fleet: Fleet) -> None:
         return [vm["domain"] for vm in json.loads(machine.run("iokeel", "stats", "--json"))]
 
     eventually(lambda: seen() == ["db1"], what="the agent sees the guest again")
+    assert other.status("ls", CONFIG, "/usr/bin/iokeel")[0] != 0
+    assert fleet.play("deploy.yml", "--limit=hv12").status == 0
 
 
 def test_limits_that_nothing_could_lift_any_more_are_not_forgotten(fleet: Fleet) -> None:
