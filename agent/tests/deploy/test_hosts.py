@@ -252,7 +252,7 @@ def test_a_deployment_that_broke_off_before_the_restart_is_finished_by_the_next(
     machine = fleet.machines["hv13"]
     pid, reads = show(machine, "MainPID"), config_reads(machine)
     fleet.hosts["hv13"]["iokeel_tenants"] = {"acme": {"limit": 60000}}
-    at = "Look for a libvirt that started before it had the hook"
+    at = "Start the agent, now and at each boot"
     break_off("deploy.yml", fleet.inventory(), at, "--limit=hv13")
     assert "limit = 60000" in machine.run("cat", CONFIG)
     assert (show(machine, "MainPID"), config_reads(machine)) == (pid, reads)
@@ -260,6 +260,28 @@ def test_a_deployment_that_broke_off_before_the_restart_is_finished_by_the_next(
     assert (played.status, played.changed["hv13"] > 0) == (0, True)
     assert show(machine, "MainPID") not in ("0", pid)
     assert fleet.play("deploy.yml", "--limit=hv13").changed == {"hv13": 0}
+
+
+def test_a_libvirt_that_does_not_start_again_ends_the_deployment_and_not_the_agents_part(
+    fleet: Fleet,
+) -> None:
+    first, second = fleet.machines["hv12"], fleet.machines["hv13"]
+    reads, text = config_reads(first), second.run("cat", CONFIG)
+    drop_in = "/run/systemd/system/libvirtd.service.d"
+    first.sh(f"mkdir {drop_in}; touch {HOOK}")
+    first.sh(f"echo '[Service]\nRestart=no\nExecStartPre=/bin/false' >{drop_in}/broken.conf")
+    first.run("systemctl", "daemon-reload")
+    for host in fleet.hosts.values():
+        host["iokeel_tenants"] = {"acme": {"limit": 70000}}
+    played = fleet.play("deploy.yml", "--limit=hv12,hv13", iokeel_serial=1)
+    first.sh(f"rm -r {drop_in}; systemctl daemon-reload; systemctl start libvirtd")
+    assert [name for name, _ in played.failures] == ["hv12"]
+    assert "Unable to restart service libvirtd.service" in played.out
+    assert "limit = 70000" in first.run("cat", CONFIG)
+    assert config_reads(first) == reads + 1
+    assert second.run("cat", CONFIG) == text
+    fleet.good("deploy.yml")
+    assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
 
 
 def config_reads(machine: Machine) -> int:
