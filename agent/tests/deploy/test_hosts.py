@@ -203,6 +203,18 @@ def test_libvirt_calls_the_hook(fleet: Fleet) -> None:
     machine.run("virsh", "define", "/tmp/idle1.xml")
 
 
+def test_a_libvirt_that_hangs_is_named_after_half_a_minute(fleet: Fleet) -> None:
+    machine = fleet.machines["hv13"]
+    machine.run("systemctl", "kill", "--signal=STOP", "libvirtd")
+    try:
+        played = fleet.play("deploy.yml", "--limit=hv13", "--tags=preflight")
+        policies = fleet.play("policies.yml", "--limit=hv13", iokeel_policies=POLICIES["hv13"])
+    finally:
+        machine.run("systemctl", "kill", "--signal=CONT", "libvirtd")
+    said = "libvirt doesn't answer at qemu:///system (it said nothing for 30 s)"
+    assert [said in why for _, why in (*played.failures, *policies.failures)] == [True, True]
+
+
 # Configuration
 
 

@@ -54,6 +54,7 @@ running:
 
 URN = "urn:iokeel:policy:1"
 C_LOCALE = {"LC_ALL": "C.UTF-8"}
+TIMEOUT_S = 30
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -79,8 +80,12 @@ class Guest:
 
     def virsh(self, *words: str) -> str:
         """Run virsh and return its output. A failure ends the module with virsh's words."""
-        command = ["virsh", "--connect", self.module.params["uri"], *words]
+        uri = self.module.params["uri"]
+        command = ["timeout", str(TIMEOUT_S), "virsh", "--connect", uri, *words]
         status, out, err = self.module.run_command(command, environ_update=C_LOCALE)
+        if status == 124:  # timeout's own
+            why = f"libvirt doesn't answer at {uri} (it said nothing for {TIMEOUT_S} s)"
+            self.module.fail_json(msg=f"{self.name}: {why}")
         if status:
             self.module.fail_json(msg=f"{self.name}: virsh {words[0]}: {err.strip()}")
         return str(out)
