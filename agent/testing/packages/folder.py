@@ -124,10 +124,11 @@ def _networked(root: Path, folders: Mapping[Path, Path]) -> Namespace:
     return Namespace(Path(tempfile.mkdtemp(prefix="lab-")), root, binds)
 
 
-def qemu_folder(folder: Path) -> Path:
+def qemu_folder(folder: Path, mark: str = "+iokeel1") -> Path:
     """Fill a folder with Debian 13's QEMU under the version that the patched one has.
 
     Nothing in it is patched. It is for tests of what installs such packages.
+    mark: what the version has beyond Debian's.
     """
     names = ["qemu-system-x86", "qemu-system-common", "qemu-utils"]
     root = hypervisor("trixie")
@@ -144,8 +145,8 @@ def qemu_folder(folder: Path) -> Path:
             control = Path(scratch) / "DEBIAN/control"
             text = control.read_text()
             # Its own version, and that of the others on which it depends.
-            control.write_text(_OWN_VERSION.sub(r"\1\2+iokeel1", text))
+            control.write_text(_OWN_VERSION.sub(rf"\1\2{mark}", text))
             name, version, architecture = deb.name.split("_")
-            to = folder / f"{name}_{unquote(version).split(':')[-1]}+iokeel1_{architecture}"
+            to = folder / f"{name}_{unquote(version).split(':')[-1]}{mark}_{architecture}"
             _build(Path(scratch), to)
     return folder

@@ -402,6 +402,17 @@ def test_qemu_packages_that_do_not_fit_are_refused_in_one_line(fleet: Fleet) -> 
     assert "iokeel1" not in fleet.machines["hv13"].run("dpkg-query", "-W", "qemu-system-x86")
 
 
+def test_a_qemu_that_is_newer_than_the_packages_is_not_replaced(fleet: Fleet) -> None:
+    older = qemu_folder(fleet.folder / "older", mark="~iokeel1")
+    words = {"iokeel_qemu_packages": str(older)}
+    for mode in ("--check", "--diff"):
+        played = fleet.play("patched-qemu.yml", "--limit=hv13", mode, **words)
+        ((_, why),) = played.failures
+        assert "qemu-system-x86" in why
+        assert "is newer than that in" in why
+        assert played.changed == {"hv13": 0}
+
+
 # Mending, upgrade, rollback
 
 

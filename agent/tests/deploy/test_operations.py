@@ -41,7 +41,9 @@ class Desk:
     def controller(self, command: str, cwd: Path) -> None:
         """Run a command where Ansible runs; it has to succeed."""
         hosts = inventory(self.folder, {NAME: self.host}, **self.variables)
-        own = {"iokeel_qemu_packages=../build/packages": f"iokeel_qemu_packages={self.qemu}",
+        own = {".venv/bin/": f"{BIN}/",
+               "make -C .. packages-qemu": f"ls {self.qemu}",
+               "iokeel_qemu_packages=../build/packages": f"iokeel_qemu_packages={self.qemu}",
                "-i playbooks/inventory": f"-i {hosts}"}  # fmt: skip
         for shown, here in own.items():
             command = command.replace(shown, here)
@@ -104,3 +106,30 @@ def test_commands_of_the_operations_page_succeed_in_their_order(desk: Desk) -> N
     assert ran > 20
     assert desk.machine.status("iokeel")[0] == 127
     assert guest.limits(desk.machine, "db1") == {}
+
+
+def test_another_build_of_the_patched_qemu_replaces_it(desk: Desk, tmp_path: Path) -> None:
+    (deb,) = desk.qemu.glob("qemu-utils_*.deb")
+    subprocess.run(["dpkg-deb", "-R", deb, tmp_path], check=True)
+    (tmp_path / "usr/share/another-build").touch()
+    with (tmp_path / "DEBIAN/md5sums").open("a") as sums:
+        sums.write("d41d8cd98f00b204e9800998ecf8427e  usr/share/another-build\n")
+    subprocess.run(["dpkg-deb", "-b", "--root-owner-group", "-Znone", tmp_path, deb], check=True)
+    command = "ansible-playbook patched-qemu.yml -e iokeel_qemu_packages=../build/packages"
+    desk.controller(command, PLAYBOOKS)
+    assert desk.machine.run("ls", "/usr/share/another-build")
+    files = desk.machine.sh("ls --full-time /usr/bin/qemu-system-x86_64 /var/lib/dpkg/info")
+    desk.controller(command, PLAYBOOKS)
+    again = desk.machine.sh("ls --full-time /usr/bin/qemu-system-x86_64 /var/lib/dpkg/info")
+    assert again == files
+
+
+def test_the_way_back_from_the_patched_qemu_names_debians_versions(desk: Desk) -> None:
+    page = (PROJECT / "docs/operations.md").read_text()
+    command = page.split("\n# apt-get install --allow-downgrades")[1].split("```")[0]
+    named = desk.machine.sh(f"echo {command}").split()
+    installed = desk.machine.sh(
+        "dpkg-query --show --showformat='${Package}=${Version}\\n' 'qemu-*' | grep iokeel1"
+    ).split()
+    assert len(named) > 2
+    assert [f"{name}+iokeel1" for name in named] == installed
