@@ -611,6 +611,8 @@ def test_page_and_fleet_come_if_they_are_wanted_and_go_with_the_agent(fleet: Fle
     beyond = {"etcd": ["http://10.99.0.1:2379"]}
     words = ["--limit=hv12", "--tags=configure"]
     assert fleet.play("deploy.yml", *words, iokeel_package="", iokeel_fleet=beyond).status == 0
-    fleet.good("remove.yml")
+    removed = fleet.good("remove.yml")
+    assert "hv12: the fleet still counts what it was granted" in removed.out
+    assert "hv13: the fleet" not in removed.out
     machine.sh("systemctl daemon-reload; systemctl reset-failed")
     assert differences(fleet, "hv12") == []
