@@ -216,7 +216,7 @@ def _want_footholds(claimants: Sequence[Claimant], granted: int) -> None:
 
 
 def _bound_untried(one: OneStorage, usable: float) -> None:
-    """Bound together what drives may do whose guests have made no request yet.
+    """Bound together what drives may do whose guests have hardly begun.
 
     Nobody knows what they will do, and they may all begin at once, as when many guests start. So
     they divide what the others' reservations leave.

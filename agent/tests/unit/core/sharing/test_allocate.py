@@ -14,6 +14,7 @@ from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO, allocate
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, POWER, SLACK, STEP
+from iokeel.core.sharing.claimant import TRIED_REQUESTS
 from iokeel.core.sharing.vm_limit import with_vm_parts
 from iokeel.core.state import (
     Demand,
@@ -29,7 +30,7 @@ from iokeel.core.storage import StorageCounters, StoragePolicy
 
 DISK = "sda"
 CAPACITY = StoragePolicy(capacity=10_000)
-NO_REQUESTS = Counters(1, 0, 0, 0, 0, None, None)
+FEW_REQUESTS = Counters(1, 60, 60 << 12, TRIED_REQUESTS - 61, 0, None, None)
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Host:
     ) -> None:
         """Add a drive.
 
-        full: whether its limits were what held it. untried: its guest has made no request yet.
+        full: whether its limits were what held it. untried: its guest has hardly begun.
         vm: its VM, if that matters.
         """
         drive = DriveId(vm[0], name) if vm else DriveId(name, "vda")
@@ -70,7 +71,7 @@ class Host:
             policy=promise,
             storage=storage,
             tenant=tenant,
-            measured=Measured(NO_REQUESTS if untried else None, did, rate),
+            measured=Measured(FEW_REQUESTS if untried else None, did, rate),
             demand=Demand(rate=rate or 0.0, backlogged=full),
             vm=VmPart(vm[1]) if vm else None,
         )
