@@ -23,15 +23,13 @@ class Disk:
     """A disk of a domain.
 
     path: the path or URL behind it; None if it has none. throttle_groups: the groups of its
-    <throttlefilters>, in their order. iotune_group: the group of its <iotune>; None if it names
-    none, and so has one of its own. alias: libvirt's name of its device in QEMU; None if the
+    <throttlefilters>, in their order. alias: libvirt's name of its device in QEMU; None if the
     domain doesn't run. unthrottled: why QEMU can't throttle it; None if it can.
     """
 
     target: str
     path: str | None = None
     throttle_groups: tuple[str, ...] = ()
-    iotune_group: str | None = None
     alias: str | None = None
     unthrottled: str | None = None
 
@@ -121,7 +119,6 @@ def _disks(domain: etree._Element) -> Iterator[Disk]:
             name,
             _path(disk.find("source")),
             tuple(group for each in filters if (group := each.get("group"))),
-            disk.findtext("iotune/group_name") or None,
             None if (alias := disk.find("alias")) is None else alias.get("name"),
             _unthrottled(disk, target),
         )

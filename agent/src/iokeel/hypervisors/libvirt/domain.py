@@ -129,25 +129,18 @@ def has_policy(policy: ToldPolicy | None, targets: Collection[str]) -> bool:
 def own_group(xml: DomainXml, drive: DriveId, disk: Disk) -> str | None:
     """Return the group of its throttlefilters that throttles this disk and no other.
 
-    None if it has no throttlefilters: iotune limits it. Raises LimitsRejected if all its groups, or
-    that of its iotune, throttle others too.
+    None if it has no throttlefilters: iotune limits it. Raises LimitsRejected if all its groups
+    throttle others too.
     """
-    if disk.throttle_groups:
-        if (own := _own(xml, disk)) is not None:
-            return own
-        raise LimitsRejected(
-            str(drive),
-            f"its throttle groups ({', '.join(disk.throttle_groups)}) throttle other drives too",
-            "give it a throttlefilter with a group of its own",
-        )
-    group = disk.iotune_group
-    if group is not None and [each.iotune_group for each in xml.disks].count(group) > 1:
-        raise LimitsRejected(
-            str(drive),
-            f"its throttle group ({group}) throttles other drives too",
-            "give it a group_name of its own in <iotune>",
-        )
-    return None
+    if not disk.throttle_groups:
+        return None
+    if (own := _own(xml, disk)) is not None:
+        return own
+    raise LimitsRejected(
+        str(drive),
+        f"its throttle groups ({', '.join(disk.throttle_groups)}) throttle other drives too",
+        "give it a throttlefilter with a group of its own",
+    )
 
 
 def _own(xml: DomainXml, disk: Disk) -> str | None:

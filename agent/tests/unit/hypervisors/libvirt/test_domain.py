@@ -9,7 +9,6 @@ from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.domain import describe, own_group
-from iokeel.policy_xml.domain import parse_domain
 
 XML = (
     "<domain><name>db1</name><devices><disk><target dev='vda'/></disk>"
@@ -119,19 +118,3 @@ def test_of_two_throttle_groups_the_limits_are_those_of_the_drives_own() -> None
     assert own_group(found.xml, DriveId("db1", "vda"), vda) == "own"
     with pytest.raises(LimitsRejected, match="throttle other drives too"):
         own_group(found.xml, DriveId("db1", "vdb"), vdb)
-
-
-def test_limits_that_an_iotune_group_would_put_on_another_drive_are_refused() -> None:
-    disks = "".join(
-        f"<disk><target dev='{target}'/><iotune><group_name>{group}</group_name></iotune></disk>"
-        for target, group in (("vda", "both"), ("vdb", "both"), ("vdc", "own"))
-    )
-    xml = parse_domain(f"<domain><name>db1</name><devices>{disks}</devices></domain>")
-    vda, _, vdc = xml.disks
-    assert own_group(xml, DriveId("db1", "vdc"), vdc) is None
-    with pytest.raises(LimitsRejected) as refused:
-        own_group(xml, DriveId("db1", "vda"), vda)
-    assert str(refused.value) == (
-        "db1/vda: its throttle group (both) throttles other drives too; give it a group_name of its"
-        " own in <iotune>"
-    )
