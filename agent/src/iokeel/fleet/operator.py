@@ -66,10 +66,13 @@ class BudgetView:
 
 
 class FleetView(NamedTuple):
-    """The fleet, as it is in etcd. hosts: those that are there. member: the URL that answered."""
+    """The fleet, as it is in etcd.
+
+    member: the URL that answered. hosts: those that are there, with their values.
+    """
 
     member: str
-    hosts: tuple[str, ...]
+    hosts: Mapping[str, bytes]
     budgets: Mapping[BudgetId, BudgetView]
 
     def of(self, kind: Kind) -> dict[str, BudgetView]:
@@ -97,10 +100,10 @@ class Operator:
         parts = [keys.budgets, keys.ledgers, keys.leaders, keys.all_claims]
         found = await self._store.etcd.read([], [keys.hosts, *parts])
         budgets: dict[BudgetId, BudgetView] = {}
-        hosts = []
+        hosts: dict[str, bytes] = {}
         for key, raw in sorted(found.values.items()):
             if key.startswith(keys.hosts):
-                hosts.append(last_part(key))
+                hosts[last_part(key)] = raw
                 continue
             part = next(prefix for prefix in parts if key.startswith(prefix))
             budget = budget_in(key, part)
@@ -118,7 +121,7 @@ class Operator:
                     view.claims[last_part(key)] = claim_of(key, raw)
             except FleetRefused as error:
                 view.errors.append(error)
-        return FleetView(self._store.etcd.member, tuple(hosts), budgets)
+        return FleetView(self._store.etcd.member, hosts, budgets)
 
     async def set_budgets(self, wanted: Mapping[BudgetId, Budget | None]) -> list[str]:
         """Set budgets, or remove them (None), and return what has changed.
@@ -179,19 +182,17 @@ class Operator:
         """
         view = await self.view()
         mine = [budget for budget, known in view.budgets.items() if host in known.entries]
-        if word is Word.OFF_FOR_GOOD:
-            key = self._store.keys.host(host)
-            found = (await self._store.etcd.read([key])).values.get(key)
-            there = decoded(HostRecord, key, found).instance if found is not None else None
-            if any(view.budgets[budget].entries[host].instance == there for budget in mine):
+        for budget in mine:
+            known = view.budgets[budget]
+            if known.reports(host):
+                raise HostReports(host, str(budget), "stop its agent, and wait 15 s")
+            charged = encoded(HostRecord(instance=known.entries[host].instance))
+            if word is Word.OFF_FOR_GOOD and view.hosts.get(host) == charged:
                 raise FleetRefused(
                     f"host {host}",
                     "isn't off: its agent is there",
                     "see the agent's log, or stop it and wait 15 s",
                 )
-        for budget in mine:
-            if view.budgets[budget].reports(host):
-                raise HostReports(host, str(budget), "stop its agent, and wait 15 s")
         told = [budget for budget in mine if await say(self._store, budget, host, word)]
         if told:
             what = f"forget {host} --{word.value}: {', '.join(map(str, told))}"
