@@ -82,7 +82,7 @@ HOOK_MESSAGE = msgspec.json.Decoder(HookMessage)
 async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
     """Serve the API while the context lasts.
 
-    Raises ConfigError if the socket can't be served. Without its port, the agent does its work.
+    Raises ConfigError if the socket can't be served. If the port can't, the log says so.
     """
     public = [web.get("/metrics", _metrics)]
     private = [

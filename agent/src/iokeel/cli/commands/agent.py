@@ -37,8 +37,8 @@ def agent(
 ) -> None:
     """Run the agent until SIGTERM. Then every drive is left at limits that hold without it.
 
-    SIGHUP makes it read the configuration again. A bad one changes nothing, and one that is bad at
-    the start leaves the one in force that was so last.
+    SIGHUP makes it read the configuration again. A bad one changes nothing. If it is bad at the
+    start, the agent goes by the last good one.
     """
     settings, refused = (load(config), None) if check else load_or_last(config)
     if not release:
