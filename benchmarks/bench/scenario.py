@@ -86,7 +86,8 @@ class Scenario:
 
     name: of the scenario; case: "" if it has only one. device: the simulated disk, or the path of a
     real one. capacity, latency_target_ms: of the disk at this slowdown. begin_s: when figures
-    begin. tenant_limit: of all drives together, if any.
+    begin. tenant_limit: of all drives together, if any. booted: all drives are processes of a host
+    that boots with cgroup v2.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Scenario:
     model: CostModel
     metrics: tuple[str, ...]
     drives: tuple[Drive, ...]
+    booted: bool = False
 
     @property
     def is_real(self) -> bool:
@@ -212,6 +214,7 @@ def _case(
         model,
         tuple(table.metrics),
         drives,
+        table.booted,
     )
 
 

@@ -74,6 +74,7 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True):
     drives: list[ScenarioDrive]
     curve: Literal["disk", "published"] = "disk"
     tenant_limit: int | None = None
+    booted: bool = False
     controllers: list[str] = []
     cases: list[CaseTable] = []
     published: PublishedTable | None = None

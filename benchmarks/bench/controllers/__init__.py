@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.bench.controllers.average_size import AverageSize
-from benchmarks.bench.controllers.booted import Booted
+from benchmarks.bench.controllers.booted import IoCost, IoLatency
 from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.controllers.iokeel import Iokeel, OverBfq, Paced
 from benchmarks.bench.controllers.kernel import Bfq, IoMax
@@ -26,8 +26,8 @@ CONTROLLERS: dict[str, Controller] = {
         AverageSize(),
         IoMax(),
         Bfq(),
-        Booted("io.latency"),
-        Booted("io.cost"),
+        IoLatency(),
+        IoCost(),
         Iokeel("iokeel-retune", "iokeel, stock QEMU", exact=False),
         Iokeel("iokeel-exact", "iokeel, patched QEMU", exact=True),
         OverBfq(),

@@ -1,37 +1,85 @@
-"""Controllers of cgroup v2 that this host's kernel doesn't offer."""
+"""Controllers of cgroup v2: io.latency and io.cost, in a host that boots in a guest."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from pathlib import Path
-
-from benchmarks.bench.controllers.controller import Controller, Held
+from benchmarks.bench.controllers.controller import InKernel
+from benchmarks.bench.running.booted_host import CGROUPS, device_number, write
 from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario
 
-_CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
-_KERNEL = {
-    "io.latency": "a kernel with CONFIG_BLK_CGROUP_IOLATENCY, which no Debian kernel has",
-    "io.cost": "a kernel with CONFIG_BLK_CGROUP_IOCOST, such as Debian's 6.1",
-}
+#: Reads and writes in sequence, in MB/s, without a slowdown: of results/disks.json.
+_MBPS = {"hdd-hts72755": (125, 125), "sata-ssd-px-256m5s": (525, 390), "nvme-970-pro": (3500, 2300)}
 
 
-class Booted(Controller):
-    """io.latency or io.cost. They take a booted host, which this runner doesn't have yet."""
+class Booted(InKernel):
+    """A controller of cgroup v2."""
+
+    needs = "a scenario whose host boots with cgroup v2 (booted = true)"
 
     def __init__(self, name: str) -> None:
         super().__init__(name, name)
-        self.needs = f"a booted host with cgroup v2 and {_KERNEL[name]}"
 
     def lacks(self, scenario: Scenario) -> str | None:
-        """Return which host and kernel it takes."""
-        try:
-            offered = "io" in _CONTROLLERS.read_text().split()
-        except OSError:
-            offered = False
-        host = "this host offers it" if offered else "this host's cgroup v2 has no io controller"
-        return f"it takes {self.needs}; {host}"
+        """Return what is missing: the host."""
+        return None if scenario.booted else f"it takes {self.needs}"
 
-    def hold(self, stage: Stage) -> AbstractContextManager[Held]:
-        """Never run: it always lacks something."""
-        raise NotImplementedError
+
+class IoLatency(Booted):
+    """io.latency, with the drives' latency targets."""
+
+    def __init__(self) -> None:
+        super().__init__("io.latency")
+
+    def begin(self, stage: Stage) -> None:
+        """Set the target of each drive that has one."""
+        assert stage.booted is not None
+        number = device_number(stage.booted)
+        targets = {
+            place.group: round(1000 * place.drive.policy["latency_target_ms"])
+            for place in stage.places
+            if place.drive.has_target
+        }
+        write(
+            stage.booted,
+            {group / "io.latency": f"{number} target={us}" for group, us in targets.items()},
+        )
+
+
+class IoCost(Booted):
+    """io.cost, with the drives' weights, a model of the disk and its latency target.
+
+    The device's rate is never above the model's: without that bound io.cost lets all through.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("io.cost")
+
+    def lacks(self, scenario: Scenario) -> str | None:
+        """Return what is missing: the host, or what a real disk does in sequence."""
+        if scenario.is_real:
+            return "its model is only known of the simulated disks"
+        return super().lacks(scenario)
+
+    def begin(self, stage: Stage) -> None:
+        """Set the model, the target and the weights."""
+        assert stage.booted is not None
+        scenario = stage.scenario
+        number, target = device_number(stage.booted), round(1000 * scenario.latency_target_ms)
+        model = []
+        curves = (scenario.model.read, scenario.model.write)
+        for way, mbps, curve in zip("rw", _MBPS[scenario.device], curves, strict=True):
+            bps = round(1e6 * mbps / scenario.slowdown)
+            random = round(scenario.capacity / curve.cost(4096))
+            in_sequence = bps // 4096 if scenario.device.startswith("hdd") else random
+            model.append(f"{way}bps={bps} {way}seqiops={in_sequence} {way}randiops={random}")
+        targets = f"rpct=95.00 rlat={target} wpct=95.00 wlat={target}"
+        write(
+            stage.booted,
+            {
+                CGROUPS / "io.cost.model": f"{number} ctrl=user model=linear {' '.join(model)}",
+                CGROUPS / "io.cost.qos": (
+                    f"{number} enable=1 ctrl=user {targets} min=1.00 max=100.00"
+                ),
+                **{place.group / "io.weight": place.drive.weight for place in stage.places},
+            },
+        )

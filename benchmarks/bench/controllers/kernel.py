@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.bench.controllers.controller import InKernel
 from benchmarks.bench.controllers.static import bytes_, requests
+from benchmarks.bench.running.booted_host import write
 from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario
 from testing.lab.blkio import ROOT
@@ -46,13 +47,18 @@ class Bfq(InKernel):
 
     def lacks(self, scenario: Scenario) -> str | None:
         """Return what is missing: BFQ."""
-        return no_bfq()
+        return None if scenario.booted else no_bfq()
 
     def begin(self, stage: Stage) -> None:
         """Give the disk the scheduler, and each VM its weight."""
-        stage.disk.set_scheduler("bfq")
-        for place in stage.places:
-            bfq_weight(place.group).write_text(str(min(1000, place.drive.weight)))
+        stage.set_scheduler("bfq")
+        weights = {place.group: min(1000, place.drive.weight) for place in stage.places}
+        if stage.booted is not None:
+            files = {group / "io.bfq.weight": weight for group, weight in weights.items()}
+            write(stage.booted, files)
+            return
+        for group, weight in weights.items():
+            bfq_weight(group).write_text(str(weight))
 
 
 def no_bfq() -> str | None:

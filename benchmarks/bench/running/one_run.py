@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks import result_file
 from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.records import DriveRun, Run, daemon_name
+from benchmarks.bench.running.booted_host import entering
 from benchmarks.bench.running.requests import Done, drive_run
 from benchmarks.bench.running.stage import Stage, stage
 from benchmarks.bench.scenario import Drive, Scenario, Stream
@@ -60,11 +61,14 @@ def _run_jobs(on: Stage) -> dict[str, DriveRun]:
     scenario = on.scenario
     text, exports = _export_jobs(on)
     drives = {drive.name: drive for drive in scenario.drives}
-    for name, vm in on.guests.items():
-        vm.write("/tmp/job.fio", _guest_jobs(scenario, drives[name]).encode())
-    ahead_s = {name: vm.clock_offset().seconds for name, vm in on.guests.items()}
-    fio = "fio --output=/tmp/fio.json --output-format=json /tmp/job.fio"
-    programs = {name: vm.start_program(fio) for name, vm in on.guests.items()}
+    inside = [(vm, [drives[name]]) for name, vm in on.guests.items()]
+    if on.booted is not None:
+        inside.append((on.booted, list(scenario.drives)))
+    for vm, own in inside:
+        vm.write("/tmp/job.fio", _guest_jobs(on, own).encode())
+    ahead_s = [vm.clock_offset().seconds for vm, _ in inside]
+    fio = "cd /tmp && fio --output=fio.json --output-format=json job.fio"
+    programs = [vm.start_program(fio) for vm, _ in inside]
     done, sys_ratios = {}, {}
     if exports:
         (on.folder / "jobs.fio").write_text(text)
@@ -73,16 +77,18 @@ def _run_jobs(on: Stage) -> dict[str, DriveRun]:
             logs = sorted(on.folder.glob(f"{drive.name}-*_lat.*.log"))
             done[drive.name] = Done.read(drive.name, logs, scenario.model)
             sys_ratios[drive.name] = _sys_ratio(report, drive)
-    for name, vm in on.guests.items():
-        ended = vm.wait(programs[name], timeout=scenario.seconds + _LATE_S)
+    for (vm, own), program, ahead in zip(inside, programs, ahead_s, strict=True):
+        ended = vm.wait(program, timeout=scenario.seconds + _LATE_S)
         if ended.status != 0:
-            raise RuntimeError(f"{name}: fio failed: {ended.stderr.decode().strip()}")
-        logs = []
-        for path in vm.exec("ls /tmp/*_lat.*.log").stdout.decode().split():
-            logs.append(on.folder / f"{name}-{Path(path).name}")
-            logs[-1].write_bytes(vm.read(path))
-        done[name] = Done.read(name, logs, scenario.model, ahead_s[name])
-        sys_ratios[name] = _sys_ratio(json.loads(vm.read("/tmp/fio.json"))["jobs"], drives[name])
+            raise RuntimeError(f"{vm.name}: fio failed: {ended.stderr.decode().strip()}")
+        report = json.loads(vm.read("/tmp/fio.json"))["jobs"]
+        for drive in own:
+            logs = []
+            for path in vm.exec(f"ls /tmp/{drive.name}-*_lat.*.log").stdout.decode().split():
+                logs.append(on.folder / Path(path).name)
+                logs[-1].write_bytes(vm.read(path))
+            done[drive.name] = Done.read(drive.name, logs, scenario.model, ahead)
+            sys_ratios[drive.name] = _sys_ratio(report, drive)
     began_s = min(float(one.at_s[0]) for one in done.values())
     return {
         name: drive_run(scenario, drive, done[name], began_s, sys_ratios[name])
@@ -126,14 +132,22 @@ def _export_jobs(on: Stage) -> tuple[str, list[Drive]]:
     return _text(sections), [drive for drive, _ in on.exports]
 
 
-def _guest_jobs(scenario: Scenario, drive: Drive) -> str:
-    """Return fio's job file for a guest."""
-    engine = {"ioengine": "libaio", "direct": 1, "filename": "/dev/vda", "randseed": 1}
+def _guest_jobs(on: Stage, drives: Sequence[Drive]) -> str:
+    """Return fio's job file for a guest with one drive, or for the booted host with all of them.
+
+    There each has its part of the one disk.
+    """
+    engine = {"ioengine": "libaio", "direct": 1, "filename": "/dev/vda"}
     sections: dict[str, Job] = {"global": {**engine, **_COMMON}}
-    for stream in drive.streams:
-        name = f"{drive.name}-{stream.name}"
-        log = {"write_lat_log": f"/tmp/{name}"}
-        sections[name] = {**_times(scenario, stream), **log, **stream.job}
+    part = on.disk.drive_bytes // len(on.scenario.drives) >> 20 << 20
+    for number, drive in enumerate(drives):
+        own: Job = {"randseed": number + 1}
+        if on.booted is not None:
+            own = {**own, "offset": number * part, "size": part, **entering(drive.name)}
+        for stream in drive.streams:
+            name = f"{drive.name}-{stream.name}"
+            log = {"write_lat_log": f"/tmp/{name}"}
+            sections[name] = {**own, **_times(on.scenario, stream), **log, **stream.job}
     return _text(sections)
 
 

@@ -1,6 +1,7 @@
 """A stage: a disk, and a scenario's drives on it, each a process in a cgroup of its own.
 
-A drive is an export of a storage daemon, one for each VM of the scenario, or a real guest's disk.
+A drive is an export of a storage daemon, one for each VM of the scenario, or a real guest's disk,
+or a process of a host that boots in a guest.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from benchmarks.bench.running.booted_host import CGROUPS, QUEUE, booted_host, write
 from benchmarks.bench.scenario import Drive, Scenario
 from iokeel.policy_xml.schema import NAMESPACE
 from testing.hypervisors.qmp_client import QmpClient
 from testing.lab.blkio import ROOT as BLKIO
 from testing.lab.blkio import blkio_groups
-from testing.lab.disks.shared_device import SharedDevice
+from testing.lab.disks.shared_device import SharedDevice, queue_settings
 from testing.lab.disks.shared_disk import SharedDisk
 from testing.lab.guests.domain import DiskSpec
 from testing.lab.guests.vm import Vm
@@ -36,7 +38,7 @@ Limits = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a drive is. number: of its export; None: it is a guest's. group: its cgroup."""
+    """Where a drive is. number: of its export, if it is one. group: its cgroup."""
 
     drive: Drive
     number: int | None
@@ -45,7 +47,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Stage:
-    """All drives of a run in their places. host: of the guests, if there are any."""
+    """All drives of a run in their places.
+
+    host: of the guests, if there are any. booted: the host that booted, if all drives are there.
+    """
 
     scenario: Scenario
     disk: SharedDevice
@@ -53,6 +58,7 @@ class Stage:
     places: tuple[Place, ...]
     guests: Mapping[str, Vm]
     host: Host | None
+    booted: Vm | None = None
 
     @property
     def exports(self) -> list[tuple[Drive, int]]:
@@ -63,6 +69,14 @@ class Stage:
     def device_number(self) -> str:
         """The disk's MAJOR:MINOR, as cgroups name it."""
         return Path("/sys/block", self.disk.device.name, "dev").read_text().strip()
+
+    def set_scheduler(self, name: str) -> None:
+        """Give the disk one of the kernel's schedulers, where its drives are."""
+        if self.booted is None:
+            self.disk.set_scheduler(name)
+            return
+        settings = queue_settings(name, self.scenario.slowdown)
+        write(self.booted, {QUEUE / file: value for file, value in settings.items()})
 
     def set_limits(self, place: Place, limits: Limits) -> None:
         """Give a drive QEMU's own limits; what `limits` leaves out is unlimited."""
@@ -83,17 +97,23 @@ def stage(scenario: Scenario, daemon: Path, *, exact: bool) -> Iterator[Stage]:
 
     daemon: the qemu-storage-daemon to use. exact: guests run on the patched QEMU.
     """
-    exports = [drive for drive in scenario.drives if not drive.guest]
+    exports = [drive for drive in scenario.drives if not (drive.guest or scenario.booted)]
     guests = [drive for drive in scenario.drives if drive.guest]
     vms = [len(list(drives)) for _, drives in groupby(exports, key=lambda drive: drive.vm)]
     with ExitStack() as stack:
         host, running = None, {}
-        if guests:
+        if guests or scenario.booted:
             host = stack.enter_context(Host.bookworm())
         disk = stack.enter_context(_disk(scenario, len(exports), daemon, vms, host))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iokeel-bench-")))
         if host is not None:
             host.start_libvirtd()
+            if scenario.booted:
+                places = [Place(one, None, CGROUPS / one.name) for one in scenario.drives]
+                own = [place.group for place in places]
+                booted = stack.enter_context(booted_host(host, disk.device, own))
+                yield Stage(scenario, disk, folder, tuple(places), {}, host, booted)
+                return
             emulator = patched(host) if exact else None
             for drive in guests:
                 spec = DiskSpec("vda", disk.device)

@@ -108,16 +108,9 @@ class SharedDevice:
         return self._daemon(drive).process.pid
 
     def set_scheduler(self, name: str) -> None:
-        """Give the device one of the kernel's schedulers: none, bfq, mq-deadline, kyber.
-
-        BFQ's own times are stretched like the disk's. Its heuristics for interactive processes
-        are off, as in its authors' own measurements of shares.
-        """
-        self._set_queue("scheduler", name)
-        if name == "bfq":
-            self._set_queue("iosched/low_latency", 0)
-            self._set_queue("iosched/slice_idle_us", round(8000 * self.slowdown))
-            self._set_queue("iosched/timeout_sync", round(124 * self.slowdown))
+        """Give the device one of the kernel's schedulers: none, bfq, mq-deadline, kyber."""
+        for file, value in queue_settings(name, self.slowdown).items():
+            self._set_queue(file, value)
 
     def _scheduler(self) -> str:
         """Return the scheduler that the device has: the kernel puts it in brackets."""
@@ -142,3 +135,17 @@ class SharedDevice:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def queue_settings(scheduler: str, slowdown: float) -> dict[str, object]:
+    """Return what gives a disk one of the kernel's schedulers, by file in its folder `queue`.
+
+    BFQ's own times are stretched like the disk's. Its heuristics for interactive processes are
+    off, as in its authors' own measurements of shares.
+    """
+    settings: dict[str, object] = {"scheduler": scheduler}
+    if scheduler == "bfq":
+        settings["iosched/low_latency"] = 0
+        settings["iosched/slice_idle_us"] = round(8000 * slowdown)
+        settings["iosched/timeout_sync"] = round(124 * slowdown)
+    return settings
