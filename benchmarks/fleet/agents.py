@@ -6,7 +6,7 @@ Each host is an agent's own process with one synthetic drive (benchmarks.agent_c
 patched QEMU; all drives are one tenant's. The three members of etcd and everything else are on this
 machine. First nothing changes for QUIET_S. Then come shifts as in scale.py: half of the hosts want
 nothing, the others 0 to 4 times their even part. scale.py's simulation of a tenant on as many hosts
-stands beside it.
+stands beside it. At last all want the whole limit, and half of them stop at once.
 
 worst_ratio is exact: the limits of all drives are added up whenever one of them changes. Where the
 processors are busy nearly all of the time, times are theirs and not etcd's. Writes
@@ -145,7 +145,7 @@ class Site:
     """What so many hosts did. joined_s: from the tenant's limit until all of it was given.
 
     used_s: by shift, until all hosts together could do 97 % of what they can at the end; divided_s:
-    until each could. simulated: what scale.py says of as many hosts, whose demand is known at once.
+    until each could. taken_s: the same as used_s, whenever half of the hosts stop. simulated: what scale.py says of as many hosts, whose demand is known at once.
     """
 
     hosts: int
@@ -154,6 +154,7 @@ class Site:
     shifts: Phase
     used_s: Sequence[float]
     divided_s: Sequence[float]
+    taken_s: Sequence[float]
     worst_ratio: float
     simulated: Counted
 
@@ -304,7 +305,7 @@ def run(size: int, shifts: int) -> Site:
     """Return what so many hosts did."""
     raise_file_limit(2 * size + 200)
     random = Random(size)
-    used, divided = [], []
+    used, divided, taken = [], [], []
     with TemporaryDirectory(prefix="iokeel-agents-") as name:
         with hosts_on(Path(name), size) as (etcd, hosts, limits, joined_s):
             print(f"{size} hosts have all of the limit after {joined_s:.0f} s", flush=True)
@@ -321,8 +322,17 @@ def run(size: int, shifts: int) -> Site:
                 divided.append(round(divided_after(hosts, since_s), 2))
                 print(f"shift {number + 1}: {used[-1]} s, {divided[-1]} s", flush=True)
             shifted = meter.phase()
+            for _ in range(shifts):
+                for host in hosts:
+                    host.drive.want(BUDGET)
+                time.sleep(SHIFT_S / 2 + random.random())  # at any moment of agents' ticks
+                since_s = time.monotonic()
+                for host in hosts[::2]:
+                    host.drive.want(0)
+                time.sleep(SHIFT_S / 2)
+                taken.append(round(used_after(hosts, since_s), 2))
     return Site(
-        size, round(joined_s, 1), quiet, shifted, used, divided,
+        size, round(joined_s, 1), quiet, shifted, used, divided, taken,
         round(limits.worst / BUDGET, 4), simulate(size, shifts, 0.0),
     )  # fmt: skip
 
@@ -345,6 +355,7 @@ def show(found: Site) -> None:
     for what, after_s in (
         ("all together have what they can use", found.used_s),
         ("each has", found.divided_s),
+        ("the others have what half of the hosts leave", found.taken_s),
         ("each has, simulated", simulated.divided_s),
     ):
         print(f"{what} after {median(after_s):.2f} s, {max(after_s):.2f} s at most")
