@@ -132,7 +132,10 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Suite:
-    """A file: a question, its cases, and the published figures beside which ours stand."""
+    """A file: a question, its cases, and the published figures beside which ours stand.
+
+    pair: the name of the scenario that asks the same of iokeel, if this one can't.
+    """
 
     name: str
     title: str
@@ -140,6 +143,7 @@ class Suite:
     cases: tuple[Scenario, ...]
     published: PublishedTable | None
     controllers: tuple[str, ...]
+    pair: str | None = None
 
 
 def names() -> list[str]:
@@ -169,7 +173,13 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
     except (msgspec.DecodeError, ValueError, ConfigError) as error:
         raise BenchError(str(path), str(error), "correct the file") from error
     return Suite(
-        name, table.title, question, tuple(cases), table.published, tuple(table.controllers)
+        name,
+        table.title,
+        question,
+        tuple(cases),
+        table.published,
+        tuple(table.controllers),
+        table.pair,
     )
 
 

@@ -60,7 +60,8 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True):
     """The file. seconds: how long it runs; begin_s: when figures begin.
 
     metrics: what the report shows, the headline first: a name of metrics.py, then a drive's name
-    if the metric is a drive's. controllers: those that make sense here; none: all.
+    if the metric is a drive's. pair: the scenario that asks the same of iokeel, if this one can't.
+    controllers: those that make sense here; none: all.
     """
 
     title: str
@@ -75,6 +76,7 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True):
     curve: Literal["disk", "published"] = "disk"
     tenant_limit: int | None = None
     booted: bool = False
+    pair: str | None = None
     controllers: list[str] = []
     cases: list[CaseTable] = []
     published: PublishedTable | None = None

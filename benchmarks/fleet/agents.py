@@ -145,7 +145,8 @@ class Site:
     """What so many hosts did. joined_s: from the tenant's limit until all of it was given.
 
     used_s: by shift, until all hosts together could do 97 % of what they can at the end; divided_s:
-    until each could. taken_s: the same as used_s, whenever half of the hosts stop. simulated: what scale.py says of as many hosts, whose demand is known at once.
+    until each could. taken_s: as used_s, by the times that half of the hosts stop. simulated: what
+    scale.py says of as many hosts, whose demand is known at once.
     """
 
     hosts: int

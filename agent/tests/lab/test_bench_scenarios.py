@@ -66,6 +66,21 @@ def test_scenario_can_be_read_and_all_that_it_names_is_there(name: str) -> None:
     assert len({scenario.case for scenario in suite.cases}) == len(suite.cases)
     for values in (suite.published.values if suite.published else {}).values():
         assert len(values) in (1, len(suite.cases))
+    if suite.pair:
+        (one,), (other,) = suite.cases, load(suite.pair).cases
+        assert (one.device, one.slowdown) == (other.device, other.slowdown)
+        mine, theirs = (
+            {drive.name: (drive.policy, drive.streams) for drive in scenario.drives}
+            for scenario in (one, other)
+        )
+        assert mine == theirs
+
+
+def test_controllers_of_cgroup_v2_only_hold_drives_of_a_host_that_boots() -> None:
+    (booted,), (usual,) = load("booted-hdd-readers").cases, load("latency-hdd-readers").cases
+    for controller in chosen(["io.latency", "io.cost"])[1:]:
+        assert controller.lacks(booted) is None
+        assert "booted = true" in str(controller.lacks(usual))
 
 
 def test_cases_shares_and_times_are_as_the_file_says(tmp_path: Path) -> None:

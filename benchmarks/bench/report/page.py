@@ -17,6 +17,7 @@ from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Setup
 from benchmarks.bench.report.figures import Figures, all_figures, shown, verdict
 from benchmarks.bench.report.plots import as_bytes, can_draw, draw
+from benchmarks.bench.scenario import load
 from benchmarks.result_file import BENCHMARKS
 
 DOCS = BENCHMARKS.parent / "docs"
@@ -110,6 +111,8 @@ def _without_runs(controller: str) -> str:
 
 def _no_verdict(figures: Figures) -> str:
     """Return why there is no verdict."""
+    if figures.suite.pair:
+        return f"iokeel can't run there; see {load(figures.suite.pair).title}"
     if not figures.best(figures.ours):
         return "iokeel has no figure"
     return "too few repeats to tell" if figures.best(figures.others) else "no other has a figure"
