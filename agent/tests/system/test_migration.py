@@ -53,11 +53,19 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.Etcd]:
         yield etcd
 
 
-@pytest.fixture
-def places(etcd: real.Etcd) -> Iterator[list[Place]]:
-    """Two hosts, each with an agent in the fleet."""
-    hooks = PROJECT / "libvirt-hooks"
-    with Host.bookworm(hooks=hooks) as a, Host.bookworm(hooks=hooks) as b:
+def bookworm() -> Host:
+    return Host.bookworm(hooks=PROJECT / "libvirt-hooks")
+
+
+def trixie() -> Host:
+    requirements = PROJECT / "agent/requirements.lock"
+    return Host.trixie(hooks=PROJECT / "libvirt-hooks", requirements=requirements)
+
+
+@pytest.fixture(params=[bookworm, trixie])
+def places(request: pytest.FixtureRequest, etcd: real.Etcd) -> Iterator[list[Place]]:
+    """Two hosts, each with an agent in the fleet: with this machine's libvirt, or Debian 13's."""
+    with request.param() as a, request.param() as b:
         for host in (a, b):
             host.start_libvirtd()
         tables = [f"[fleet]\netcd = {list(etcd.urls)}\nhost = '{name}'\n" for name in "ab"]
