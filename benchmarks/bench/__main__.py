@@ -27,7 +27,7 @@ from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import path_of
 from benchmarks.bench.report.page import DOCS, HTML, write_report
 from benchmarks.bench.report.terminal import summary
-from benchmarks.bench.running import device
+from benchmarks.bench.running import booted_host, device
 from benchmarks.bench.running.checks import (
     busy,
     check_daemon,
@@ -87,6 +87,9 @@ def _run_scenarios(options: argparse.Namespace, wanted: Sequence[str]) -> int:
         device.check(options.device, force=options.force)
         found = device.measure(options.device, options.results, _say)
         suites = [device.moved(suite, found) for suite in suites]
+    if any(case.booted for suite in suites for case in suite.cases):
+        _say("the host that boots has a kernel of its own, which is built at first (14 minutes)")
+        booted_host.prepare()
     use_best_effort()
     exact = any(controller.exact for controller in controllers)
     daemon = options.daemon or (qemu.storage_daemon() if exact else _STOCK_DAEMON)

@@ -5,11 +5,13 @@ Its only disk is the stage's. Each drive is a process of fio in a cgroup of its 
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.bench.errors import BenchError
 from testing.lab.fio import Job
 from testing.lab.guests.domain import DiskSpec, domain_xml
 from testing.lab.guests.vm import Vm
@@ -21,6 +23,15 @@ CGROUPS = Path("/sys/fs/cgroup")
 QUEUE = Path("/sys/block/vda/queue")
 _BOOT_S = 120
 _MEMORY_MIB = 1536  # fio keeps all of its log until it ends
+
+
+def prepare() -> None:
+    """Build its kernel, if that isn't done yet. Raises BenchError."""
+    try:
+        with_io_latency()
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        mend = "correct what is said above, or leave out the scenarios whose host boots"
+        raise BenchError("the kernel of the host that boots", str(error), mend) from error
 
 
 @contextmanager

@@ -248,6 +248,11 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         return self.policy is not None and is_ours
 
     @property
+    def keeps_levels(self) -> bool:
+        """Whether its QEMU is known to keep the buckets' levels when limits change."""
+        return self.abilities is not None and self.abilities.keeps_levels
+
+    @property
     def is_unsure(self) -> bool:
         """Whether its limits stay as they are, because too little is known to make others."""
         return self.finding.verdict in _UNSURE
@@ -327,6 +332,7 @@ class Feedback:
     ratio: corrects its capacity. fell: the ratio was cut by much just now. doubt: for how many
     intervals latency was above its target while something disturbed it. room: the part of the
     capacity for drives without a latency target. peak: the capacity, if nobody has configured it.
+    full: the ratio at which latency last passed its target; inf: it isn't known.
     """
 
     ratio: float = 1.0
@@ -334,6 +340,7 @@ class Feedback:
     doubt: int = 0
     room: float = 1.0
     peak: float = 0.0
+    full: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,8 +102,10 @@ def test_everybody_has_his_fair_share_soon_after_a_step(chance: Random) -> None:
 @hosts
 @given(CHANCES, st.booleans())
 def test_where_demand_is_steady_limits_are_left_alone(chance: Random, target: bool) -> None:
-    host = case(chance, 90, 1000, target=target)
-    assert changes(host.fleet().run(90), since=45) <= 120
+    # Behind a soft knee the capacity creeps to its end in a minute or more.
+    seconds, settled_s = 160, 115
+    host = case(chance, seconds, 1000, target=target)
+    assert changes(host.fleet().run(seconds), since=settled_s) <= 120
 
 
 @settings(hosts, max_examples=10)

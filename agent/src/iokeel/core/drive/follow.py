@@ -45,6 +45,6 @@ def share_has_moved(known: DriveState, policy: DrivePolicy, allowed: float, now_
     rate = known.measured.rate or 0.0
     if not known.demand.backlogged and rate < BUSY_RATIO * min(allowed, held):
         return off > LOOSE_RATIO
-    if known.abilities is not None and known.abilities.keeps_levels:
+    if known.keeps_levels:
         return True
     return is_due(at_ns, now_ns) and off * (now_ns - at_ns) > BUCKET_S * NS_PER_S

@@ -6,7 +6,8 @@ interval of t seconds, T its target, and `used` the ratio that was really used w
     l > T, while loaded:                 min(ratio, SLACK * used) * max(STEP, (T / l)**POWER)**t
     l < CALM_RATIO * T, while short:     ratio * (1 + UP_RATIO * (1 - l / (CALM_RATIO * T)))**t
 
-No second takes more than 1 - DOWN_MOST of it.
+No second takes more than 1 - DOWN_MOST of it. Between CALM_RATIO * T and T it creeps up to CREEP_TO
+times the ratio at which latency last passed T, if there is one: behind a soft knee that is much.
 
 - The *ratio* corrects the configured capacity by the mean latency of the storage's own requests. A
   full storage does as much as it can, whatever it was believed to do. So the first step down goes
@@ -38,6 +39,12 @@ SLACK = 1.05
 DOWN_MOST = 0.7
 UP_RATIO = 0.16
 CALM_RATIO = 0.7
+# Between calm and its target: at most so much a second, up to this part of the ratio at which latency
+# last passed its target. That is forgotten by so much a second, and at once beyond so many times it.
+CREEP_RATIO = 0.03
+CREEP_TO = 0.95
+_FORGET_RATIO = 0.001
+_REFUTED = 1.1
 # The room at the start: the headroom is the rest.
 FIRST_ROOM_RATIO = 0.85
 LEARN_S = 300.0
@@ -66,12 +73,13 @@ def follow(
     short: bool,
     loaded: bool,
     elapsed_s: float,
+    full: float = 0.0,
 ) -> float:
     """Return a ratio after one interval.
 
     strain: latency over its target, > 0; None if unknown, which changes nothing. used: the ratio
     that was really used. short: somebody wants more than the ratio allows. loaded: the strain can
-    be due to load.
+    be due to load. full: the ratio at which latency last passed its target; 0: it doesn't creep.
     """
     if strain is None:
         return ratio
@@ -79,21 +87,42 @@ def follow(
     if strain > 1 and loaded:
         less = min(ratio, SLACK * used) * max(STEP, strain**-POWER) ** elapsed_s
         return float(max(less, ratio * DOWN_MOST**elapsed_s))
-    if strain < CALM_RATIO and short:
-        return float(ratio * (1 + UP_RATIO * (1 - strain / CALM_RATIO)) ** elapsed_s)
-    return ratio
+    if strain >= 1 or not short:
+        return ratio
+    up = float(ratio * (1 + max(0.0, UP_RATIO * (1 - strain / CALM_RATIO))) ** elapsed_s)
+    creep = float(ratio * (1 + CREEP_RATIO * (1 - strain) / (1 - CALM_RATIO)) ** elapsed_s)
+    return max(up, min(creep, CREEP_TO * full))
 
 
-def feedback_after(before: StorageState, load: Load, worst: float | None = None) -> Feedback:
+def feedback_after(
+    before: StorageState, load: Load, worst: float | None = None, *, creeps: bool = False
+) -> Feedback:
     """Return the feedback after an interval, but for the room and the peak.
 
-    worst: the worst strain of drives with a latency target; None if there is none.
+    worst: the worst strain of drives with a latency target; None if there is none. creeps: small
+    changes of limits disturb no drive, as they do on stock QEMU (`gift`).
     """
     last = before.feedback
     if _is_doubtful(before, load, worst):
         return replace(last, fell=False, doubt=last.doubt + 1)
-    ratio = ratio_after(before, load.activity, load.total, load.usable_part)
-    return replace(last, ratio=ratio, fell=ratio < _CUT_RATIO * last.ratio, doubt=0)
+    ratio = ratio_after(before, load.activity, load.total, load.usable_part, creeps=creeps)
+    fell, full = ratio < _CUT_RATIO * last.ratio, full_after(before, load.activity, ratio)
+    return replace(last, ratio=ratio, fell=fell, doubt=0, full=full)
+
+
+def full_after(before: StorageState, activity: StorageActivity | None, ratio: float) -> float:
+    """Return the ratio at which latency last passed its target; inf: it isn't known.
+
+    ratio: after the interval.
+    """
+    last, strain = before.feedback, _strain(before, activity)
+    if strain is None or activity is None:
+        return last.full
+    if strain > 1 and is_loaded(activity):
+        return last.ratio
+    if ratio > _REFUTED * last.full:
+        return inf
+    return float(last.full * (1 + _FORGET_RATIO) ** activity.elapsed_s)
 
 
 def _is_doubtful(before: StorageState, load: Load, worst: float | None) -> bool:
@@ -120,6 +149,8 @@ def ratio_after(
     activity: StorageActivity | None,
     total: float | None,
     usable_part: float = 1.0,
+    *,
+    creeps: bool = False,
 ) -> float:
     """Return the ratio after an interval.
 
@@ -145,6 +176,7 @@ def ratio_after(
         short=before.division.short,
         loaded=is_loaded(activity),
         elapsed_s=elapsed_s,
+        full=before.feedback.full if creeps else 0.0,
     )
     if usable_part < 1:
         after = min(after, max(1.0, ratio))
@@ -173,7 +205,7 @@ def gift(known: DriveState) -> float:
     did, counters, held = known.measured.rates, known.measured.counters, known.pricing.rate
     if did is None or counters is None or held is None:
         return 0.0
-    if known.abilities is not None and known.abilities.keeps_levels:
+    if known.keeps_levels:
         return 0.0
     since_s = (counters.at_ns - known.sent.at_ns) / NS_PER_S
     return BUCKET_S * held / did.elapsed_s if since_s < 2 * did.elapsed_s + BUCKET_S else 0.0

@@ -139,7 +139,8 @@ def _feedback(
     elapsed_s = max(
         (did.elapsed_s for c in one.claimants if (did := c.known.measured.rates)), default=0.0
     )
-    after = feedback_after(before, load, worst)
+    creeps = all(c.known.keeps_levels for c in one.claimants)
+    after = feedback_after(before, load, worst, creeps=creeps)
     if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
         after = replace(after, ratio=last.ratio, fell=False)
     return replace(

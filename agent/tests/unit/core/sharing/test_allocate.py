@@ -561,7 +561,7 @@ def test_one_calm_second_may_be_noise() -> None:
     host = Host()
     host.drive("a", 5000, full=True)
     done = took = 0
-    for second, latency_ms in enumerate((1.9, 1.9, 0.5, 1.9, 0.5, 0.5)):
+    for second, latency_ms in enumerate((2.0, 2.0, 0.5, 2.0, 0.5, 0.5)):
         seen = counted(second, 5000, 1.0)
         took += round(5000 * latency_ms * 1e6)
         host.storages[DISK] = StorageSeen(FOLLOWED, replace(seen, read_time_ns=took))

@@ -4,7 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.sharing.capacity import CALM_RATIO, DOWN_MOST, SLACK, STEP, UP_RATIO, follow
+from iokeel.core.sharing.capacity import (
+    CALM_RATIO,
+    CREEP_RATIO,
+    CREEP_TO,
+    DOWN_MOST,
+    SLACK,
+    STEP,
+    UP_RATIO,
+    feedback_after,
+    follow,
+)
+from iokeel.core.state import Division, StorageState
+from iokeel.core.storage import Load, StorageActivity, StoragePolicy
 
 RATIOS = st.floats(0.01, 10)
 STRAINS = st.floats(0.001, 1e6)
@@ -20,9 +32,12 @@ def after(
     used: float | None = None,
     short: bool = True,
     loaded: bool = True,
+    full: float = 0.0,
 ) -> float:
     did = ratio if used is None else used
-    return follow(ratio, strain, used=did, short=short, loaded=loaded, elapsed_s=elapsed_s)
+    return follow(
+        ratio, strain, used=did, short=short, loaded=loaded, elapsed_s=elapsed_s, full=full
+    )
 
 
 @given(RATIOS, STRAINS, TIMES, USED, st.booleans(), st.booleans())
@@ -50,12 +65,23 @@ def test_it_stays_while_latency_is_just_below_its_target(
     assert after(ratio, None, elapsed_s) == ratio
 
 
-@given(RATIOS, TIMES, STRAINS, STRAINS)
+@given(RATIOS, TIMES, STRAINS, STRAINS, RATIOS)
 def test_a_higher_latency_never_lets_through_more(
-    ratio: float, elapsed_s: float, one: float, other: float
+    ratio: float, elapsed_s: float, one: float, other: float, full: float
 ) -> None:
     low, high = sorted((one, other))
-    assert after(ratio, high, elapsed_s) <= after(ratio, low, elapsed_s) * 1.000001
+    most = after(ratio, low, elapsed_s, full=full)
+    assert after(ratio, high, elapsed_s, full=full) <= most * 1.000001
+
+
+@given(RATIOS, TIMES, st.floats(CALM_RATIO, 0.99), RATIOS)
+def test_just_below_its_target_it_creeps_to_a_little_below_where_it_was_full(
+    ratio: float, elapsed_s: float, strain: float, full: float
+) -> None:
+    found = after(ratio, strain, elapsed_s, full=full)
+    assert ratio <= found <= ratio * (1 + CREEP_RATIO) ** elapsed_s * 1.000001
+    assert found <= max(ratio, CREEP_TO * full)
+    assert (found > ratio) is (ratio < CREEP_TO * full)
 
 
 @given(RATIOS, STRAINS, st.integers(1, 20))
@@ -80,3 +106,36 @@ def test_the_first_step_down_is_to_a_little_below_what_was_done(strain: float, u
     """A storage that is full does what it can, however wrong its capacity is."""
     found = after(1.0, strain, used=used)
     assert max(DOWN_MOST, STEP * SLACK * used * 0.999) <= found <= min(1.0, SLACK * used)
+
+
+def strains(knee: float, seconds: int) -> tuple[list[float], list[float]]:
+    """Return a storage's strain and ratio, each second, while it is short of capacity.
+
+    At a ratio of 1 it has half of its target's latency; beyond, latency grows by this power.
+    """
+    policy = StoragePolicy(10_000, 1.0, most_ratio=4)
+    state = StorageState(policy, division=Division(usable=10_000, short=True))
+    found = []
+    for _ in range(seconds):
+        ratio = state.feedback.ratio
+        strain = 0.5 * ratio**knee
+        found.append((strain, ratio))
+        activity = StorageActivity(1.0, 10_000 * ratio, strain / 1000, 1.0, 32, 1.0, 1.0)
+        load = Load(activity, 10_000 * ratio, short=True)
+        feedback = feedback_after(state, load, creeps=True)
+        division = Division(usable=10_000 * feedback.ratio, short=True)
+        state = StorageState(
+            policy, activity=activity, feedback=feedback, division=division, load=load
+        )
+    return tuple(map(list, zip(*found, strict=True)))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("knee", [0.5, 1, 2, 4, 8, 16])
+def test_a_storage_is_used_nearly_to_its_target_and_seldom_beyond(knee: float) -> None:
+    seen, ratios = strains(knee, 600)
+    full = min(4, 2 ** (1 / knee))  # where it has its target's latency, or the bound
+    late = ratios[120:]
+    assert min(late) >= 0.92 * full
+    assert sum(late) / len(late) >= 0.945 * full
+    assert max(seen) < 1.5
+    assert sum(strain > 1.02 for strain in seen) <= 0.02 * len(seen)
