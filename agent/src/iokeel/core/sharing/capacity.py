@@ -39,11 +39,12 @@ SLACK = 1.05
 DOWN_MOST = 0.7
 UP_RATIO = 0.16
 CALM_RATIO = 0.7
-# Between calm and its target: at most so much a second, up to this part of the ratio at which latency
-# last passed its target. That is forgotten by so much a second, and at once beyond so many times it.
+# Between calm and the target: at most so much a second, up to this part of the ratio at which
+# latency last passed the target. That grows by so much a second, because a storage may have become
+# faster, and is forgotten beyond so many times it.
 CREEP_RATIO = 0.03
 CREEP_TO = 0.95
-_FORGET_RATIO = 0.001
+_REGAIN_RATIO = 0.001
 _REFUTED = 1.1
 # The room at the start: the headroom is the rest.
 FIRST_ROOM_RATIO = 0.85
@@ -122,7 +123,7 @@ def full_after(before: StorageState, activity: StorageActivity | None, ratio: fl
         return last.ratio
     if ratio > _REFUTED * last.full:
         return inf
-    return float(last.full * (1 + _FORGET_RATIO) ** activity.elapsed_s)
+    return float(last.full * (1 + _REGAIN_RATIO) ** activity.elapsed_s)
 
 
 def _is_doubtful(before: StorageState, load: Load, worst: float | None) -> bool:
