@@ -48,7 +48,9 @@ class IoLatency(Booted):
 class IoCost(Booted):
     """io.cost, with the drives' weights, a model of the disk and its latency target.
 
-    The device's rate is never above the model's: without that bound io.cost lets all through.
+    The device's rate is never above the model's: without that bound io.cost lets all through. Nor
+    is it below half of it, as in the kernel's own example: with a lower bound, a target that can't
+    be met by any rate stops the disk.
     """
 
     def __init__(self) -> None:
@@ -78,7 +80,7 @@ class IoCost(Booted):
             {
                 CGROUPS / "io.cost.model": f"{number} ctrl=user model=linear {' '.join(model)}",
                 CGROUPS / "io.cost.qos": (
-                    f"{number} enable=1 ctrl=user {targets} min=1.00 max=100.00"
+                    f"{number} enable=1 ctrl=user {targets} min=50.00 max=100.00"
                 ),
                 **{place.group / "io.weight": place.drive.weight for place in stage.places},
             },
