@@ -18,7 +18,7 @@ from testing.waiting import eventually
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
-RUN = ("run", "weights", "--shorten", "12", "--repeats", "1", "--daemon", STOCK)
+RUN = ("run", "weights", "--shorten", "24", "--repeats", "1", "--daemon", STOCK)
 
 
 def result(folder: Path) -> Result | None:
