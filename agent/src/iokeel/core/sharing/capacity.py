@@ -6,8 +6,8 @@ interval of t seconds, T its target, and `used` the ratio that was really used w
     l > T, while loaded:                 min(ratio, SLACK * used) * max(STEP, (T / l)**POWER)**t
     l < CALM_RATIO * T, while short:     ratio * (1 + UP_RATIO * (1 - l / (CALM_RATIO * T)))**t
 
-No second takes more than 1 - DOWN_MOST of it. Between CALM_RATIO * T and T it creeps up to CREEP_TO
-times the ratio at which latency last passed T, if there is one: behind a soft knee that is much.
+No second takes more than 1 - DOWN_MOST of it. While l is below T it may creep on, up to CREEP_TO
+times the ratio at which latency last passed T: behind a soft knee that is much.
 
 - The *ratio* corrects the configured capacity by the mean latency of the storage's own requests. A
   full storage does as much as it can, whatever it was believed to do. So the first step down goes
@@ -123,7 +123,7 @@ def full_after(before: StorageState, activity: StorageActivity | None, ratio: fl
         return last.ratio
     if ratio > _REFUTED * last.full:
         return inf
-    return float(last.full * (1 + _REGAIN_RATIO) ** activity.elapsed_s)
+    return float(last.full * (1 + _REGAIN_RATIO) ** min(activity.elapsed_s, LONGEST_S))
 
 
 def _is_doubtful(before: StorageState, load: Load, worst: float | None) -> bool:

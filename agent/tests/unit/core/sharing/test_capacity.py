@@ -15,7 +15,7 @@ from iokeel.core.sharing.capacity import (
     feedback_after,
     follow,
 )
-from iokeel.core.state import Division, StorageState
+from iokeel.core.state import Division, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
 
 RATIOS = st.floats(0.01, 10)
@@ -139,3 +139,11 @@ def test_a_storage_is_used_nearly_to_its_target_and_seldom_beyond(knee: float) -
     assert sum(late) / len(late) >= 0.945 * full
     assert max(seen) < 1.5
     assert sum(strain > 1.02 for strain in seen) <= 0.02 * len(seen)
+
+
+def test_where_it_was_full_is_forgotten_slowly_whatever_the_gap() -> None:
+    policy = StoragePolicy(10_000, 1.0)
+    state = StorageState(policy, feedback=Feedback(full=1.2), division=Division(usable=10_000))
+    for elapsed_s in (1.0, 3e6):
+        load = Load(StorageActivity(elapsed_s, 10_000, 0.0005, 1.0, 32, 1.0, 1.0), 10_000)
+        assert 1.2 < feedback_after(state, load).full < 1.21
