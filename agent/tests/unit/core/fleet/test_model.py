@@ -41,7 +41,8 @@ def test_never_above_nor_below_the_floor_whatever_fails(machine: type[FleetModel
 
 def test_a_mutant_that_grants_what_latency_has_taken_is_caught() -> None:
     machine = type("Mutant", (StorageModel,), {"protocol": GRANTS_WHAT_LATENCY_HAS_TAKEN})
-    with pytest.raises(TooMuch):
+    # By whichever invariant comes first: it also divides unfairly.
+    with pytest.raises(AssertionError):
         run(machine, MOST_FOR_A_MUTANT)
 
 
