@@ -12,7 +12,7 @@ the room: the coordinator corrects the capacity by the loads of all hosts (core/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import iokeel.core.sharing.capacity as capacity_law
@@ -100,9 +100,9 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         if one.keeps_headroom:
             room = min(1.0, max(feedback.room, least_room(usable, one.others)))
             feedback = replace(feedback, room=room)
-        if one.granted is None:
-            _bound_untried(one, usable * feedback.room if one.keeps_headroom else usable)
         division, amounts = _divide(one, usable, feedback.room, suffers=suffers)
+        if one.granted is None:
+            _bound_untried(one, usable * feedback.room if one.keeps_headroom else usable, amounts)
     return StorageState(
         policy,
         counters=one.seen.counters or before.counters,
@@ -216,11 +216,12 @@ def _want_footholds(claimants: Sequence[Claimant], granted: int) -> None:
         claimant.wants = min(claimant.most, min(claimant.wants, step) + foothold)
 
 
-def _bound_untried(one: OneStorage, usable: float) -> None:
+def _bound_untried(one: OneStorage, usable: float, amounts: Mapping[DriveId, float]) -> None:
     """Bound together what drives may do whose guests have hardly begun.
 
     Nobody knows what they will do, and they may all begin at once, as when many guests start. So
-    they divide what the others' reservations leave.
+    they divide what the others' reservations leave. A drive that got a larger amount has that,
+    which includes what idle drives with a reservation leave.
     """
     untried = {c.drive for c in one.others if c.untried}
     if not untried:
@@ -231,8 +232,11 @@ def _bound_untried(one: OneStorage, usable: float) -> None:
         wants = claimant.most if claimant.drive in untried else min(reserved, claimant.most)
         claims.append(Claim(reserved, weight, wants))
     division = divide(usable, claims)
-    for claimant, claim, most in zip(one.claimants, claims, division.amounts, strict=True):
-        if claimant.drive in untried and (claimant.share is None or most < claimant.share.most):
+    for claimant, claim, bound in zip(one.claimants, claims, division.amounts, strict=True):
+        if claimant.drive not in untried:
+            continue
+        most = max(bound, amounts[claimant.drive])
+        if claimant.share is None or most < claimant.share.most:
             owed = min(most, division.kept * claim.reservation)
             claimant.share = Share(most, one.name, None, owed, most - owed)
 

@@ -213,6 +213,16 @@ def test_a_drive_that_begins_beside_busy_ones_has_its_share_and_no_more() -> Non
     assert host.disk.division.given == pytest.approx(10_000)
 
 
+def test_a_drive_that_begins_has_what_an_idle_one_with_a_reservation_leaves() -> None:
+    host = Host()
+    host.drive("idle", 0, reservation=10_000)
+    host.drive("busy", 3000, full=True)
+    host.drive("new", 0, untried=True)
+    assert host.most()["new"] == 0
+    host.drive("new", 1, full=True, untried=True)
+    assert host.most()["new"] == pytest.approx(5000)
+
+
 def test_a_drive_that_begins_keeps_to_its_tenants_limit() -> None:
     host = Host(tenants={"acme": TenantPolicy(limit=500)})
     host.drive("new", 0, untried=True, tenant="acme")
