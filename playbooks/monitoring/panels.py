@@ -179,7 +179,7 @@ ROWS: Mapping[str, tuple[Panel, ...]] = {
             "Room beside latency targets",
             "percentunit",
             "Part that drives without a latency target may use, if another drive has one. "
-            "exhausted: nothing more can be taken from them, and a target is missed.",
+            "exhausted: a target is missed, and less for them is not possible or does not help.",
             {
                 OF_STORAGE: f"iokeel_storage_room_ratio{{{STORAGE}}}",
                 f"{OF_STORAGE} exhausted": f"iokeel_storage_latency_exhausted{{{STORAGE}}}",

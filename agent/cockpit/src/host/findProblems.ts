@@ -73,7 +73,7 @@ function ofStorage(storage: Storage): Problem[] {
     if (storage.exhausted) {
         add(
             "danger",
-            `${drives} above the latency target, and nothing more can be taken from other drives`,
+            `${drives} above the latency target, and cutting other drives further is not possible or does not help`,
         );
     } else if (storage.suffering.length) {
         add("warning", `${drives} above the latency target`);

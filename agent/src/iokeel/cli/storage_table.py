@@ -80,6 +80,6 @@ def storage_complaints(reports: Sequence[StorageReport]) -> Iterator[str]:
         if report.exhausted:
             drives = ", ".join(name_cell(drive) for drive in report.suffering)
             yield (
-                f"{name}: {drives} above the latency target, and nothing more can be taken from"
-                " other drives"
+                f"{name}: {drives} above the latency target, and cutting other drives further is"
+                " not possible or does not help"
             )

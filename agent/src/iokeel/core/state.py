@@ -326,13 +326,27 @@ NEW = DriveState()
 
 
 @dataclass(frozen=True, slots=True)
+class Lessons:
+    """What cutting the others did for a drive with a latency target (sharing/lessons.py).
+
+    latencies: of the drive, in seconds, by level of the others' rate. lowest_s: while they were cut
+    as far as possible; None if they weren't. age_s: of the oldest latency.
+    """
+
+    latencies: Mapping[int, float] = field(default_factory=dict)
+    lowest_s: float | None = None
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Feedback:
     """The lessons of a storage's latency (sharing/capacity.py).
 
     ratio: corrects its capacity. fell: the ratio was cut by much just now. doubt: for how many
     intervals latency was above its target while something disturbed it. room: the part of the
     capacity for drives without a latency target. peak: the capacity, if nobody has configured it.
-    full: the ratio at which latency last passed its target; inf: it isn't known.
+    full: the ratio at which latency last passed its target; inf: it isn't known. lessons: of its
+    drives with a latency target.
     """
 
     ratio: float = 1.0
@@ -341,6 +355,7 @@ class Feedback:
     room: float = 1.0
     peak: float = 0.0
     full: float = inf
+    lessons: Mapping[DriveId, Lessons] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +365,8 @@ class Division:
     usable: the capacity for drives with a policy; None if it isn't known, and nothing is divided.
     given: the sum of what they use of it. level, kept: see divide.py. short: a drive
     could do more if its share were larger. cut: what drives gave up for those with a latency
-    target; exhausted: they have no more to give, and one of those still suffers.
+    target; exhausted: cutting them further isn't possible or doesn't help, and one of those still
+    suffers.
     """
 
     usable: float | None = None

@@ -217,7 +217,8 @@ METRICS = (
     of_storage(
         "latency_exhausted",
         "0 or 1",
-        "1 if a drive is above its latency target, and nothing more can be taken from the others.",
+        "1 if a drive is above its latency target, and cutting the others further is not possible"
+        " or does not help.",
         lambda s: float(s.exhausted),
     ),
     of_storage(

@@ -107,9 +107,9 @@ class StorageReport(Struct, kw_only=True):
     usable_iops: the rate that its drives may share now. reserved_iops: the sum of its drives'
     reservations; reservations_kept: the part of those asked for that fits. room_ratio: the part
     that drives without a latency target may use; None if no drive has one. cut_iops: what they give
-    up for that now. suffering: drives above their latency target; exhausted: whether nothing more
-    can be taken for them. by_weight: its scheduler shares it out by VMs' weights, so its capacity
-    isn't used.
+    up for that now. suffering: drives above their latency target; exhausted: cutting the others
+    further isn't possible or doesn't help them. by_weight: its scheduler shares it out by VMs'
+    weights, so its capacity isn't used.
     """
 
     storage: str

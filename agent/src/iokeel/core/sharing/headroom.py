@@ -13,22 +13,27 @@ which are as good for the disk as the whole (CostModel.split_size). This depends
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
 from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.sharing.capacity import follow
+from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, follow
 from iokeel.core.sharing.claimant import Claimant
 from iokeel.core.sharing.divide import cut_by_weight
-from iokeel.core.sharing.latency import drive_strain
-from iokeel.core.state import StorageState
+from iokeel.core.sharing.latency import device_latency_s, drive_strain
+from iokeel.core.sharing.lessons import least_useful, lessons_after
+from iokeel.core.state import Lessons, StorageState
 
 # The least part of a storage that the others keep, apart from the amounts owed.
 _LEAST_ROOM = 0.05
+# The room is at its least if it is at most this times that: the amounts owed vary.
+_LOWEST = 1.05
+_NO_LESSONS = Lessons()
 
 
 def worst_strain(protected: Sequence[Claimant]) -> tuple[float | None, list[DriveId]]:
@@ -38,15 +43,21 @@ def worst_strain(protected: Sequence[Claimant]) -> tuple[float | None, list[Driv
     return worst, [drive for strain, drive in strains if strain > 1]
 
 
-def room_after(
-    before: StorageState, worst: float | None, others: Sequence[Claimant], elapsed_s: float
-) -> float:
-    """Return the room after an interval in which `worst` was the protected drives' strain."""
-    room, usable = before.feedback.room, before.division.usable
+def rate_of(others: Sequence[Claimant]) -> float | None:
+    """Return what drives did together in the last interval; None if it isn't known."""
     rates = [c.known.measured.rate for c in others]
-    used = room
-    if usable and None not in rates:
-        used = sum(rate or 0.0 for rate in rates) / usable
+    return None if None in rates else sum(rate or 0.0 for rate in rates)
+
+
+def room_after(
+    before: StorageState, worst: float | None, done: float | None, elapsed_s: float
+) -> float:
+    """Return the room after an interval in which `worst` was the protected drives' strain.
+
+    done: the rate of the others; None if unknown.
+    """
+    room, usable = before.feedback.room, before.division.usable
+    used = done / usable if usable and done is not None else room
     return follow(
         room, worst, used=used, short=before.division.short, loaded=True, elapsed_s=elapsed_s
     )
@@ -56,6 +67,39 @@ def least_room(usable: float, others: Sequence[Claimant]) -> float:
     """Return the least room that leaves the others the amounts owed."""
     owed = sum(min(float(c.policy.reservation), c.wants) for c in others)
     return min(1.0, max(owed / usable, _LEAST_ROOM)) if usable else 1.0
+
+
+def lessons_of(
+    before: StorageState,
+    protected: Sequence[Claimant],
+    others: Sequence[Claimant],
+    elapsed_s: float,
+) -> dict[DriveId, Lessons]:
+    """Return what an interval taught of each protected drive."""
+    usable, done = before.division.usable, rate_of(others)
+    exhausted = usable is not None and before.feedback.room <= _LOWEST * least_room(usable, others)
+    return {
+        c.drive: lessons_after(
+            before.feedback.lessons.get(c.drive, _NO_LESSONS),
+            done,
+            device_latency_s(c.known),
+            elapsed_s,
+            exhausted=exhausted,
+        )
+        for c in protected
+    }
+
+
+def least_useful_room(
+    usable: float, protected: Sequence[Claimant], lessons: Mapping[DriveId, Lessons]
+) -> float:
+    """Return the room below which it helps none of the protected drives that others are cut."""
+    least = inf
+    for claimant in protected:
+        target_s = (claimant.policy.latency_target_ms or 0.0) / 1000
+        known = lessons.get(claimant.drive, _NO_LESSONS)
+        least = min(least, least_useful(known, target_s))
+    return min(FIRST_ROOM_RATIO, least / usable) if usable else 0.0
 
 
 def claim_headroom(headroom: float, protected: Sequence[Claimant]) -> None:

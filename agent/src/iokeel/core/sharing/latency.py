@@ -70,13 +70,13 @@ def is_loaded(activity: StorageActivity | None) -> bool:
 
 def drive_strain(known: DriveState) -> float | None:
     """Return a drive's latency over its target; None if it was idle or it isn't known."""
-    latency_s = _device_latency_s(known)
+    latency_s = device_latency_s(known)
     if latency_s is None or known.policy is None or known.policy.latency_target_ms is None:
         return None
     return latency_s * 1000 / known.policy.latency_target_ms
 
 
-def _device_latency_s(known: DriveState) -> float | None:
+def device_latency_s(known: DriveState) -> float | None:
     """Return the mean device latency of a drive in the last interval, in seconds.
 
     None if no request ended, or if the measured time contains the throttle's wait.
@@ -112,7 +112,7 @@ def _served_iops(known: DriveState, did: Rates) -> float:
 def _activity_of_guests(drives: Iterable[DriveState]) -> StorageActivity | None:
     requests = queue = elapsed_s = 0.0
     for known in drives:
-        latency_s, did = _device_latency_s(known), known.measured.rates
+        latency_s, did = device_latency_s(known), known.measured.rates
         if latency_s is not None and did is not None:
             raw_iops = did.read.raw_iops + did.write.raw_iops
             requests += raw_iops

@@ -27,7 +27,10 @@ from iokeel.core.sharing.headroom import (
     cut_to_room,
     give_rest,
     least_room,
+    least_useful_room,
+    lessons_of,
     protected_drives,
+    rate_of,
     room_after,
     worst_strain,
 )
@@ -97,10 +100,13 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         _want_footholds(one.claimants, one.granted)
     if capacity is not None:
         usable = max(0.0, capacity - one.strangers)
+        least = 0.0
         if one.keeps_headroom:
-            room = min(1.0, max(feedback.room, least_room(usable, one.others)))
-            feedback = replace(feedback, room=room)
-        division, amounts = _divide(one, usable, feedback.room, suffers=suffers)
+            useful = least_useful_room(usable, one.protected, feedback.lessons)
+            least = max(least_room(usable, one.others), useful)
+            feedback = replace(feedback, room=min(1.0, max(feedback.room, least)))
+        exhausted = suffers and feedback.room <= least
+        division, amounts = _divide(one, usable, feedback.room, exhausted=exhausted)
         if one.granted is None:
             _bound_untried(one, usable * feedback.room if one.keeps_headroom else usable, amounts)
     return StorageState(
@@ -143,11 +149,12 @@ def _feedback(
     after = feedback_after(before, load, worst, creeps=creeps)
     if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
         after = replace(after, ratio=last.ratio, fell=False)
-    return replace(
-        after,
-        room=last.room if after.doubt else room_after(before, worst, one.others, elapsed_s),
-        peak=peak_after(before, load.strangers + load.done, suffers, elapsed_s),
-    )
+    if not after.doubt:
+        room = room_after(before, worst, rate_of(one.others), elapsed_s)
+        lessons = lessons_of(before, one.protected, one.others, elapsed_s)
+        after = replace(after, room=room, lessons=lessons)
+    peak = peak_after(before, load.strangers + load.done, suffers, elapsed_s)
+    return replace(after, peak=peak)
 
 
 def _capacity(
@@ -242,11 +249,10 @@ def _bound_untried(one: OneStorage, usable: float, amounts: Mapping[DriveId, flo
 
 
 def _divide(
-    one: OneStorage, usable: float, room: float, *, suffers: bool
+    one: OneStorage, usable: float, room: float, *, exhausted: bool
 ) -> tuple[Division, dict[DriveId, float]]:
     """Set each claimant's share of a storage, and return the division and the amounts."""
     wants = {c.drive: c.wants for c in one.claimants}
-    least = least_room(usable, one.others)
     if one.keeps_headroom:
         claim_headroom((1 - room) * usable, one.protected)
     amounts: dict[DriveId, float] = {}
@@ -263,7 +269,7 @@ def _divide(
             c.known.demand.backlogged and c.share and c.share.most < c.most for c in one.claimants
         ),
         cut=cut,
-        exhausted=suffers and room <= least,
+        exhausted=exhausted,
     )
     if one.keeps_headroom and one.granted is not None:
         # What is left of the grant is headroom on this host.

@@ -416,6 +416,17 @@ def suffering(**lower: Any) -> Host:
     return host
 
 
+def allot_for_all(host: Host, seconds: int, **lower: Any) -> list[float]:
+    """Let the others do what they may, each second. Return the rooms."""
+    rooms = []
+    for _ in range(seconds):
+        shares = host.allot()
+        rooms.append(host.disk.feedback.room)
+        host.drive("low", shares["low"].most, full=True, weight=50, **lower)
+        host.drive("high", shares["high"].most, full=True, weight=200)
+    return rooms
+
+
 def test_the_lowest_weight_is_cut_first_for_a_drive_that_suffers() -> None:
     host = suffering()
     for _ in range(6):
@@ -434,7 +445,9 @@ def test_the_lowest_weight_is_cut_first_for_a_drive_that_suffers() -> None:
 def test_nobody_is_cut_below_what_it_is_owed_and_it_is_said_when_that_is_all_that_is_left() -> None:
     host = suffering(reservation=1500)
     for _ in range(40):
-        shares = host.allot()
+        allot_for_all(host, 1, reservation=1500)
+        host.drive("victim", 500, latency_ms=1000 * host.disk.feedback.room, **VICTIM)
+    shares = host.allot()
     assert shares["low"].most == pytest.approx(1500)
     assert shares["high"].most <= 1
     assert host.disk.division.exhausted
@@ -444,6 +457,22 @@ def test_nobody_is_cut_below_what_it_is_owed_and_it_is_said_when_that_is_all_tha
     host.allot()
     assert host.disk.feedback.room > before  # and comes back from there at once
     assert not host.disk.division.exhausted
+
+
+def test_the_others_get_back_what_was_cut_in_vain_and_it_is_said() -> None:
+    host = suffering()
+    rooms = allot_for_all(host, 40)
+    assert min(rooms) == pytest.approx(0.05)
+    assert 0.79 * rooms[0] <= rooms[-1] <= FIRST_ROOM_RATIO
+    assert host.disk.division.exhausted
+
+
+def test_what_helps_one_drive_with_a_target_is_not_in_vain_for_another() -> None:
+    host, rooms = suffering(), [FIRST_ROOM_RATIO]
+    for _ in range(60):
+        host.drive("other", 500, latency_ms=4.0 * rooms[-1], **VICTIM)
+        rooms = allot_for_all(host, 1)
+    assert rooms[-1] == pytest.approx(0.05)
 
 
 def test_a_drive_whose_own_limit_makes_it_wait_does_not_suffer() -> None:

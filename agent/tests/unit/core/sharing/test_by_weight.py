@@ -184,6 +184,8 @@ def test_drives_that_write_are_cut_from_what_they_do() -> None:
     usable = host.disk.division.usable
     assert usable == pytest.approx(660)
     for _ in range(20):
+        latency_ms = 1000 * host.disk.feedback.room
+        host.drive("victim", 20, latency_ms=latency_ms, latency_target_ms=33.0)
         shares = host.allot()
     others = [share.most for name, share in shares.items() if name != "victim"]
     assert sum(others) < 0.3 * 660

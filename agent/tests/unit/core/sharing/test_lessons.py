@@ -1,0 +1,156 @@
+"""What cuts teach: when they were in vain, and when they are tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, follow
+from iokeel.core.sharing.lessons import FORGET_S, least_useful, lessons_after
+from iokeel.core.state import Lessons
+
+USABLE = 10_000
+TARGET_S = 0.001
+
+
+def learned(*seen: tuple[float | None, float | None], lowest_s: float | None = None) -> Lessons:
+    """Return the lessons of some seconds: the others' rates and the drive's latencies.
+
+    lowest_s: its latency in a last one, with the others cut as far as possible.
+    """
+    lessons = Lessons()
+    for used, latency_s in seen:
+        lessons = lessons_after(lessons, used, latency_s, 1.0, exhausted=False)
+    if lowest_s is not None:
+        lessons = lessons_after(lessons, 500, lowest_s, 1.0, exhausted=True)
+    return lessons
+
+
+@pytest.mark.parametrize(
+    ("lowest_s", "least"),
+    [(0.0041, 8000), (0.0039, 4000), (0.0019, 500), (0.0012, 0)],
+)
+def test_cuts_that_lower_latency_by_less_than_a_fifth_are_in_vain(
+    lowest_s: float, least: float
+) -> None:
+    lessons = learned((8000, 0.005), (4000, 0.0045), (2000, 0.004), lowest_s=lowest_s)
+    lessons = lessons_after(lessons, 2000, None, 1.0, exhausted=False)
+    assert 0.79 * least <= least_useful(lessons, TARGET_S) <= least
+
+
+def test_nothing_is_in_vain_before_all_was_tried() -> None:
+    assert least_useful(learned((8000, 0.005), (1000, 0.005)), TARGET_S) == 0
+
+
+def test_a_raised_target_counts_at_once() -> None:
+    lessons = learned((8000, 0.005), lowest_s=0.0049)
+    assert least_useful(lessons, TARGET_S) > 0
+    assert least_useful(lessons, 0.004) == 0
+
+
+def test_a_latency_far_below_the_lowest_shows_another_load() -> None:
+    lessons = learned((8000, 0.005), lowest_s=0.005)
+    after = lessons_after(lessons, 4000, 0.0039, 1.0, exhausted=False)
+    assert after.lowest_s is None
+    assert list(after.latencies.values()) == [0.0039]
+
+
+def test_a_higher_latency_corrects_what_is_remembered() -> None:
+    lessons = learned((8000, 0.005), lowest_s=0.0049)
+    for _ in range(3):
+        lessons = lessons_after(lessons, 8000, 0.009, 1.0, exhausted=False)
+    assert least_useful(lessons, TARGET_S) < 1000
+
+
+def test_idle_drives_teach_nothing_but_time_passes() -> None:
+    lessons = learned((8000, 0.005), lowest_s=0.005)
+    for _ in range(int(FORGET_S) - 1):
+        lessons = lessons_after(lessons, 8000, None, 1.0, exhausted=True)
+    assert least_useful(lessons, TARGET_S) > 6300
+    assert lessons_after(lessons, 8000, None, 1.0, exhausted=True) == Lessons()
+    assert learned((8000, None), (None, 0.005)) == Lessons()
+
+
+RATES = st.floats(0, 1e9) | st.none()
+LATENCIES = st.floats(1e-9, 1e6) | st.none()
+
+
+@given(st.lists(st.tuples(RATES, LATENCIES, st.booleans()), max_size=50))
+def test_the_least_useful_rate_is_one_that_was_seen(
+    seen: list[tuple[float | None, float | None, bool]],
+) -> None:
+    lessons = Lessons()
+    for used, latency_s, exhausted in seen:
+        lessons = lessons_after(lessons, used, latency_s, 1.0, exhausted=exhausted)
+    most = max((used or 0.0 for used, _, _ in seen), default=0.0)
+    assert 0 <= least_useful(lessons, TARGET_S) <= max(1.0, 1.001 * most)
+
+
+def rooms(
+    latency: Callable[[float, int], float], seed: int, seconds: int = 1200, most: float = 1.0
+) -> list[float]:
+    """Return the rooms on a storage whose latency, in ms, follows its use and the time, noisily.
+
+    most: the part of its capacity that it can really do.
+    """
+    room, lessons, noise, seen = FIRST_ROOM_RATIO, Lessons(), Random(seed), []
+    for second in range(seconds):
+        used = min(most, room)
+        latency_s = latency(used, second) / 1000 * exp(noise.gauss(0, 0.1))
+        lessons = lessons_after(lessons, used * USABLE, latency_s, 1.0, exhausted=room <= 0.05)
+        strain = latency_s / TARGET_S
+        room = follow(room, strain, used=used, short=True, loaded=True, elapsed_s=1.0)
+        least = min(FIRST_ROOM_RATIO, least_useful(lessons, TARGET_S) / USABLE)
+        room = min(1.0, max(0.05, room, least))
+        seen.append(room)
+    return seen[60:]
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def queue(used: float, least_ms: float) -> float:
+    """Return the latency of a queue with one server and random arrivals."""
+    return least_ms / (1 - min(used, 0.98))
+
+
+seeds = pytest.mark.parametrize("seed", range(5))
+
+
+def test_a_latency_that_nobody_else_causes_costs_the_others_little() -> None:
+    assert mean([mean(rooms(lambda _, __: 3.0, seed)) for seed in range(10)]) > 0.65
+
+
+@seeds
+def test_a_target_is_reached_where_cuts_help(seed: int) -> None:
+    seen = rooms(lambda used, _: queue(used, 0.7), seed)
+    assert mean([queue(room, 0.7) for room in seen]) < 1
+    assert mean(seen) > 0.15
+
+
+@seeds
+def test_it_is_reached_after_a_single_long_reading(seed: int) -> None:
+    seen = rooms(lambda used, second: queue(used, 0.7) * (3 if second == 60 else 1), seed)
+    assert mean([queue(room, 0.7) for room in seen]) < 1
+
+
+@seeds
+def test_it_is_reached_beyond_a_plateau(seed: int) -> None:
+    assert mean(rooms(lambda used, _: 10 if used > 0.2 else 0.8, seed)) < 0.21
+
+
+@seeds
+def test_it_is_reached_where_the_first_cuts_hold_nobody(seed: int) -> None:
+    assert mean(rooms(lambda used, _: 12 * used, seed, most=0.2)) < 1 / 12
+
+
+@seeds
+def test_it_is_reached_again_after_an_outage_of_the_storage(seed: int) -> None:
+    seen = rooms(lambda used, s: queue(used, 5 if 100 < s < 600 else 0.7), seed, seconds=2400)
+    assert mean([queue(room, 0.7) for room in seen[1200:]]) < 1
