@@ -193,10 +193,8 @@ def peak_after(before: StorageState, total: float, suffers: bool, elapsed_s: flo
     """
     peak = before.feedback.peak
     change: float = 2.0 ** (elapsed_s / LEARN_S)
-    if before.division.usable is None:
+    if before.division.usable is None or suffers:
         return max(total, peak / change)
-    if suffers:  # once cutting others doesn't help, dividing less doesn't either
-        return max(total, peak if before.division.exhausted else peak / change)
     return max(total, peak * change if before.division.short else peak)
 
 

@@ -17,9 +17,11 @@ from math import floor, log2
 from iokeel.core.state import Lessons
 
 GAIN = 0.8
-FORGET_S = 600.0
+FORGET_S = 300.0
 # Levels to a halving.
 _HALVING = 3
+# A little above the lower edge of a level: a drive at its limit does a little less.
+_NEXT = 1.05
 # How much a new reading counts: a guest's mean of a second is noisy.
 _NEW_RATIO = 0.2
 
@@ -55,13 +57,19 @@ def lessons_after(
 def least_useful(lessons: Lessons, target_s: float) -> float:
     """Return the others' rate below which cuts are in vain; 0 if that isn't known.
 
-    In normalized I/O operations a second. target_s: the drive's latency target.
+    In normalized I/O operations a second. If no higher rate was seen since, it is the next one up,
+    to see whether cuts below that are in vain, too. target_s: the drive's latency target.
     """
     lowest_s = lessons.lowest_s
     if lowest_s is None or GAIN * lowest_s <= target_s:
         return 0.0
-    vain = (lv for lv, latency_s in lessons.latencies.items() if lowest_s > GAIN * latency_s)
-    return float(2 ** (max(vain, default=0) / _HALVING))
+    vain = [lv for lv, latency_s in lessons.latencies.items() if lowest_s > GAIN * latency_s]
+    if not vain:
+        return 0.0
+    highest = max(vain)
+    if highest == max(lessons.latencies):
+        return float(2 ** ((highest + 1) / _HALVING)) * _NEXT
+    return float(2 ** (highest / _HALVING))
 
 
 def _mean(before: float | None, new: float) -> float:

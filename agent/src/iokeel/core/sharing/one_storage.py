@@ -100,10 +100,9 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         _want_footholds(one.claimants, one.granted)
     if capacity is not None:
         usable = max(0.0, capacity - one.strangers)
-        least = 0.0
+        least = least_room(usable, one.others)
         if one.keeps_headroom:
-            useful = least_useful_room(usable, one.protected, feedback.lessons)
-            least = max(least_room(usable, one.others), useful)
+            least = max(least, least_useful_room(usable, one.protected, feedback.lessons))
             feedback = replace(feedback, room=min(1.0, max(feedback.room, least)))
         exhausted = suffers and feedback.room <= least
         division, amounts = _divide(one, usable, feedback.room, exhausted=exhausted)
@@ -151,8 +150,10 @@ def _feedback(
         after = replace(after, ratio=last.ratio, fell=False)
     if not after.doubt:
         room = room_after(before, worst, rate_of(one.others), elapsed_s)
-        lessons = lessons_of(before, one.protected, one.others, elapsed_s)
-        after = replace(after, room=room, lessons=lessons)
+        after = replace(after, room=room)
+        if one.granted is not None or one.seen.policy.capacity is not None:
+            lessons = lessons_of(before, one.protected, one.others, elapsed_s)
+            after = replace(after, lessons=lessons)
     peak = peak_after(before, load.strangers + load.done, suffers, elapsed_s)
     return replace(after, peak=peak)
 

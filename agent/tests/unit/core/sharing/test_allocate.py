@@ -467,6 +467,14 @@ def test_the_others_get_back_what_was_cut_in_vain_and_it_is_said() -> None:
     assert host.disk.division.exhausted
 
 
+def test_it_is_said_that_a_drive_alone_misses_its_target() -> None:
+    host = Host()
+    for _ in range(60):
+        host.drive("victim", 500, latency_ms=20.0, **VICTIM)
+        host.allot()
+    assert host.disk.division.exhausted
+
+
 def test_what_helps_one_drive_with_a_target_is_not_in_vain_for_another() -> None:
     host, rooms = suffering(), [FIRST_ROOM_RATIO]
     for _ in range(60):

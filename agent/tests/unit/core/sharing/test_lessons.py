@@ -40,7 +40,7 @@ def test_cuts_that_lower_latency_by_less_than_a_fifth_are_in_vain(
 ) -> None:
     lessons = learned((8000, 0.005), (4000, 0.0045), (2000, 0.004), lowest_s=lowest_s)
     lessons = lessons_after(lessons, 2000, None, 1.0, exhausted=False)
-    assert 0.79 * least <= least_useful(lessons, TARGET_S) <= least
+    assert 0.79 * least <= least_useful(lessons, TARGET_S) <= 1.1 * least
 
 
 def test_nothing_is_in_vain_before_all_was_tried() -> None:
@@ -81,26 +81,31 @@ LATENCIES = st.floats(1e-9, 1e6) | st.none()
 
 
 @given(st.lists(st.tuples(RATES, LATENCIES, st.booleans()), max_size=50))
-def test_the_least_useful_rate_is_one_that_was_seen(
+def test_the_least_useful_rate_is_at_most_one_level_above_those_seen(
     seen: list[tuple[float | None, float | None, bool]],
 ) -> None:
     lessons = Lessons()
     for used, latency_s, exhausted in seen:
         lessons = lessons_after(lessons, used, latency_s, 1.0, exhausted=exhausted)
     most = max((used or 0.0 for used, _, _ in seen), default=0.0)
-    assert 0 <= least_useful(lessons, TARGET_S) <= max(1.0, 1.001 * most)
+    assert 0 <= least_useful(lessons, TARGET_S) <= 1.35 * max(1.0, most)
 
 
 def rooms(
-    latency: Callable[[float, int], float], seed: int, seconds: int = 1200, most: float = 1.0
+    latency: Callable[[float, int], float],
+    seed: int,
+    seconds: int = 1200,
+    most: float = 1.0,
+    idle_s: int = 0,
 ) -> list[float]:
     """Return the rooms on a storage whose latency, in ms, follows its use and the time, noisily.
 
-    most: the part of its capacity that it can really do.
+    most: the part of its capacity that it can really do. idle_s: for how long the others do next to
+    nothing at first.
     """
     room, lessons, noise, seen = FIRST_ROOM_RATIO, Lessons(), Random(seed), []
     for second in range(seconds):
-        used = min(most, room)
+        used = min(most, room) if second >= idle_s else 0.001
         latency_s = latency(used, second) / 1000 * exp(noise.gauss(0, 0.1))
         lessons = lessons_after(lessons, used * USABLE, latency_s, 1.0, exhausted=room <= 0.05)
         strain = latency_s / TARGET_S
@@ -120,11 +125,18 @@ def queue(used: float, least_ms: float) -> float:
     return least_ms / (1 - min(used, 0.98))
 
 
+def test_where_no_higher_rate_was_seen_it_is_tried() -> None:
+    lessons = learned((500, 0.005), lowest_s=0.005)
+    assert 500 < least_useful(lessons, TARGET_S) < 800
+
+
 seeds = pytest.mark.parametrize("seed", range(5))
 
 
 def test_a_latency_that_nobody_else_causes_costs_the_others_little() -> None:
-    assert mean([mean(rooms(lambda _, __: 3.0, seed)) for seed in range(10)]) > 0.65
+    for idle_s in (0, 40):
+        runs = [rooms(lambda _, __: 3.0, seed, idle_s=idle_s) for seed in range(10)]
+        assert mean([mean(seen) for seen in runs]) > 0.6
 
 
 @seeds
