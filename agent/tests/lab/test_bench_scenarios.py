@@ -181,7 +181,7 @@ def test_page_shows_where_iokeel_loses() -> None:
     found = verdict(figures)
     assert found is not None
     assert found.other == "bfq"
-    assert found.behind == ["throughput, of no control 82 % against 86 %"]
+    assert found.behind == ["throughput, of no control 80 % against 86 %"]
     assert "**Loses** to BFQ" in (DOCS / MARKDOWN).read_text()
 
 
