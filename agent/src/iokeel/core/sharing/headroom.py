@@ -73,10 +73,14 @@ def lessons_of(
     before: StorageState,
     protected: Sequence[Claimant],
     others: Sequence[Claimant],
+    done: float | None,
     elapsed_s: float,
 ) -> dict[DriveId, Lessons]:
-    """Return what an interval taught of each protected drive."""
-    usable, done = before.division.usable, rate_of(others)
+    """Return what an interval taught of each protected drive.
+
+    done: the rate of the others; None if unknown.
+    """
+    usable = before.division.usable
     exhausted = usable is not None and before.feedback.room <= _LOWEST * least_room(usable, others)
     return {
         c.drive: lessons_after(

@@ -149,10 +149,11 @@ def _feedback(
     if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
         after = replace(after, ratio=last.ratio, fell=False)
     if not after.doubt:
-        room = room_after(before, worst, rate_of(one.others), elapsed_s)
-        after = replace(after, room=room)
-        if one.granted is not None or one.seen.policy.capacity is not None:
-            lessons = lessons_of(before, one.protected, one.others, elapsed_s)
+        done = rate_of(one.others)
+        after = replace(after, room=room_after(before, worst, done, elapsed_s))
+        is_known = one.granted is not None or one.seen.policy.capacity is not None
+        if is_known and one.keeps_headroom:
+            lessons = lessons_of(before, one.protected, one.others, done, elapsed_s)
             after = replace(after, lessons=lessons)
     peak = peak_after(before, load.strangers + load.done, suffers, elapsed_s)
     return replace(after, peak=peak)
