@@ -338,6 +338,13 @@ class Lessons:
     age_s: float = 0.0
 
 
+class Shown(NamedTuple):
+    """What a drive did when its storage last kept its target, and how long ago, in seconds."""
+
+    rate: float
+    age_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Feedback:
     """The lessons of a storage's latency (sharing/capacity.py).
@@ -346,7 +353,7 @@ class Feedback:
     intervals latency was above its target while something disturbed it. room: the part of the
     capacity for drives without a latency target. peak: the capacity, if nobody has configured it.
     full: the ratio at which latency last passed its target; inf: it isn't known. lessons: of its
-    drives with a latency target.
+    drives with a latency target. shown: by those with a reservation (sharing/held_up.py).
     """
 
     ratio: float = 1.0
@@ -356,6 +363,7 @@ class Feedback:
     peak: float = 0.0
     full: float = inf
     lessons: Mapping[DriveId, Lessons] = field(default_factory=dict)
+    shown: Mapping[DriveId, Shown] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

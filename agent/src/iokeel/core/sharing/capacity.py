@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.limits import BUCKET_S
@@ -95,8 +96,23 @@ def follow(
     return max(up, min(creep, CREEP_TO * full))
 
 
+class Unmet(NamedTuple):
+    """Drives do less than is reserved for them, because their storage holds them up (held_up.py).
+
+    strain: the worst of theirs. least: what is owed as a ratio, below which no cut helps them.
+    """
+
+    strain: float
+    least: float
+
+
 def feedback_after(
-    before: StorageState, load: Load, worst: float | None = None, *, creeps: bool = False
+    before: StorageState,
+    load: Load,
+    worst: float | None = None,
+    unmet: Unmet | None = None,
+    *,
+    creeps: bool = False,
 ) -> Feedback:
     """Return the feedback after an interval, but for the room and the peak.
 
@@ -104,19 +120,25 @@ def feedback_after(
     changes of limits disturb no drive, as they do on stock QEMU (`gift`).
     """
     last = before.feedback
-    if _is_doubtful(before, load, worst):
+    strains = [each for each in (worst, unmet.strain if unmet else None) if each is not None]
+    if _is_doubtful(before, load, max(strains, default=None)):
         return replace(last, fell=False, doubt=last.doubt + 1)
-    ratio = ratio_after(before, load.activity, load.total, load.usable_part, creeps=creeps)
-    fell, full = ratio < _CUT_RATIO * last.ratio, full_after(before, load.activity, ratio)
-    return replace(last, ratio=ratio, fell=fell, doubt=0, full=full)
+    ratio = ratio_after(before, load.activity, load.total, load.usable_part, unmet, creeps=creeps)
+    full = full_after(before, load.activity, ratio, unmet)
+    return replace(last, ratio=ratio, fell=ratio < _CUT_RATIO * last.ratio, doubt=0, full=full)
 
 
-def full_after(before: StorageState, activity: StorageActivity | None, ratio: float) -> float:
+def full_after(
+    before: StorageState,
+    activity: StorageActivity | None,
+    ratio: float,
+    unmet: Unmet | None = None,
+) -> float:
     """Return the ratio at which latency last passed its target; inf: it isn't known.
 
     ratio: after the interval.
     """
-    last, strain = before.feedback, _strain(before, activity)
+    last, strain = before.feedback, _strain(before, activity, unmet)
     if strain is None or activity is None:
         return last.full
     if strain > 1 and is_loaded(activity):
@@ -150,6 +172,7 @@ def ratio_after(
     activity: StorageActivity | None,
     total: float | None,
     usable_part: float = 1.0,
+    unmet: Unmet | None = None,
     *,
     creeps: bool = False,
 ) -> float:
@@ -162,7 +185,7 @@ def ratio_after(
     policy, ratio = before.policy, before.feedback.ratio
     if policy.capacity is None or policy.latency_target_ms is None:
         return ratio
-    strain = _strain(before, activity)
+    strain = _strain(before, activity, unmet)
     elapsed_s = activity.elapsed_s if activity else 1.0
     busy_ratio = activity.busy_ratio if activity and activity.busy_ratio else 1.0
     used = ratio
@@ -181,6 +204,9 @@ def ratio_after(
     )
     if usable_part < 1:
         after = min(after, max(1.0, ratio))
+    own = _strain(before, activity)
+    if unmet is not None and (own is None or own <= 1):  # only drives that are held up suffer
+        after = max(after, min(ratio, unmet.least))
     return min(policy.most_ratio, max(policy.least_ratio, after))
 
 
@@ -212,8 +238,13 @@ def gift(known: DriveState) -> float:
     return BUCKET_S * held / did.elapsed_s if since_s < 2 * did.elapsed_s + BUCKET_S else 0.0
 
 
-def _strain(before: StorageState, activity: StorageActivity | None) -> float | None:
-    """Return the strain that the ratio follows: a cautious reading of the storage's own."""
+def _strain(
+    before: StorageState, activity: StorageActivity | None, unmet: Unmet | None = None
+) -> float | None:
+    """Return the strain that the ratio follows: a cautious reading of the storage's own.
+
+    unmet: a larger one counts instead.
+    """
     policy = before.policy
     strain = storage_strain(policy, activity)
     if activity is None and before.counters is None and before.division.usable is not None:
@@ -224,4 +255,6 @@ def _strain(before: StorageState, activity: StorageActivity | None) -> float | N
     last = storage_strain(policy, before.activity)
     if strain is not None and last is not None and strain < 1:  # one calm reading may be noise
         strain = min(1.0, max(strain, last))
+    if unmet is not None:
+        strain = max(strain or 0.0, unmet.strain)
     return strain

@@ -30,7 +30,7 @@ from iokeel.core.sharing.lessons import least_useful, lessons_after
 from iokeel.core.state import Lessons, StorageState
 
 # The least part of a storage that the others keep, apart from the amounts owed.
-_LEAST_ROOM = 0.05
+LEAST_ROOM = 0.05
 # The room is at its least if it is at most this times that: the amounts owed vary.
 _LOWEST = 1.05
 _NO_LESSONS = Lessons()
@@ -66,7 +66,7 @@ def room_after(
 def least_room(usable: float, others: Sequence[Claimant]) -> float:
     """Return the least room that leaves the others the amounts owed."""
     owed = sum(min(float(c.policy.reservation), c.wants) for c in others)
-    return min(1.0, max(owed / usable, _LEAST_ROOM)) if usable else 1.0
+    return min(1.0, max(owed / usable, LEAST_ROOM)) if usable else 1.0
 
 
 def lessons_of(

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field, replace
 import iokeel.core.sharing.capacity as capacity_law
 from iokeel.core.counters import DriveId
 from iokeel.core.observation import StorageSeen
-from iokeel.core.sharing.capacity import feedback_after, gift, peak_after
+from iokeel.core.sharing.capacity import Unmet, feedback_after, gift, peak_after
 from iokeel.core.sharing.claimant import Claimant, next_step
 from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.sharing.groups import Group, Member, divide_members, promised
 from iokeel.core.sharing.headroom import (
+    LEAST_ROOM,
     claim_headroom,
     cut_to_room,
     give_rest,
@@ -34,6 +35,7 @@ from iokeel.core.sharing.headroom import (
     room_after,
     worst_strain,
 )
+from iokeel.core.sharing.held_up import HeldUp
 from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, Share, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
@@ -88,7 +90,8 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     load = _load(one, before)
     feedback = before.feedback
     if not one.only_reads:
-        feedback = _feedback(one, before, load, worst, suffers=suffers)
+        held_up = _reckon_with_held_up(one, before)
+        feedback = _feedback(one, before, load, worst, held_up, suffers=suffers)
     capacity = _capacity(one, before, feedback, suffers=suffers)
     if one.granted is not None:
         _want_spare(one.claimants)
@@ -134,18 +137,24 @@ def _as_before(before: StorageState | None, policy: StoragePolicy) -> StorageSta
 
 
 def _feedback(
-    one: OneStorage, before: StorageState, load: Load, worst: float | None, *, suffers: bool
+    one: OneStorage,
+    before: StorageState,
+    load: Load,
+    worst: float | None,
+    held_up: HeldUp | None,
+    *,
+    suffers: bool,
 ) -> Feedback:
     """Return the feedback of the last interval.
 
     worst: the protected drives' worst strain.
     """
-    last = before.feedback
-    elapsed_s = max(
-        (did.elapsed_s for c in one.claimants if (did := c.known.measured.rates)), default=0.0
-    )
+    last, elapsed_s = before.feedback, _elapsed_s(one)
     creeps = all(c.known.keeps_levels for c in one.claimants)
-    after = feedback_after(before, load, worst, creeps=creeps)
+    unmet = Unmet(held_up.strain, _least_ratio(one)) if held_up and held_up.strain else None
+    after = feedback_after(before, load, worst, unmet, creeps=creeps)
+    if held_up is not None:
+        after = replace(after, shown=held_up.shown_now)
     if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
         after = replace(after, ratio=last.ratio, fell=False)
     if not after.doubt:
@@ -157,6 +166,30 @@ def _feedback(
             after = replace(after, lessons=lessons)
     peak = peak_after(before, load.strangers + load.done, suffers, elapsed_s)
     return replace(after, peak=peak)
+
+
+def _elapsed_s(one: OneStorage) -> float:
+    did = (c.known.measured.rates for c in one.claimants)
+    return max((each.elapsed_s for each in did if each), default=0.0)
+
+
+def _reckon_with_held_up(one: OneStorage, before: StorageState) -> HeldUp | None:
+    """Raise the demands of drives that the storage holds up; None if it has no target."""
+    policy = one.seen.policy
+    if policy.capacity is None or policy.latency_target_ms is None:
+        return None
+    held_up = HeldUp(policy, one.activity, before.feedback.shown, _elapsed_s(one))
+    held_up.reckon(one.members)
+    return held_up
+
+
+def _least_ratio(one: OneStorage) -> float:
+    """Return the ratio that leaves what is owed, and a foothold for the rest."""
+    capacity = one.seen.policy.capacity
+    if capacity is None:
+        return 0.0
+    owed = sum(min(claim.reservation, claim.wants) for claim in (m.claim for m in one.members))
+    return (owed + one.strangers) / capacity / (1 - LEAST_ROOM)
 
 
 def _capacity(

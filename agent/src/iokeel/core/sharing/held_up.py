@@ -1,0 +1,150 @@
+"""Finds drives that do less than is reserved for them because their storage holds them up.
+
+Such a drive has requests on their way nearly all the time, and its limits don't hold it. Its rate
+would be taken for its demand: others would have the rest, it would wait for their requests, and do
+still less. So its demand is what it would do if its requests took no longer than the storage's
+target, up to what is reserved, and to what it *showed* when they last did so. How much more that is
+than what it does counts as the storage's strain.
+
+A guest with few requests on their way does no more than these allow at the target. So a reservation
+promises no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from iokeel.core.counters import DriveId
+from iokeel.core.sharing.claimant import Claimant
+from iokeel.core.sharing.groups import Group, Member
+from iokeel.core.sharing.latency import allowance_s, device_latency_s
+from iokeel.core.state import DriveState, Shown
+from iokeel.core.storage import StorageActivity, StoragePolicy
+
+# With fewer requests on their way, on average, a drive's rate depends little on their latency.
+_LEAST_QUEUE = 0.5
+# What a drive showed falls to this part of itself in an interval at most, and is forgotten once it
+# is so old.
+_SHOWN_RATIO = 0.9
+_FORGET_S = 300.0
+
+
+class _Seen(NamedTuple):
+    """A drive that its limits don't hold.
+
+    strain: its requests' latency over the target. demand: its rate if they kept that; 0 if it
+    doesn't depend on them.
+    """
+
+    claimant: Claimant
+    rate: float
+    strain: float
+    demand: float
+
+
+@dataclass
+class HeldUp:
+    """The drives of a storage that it holds up.
+
+    policy: one with a capacity and a target. shown: by drives with a reservation until now.
+    elapsed_s: the length of the interval.
+    """
+
+    policy: StoragePolicy
+    activity: StorageActivity | None
+    shown: Mapping[DriveId, Shown]
+    elapsed_s: float
+    strain: float = 0.0
+    shown_now: dict[DriveId, Shown] = field(default_factory=dict)
+
+    def reckon(self, members: Iterable[Member]) -> None:
+        """Raise the demands of drives that are held up.
+
+        Set `strain` to how many times what they do the worst of them want, 0 if none does, and
+        `shown_now` to what all have shown.
+        """
+        for member in members:
+            if isinstance(member, Group):
+                self.reckon(member.members)
+                reserved, drives = member.reservation, [*_drives(member)]
+            else:
+                reserved, drives = member.policy.reservation, [member]
+            if reserved:
+                self._raise(drives, reserved)
+
+    def _raise(self, drives: Sequence[Claimant], reserved: int) -> None:
+        """Raise the demands of drives that have a reservation together."""
+        found = [seen for c in drives if (seen := self._look(c))]
+        more = [max(0.0, seen.demand - seen.claimant.wants) for seen in found]
+        missing = max(0.0, reserved - sum(c.wants for c in drives))
+        part = min(1.0, missing / total) if (total := sum(more)) else 0.0
+        for seen, extra in zip(found, more, strict=True):
+            claimant = seen.claimant
+            claimant.wants = min(claimant.most, claimant.wants + part * extra)
+        done = sum(c.known.measured.rate or 0.0 for c in drives)
+        for seen in found:
+            wanted = min(reserved / done, seen.strain, seen.demand / seen.rate)
+            self.strain = max(self.strain, wanted)
+
+    def _look(self, claimant: Claimant) -> _Seen | None:
+        """Return what is seen of a drive, and remember what it shows; None if nothing is."""
+        if claimant.known.demand.backlogged:
+            return None
+        seen, shown = self._seen(claimant), self.shown.get(claimant.drive)
+        if seen is not None:
+            shown = _shown_after(shown, seen.rate, seen.strain, self.elapsed_s)
+        elif shown is not None:
+            shown = shown._replace(age_s=shown.age_s + self.elapsed_s)
+        if shown is not None and shown.age_s <= _FORGET_S:
+            self.shown_now[claimant.drive] = shown
+            if seen is not None:
+                seen = seen._replace(demand=min(seen.demand, shown.rate))
+        return seen
+
+    def _seen(self, claimant: Claimant) -> _Seen | None:
+        known = claimant.known
+        did, rate = known.measured.rates, known.measured.rate
+        if did is None or did.idle or not rate:
+            return None
+        raw_iops = did.read.raw_iops + did.write.raw_iops
+        cost = rate / raw_iops
+        strain = self._strain(known, cost)
+        if strain is None:
+            return None
+        target_s = self._target_s(cost, cost)
+        queue = raw_iops * strain * target_s
+        if queue < _LEAST_QUEUE:
+            return _Seen(claimant, rate, strain, 0.0)
+        thinks_s = max(0.0, 1 - queue) / raw_iops
+        return _Seen(claimant, rate, strain, cost * max(1.0, queue) / (target_s + thinks_s))
+
+    def _strain(self, known: DriveState, cost: float) -> float | None:
+        """Return a drive's latency over the target; the storage's, if nobody counts the drive's."""
+        latency_s, mean_cost = device_latency_s(known), cost
+        if latency_s is None and self.activity is not None:
+            latency_s, mean_cost = self.activity.latency_s, self.activity.mean_cost or cost
+        return None if latency_s is None else latency_s / self._target_s(mean_cost, cost)
+
+    def _target_s(self, mean_cost: float, cost: float) -> float:
+        """Return the target of requests that wait among others, by their mean costs, in seconds."""
+        assert self.policy.capacity is not None
+        assert self.policy.latency_target_ms is not None
+        allowed_s = allowance_s(mean_cost, cost, self.policy.capacity)
+        return self.policy.latency_target_ms / 1000 + allowed_s
+
+
+def _shown_after(before: Shown | None, rate: float, strain: float, elapsed_s: float) -> Shown | None:
+    """Return what a drive has shown after an interval; None if nothing."""
+    if strain <= 1:
+        return Shown(max(rate, _SHOWN_RATIO * before.rate) if before else rate, 0.0)
+    if before is None:
+        return None
+    return Shown(max(rate, before.rate), before.age_s + elapsed_s)
+
+
+def _drives(member: Member) -> Iterable[Claimant]:
+    if isinstance(member, Group):
+        return (claimant for each in member.members for claimant in _drives(each))
+    return (member,)
