@@ -12,6 +12,7 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.mix import Mix
 from iokeel.core.policy import MOST_BURST_SECONDS, DomainPolicy, DrivePolicy, checked
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO
+from iokeel.core.sharing.headroom import LEAST_ROOM
 from iokeel.core.state import (
     Credit,
     Division,
@@ -179,7 +180,7 @@ def storage_of(text: str) -> StorageState:
     row = _STORAGES.decode(text)
     return StorageState(
         StoragePolicy(row.capacity),
-        feedback=Feedback(max(row.ratio, 0.01), room=row.room, peak=row.peak),
+        feedback=Feedback(max(row.ratio, 0.01), room=max(row.room, LEAST_ROOM), peak=row.peak),
         division=Division(row.usable),
         weighted=row.by_weight,
         writing=0 if row.by_weight else None,

@@ -14,6 +14,7 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy
+from iokeel.core.sharing.headroom import LEAST_ROOM
 from iokeel.core.state import State
 from iokeel.core.storage import StoragePolicy
 from iokeel.state_rows import drive_text, kept_of, state_of, storage_of, storage_text
@@ -138,3 +139,20 @@ def test_a_corrected_capacity_stays_corrected_after_a_restart() -> None:
     after = host.restarted()
     after.look()
     assert after.state.storages["sda"].feedback.ratio <= ratio + 0.01
+
+
+def test_a_drive_whose_target_is_taken_away_is_divided_with_the_others() -> None:
+    host = Host(policy=StoragePolicy(capacity=9000, latency_target_ms=1.0))
+    both = dict.fromkeys(POLICIES, DrivePolicy(latency_target_ms=1.0))
+    for _ in range(80):
+        host.look(policies=both)
+    after = host.restarted()
+    for _ in range(4):
+        after.look()
+        assert not after.state.failures
+    assert after.is_cut
+
+
+def test_a_room_that_an_earlier_version_let_vanish_begins_with_the_least() -> None:
+    kept = storage_of('{"capacity":9000,"ratio":0.5,"room":0.0,"peak":0.0,"usable":4500.0}')
+    assert kept.feedback.room == LEAST_ROOM

@@ -218,7 +218,7 @@ def peak_after(before: StorageState, total: float, suffers: bool, elapsed_s: flo
     nobody suffers, and shrinks while somebody does.
     """
     peak = before.feedback.peak
-    change: float = 2.0 ** (elapsed_s / LEARN_S)
+    change: float = 2.0 ** (min(elapsed_s, LONGEST_S) / LEARN_S)
     if before.division.usable is None or suffers:
         return max(total, peak / change)
     return max(total, peak * change if before.division.short else peak)

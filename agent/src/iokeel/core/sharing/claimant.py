@@ -30,7 +30,8 @@ TRIED_REQUESTS = 100
 class Claimant:
     """A drive: the most that it may have, its demand, and its share so far.
 
-    Not frozen, because tenants' limits and storages are divided one after another.
+    owed: of what it gets of its storage, by its reservation, its VM's and its tenant's. Not frozen,
+    because tenants' limits and storages are divided one after another.
     """
 
     drive: DriveId
@@ -40,6 +41,7 @@ class Claimant:
     most: float
     wants: float
     share: Share | None = None
+    owed: float = 0.0
 
     @property
     def claim(self) -> Claim:

@@ -2,8 +2,8 @@
 
 Its storage may hold it too. The counters don't tell, but the next ones do: a drive that its storage
 holds does more as soon as others make way. So a drive that does more than lately is taken to go on
-growing, and to want its reservation, until it stops growing. That costs the others the part that it
-doesn't use, for a tick or two.
+growing, and to want its reservation or some times its rate, until it stops growing. That costs the
+others the part that it doesn't use, for a tick or two.
 
 All rates are normalized I/O operations a second.
 """
@@ -26,6 +26,9 @@ GROWING_RATIO = 1.1
 # This many times the increase is then added to its rate. So the next increase may be twice as large
 # before the drive's share holds it.
 GROWTH = 2.0
+# It wants its reservation, but no more than so many times its rate: a few requests of a guest's own
+# are no sign that it is about to want all of it.
+WAKING = 8.0
 # The most that an active drive may want of a storage too slow for its latency target, as a multiple
 # of its rate: nothing grows on a storage that is full.
 HIDDEN = 2.0
@@ -63,7 +66,7 @@ def demand_rate(
     most = max(recent) if recent else rate
     demand = max(rate, most)
     if rate > GROWING_RATIO * most:
-        demand = max(rate + GROWTH * (rate - most), float(reservation))
+        demand = max(rate + GROWTH * (rate - most), min(float(reservation), WAKING * rate))
     return (rate, *recent[: intervals - 1]), demand
 
 

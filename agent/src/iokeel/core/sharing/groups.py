@@ -5,7 +5,7 @@ A drive whose tenant and VM have nothing reserved together stands for itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple, TypeAlias
@@ -119,19 +119,52 @@ def promised(members: Sequence[Member]) -> float:
     )
 
 
+def owed_to_unprotected(members: Iterable[Member]) -> float:
+    """Return what is owed to drives without a latency target, if they get what they want."""
+    owed, _ = _owed_and_wanted(members)
+    return owed
+
+
+def _owed_and_wanted(members: Iterable[Member]) -> tuple[float, float]:
+    """Return what is owed to drives without a latency target, and what they want."""
+    owed = wanted = 0.0
+    for member in members:
+        if isinstance(member, Group):
+            owed_here, wanted_here = _owed_and_wanted(member.members)
+            owed += max(owed_here, _part_owed(member, member.claim.wants) * wanted_here)
+            wanted += wanted_here
+        elif member.policy.latency_target_ms is None:
+            owed += min(float(member.policy.reservation), member.wants)
+            wanted += member.wants
+    return owed, wanted
+
+
+def _part_owed(group: Group, amount: float) -> float:
+    """Return the part of an amount that a group is owed by its own reservation."""
+    return min(1.0, group.reservation / amount) if amount else 0.0
+
+
 def divide_members(
-    members: Sequence[Member], pool: float, storage: str, got: dict[DriveId, float]
+    members: Sequence[Member],
+    pool: float,
+    storage: str,
+    got: dict[DriveId, float],
+    part_owed: float = 0.0,
 ) -> Division:
-    """Set the share of each drive in a pool of a storage, and its amount in `got`."""
+    """Set the share of each drive in a pool of a storage, and its amount in `got`.
+
+    part_owed: of the amounts, by the reservations of groups that all of them are in.
+    """
     claims = [member.claim for member in members]
     division = divide(pool, claims)
     for member, claim, amount in zip(members, claims, division.amounts, strict=True):
         if isinstance(member, Group):
-            divide_members(
-                member.members, _pool(member, division, claim, amount, pool), storage, got
-            )
+            inner = _pool(member, division, claim, amount, pool)
+            part = max(part_owed, _part_owed(member, amount))
+            divide_members(member.members, inner, storage, got, part)
             continue
         got[member.drive] = amount
+        member.owed = max(min(float(claim.reservation), amount), part_owed * amount)
         new = share_of(member, division, amount, pool, storage)
         if member.share is None or new.most <= member.share.most:
             member.share = new

@@ -63,25 +63,24 @@ def room_after(
     )
 
 
-def least_room(usable: float, others: Sequence[Claimant]) -> float:
+def least_room(usable: float, owed: float) -> float:
     """Return the least room that leaves the others the amounts owed."""
-    owed = sum(min(float(c.policy.reservation), c.wants) for c in others)
     return min(1.0, max(owed / usable, LEAST_ROOM)) if usable else 1.0
 
 
 def lessons_of(
     before: StorageState,
     protected: Sequence[Claimant],
-    others: Sequence[Claimant],
+    owed: float,
     done: float | None,
     elapsed_s: float,
 ) -> dict[DriveId, Lessons]:
     """Return what an interval taught of each protected drive.
 
-    done: the rate of the others; None if unknown.
+    owed: to the others. done: their rate; None if unknown.
     """
     usable = before.division.usable
-    exhausted = usable is not None and before.feedback.room <= _LOWEST * least_room(usable, others)
+    exhausted = usable is not None and before.feedback.room <= _LOWEST * least_room(usable, owed)
     return {
         c.drive: lessons_after(
             before.feedback.lessons.get(c.drive, _NO_LESSONS),
@@ -100,10 +99,11 @@ def least_useful_room(
     """Return the room below which it helps none of the protected drives that others are cut."""
     least = inf
     for claimant in protected:
-        target_s = (claimant.policy.latency_target_ms or 0.0) / 1000
         known = lessons.get(claimant.drive, _NO_LESSONS)
-        least = min(least, least_useful(known, target_s))
-    return min(FIRST_ROOM_RATIO, least / usable) if usable else 0.0
+        if known.latencies:  # else it was idle, and nobody is cut for it
+            target_s = (claimant.policy.latency_target_ms or 0.0) / 1000
+            least = min(least, least_useful(known, target_s))
+    return min(FIRST_ROOM_RATIO, least / usable) if usable and least < inf else 0.0
 
 
 def claim_headroom(headroom: float, protected: Sequence[Claimant]) -> None:
@@ -116,7 +116,7 @@ def claim_headroom(headroom: float, protected: Sequence[Claimant]) -> None:
 
 def cut_to_room(budget: float, others: Sequence[Claimant], amounts: dict[DriveId, float]) -> float:
     """Cut the others' amounts and shares down to a budget, and return by how much."""
-    claims = [c.claim for c in others]
+    claims = [c.claim._replace(reservation=c.owed) for c in others]
     before = [amounts[c.drive] for c in others]
     after = cut_by_weight(budget, claims, before)
     slack = max(0.0, budget - sum(after))

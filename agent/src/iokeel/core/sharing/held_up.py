@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
 from iokeel.core.sharing.claimant import Claimant
+from iokeel.core.sharing.demand import GROWING_RATIO
 from iokeel.core.sharing.groups import Group, Member
 from iokeel.core.sharing.latency import allowance_s, device_latency_s
 from iokeel.core.state import DriveState, Shown
@@ -135,11 +136,13 @@ class HeldUp:
         return self.policy.latency_target_ms / 1000 + allowed_s
 
 
-def _shown_after(before: Shown | None, rate: float, strain: float, elapsed_s: float) -> Shown | None:
+def _shown_after(
+    before: Shown | None, rate: float, strain: float, elapsed_s: float
+) -> Shown | None:
     """Return what a drive has shown after an interval; None if nothing."""
     if strain <= 1:
         return Shown(max(rate, _SHOWN_RATIO * before.rate) if before else rate, 0.0)
-    if before is None:
+    if before is None or rate > GROWING_RATIO * before.rate:  # it shows something new
         return None
     return Shown(max(rate, before.rate), before.age_s + elapsed_s)
 

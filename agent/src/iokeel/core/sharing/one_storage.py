@@ -21,7 +21,7 @@ from iokeel.core.observation import StorageSeen
 from iokeel.core.sharing.capacity import Unmet, feedback_after, gift, peak_after
 from iokeel.core.sharing.claimant import Claimant, next_step
 from iokeel.core.sharing.divide import Claim, divide
-from iokeel.core.sharing.groups import Group, Member, divide_members, promised
+from iokeel.core.sharing.groups import Group, Member, divide_members, owed_to_unprotected, promised
 from iokeel.core.sharing.headroom import (
     LEAST_ROOM,
     claim_headroom,
@@ -103,11 +103,12 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         _want_footholds(one.claimants, one.granted)
     if capacity is not None:
         usable = max(0.0, capacity - one.strangers)
-        least = least_room(usable, one.others)
+        least = least_room(usable, owed_to_unprotected(one.members))
         if one.keeps_headroom:
             least = max(least, least_useful_room(usable, one.protected, feedback.lessons))
             feedback = replace(feedback, room=min(1.0, max(feedback.room, least)))
-        exhausted = suffers and feedback.room <= least
+        is_alone = one.complete and not one.others
+        exhausted = suffers and (is_alone or feedback.room <= least)
         division, amounts = _divide(one, usable, feedback.room, exhausted=exhausted)
         if one.granted is None:
             _bound_untried(one, usable * feedback.room if one.keeps_headroom else usable, amounts)
@@ -157,12 +158,15 @@ def _feedback(
         after = replace(after, shown=held_up.shown_now)
     if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
         after = replace(after, ratio=last.ratio, fell=False)
-    if not after.doubt:
+    if not one.keeps_headroom:
+        if one.complete:  # else a drive that can't be read now may need it
+            after = replace(after, room=capacity_law.FIRST_ROOM_RATIO, lessons={})
+    elif not after.doubt:
         done = rate_of(one.others)
         after = replace(after, room=room_after(before, worst, done, elapsed_s))
-        is_known = one.granted is not None or one.seen.policy.capacity is not None
-        if is_known and one.keeps_headroom:
-            lessons = lessons_of(before, one.protected, one.others, done, elapsed_s)
+        if one.granted is not None or one.seen.policy.capacity is not None:
+            owed = owed_to_unprotected(one.members)
+            lessons = lessons_of(before, one.protected, owed, done, elapsed_s)
             after = replace(after, lessons=lessons)
     peak = peak_after(before, load.strangers + load.done, suffers, elapsed_s)
     return replace(after, peak=peak)
@@ -262,22 +266,26 @@ def _bound_untried(one: OneStorage, usable: float, amounts: Mapping[DriveId, flo
     """Bound together what drives may do whose guests have hardly begun.
 
     Nobody knows what they will do, and they may all begin at once, as when many guests start. So
-    they divide what the others' reservations leave. A drive that got a larger amount has that,
-    which includes what idle drives with a reservation leave.
+    they divide what the others' reservations leave, or a foothold if that is less. A drive that got
+    a larger amount has that, which includes what idle drives with a reservation leave. Drives with
+    a latency target have the headroom instead.
     """
     untried = {c.drive for c in one.others if c.untried}
     if not untried:
         return
     claims = []
-    for claimant in one.claimants:
+    dividing = one.others if one.keeps_headroom else one.claimants
+    foothold = FOOTHOLD_RATIO * usable / sum(c.policy.weight for c in dividing)
+    for claimant in dividing:
         reserved, weight, _ = claimant.claim
         wants = claimant.most if claimant.drive in untried else min(reserved, claimant.most)
         claims.append(Claim(reserved, weight, wants))
     division = divide(usable, claims)
-    for claimant, claim, bound in zip(one.claimants, claims, division.amounts, strict=True):
+    for claimant, claim, bound in zip(dividing, claims, division.amounts, strict=True):
         if claimant.drive not in untried:
             continue
-        most = max(bound, amounts[claimant.drive])
+        least = min(claimant.most, foothold * claim.weight)
+        most = max(bound, least, amounts[claimant.drive])
         if claimant.share is None or most < claimant.share.most:
             owed = min(most, division.kept * claim.reservation)
             claimant.share = Share(most, one.name, None, owed, most - owed)

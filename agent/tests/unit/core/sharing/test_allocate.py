@@ -15,7 +15,7 @@ from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO, allocate
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, POWER, SLACK, STEP
 from iokeel.core.sharing.claimant import TRIED_REQUESTS
-from iokeel.core.sharing.vm_limit import with_vm_parts
+from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, with_vm_parts
 from iokeel.core.state import (
     Demand,
     DriveState,
@@ -218,7 +218,7 @@ def test_a_drive_that_begins_has_what_an_idle_one_with_a_reservation_leaves() ->
     host.drive("idle", 0, reservation=10_000)
     host.drive("busy", 3000, full=True)
     host.drive("new", 0, untried=True)
-    assert host.most()["new"] == 0
+    assert host.most()["new"] == pytest.approx(FOOTHOLD_RATIO * 10_000 / 3)
     host.drive("new", 1, full=True, untried=True)
     assert host.most()["new"] == pytest.approx(5000)
 
@@ -469,10 +469,51 @@ def test_the_others_get_back_what_was_cut_in_vain_and_it_is_said() -> None:
 
 def test_it_is_said_that_a_drive_alone_misses_its_target() -> None:
     host = Host()
+    host.drive("victim", 500, latency_ms=20.0, **VICTIM)
+    host.allot()
+    assert host.disk.division.exhausted
+
+
+@pytest.mark.parametrize("latency_ms", [0.1, 20.0])
+def test_a_drive_that_was_alone_has_taught_nothing_about_others(latency_ms: float) -> None:
+    host = Host()
+    for _ in range(600):
+        host.drive("victim", 500, full=True, latency_ms=latency_ms, **VICTIM)
+        host.allot()
+    assert host.disk.feedback.room == FIRST_ROOM_RATIO
+
+
+def test_the_room_stays_while_the_drives_that_have_it_cant_be_read() -> None:
+    host = suffering()
+    allot_for_all(host, 10)
+    room = host.disk.feedback.room
+    assert room < FIRST_ROOM_RATIO
+    for name in ("low", "high"):
+        del host.known[DriveId(name, "vda")]
+    host.before, _ = allocate(
+        host.known, host.storages, host.before, host.tenants, {}, complete=False
+    )
+    assert host.disk.feedback.room == room
+
+
+@pytest.mark.parametrize("owner", ["drive", "vm", "tenant"])
+def test_no_target_takes_what_is_reserved_for_a_drive_a_vm_or_a_tenant(owner: str) -> None:
+    tenants = {"acme": TenantPolicy(reservation=5000)} if owner == "tenant" else {}
+    host = Host(tenants=tenants)
+    promises: dict[str, dict[str, Any]] = {
+        "drive": {"reservation": 5000},
+        "vm": {"vm": ("vm", VmPolicy(reservation=5000))},
+        "tenant": {"tenant": "acme"},
+    }
+    most, lowest = {"low": 4000.0, "high": 4000.0}, inf
     for _ in range(60):
         host.drive("victim", 500, latency_ms=20.0, **VICTIM)
-        host.allot()
-    assert host.disk.division.exhausted
+        host.drive("low", most["low"], full=True, weight=50, **promises[owner])
+        host.drive("high", most["high"], full=True, weight=200)
+        most = host.most()
+        assert most["low"] >= 5000 - 1e-6
+        lowest = min(lowest, most["high"])
+    assert lowest <= 100  # until it is seen that this is in vain
 
 
 def test_what_helps_one_drive_with_a_target_is_not_in_vain_for_another() -> None:

@@ -9,11 +9,15 @@ from iokeel.core.sharing.capacity import (
     CREEP_RATIO,
     CREEP_TO,
     DOWN_MOST,
+    LEARN_S,
+    LONGEST_S,
     SLACK,
     STEP,
     UP_RATIO,
+    Unmet,
     feedback_after,
     follow,
+    peak_after,
 )
 from iokeel.core.state import Division, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
@@ -147,3 +151,30 @@ def test_where_it_was_full_is_forgotten_slowly_whatever_the_gap() -> None:
     for elapsed_s in (1.0, 3e6):
         load = Load(StorageActivity(elapsed_s, 10_000, 0.0005, 1.0, 32, 1.0, 1.0), 10_000)
         assert 1.2 < feedback_after(state, load).full < 1.21
+
+
+@pytest.mark.parametrize("suffers", [False, True])
+def test_a_reading_after_a_gap_of_days_moves_a_learnt_capacity_as_one(suffers: bool) -> None:
+    before = StorageState(
+        StoragePolicy(), division=Division(1000.0, short=True), feedback=Feedback(peak=1000.0)
+    )
+    after_gap = peak_after(before, 0.0, suffers, 1e6)
+    longest = 2.0 ** (LONGEST_S / LEARN_S)
+    assert after_gap == pytest.approx(1000 / longest if suffers else 1000 * longest)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "strain", "least", "expected"),
+    [
+        (0.001, 3.0, 0.2, STEP),  # it is cut for drives that the storage holds up
+        (0.001, 3.0, 0.95, 0.95),  # but not below what is owed
+        (0.001, 1.0, 0.2, 1.0),  # nor raised while they have just what they want
+        (0.010, 3.0, 0.95, STEP),  # its own latency has no such bound
+    ],
+)
+def test_drives_that_are_held_up_count_as_a_latency_would(
+    latency_s: float, strain: float, least: float, expected: float
+) -> None:
+    before = StorageState(StoragePolicy(1000, 5.0), division=Division(1000.0, short=True))
+    load = Load(StorageActivity(1.0, 1000, latency_s, 1.0, 4.0), done=1000.0)
+    assert feedback_after(before, load, unmet=Unmet(strain, least)).ratio == expected

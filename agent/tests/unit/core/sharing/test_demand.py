@@ -38,8 +38,12 @@ def test_noise_is_no_growth(rates: list[float], reservation: float) -> None:
 
 
 def test_one_that_wakes_up_wants_what_it_is_owed_until_it_is_seen_not_to() -> None:
-    assert demands([0, 0, 300, 5000, 5000, 5000], 5000)[2:] == [5000, 14_400, 5000, 5000]
-    assert demands([0, 0, 300, 400, 400], 5000)[2:] == [5000, 5000, 400]
+    assert demands([0, 0, 700, 5000, 5000, 5000], 5000)[2:] == [5000, 13_600, 5000, 5000]
+    assert demands([0, 0, 700, 800, 800], 5000)[2:] == [5000, 5000, 800]
+
+
+def test_a_few_requests_of_its_own_are_no_sign_that_it_wakes_up() -> None:
+    assert demands([0, 0, 2, 0, 20, 0], 5000) == [0, 0, 16, 2, 160, 20]
 
 
 def test_one_that_grows_is_ahead_of_itself_as_long_as_it_does() -> None:

@@ -105,7 +105,8 @@ def test_it_wants_no_more_than_it_showed_when_the_target_was_kept() -> None:
         (400, KEPT, None, Shown(400, 0)),
         (400, KEPT, Shown(420, 9), Shown(400, 0)),
         (400, KEPT, Shown(1000, 9), Shown(900, 0)),
-        (400, LATE, Shown(300, 9), Shown(400, 10)),
+        (310, LATE, Shown(300, 9), Shown(310, 10)),
+        (400, LATE, Shown(300, 9), None),  # it shows something new
         (400, LATE, None, None),
         (0, None, Shown(300, 9), Shown(300, 10)),
         (400, LATE, Shown(500, 299.5), None),

@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iokeel.core.counters import DriveId
+from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, follow
+from iokeel.core.sharing.claimant import claimant_of
+from iokeel.core.sharing.headroom import least_useful_room
 from iokeel.core.sharing.lessons import FORGET_S, least_useful, lessons_after
-from iokeel.core.state import Lessons
+from iokeel.core.state import DriveState, Lessons
 
 USABLE = 10_000
 TARGET_S = 0.001
@@ -166,3 +170,16 @@ def test_it_is_reached_where_the_first_cuts_hold_nobody(seed: int) -> None:
 def test_it_is_reached_again_after_an_outage_of_the_storage(seed: int) -> None:
     seen = rooms(lambda used, s: queue(used, 5 if 100 < s < 600 else 0.7), seed, seconds=2400)
     assert mean([queue(room, 0.7) for room in seen[1200:]]) < 1
+
+
+def test_a_drive_that_is_idle_is_no_reason_to_cut_others() -> None:
+    policy = DrivePolicy(latency_target_ms=TARGET_S * 1000)
+    busy, idle = (
+        claimant_of(DriveId(name, "vda"), DriveState(policy=policy), policy)
+        for name in ("busy", "idle")
+    )
+    lessons = {busy.drive: learned((8000, 0.005), lowest_s=0.005), idle.drive: Lessons()}
+    least = least_useful_room(USABLE, [busy], lessons)
+    assert least > 0.5
+    assert least_useful_room(USABLE, [busy, idle], lessons) == least
+    assert least_useful_room(USABLE, [idle], lessons) == 0
