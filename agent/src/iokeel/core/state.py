@@ -339,10 +339,14 @@ class Lessons:
 
 
 class Shown(NamedTuple):
-    """What a drive did when its storage last kept its target, and how long ago, in seconds."""
+    """What a drive did when its storage last kept its target, and how long ago, in seconds.
+
+    in_vain: it missed the target, but nothing was left to cut.
+    """
 
     rate: float
     age_s: float
+    in_vain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ target, up to what is reserved, and to what it *showed* when they last did so. H
 than what it does counts as the storage's strain.
 
 A guest with few requests on their way does no more than these allow at the target. So a reservation
-promises no more.
+promises no more. If the target is missed although the others do next to nothing, what the drive
+does then is the most that it can do, and the others aren't cut for the last fifth of that.
 """
 
 from __future__ import annotations
@@ -30,19 +31,24 @@ _LEAST_QUEUE = 0.5
 # is so old.
 _SHOWN_RATIO = 0.9
 _FORGET_S = 300.0
+# Nothing is left to cut if drives do so much of the capacity, beyond what is reserved for them.
+_NOTHING_RATIO = 0.1
+# And if the target is missed then, others aren't cut for more than this part of what it does.
+_USEFUL_RATIO = 0.8
 
 
 class _Seen(NamedTuple):
     """A drive that its limits don't hold.
 
     strain: its requests' latency over the target. demand: its rate if they kept that; 0 if it
-    doesn't depend on them.
+    doesn't depend on them. in_vain: cutting others to nothing doesn't help it to the target.
     """
 
     claimant: Claimant
     rate: float
     strain: float
     demand: float
+    in_vain: bool = False
 
 
 @dataclass
@@ -50,7 +56,8 @@ class HeldUp:
     """The drives of a storage that it holds up.
 
     policy: one with a capacity and a target. shown: by drives with a reservation until now.
-    elapsed_s: the length of the interval.
+    elapsed_s: the length of the interval. exhausted: drives do next to nothing beyond what is
+    reserved.
     """
 
     policy: StoragePolicy
@@ -58,17 +65,24 @@ class HeldUp:
     shown: Mapping[DriveId, Shown]
     elapsed_s: float
     strain: float = 0.0
+    exhausted: bool = False
     shown_now: dict[DriveId, Shown] = field(default_factory=dict)
 
-    def reckon(self, members: Iterable[Member]) -> None:
+    def reckon(self, members: Sequence[Member]) -> None:
         """Raise the demands of drives that are held up.
 
         Set `strain` to how many times what they do the worst of them want, 0 if none does, and
         `shown_now` to what all have shown.
         """
+        assert self.policy.capacity is not None
+        beyond = sum(max(0.0, _done([*_drives(m)]) - m.claim.reservation) for m in members)
+        self.exhausted = beyond <= _NOTHING_RATIO * self.policy.capacity
+        self._reckon(members)
+
+    def _reckon(self, members: Iterable[Member]) -> None:
         for member in members:
             if isinstance(member, Group):
-                self.reckon(member.members)
+                self._reckon(member.members)
                 reserved, drives = member.reservation, [*_drives(member)]
             else:
                 reserved, drives = member.policy.reservation, [member]
@@ -84,10 +98,11 @@ class HeldUp:
         for seen, extra in zip(found, more, strict=True):
             claimant = seen.claimant
             claimant.wants = min(claimant.most, claimant.wants + part * extra)
-        done = sum(c.known.measured.rate or 0.0 for c in drives)
+        done = _done(drives)
         for seen in found:
             wanted = min(reserved / done, seen.strain, seen.demand / seen.rate)
-            self.strain = max(self.strain, wanted)
+            if not seen.in_vain or wanted > 1:
+                self.strain = max(self.strain, wanted)
 
     def _look(self, claimant: Claimant) -> _Seen | None:
         """Return what is seen of a drive, and remember what it shows; None if nothing is."""
@@ -95,14 +110,27 @@ class HeldUp:
             return None
         seen, shown = self._seen(claimant), self.shown.get(claimant.drive)
         if seen is not None:
-            shown = _shown_after(shown, seen.rate, seen.strain, self.elapsed_s)
+            shown = self._shown_after(shown, seen)
         elif shown is not None:
             shown = shown._replace(age_s=shown.age_s + self.elapsed_s)
         if shown is not None and shown.age_s <= _FORGET_S:
             self.shown_now[claimant.drive] = shown
             if seen is not None:
-                seen = seen._replace(demand=min(seen.demand, shown.rate))
+                most = (_USEFUL_RATIO if shown.in_vain else 1.0) * shown.rate
+                seen = seen._replace(demand=min(seen.demand, most), in_vain=shown.in_vain)
         return seen
+
+    def _shown_after(self, before: Shown | None, seen: _Seen) -> Shown | None:
+        """Return what a drive has shown after an interval; None if nothing."""
+        rate = seen.rate
+        if seen.strain <= 1:
+            return Shown(max(rate, _SHOWN_RATIO * before.rate) if before else rate, 0.0)
+        if self.exhausted:
+            return Shown(rate, 0.0, in_vain=True)
+        if before is None or rate > GROWING_RATIO * before.rate:  # it shows something new
+            return None
+        age_s = before.age_s + self.elapsed_s
+        return before._replace(rate=max(rate, before.rate), age_s=age_s)
 
     def _seen(self, claimant: Claimant) -> _Seen | None:
         known = claimant.known
@@ -136,15 +164,8 @@ class HeldUp:
         return self.policy.latency_target_ms / 1000 + allowed_s
 
 
-def _shown_after(
-    before: Shown | None, rate: float, strain: float, elapsed_s: float
-) -> Shown | None:
-    """Return what a drive has shown after an interval; None if nothing."""
-    if strain <= 1:
-        return Shown(max(rate, _SHOWN_RATIO * before.rate) if before else rate, 0.0)
-    if before is None or rate > GROWING_RATIO * before.rate:  # it shows something new
-        return None
-    return Shown(max(rate, before.rate), before.age_s + elapsed_s)
+def _done(drives: Iterable[Claimant]) -> float:
+    return sum(claimant.known.measured.rate or 0.0 for claimant in drives)
 
 
 def _drives(member: Member) -> Iterable[Claimant]:

@@ -19,6 +19,7 @@ from testing.sim.guests import Guest, Kind, Phase
 from testing.sim.storage import Disk, steady
 
 DRIVE, OTHER = DriveId("db", "vda"), DriveId("db", "vdb")
+NEIGHBOUR = DriveId("backup", "vda")
 POLICY = StoragePolicy(10_000, 5.0)
 KEPT, LATE = 0.005, 0.010
 CAPACITY, RESERVED = 9800, 1960
@@ -47,10 +48,11 @@ def reckoned(
     *members: Claimant | Group,
     shown: Mapping[DriveId, Shown] | None = None,
     activity: StorageActivity | None = None,
+    beside: float = 5000,
 ) -> HeldUp:
-    """Return what is found of some drives after a second."""
+    """Return what is found of some drives after a second. beside: the rate of another one."""
     found = HeldUp(POLICY, activity, shown or {}, 1.0)
-    found.reckon(members)
+    found.reckon([*members, drive(beside, LATE, name=NEIGHBOUR)])
     return found
 
 
@@ -120,6 +122,18 @@ def test_what_it_showed_is_remembered_for_a_while(
     assert found.shown_now == ({DRIVE: after} if after else {})
 
 
+def test_if_nothing_is_left_to_cut_it_shows_what_it_can_do() -> None:
+    first = reckoned(drive(400, LATE, 2000), beside=1000)
+    assert first.shown_now == {DRIVE: Shown(400, 0, in_vain=True)}
+    claimant = drive(300, LATE, 2000)
+    again = reckoned(claimant, shown=first.shown_now)
+    assert claimant.wants == pytest.approx(320)  # the last fifth isn't worth the cuts
+    assert again.strain == pytest.approx(320 / 300)
+    assert reckoned(drive(330, LATE, 2000), shown=first.shown_now).strain == 0
+    kept = reckoned(drive(330, KEPT, 2000), shown=first.shown_now)
+    assert kept.shown_now == {DRIVE: Shown(360, 0)}
+
+
 def test_without_times_of_its_own_a_drive_is_as_late_as_its_storage() -> None:
     claimant = drive(400, None, 2000)
     mean_cost = 51.0  # larger ones may take 5 ms more
@@ -139,7 +153,13 @@ def test_a_reservation_for_two_drives_is_spread_by_what_they_lack() -> None:
 
 
 def beside_a_backup(
-    rate: float, *, exact: bool, owner: str = "drive", counted: bool = True
+    rate: float,
+    *,
+    exact: bool,
+    owner: str = "drive",
+    counted: bool = True,
+    base_s: float = 0.001,
+    seconds: int = 60,
 ) -> Record:
     """Return a minute of three databases with four requests on their way each, and a backup."""
     tenant = "acme" if owner == "tenant" else None
@@ -149,9 +169,9 @@ def beside_a_backup(
     guests = [Guest(f"db{i}", policy, iter([load]), 0, tenant, exact, vm) for i in range(3)]
     stream = iter([Phase(inf, inf, Kind.of(1024), 8)])
     guests.append(Guest("backup", DrivePolicy(), stream, exact=exact))
-    disk = Disk(StoragePolicy(CAPACITY, 3.5), steady(CAPACITY), 0.001, 4.0, counted=counted)
+    disk = Disk(StoragePolicy(CAPACITY, 3.5), steady(CAPACITY), base_s, 4.0, counted=counted)
     tenants = {"acme": TenantPolicy(3 * RESERVED)} if owner == "tenant" else {}
-    return Fleet(guests, [disk], tenants).run(60)
+    return Fleet(guests, [disk], tenants).run(seconds)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -171,6 +191,14 @@ def test_what_they_dont_want_is_the_backups(rate: float, others: float) -> None:
     served = beside_a_backup(rate, exact=True).served[20:]
     assert served[:, :3].min() >= 0.99 * rate
     assert served[:, 3].min() >= others
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_disk_that_misses_its_target_even_alone_is_not_left_idle(exact: bool) -> None:
+    alone = 4 / 0.008 * Kind.of(16, 0.3).cost()
+    served = beside_a_backup(inf, exact=exact, base_s=0.008, seconds=120).served[60:]
+    assert served[:, :3].min() >= 0.5 * alone
+    assert served[:, 3].min() >= 0.25 * CAPACITY
 
 
 def test_on_stock_throttles_they_get_most_of_it() -> None:
