@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
@@ -53,33 +54,33 @@ class _Seen(NamedTuple):
 
 @dataclass
 class HeldUp:
-    """The drives of a storage that it holds up.
+    """Looks for the drives of a storage that it holds up, and raises their demands.
 
     policy: one with a capacity and a target. shown: by drives with a reservation until now.
-    elapsed_s: the length of the interval. exhausted: drives do next to nothing beyond what is
-    reserved.
+    elapsed_s: the length of the interval. strain: how many times what they do the worst of them
+    want; 0 if none does. shown_now: what all have shown.
     """
 
+    members: Sequence[Member]
     policy: StoragePolicy
     activity: StorageActivity | None
     shown: Mapping[DriveId, Shown]
     elapsed_s: float
     strain: float = 0.0
-    exhausted: bool = False
     shown_now: dict[DriveId, Shown] = field(default_factory=dict)
 
-    def reckon(self, members: Sequence[Member]) -> None:
-        """Raise the demands of drives that are held up.
+    def __post_init__(self) -> None:
+        self._reckon(self.members)
 
-        Set `strain` to how many times what they do the worst of them want, 0 if none does, and
-        `shown_now` to what all have shown.
-        """
+    @cached_property
+    def _exhausted(self) -> bool:
+        """Whether drives do next to nothing beyond what is reserved."""
         assert self.policy.capacity is not None
-        beyond = sum(max(0.0, _done([*_drives(m)]) - m.claim.reservation) for m in members)
-        self.exhausted = beyond <= _NOTHING_RATIO * self.policy.capacity
-        self._reckon(members)
+        beyond = sum(max(0.0, _done(_drives(m)) - m.claim.reservation) for m in self.members)
+        return beyond <= _NOTHING_RATIO * self.policy.capacity
 
     def _reckon(self, members: Iterable[Member]) -> None:
+        """Raise the demands of drives that are held up."""
         for member in members:
             if isinstance(member, Group):
                 self._reckon(member.members)
@@ -125,7 +126,7 @@ class HeldUp:
         rate = seen.rate
         if seen.strain <= 1:
             return Shown(max(rate, _SHOWN_RATIO * before.rate) if before else rate, 0.0)
-        if self.exhausted:
+        if self._exhausted:
             return Shown(rate, 0.0, in_vain=True)
         if before is None or rate > GROWING_RATIO * before.rate:  # it shows something new
             return None

@@ -182,9 +182,7 @@ def _reckon_with_held_up(one: OneStorage, before: StorageState) -> HeldUp | None
     policy = one.seen.policy
     if policy.capacity is None or policy.latency_target_ms is None:
         return None
-    held_up = HeldUp(policy, one.activity, before.feedback.shown, _elapsed_s(one))
-    held_up.reckon(one.members)
-    return held_up
+    return HeldUp(one.members, policy, one.activity, before.feedback.shown, _elapsed_s(one))
 
 
 def _least_ratio(one: OneStorage) -> float:

@@ -51,9 +51,8 @@ def reckoned(
     beside: float = 5000,
 ) -> HeldUp:
     """Return what is found of some drives after a second. beside: the rate of another one."""
-    found = HeldUp(POLICY, activity, shown or {}, 1.0)
-    found.reckon([*members, drive(beside, LATE, name=NEIGHBOUR)])
-    return found
+    there = [*members, drive(beside, LATE, name=NEIGHBOUR)]
+    return HeldUp(there, POLICY, activity, shown or {}, 1.0)
 
 
 @pytest.mark.parametrize(
