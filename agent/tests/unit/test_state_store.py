@@ -20,6 +20,7 @@ from iokeel.core.curve import CostCurve
 from iokeel.core.limits import FIELDS, ThrottleLimits
 from iokeel.core.mix import Mix
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
+from iokeel.core.sharing.headroom import LEAST_ROOM
 from iokeel.core.state import (
     Credit,
     Division,
@@ -165,7 +166,7 @@ storages = st.builds(
     ),
     st.none() | st.integers(1, 10**8),
     st.floats(0.01, 100),
-    st.floats(0, 1),
+    st.floats(LEAST_ROOM, 1),
     st.floats(0, 1e9),
     st.none() | st.floats(0, 1e9),
 )
