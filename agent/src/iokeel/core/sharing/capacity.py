@@ -120,8 +120,7 @@ def feedback_after(
     changes of limits disturb no drive, as they do on stock QEMU (`gift`).
     """
     last = before.feedback
-    strains = [each for each in (worst, unmet.strain if unmet else None) if each is not None]
-    if _is_doubtful(before, load, max(strains, default=None)):
+    if _is_doubtful(before, load, max(worst or 0.0, unmet.strain if unmet else 0.0)):
         return replace(last, fell=False, doubt=last.doubt + 1)
     ratio = ratio_after(before, load.activity, load.total, load.usable_part, unmet, creeps=creeps)
     full = full_after(before, load.activity, ratio, unmet)
@@ -148,13 +147,13 @@ def full_after(
     return float(last.full * (1 + _REGAIN_RATIO) ** min(activity.elapsed_s, LONGEST_S))
 
 
-def _is_doubtful(before: StorageState, load: Load, worst: float | None) -> bool:
+def _is_doubtful(before: StorageState, load: Load, worst: float) -> bool:
     """Return whether a latency above its target may be due to a disturbance, not to load.
 
     Disturbances are gifts; many drives that woke at once, under limits for the rates before; and a
     cut whose queue has drained, so that the reading shows the time before it.
     """
-    strain = max(storage_strain(before.policy, load.activity) or 0.0, worst or 0.0)
+    strain = max(storage_strain(before.policy, load.activity) or 0.0, worst)
     most = before.division.usable or inf
     if strain <= 1 or before.feedback.doubt >= _MOST_DOUBT:
         return False
@@ -204,9 +203,8 @@ def ratio_after(
     )
     if usable_part < 1:
         after = min(after, max(1.0, ratio))
-    own = _strain(before, activity)
-    if unmet is not None and (own is None or own <= 1):  # only drives that are held up suffer
-        after = max(after, min(ratio, unmet.least))
+    if unmet is not None and (_strain(before, activity) or 0.0) <= 1:
+        after = max(after, min(ratio, unmet.least))  # only drives that are held up suffer
     return min(policy.most_ratio, max(policy.least_ratio, after))
 
 

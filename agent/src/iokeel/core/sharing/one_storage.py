@@ -103,7 +103,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         _want_footholds(one.claimants, one.granted)
     if capacity is not None:
         usable = max(0.0, capacity - one.strangers)
-        least = least_room(usable, owed_to_unprotected(one.members))
+        least = least_room(usable, owed_to_unprotected(one.members)) if one.protected else 1.0
         if one.keeps_headroom:
             least = max(least, least_useful_room(usable, one.protected, feedback.lessons))
             feedback = replace(feedback, room=min(1.0, max(feedback.room, least)))
