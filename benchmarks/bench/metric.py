@@ -13,13 +13,15 @@ from benchmarks.bench.records import Case, DriveRun, Plan, Run, Setup
 class Seen:
     """What a metric is computed from: a run among the others of its case.
 
-    first: the runs of the scenario's first case with no control.
+    first_none, first_own: the runs of the scenario's first case with no control, and under the
+    run's own controller.
     """
 
     setup: Setup
     case: Case
     run: Run
-    first: Sequence[Run] = ()
+    first_none: Sequence[Run] = ()
+    first_own: Sequence[Run] = ()
 
     def none(self, of: Callable[[Run], float | None]) -> float | None:
         """Return the median of a figure with no control."""

@@ -104,7 +104,12 @@ def _isolation(seen: Seen, plan: Plan, drive: str) -> float | None:
 
 
 def _kept(seen: Seen, plan: Plan, drive: str) -> float | None:
-    first = median_of([run.drives[drive].rate for run in seen.first])
+    first = median_of([run.drives[drive].rate for run in seen.first_none])
+    return _ratio(seen.run.drives[drive].rate, first)
+
+
+def _kept_own(seen: Seen, plan: Plan, drive: str) -> float | None:
+    first = median_of([run.drives[drive].rate for run in seen.first_own])
     return _ratio(seen.run.drives[drive].rate, first)
 
 
@@ -273,6 +278,14 @@ METRICS = {
             "%",
             "more",
             _kept,
+        ),
+        Metric(
+            "kept_own",
+            "kept, of its own first case",
+            "r / r under the same controller in the first case",
+            "%",
+            "more",
+            _kept_own,
         ),
         Metric(
             "latency_impact",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metric import Metric, Seen
 from benchmarks.bench.metrics import METRICS
-from benchmarks.bench.records import Case, Run, Setup
+from benchmarks.bench.records import Case, Setup
 from iokeel.words.quoting import did_you_mean
 
 
@@ -42,10 +41,11 @@ class Shown:
         assert self.metric.of_drive is not None
         return self.metric.of_drive(seen, seen.case.plans[self.drive], self.drive)
 
-    def values(self, setup: Setup, case: Case, runs: Sequence[Run], first: Case) -> list[float]:
-        """Return the figures of all repeats that have one."""
-        nones = first.runs.get("none", [])
-        found = [self.value(Seen(setup, case, run, nones)) for run in runs]
+    def values(self, setup: Setup, case: Case, controller: str, first: Case) -> list[float]:
+        """Return the figures of all of a controller's repeats that have one."""
+        nones, own = first.runs.get("none", []), first.runs.get(controller, [])
+        runs = case.runs.get(controller, [])
+        found = [self.value(Seen(setup, case, run, nones, own)) for run in runs]
         return [one for one in found if one is not None]
 
     @property

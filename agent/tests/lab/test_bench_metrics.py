@@ -28,7 +28,7 @@ def drive(rate: float = 100.0, **values: object) -> DriveRun:
 def figure(words: str, run: Run, plans: dict[str, Plan], **others: list[Run]) -> float | None:
     """Return a figure of a run, in a case that has the `others` too."""
     case = Case(plans, {"this": [run], **others})
-    found = Shown.of(words).values(SETUP, case, [run], case)
+    found = Shown.of(words).values(SETUP, case, "this", case)
     return found[0] if found else None
 
 
@@ -87,6 +87,13 @@ def test_figure_beside_other_runs_is_that_of_its_formula(words: str, value: floa
     assert found == pytest.approx(value)
 
 
+def test_rate_is_kept_of_that_of_the_same_controller_in_the_first_case() -> None:
+    first = Case({}, {"none": [Run({"a": drive(10)})], "this": [Run({"a": drive(80)})]})
+    last = Case({"a": Plan(100)}, {"none": [], "this": [Run({"a": drive(20)})]})
+    assert Shown.of("kept_own a").values(SETUP, last, "this", first) == [0.25]
+    assert Shown.of("kept a").values(SETUP, last, "this", first) == [2.0]
+
+
 def test_isolation_is_the_lowest_percent_of_seconds_and_never_above_alone() -> None:
     alone = [Run({"a": drive(100)})]
     plans = {"a": Plan(100)}
@@ -123,7 +130,8 @@ def test_time_to_reprice_ends_when_every_later_second_is_right() -> None:
 @pytest.mark.parametrize("name", METRICS)
 def test_figure_is_unknown_if_the_run_has_nothing_of_it(name: str) -> None:
     metric = METRICS[name]
-    known = {"held", "of_limit", "jain"}  # these take the rate alone, which every run has
+    # These take the rate alone, which every run has.
+    known = {"held", "kept_own", "of_limit", "jain"}
     words = f"{name} a" if metric.of_drive else name
     assert (figure(words, Run({"a": drive()}), {"a": Plan(100)}) is None) == (name not in known)
 

@@ -124,8 +124,7 @@ class Figures:
         cases = self.result.cases
         found = cases[self.cases[-1] if case is None else case]
         first = cases[self.cases[0]]
-        runs = found.runs.get(controller, [])
-        values = what.values(self.result.setup, found, runs, first)
+        values = what.values(self.result.setup, found, controller, first)
         return Spread(what.metric, tuple(values)) if values else None
 
     def best(self, controllers: Sequence[str]) -> str | None:
