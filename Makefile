@@ -90,11 +90,11 @@ role-doc: setup ## Write playbooks/roles/iokeel/README.md anew, from the role's 
 	cd agent && ../$(BIN)/python -m testing.playbooks.role_doc
 
 bench: setup ## Compare controllers on simulated disks, and with the committed results (20 minutes)
-	benchmarks/iokeel-bench run
+	benchmarks/iokeel-bench run $(if $(FRESH),--fresh)
 	-benchmarks/iokeel-bench compare benchmarks/results build/bench
 
 bench-full: setup ## Run all scenarios under all controllers, then report (12 hours; goes on where it was)
-	benchmarks/iokeel-bench run --full
+	benchmarks/iokeel-bench run --full $(if $(FRESH),--fresh)
 	benchmarks/iokeel-bench report --results build/bench --docs build/bench
 
 bench-agent: setup ## Measure what the agent costs for 10 to 5,000 drives

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -39,10 +40,16 @@ def now() -> str:
 
 
 def revision() -> str | None:
-    """Return this checkout's commit, "-dirty" if files differ from it; None outside git."""
-    describe = ["describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"]
-    git = ["git", "-C", str(BENCHMARKS), *describe]
-    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or None
+    """Return this checkout's commit, "-dirty" and a digest if files differ; None outside git."""
+    found = _git("describe", "--always", "--abbrev=12", "--exclude=*", "--dirty").decode().strip()
+    if found.endswith("-dirty"):
+        found += f"-{hashlib.sha256(_git('diff', 'HEAD')).hexdigest()[:8]}"
+    return found or None
+
+
+def _git(*words: str) -> bytes:
+    git = ["git", "-C", str(BENCHMARKS), *words]
+    return subprocess.run(git, capture_output=True, check=False).stdout
 
 
 def cpu_model() -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from benchmarks.bench.running.checks import (
     clean_up,
     use_best_effort,
 )
+from benchmarks.bench.running.child import child
 from benchmarks.bench.running.runner import Runner
 from benchmarks.bench.scenario import load, names
 from testing.lab import qemu
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         what = f"{fixed[0]} can't run on it"
         raise BenchError("--device", what, "it is for scenarios only: see list")
     for program in named:
-        if status := subprocess.run([sys.executable, "-m", *program.command]).returncode:
+        if status := child([sys.executable, "-m", *program.command]).returncode:
             return status
     if named and not scenarios:
         return 0
@@ -197,7 +197,8 @@ def _factor(text: str) -> float:
 
 def main() -> int:
     """Run a command; return its exit status."""
-    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs ignore SIGINT
+    # A shell's background jobs ignore SIGINT.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     options = parser().parse_args()
     try:
@@ -205,8 +206,13 @@ def main() -> int:
     except BenchError as error:
         print(f"iokeel-bench: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"iokeel-bench: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
-        words = "interrupted; everything that was started has ended. The same command goes on"
+        same = "The same command goes on"
+        same += ", without --fresh" if getattr(options, "fresh", False) else ""
+        words = f"interrupted; everything that was started has ended. {same}"
         print(f"iokeel-bench: {words}", file=sys.stderr)
         return 130
     return status

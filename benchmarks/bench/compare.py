@@ -4,7 +4,8 @@ A figure is one metric of one controller in one case. Its noise is the relative 
 of its repeats, or that of all figures of this metric and controller together if that is greater: a
 few repeats can be alike by chance, and some controllers are less even than others. A difference of
 the means is a change if it is above LEAST_RATIO, and above what noise makes in one of a hundred
-comparisons like this one: noise counts as normal, and all figures share the odds.
+comparisons like this one: noise counts as normal, is known from few repeats (Student's t), and all
+figures share the odds.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 
 from rich.console import Console
 from rich.table import Table
@@ -22,14 +23,23 @@ from rich.table import Table
 from benchmarks.bench.controllers import title
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metric import Metric
-from benchmarks.bench.records import read_all
+from benchmarks.bench.records import Result, read_all
 from benchmarks.bench.report.figures import Figures
 from benchmarks.bench.report.figures import shown as value_shown
 from benchmarks.bench.scenario import load
+from benchmarks.bench.student import student
 
 ODDS, LEAST_RATIO = 0.01, 0.02
 #: Below this, in the metric's unit, a figure is nothing, and its ratio to another means nothing.
 _NOTHING = 0.005
+#: What has to be the same in the setups of two results.
+_ALIKE = {
+    "device": "device",
+    "slowdown": "slowdown",
+    "shortened": "factor by which it is shortened",
+    "seconds": "length in seconds",
+    "begin_s": "second in which figures begin",
+}
 
 
 @dataclass(frozen=True)
@@ -67,30 +77,55 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All changes, and how many figures were compared. skipped: with fewer than two repeats."""
+    """All changes, and how many figures were compared.
+
+    skipped: with fewer than two repeats. unlike: scenarios whose runs can't be compared, and why.
+    """
 
     changes: list[Change]
     compared: int
     skipped: int
+    unlike: tuple[str, ...] = ()
 
 
 def compare(before: Path, after: Path) -> Comparison:
     """Compare two folders of results. Raises BenchError if they have nothing in common."""
-    found = list(_pairs(before, after))
+    old, new = read_all(before), read_all(after)
+    unlike = {
+        name: f"{name}: {why}"
+        for name in sorted(old.keys() & new.keys())
+        if (why := _unlike(old[name], new[name])) is not None
+    }
+    both = sorted(old.keys() & new.keys() - unlike.keys())
+    found = [pair for name in both for pair in _pairs(name, old[name], new[name])]
     if not found:
+        what = "; ".join(["there is nothing to compare", *unlike.values()])
         mend = "name two folders with results of a scenario that both have"
-        raise BenchError(f"{before} and {after}", "there is nothing to compare", mend)
-    return changes(found)
+        raise BenchError(f"{before} and {after}", what, mend)
+    return replace(changes(found), unlike=tuple(unlike.values()))
+
+
+def _unlike(before: Result, after: Result) -> str | None:
+    """Return why two results of a scenario can't be compared; None if they can."""
+    for what, name in _ALIKE.items():
+        old, new = getattr(before.setup, what), getattr(after.setup, what)
+        if old != new:
+            return f"the {name} is {new}, and was {old}"
+    cases = [case for case in before.cases if case in after.cases]
+    if any(before.cases[case].plans != after.cases[case].plans for case in cases):
+        return "drives are promised something else"
+    return None
 
 
 def changes(pairs: Sequence[Pair]) -> Comparison:
     """Return the figures that have changed."""
     usable = [pair for pair in pairs if min(len(pair.before), len(pair.after)) > 1]
     pooled = _pooled(usable)
-    least = NormalDist().inv_cdf(1 - ODDS / 2 / max(1, len(usable)))
     found = []
     for pair in usable:
-        spread = max(pooled[_kind(pair)], _spread(pair.before), _spread(pair.after))
+        together, freedom = pooled[_kind(pair)]
+        spread = max(together, _spread(pair.before), _spread(pair.after))
+        least = student(freedom, ODDS / len(usable))
         noise = least * spread * math.sqrt(1 / len(pair.before) + 1 / len(pair.after))
         change = Change(pair, noise)
         if abs(change.ratio) > max(noise, LEAST_RATIO):
@@ -109,31 +144,29 @@ def _kind(pair: Pair) -> tuple[str, str]:
     return pair.metric.name, pair.controller
 
 
-def _pooled(pairs: Sequence[Pair]) -> dict[tuple[str, str], float]:
-    """Return the relative standard deviation of each kind, over all its figures."""
+def _pooled(pairs: Sequence[Pair]) -> dict[tuple[str, str], tuple[float, int]]:
+    """Return each kind's relative standard deviation over all its figures, and its freedom."""
     squares: dict[tuple[str, str], float] = defaultdict(float)
     freedom: dict[tuple[str, str], int] = defaultdict(int)
     for pair in pairs:
         for values in (pair.before, pair.after):
             squares[_kind(pair)] += (len(values) - 1) * _spread(values) ** 2
             freedom[_kind(pair)] += len(values) - 1
-    return {kind: math.sqrt(squares[kind] / freedom[kind]) for kind in squares}
+    return {kind: (math.sqrt(squares[kind] / freedom[kind]), freedom[kind]) for kind in squares}
 
 
-def _pairs(before: Path, after: Path) -> Iterator[Pair]:
-    old, new = read_all(before), read_all(after)
-    for name in sorted(old.keys() & new.keys()):
-        suite = load(name)
-        one, other = Figures(suite, old[name]), Figures(suite, new[name])
-        for case in [case for case in one.cases if case in other.cases]:
-            for controller in [each for each in one.controllers if each in other.controllers]:
-                for what in one.shown:
-                    then = one.spread(what, controller, case)
-                    now = other.spread(what, controller, case)
-                    if then is not None and now is not None:
-                        yield Pair(
-                            name, case, controller, what.title, what.metric, then.values, now.values
-                        )
+def _pairs(name: str, before: Result, after: Result) -> Iterator[Pair]:
+    suite = load(name)
+    one, other = Figures(suite, before), Figures(suite, after)
+    for case in [case for case in one.cases if case in other.cases]:
+        for controller in [each for each in one.controllers if each in other.controllers]:
+            for what in one.shown:
+                then = one.spread(what, controller, case)
+                now = other.spread(what, controller, case)
+                if then is not None and now is not None:
+                    yield Pair(
+                        name, case, controller, what.title, what.metric, then.values, now.values
+                    )
 
 
 def table(found: Comparison) -> str:
@@ -162,4 +195,6 @@ def table(found: Comparison) -> str:
         out.print(f"{found.compared} figures compared: {same} as before, within their noise")
         if found.skipped:
             out.print(f"{found.skipped} figures have one run only, and can't be compared")
+        for why in found.unlike:
+            out.print(f"not compared: {why}")
     return text.get()

@@ -74,9 +74,11 @@ def _mean_of_owed(rates: Sequence[float], plan: Plan) -> float | None:
     return sum(rates) / (plan.owed * len(rates)) if rates else None
 
 
-def _above_s(seen: Seen, plan: Plan, drive: str) -> float | None:
+def _burst(seen: Seen, plan: Plan, drive: str) -> float | None:
     rates = seen.seconds(drive)
-    return float(sum(rate > _BURST_RATIO * plan.owed for rate in rates)) if rates else None
+    if rates is None or plan.credit_s is None:
+        return None
+    return _ratio(sum(rate > _BURST_RATIO * plan.owed for rate in rates), plan.credit_s)
 
 
 def _reprice(seen: Seen, plan: Plan, drive: str) -> float | None:
@@ -254,7 +256,14 @@ METRICS = {
             "one",
             _last_seconds,
         ),
-        Metric("above_s", "time in a burst", "seconds with r(t) / o > 1.5", "s", "more", _above_s),
+        Metric(
+            "burst",
+            "time in a burst, of the credit",
+            "seconds with r(t) / o > 1.5, over those that it has earned",
+            "%",
+            "one",
+            _burst,
+        ),
         Metric(
             "reprice_s",
             "worst time to reprice",

@@ -60,7 +60,8 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a drive is promised, and when its load changes, in seconds from the start.
 
-    file_bytes: the length of the file that it reads over and over, if it does.
+    file_bytes: the length of the file that it reads over and over, if it does. credit_s: how long
+    its burst may last once figures begin.
     """
 
     owed: float
@@ -68,6 +69,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     reservation: float | None = None
     shifts_s: list[float] = []
     file_bytes: int | None = None
+    credit_s: float | None = None
 
 
 class Case(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import hashlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -53,7 +54,8 @@ class Drive:
 
     vm: drives with the same one are in one virtual machine. guest: it is a real guest's, whose
     QEMU counts what it does; else an export of a storage daemon. alone: it runs alone too.
-    file_bytes: the length of the file that it reads over and over, if it does.
+    file_bytes: the length of the file that it reads over and over, if it does. credit_s: how long
+    its burst may last once figures begin.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Drive:
     guest: bool = False
     alone: bool = False
     file_bytes: int | None = None
+    credit_s: float | None = None
 
     @property
     def has_target(self) -> bool:
@@ -78,6 +81,11 @@ class Drive:
     def limit(self) -> float | None:
         """Its limit; None: it has none."""
         return self.policy.get("limit")
+
+    @property
+    def reservation(self) -> float:
+        """Its reservation; 0 without one."""
+        return self.policy.get("reservation", 0)
 
 
 @dataclass(frozen=True)
@@ -111,19 +119,35 @@ class Scenario:
         """Whether it runs on a real device."""
         return self.device.startswith("/")
 
-    @property
-    def weights(self) -> int:
-        """The sum of all drives' weights."""
-        return sum(drive.weight for drive in self.drives)
-
     def owed(self, drive: Drive) -> float:
         """Return what a drive is owed, in normalized operations a second.
 
-        Its limit if it has one, else its part by weight of the tenant's limit or the capacity.
+        Its limit if it has one, else its part by weight of the tenant's limit or the capacity, and
+        what is reserved for it at least.
         """
         if drive.limit is not None:
             return float(drive.limit)
-        return (self.tenant_limit or self.capacity) * drive.weight / self.weights
+        return self.fair_weight(drive) * self._a_weight[0]
+
+    def fair_weight(self, drive: Drive) -> float:
+        """Return the weight whose part is what is reserved for a drive, or its own if that is more.
+
+        It is for those who know of weights only.
+        """
+        a_weight, by_weight = self._a_weight
+        return drive.weight if drive.name in by_weight else drive.reservation / a_weight
+
+    @cached_property
+    def _a_weight(self) -> tuple[float, set[str]]:
+        """What each unit of weight gets, and the drives that get as much by weight or more."""
+        rest, left = float(self.tenant_limit or self.capacity), [*self.drives]
+        while True:
+            a_weight = rest / sum(drive.weight for drive in left)
+            reserved = [drive for drive in left if drive.reservation > a_weight * drive.weight]
+            if len(reserved) in (0, len(left)):
+                return a_weight, {drive.name for drive in left}
+            left = [drive for drive in left if drive not in reserved]
+            rest -= sum(drive.reservation for drive in reserved)
 
     def only(self, drives: tuple[Drive, ...]) -> Scenario:
         """Return the scenario with some of its drives."""
@@ -249,8 +273,18 @@ def _drives(
     if table.count is not None:
         found = [f"{table.name}{i}" for i in range(table.count)]
     length = None if table.file is None else parse_size(table.file)
+    credit_s = None if table.credit_s is None else table.credit_s / shorten
     return [
-        Drive(name, table.vm or name, policy, tuple(streams), table.guest, table.alone, length)
+        Drive(
+            name,
+            table.vm or name,
+            policy,
+            tuple(streams),
+            table.guest,
+            table.alone,
+            length,
+            credit_s,
+        )
         for name in found
     ]
 

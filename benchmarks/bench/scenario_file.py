@@ -31,6 +31,7 @@ class ScenarioDrive(msgspec.Struct, forbid_unknown_fields=True):
     guest: bool = False
     alone: bool = False
     file: str | None = None
+    credit_s: float | None = None
 
     def all_streams(self) -> list[StreamTable]:
         """Return its streams; without any, its job is the only one."""

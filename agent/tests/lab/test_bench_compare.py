@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from statistics import fmean
 
+import msgspec
 import pytest
 
-from benchmarks.bench.compare import Pair, changes, table
+from benchmarks.bench.compare import Pair, changes, compare, table
+from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
+from benchmarks.bench.records import Plan, path_of, read, write
 from benchmarks.bench.report.figures import Spread
+from benchmarks.result_file import RESULTS
 
 NOISE = 0.02
 FIGURES = 200
@@ -37,6 +42,43 @@ def pairs(seed: int, moved: dict[int, float], repeats: int = 3) -> list[Pair]:
 def test_noise_is_no_change(seed: int) -> None:
     found = changes(pairs(seed, {}))
     assert (found.changes, found.compared) == ([], FIGURES)
+
+
+@pytest.mark.parametrize("figures", [1, 10, 100])
+def test_figures_of_a_kind_of_their_own_are_rarely_taken_for_a_change(figures: int) -> None:
+    """Three repeats tell their own noise badly."""
+    chance, metric = random.Random(figures), METRICS["latency_impact"]
+
+    def measured() -> list[float]:
+        return [chance.gauss(10, 0.5) for _ in range(3)]
+
+    wrong = 0
+    for _ in range(400):
+        found = [
+            Pair("s", "", f"c{i}", "L", metric, measured(), measured()) for i in range(figures)
+        ]
+        wrong += bool(changes(found).changes)
+    assert wrong <= 8  # one in a hundred is 4
+
+
+def test_runs_of_another_length_or_promise_are_not_compared(tmp_path: Path) -> None:
+    before = read(path_of(RESULTS, "weights"))
+    folders = [tmp_path / name for name in ("before", "shorter", "other")]
+    setup = msgspec.structs.replace(before.setup, shortened=6.0)
+    plans = {**before.cases[""].plans, "w400": Plan(1.0)}
+    case = msgspec.structs.replace(before.cases[""], plans=plans)
+    shorter = msgspec.structs.replace(before, setup=setup)
+    other = msgspec.structs.replace(before, cases={"": case})
+    for folder, result in zip(folders, (before, shorter, other), strict=True):
+        folder.mkdir()
+        write(path_of(folder, "weights"), result)
+    with pytest.raises(BenchError, match=r"weights: the factor by which it is shortened is 6\.0"):
+        compare(folders[0], folders[1])
+    with pytest.raises(BenchError, match="weights: drives are promised something else"):
+        compare(folders[0], folders[2])
+    for folder in folders[:2]:
+        write(path_of(folder, "four-disks"), read(path_of(RESULTS, "four-disks")))
+    assert "not compared: weights: the factor" in table(compare(folders[0], folders[1]))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -66,9 +66,39 @@ def test_interrupted_run_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
     assert "a trial" in out
     assert "Jain" in out
 
-    status, _, said = ended(*words, "--shorten", "13")
+    status, _, said = ended(*words, "--shorten", "100")
     assert status == 2
     assert "another length; give --fresh" in said
+    status, _, said = ended(*words, "--shorten", "100", "--fresh")
+    assert status == 0, said
+    after = result(tmp_path)
+    assert after is not None
+    assert after.setup.shortened == 100
+
+
+def test_disks_of_a_vm_under_one_static_cap_share_it(tmp_path: Path) -> None:
+    """The first of four has all of it while it is alone."""
+    words = ("run", "four-disks", "--shorten", "8", "--repeats", "1", "--daemon", STOCK)
+    status, _, said = ended(*words, "--results", str(tmp_path), "--controllers", "static-iops")
+    assert status == 0, said
+    (run,) = read(tmp_path / f"{PREFIX}four-disks.json").cases[""].runs["static-iops"]
+    rates = {name: drive.by_second for name, drive in run.drives.items()}
+    assert rates["disk0"] is not None
+    assert 1000 < rates["disk0"][0] < 3000
+    # Later seconds have requests that cost more than the 4K for which the limit is priced.
+    assert sum(drive.requests or 0 for drive in run.drives.values()) < 1.2 * 4 * 2000
+
+
+def test_program_that_is_interrupted_may_clean_up(tmp_path: Path) -> None:
+    began, done = tmp_path / "began", tmp_path / "done"
+    shell = f"trap 'sleep 1; touch {done}; exit' INT; touch {began}; while :; do sleep 0.1; done"
+    script = "import sys; from benchmarks.bench.running.child import child; child(sys.argv[1:])"
+    command = [sys.executable, "-c", script, "sh", "-c", shell]
+    process = subprocess.Popen(command, env=ENVIRON, stderr=subprocess.DEVNULL)
+    eventually(began.exists, 60, process=process)
+    process.send_signal(signal.SIGINT)
+    process.wait(60)
+    assert done.exists()
 
 
 def test_cgroups_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.bench import programs
@@ -96,6 +97,15 @@ def test_cases_shares_and_times_are_as_the_file_says(tmp_path: Path) -> None:
     assert plans["b"].shifts_s == [0, 4]
 
 
+def test_a_drive_is_owed_what_is_reserved_and_the_others_the_rest() -> None:
+    (scenario,) = load("reservation").cases
+    victim, *others = scenario.drives
+    assert scenario.owed(victim) == pytest.approx(0.3 * scenario.capacity)
+    assert [*map(scenario.owed, others)] == pytest.approx([0.7 * scenario.capacity / 15] * 15)
+    weights = [*map(scenario.fair_weight, scenario.drives)]
+    assert weights == pytest.approx([0.3 / 0.7 * 15 * 100, *[100] * 15])
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -183,6 +193,33 @@ def test_page_shows_where_iokeel_loses() -> None:
     assert found.other == "bfq"
     assert found.behind == ["throughput, of no control 80 % against 86 %"]
     assert "**Loses** to BFQ" in (DOCS / MARKDOWN).read_text()
+
+
+def test_runs_without_a_figure_are_counted_and_there_is_no_verdict() -> None:
+    result = read_all(RESULTS)["boot-storm"]
+    case = result.cases[""]
+    first, *others = case.runs["iokeel-exact"]
+    never = {
+        name: msgspec.structs.replace(drive, finished_s=None)
+        for name, drive in first.drives.items()
+    }
+    runs = [msgspec.structs.replace(first, drives=never), *others]
+    changed = msgspec.structs.replace(case, runs={**case.runs, "iokeel-exact": runs})
+    figures = Figures(load("boot-storm"), msgspec.structs.replace(result, cases={"": changed}))
+    spread = figures.spread(figures.shown[0], "iokeel-exact")
+    assert ", 1 run without ±" in str(spread)
+    assert verdict(figures) is None
+
+
+def test_controllers_that_could_have_run_are_named() -> None:
+    result = read_all(RESULTS)["boot-storm"]
+    case = result.cases[""]
+    bare = msgspec.structs.replace(case, runs={"none": case.runs["none"]})
+    result = msgspec.structs.replace(result, cases={"": bare}, lacking={"bfq": "no BFQ"})
+    assert Figures(load("boot-storm"), result).not_run == [
+        *("static-iops", "static-bps", "static-iops-size", "average-size", "io.max"),
+        *("iokeel-exact", "iokeel-bfq"),
+    ]
 
 
 def test_the_way_to_run_iokeel_that_loses_least_is_compared() -> None:

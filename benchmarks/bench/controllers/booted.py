@@ -19,7 +19,7 @@ class Booted(InKernel):
     def __init__(self, name: str) -> None:
         super().__init__(name, name)
 
-    def lacks(self, scenario: Scenario) -> str | None:
+    def unfit(self, scenario: Scenario) -> str | None:
         """Return what is missing: the host."""
         return None if scenario.booted else f"it takes {self.needs}"
 
@@ -56,11 +56,11 @@ class IoCost(Booted):
     def __init__(self) -> None:
         super().__init__("io.cost")
 
-    def lacks(self, scenario: Scenario) -> str | None:
+    def unfit(self, scenario: Scenario) -> str | None:
         """Return what is missing: the host, or what a real disk does in sequence."""
         if scenario.is_real:
             return "its model is only known of the simulated disks"
-        return super().lacks(scenario)
+        return super().unfit(scenario)
 
     def begin(self, stage: Stage) -> None:
         """Set the model, the target and the weights."""

@@ -35,9 +35,13 @@ class Controller(ABC):
     def __init__(self, name: str, title: str) -> None:
         self.name, self.title = name, title
 
+    def unfit(self, scenario: Scenario) -> str | None:
+        """Return why it can't run a scenario on any machine; None if it can."""
+        return None
+
     def lacks(self, scenario: Scenario) -> str | None:
         """Return why it can't run a scenario here, and what it would take; None if it can."""
-        return None
+        return self.unfit(scenario)
 
     def scenario(self, scenario: Scenario, free_rate: float | None) -> Scenario:
         """Return the scenario as this controller runs it.

@@ -30,7 +30,7 @@ class Iokeel(Controller):
         super().__init__(name, title)
         self.exact = exact
 
-    def lacks(self, scenario: Scenario) -> str | None:
+    def unfit(self, scenario: Scenario) -> str | None:
         """Return what is missing: on stock QEMU, drives of guests."""
         if self.exact or all(drive.guest for drive in scenario.drives):
             return None
@@ -109,11 +109,11 @@ class Paced(Iokeel):
         super().__init__(name, title, exact=True)
         self._part, self._syncs = part, syncs
 
-    def lacks(self, scenario: Scenario) -> str | None:
+    def unfit(self, scenario: Scenario) -> str | None:
         """Return what is missing: a drive with a target."""
         if not any(drive.has_target for drive in scenario.drives):
             return "no drive has a latency target"
-        return super().lacks(scenario)
+        return super().unfit(scenario)
 
     def scenario(self, scenario: Scenario, free_rate: float | None) -> Scenario:
         """Return a scenario whose drives without a latency target share a fixed rate."""

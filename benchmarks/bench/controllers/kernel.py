@@ -40,7 +40,7 @@ class IoMax(InKernel):
 
 
 class Bfq(InKernel):
-    """BFQ on the disk, with the drives' weights."""
+    """BFQ on the disk, with the drives' weights; a reservation gets the one that is as much."""
 
     def __init__(self) -> None:
         super().__init__("bfq", "BFQ")
@@ -52,7 +52,8 @@ class Bfq(InKernel):
     def begin(self, stage: Stage) -> None:
         """Give the disk the scheduler, and each VM its weight."""
         stage.set_scheduler("bfq")
-        weights = {place.group: min(1000, place.drive.weight) for place in stage.places}
+        fair = stage.scenario.fair_weight
+        weights = {p.group: max(1, min(1000, round(fair(p.drive)))) for p in stage.places}
         if stage.booted is not None:
             files = {group / "io.bfq.weight": weight for group, weight in weights.items()}
             write(stage.booted, files)

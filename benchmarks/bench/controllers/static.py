@@ -1,6 +1,7 @@
 """Static limits by QEMU's throttle: as an operator sets them by hand, once.
 
-A drive gets what it is owed. Which requests that is right for is the operator's choice: limits on
+A drive gets what it is owed, with the burst of its policy. Drives of a VM under a tenant's limit
+share one throttle group. Which requests that is right for is the operator's choice: limits on
 requests are priced for 4K reads, limits on bytes for reads of 1 MiB, and a tuned iops-size comes as
 close to the whole curve as QEMU's own rule can.
 """
@@ -8,9 +9,12 @@ close to the whole curve as QEMU's own rule can.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from itertools import groupby
 
 from benchmarks.bench.controllers.controller import InKernel
-from benchmarks.bench.running.stage import Stage
+from benchmarks.bench.running.stage import Limits, Place, Stage
+from benchmarks.bench.scenario import Policy
 from iokeel.core.curve import CostModel
 
 SMALL_BYTES, LARGE_BYTES = 4 << 10, 1 << 20
@@ -28,44 +32,87 @@ class Nothing(InKernel):
         """Leave everything as it is."""
 
 
-class StaticIops(InKernel):
+class Static(InKernel):
+    """Limits that stay. bound: the one of QEMU's that it sets."""
+
+    bound: str
+
+    def begin(self, stage: Stage) -> None:
+        """Set the limits of all drives."""
+        scenario = stage.scenario
+        for places in _together(stage):
+            limits = self.limits(
+                sum(scenario.owed(place.drive) for place in places), scenario.model
+            )
+            stage.set_limits(
+                places, {**limits, **self.burst(places[0].drive.policy, scenario.model)}
+            )
+
+    @abstractmethod
+    def limits(self, owed: float, model: CostModel) -> Limits:
+        """Return the limits for what is owed."""
+
+    def burst(self, policy: Policy, model: CostModel) -> Limits:
+        """Return the limits of a policy's burst, if it has one.
+
+        QEMU's bucket fills at the difference of the burst and the limit.
+        """
+        if "burst" not in policy:
+            return {}
+        most, seconds = policy["burst"], policy["burst_seconds"]
+        return {
+            f"{self.bound}-max": self.limits(most, model)[self.bound],
+            f"{self.bound}-max-length": max(1, round(seconds * (1 - policy["limit"] / most))),
+        }
+
+
+class StaticIops(Static):
     """A limit on requests, of whatever size."""
+
+    bound = "iops-total"
 
     def __init__(self) -> None:
         super().__init__("static-iops", "static iops")
 
-    def begin(self, stage: Stage) -> None:
-        """Set iops-total."""
-        for place in stage.places:
-            owed = stage.scenario.owed(place.drive)
-            stage.set_limits(place, {"iops-total": requests(owed, stage.scenario.model)})
+    def limits(self, owed: float, model: CostModel) -> Limits:
+        """Return iops-total."""
+        return {self.bound: requests(owed, model)}
 
 
-class StaticBps(InKernel):
+class StaticBps(Static):
     """A limit on bytes."""
+
+    bound = "bps-total"
 
     def __init__(self) -> None:
         super().__init__("static-bps", "static bps")
 
-    def begin(self, stage: Stage) -> None:
-        """Set bps-total."""
-        for place in stage.places:
-            owed = stage.scenario.owed(place.drive)
-            stage.set_limits(place, {"bps-total": bytes_(owed, stage.scenario.model)})
+    def limits(self, owed: float, model: CostModel) -> Limits:
+        """Return bps-total."""
+        return {self.bound: bytes_(owed, model)}
 
 
-class TunedSize(InKernel):
+class TunedSize(Static):
     """A limit on requests that counts large ones as several: the best that can be set once."""
+
+    bound = "iops-total"
 
     def __init__(self) -> None:
         super().__init__("static-iops-size", "static iops, tuned iops-size")
 
-    def begin(self, stage: Stage) -> None:
-        """Set iops-total and iops-size."""
-        iops_size, unit = tuned(stage.scenario.model)
-        for place in stage.places:
-            limit = max(1, round(stage.scenario.owed(place.drive) / unit))
-            stage.set_limits(place, {"iops-total": limit, "iops-size": iops_size})
+    def limits(self, owed: float, model: CostModel) -> Limits:
+        """Return iops-total and iops-size."""
+        iops_size, unit = tuned(model)
+        return {self.bound: max(1, round(owed / unit)), "iops-size": iops_size}
+
+
+def _together(stage: Stage) -> list[list[Place]]:
+    """Return the drives that share limits: exports of one VM under a tenant's limit."""
+    if stage.scenario.tenant_limit is None:
+        return [[place] for place in stage.places]
+    apart = [[place] for place in stage.places if place.number is None]
+    exports = [place for place in stage.places if place.number is not None]
+    return apart + [[*places] for _, places in groupby(exports, key=lambda each: each.drive.vm)]
 
 
 def requests(owed: float, model: CostModel) -> int:

@@ -8,25 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, stdev
 
-from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, title
+from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, USUAL, title
 from benchmarks.bench.metric import Metric
 from benchmarks.bench.records import Result, read_all
 from benchmarks.bench.scenario import Suite, load, names
 from benchmarks.bench.shown import Shown
+from benchmarks.bench.student import student
 
 #: With fewer, ranges that don't meet say nothing.
 LEAST_REPEATS = 2
-#: The 97.5th percentile of Student's t, by degrees of freedom from 1 on. Beyond the last it falls
-#: by less than 1 % a step.
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure of several runs."""
+    """A figure of several runs. without: how many more runs there are, which don't have it."""
 
     metric: Metric
     values: tuple[float, ...]
+    without: int = 0
 
     @property
     def median(self) -> float:
@@ -47,23 +46,27 @@ class Spread:
         freedom = len(self.values) - 1
         if freedom < 1:
             return math.inf
-        quantile = _STUDENT[min(freedom, len(_STUDENT)) - 1]
-        return quantile * stdev(self.values) / math.sqrt(len(self.values))
+        return student(freedom, 0.05) * stdev(self.values) / math.sqrt(len(self.values))
 
     @property
     def range(self) -> str:
         """Its median, then the least and the most."""
         low, high = min(self.values), max(self.values)
         text = shown(self.metric, self.median)
-        if shown(self.metric, low) == shown(self.metric, high):
-            return text
-        return f"{text} ({shown(self.metric, low, '')} to {shown(self.metric, high, '')})"
+        if shown(self.metric, low) != shown(self.metric, high):
+            text += f" ({shown(self.metric, low, '')} to {shown(self.metric, high, '')})"
+        return text + self._without
 
     def __str__(self) -> str:
         """Its range and its confidence interval, unless all values look alike."""
         if "(" not in self.range:
             return self.range
         return f"{self.range} ±{shown(self.metric, self.confidence, '')}"
+
+    @property
+    def _without(self) -> str:
+        runs = "run" if self.without == 1 else "runs"
+        return f", {self.without} {runs} without" if self.without else ""
 
 
 def shown(metric: Metric, value: float, unit: str | None = None) -> str:
@@ -115,6 +118,15 @@ class Figures:
         found = [name for name in self.controllers if name not in left_out]
         return [name for name in found if not name.startswith("paced")]
 
+    @property
+    def not_run(self) -> list[str]:
+        """The usual controllers that could run it, but have no runs, nor a reason why."""
+        assert self.result is not None
+        first, allowed = self.suite.cases[0], self.suite.controllers or USUAL
+        known = {*self.controllers, *self.result.lacking}
+        left = [name for name in USUAL if name in allowed and name not in known]
+        return [name for name in left if CONTROLLERS[name].unfit(first) is None]
+
     def spread(self, what: Shown, controller: str, case: str | None = None) -> Spread | None:
         """Return a figure. case: None for the last one, which is the hardest."""
         if self.result is None:
@@ -125,7 +137,8 @@ class Figures:
         found = cases[self.cases[-1] if case is None else case]
         first = cases[self.cases[0]]
         values = what.values(self.result.setup, found, controller, first)
-        return Spread(what.metric, tuple(values)) if values else None
+        without = len(found.runs.get(controller, [])) - len(values)
+        return Spread(what.metric, tuple(values), without) if values else None
 
     def best(self, controllers: Sequence[str]) -> str | None:
         """Return the controller with the best headline in the last case."""
@@ -167,13 +180,18 @@ def verdict(figures: Figures) -> Verdict | None:
     """Return iokeel against the best other by the headline, in every metric.
 
     Of several ways to run iokeel it is the one that is behind in the fewest metrics; of those,
-    the one with the best headline. None: one side has no figure with LEAST_REPEATS.
+    the one with the best headline. None: one side has no figure with LEAST_REPEATS, or a run
+    without it, which may have been the worst.
     """
     headline = figures.shown[0]
 
     def repeated(names: Sequence[str]) -> list[str]:
         spreads = {name: figures.spread(headline, name) for name in names}
-        return [name for name, one in spreads.items() if one and len(one.values) >= LEAST_REPEATS]
+        return [
+            name
+            for name, one in spreads.items()
+            if one and len(one.values) >= LEAST_REPEATS and not one.without
+        ]
 
     other = figures.best(figures.others)
     if other is None or other not in repeated([other]):

@@ -165,6 +165,7 @@ class _Section:
         self.header = ["case"] * many + ["controller", *(what.title for what in figures.shown)]
         self.rows = [_Row(name, cells[not many :]) for name, cells in _rows(figures)]
         self.lacking = {title(name): why for name, why in figures.result.lacking.items()}
+        self.not_run = [title(name) for name in figures.not_run]
         self.plot = f"{_PLOTS}/{suite.name}.png"
         self.has_plot = can_draw(figures)
         self._figures = figures

@@ -52,7 +52,7 @@ _WIDE_RATIO = 20
 _IN_A_ROW = 4
 #: The rate over what is owed at which a panel ends, so that small errors are seen.
 _HIGHEST = 2.5
-_BY_SECOND = ("error_p50", "error_p99", "error_worst", "overspend", "held", "first_10s", "above_s")
+_BY_SECOND = ("error_p50", "error_p99", "error_worst", "overspend", "held", "first_10s", "burst")
 
 
 def draw(figures: Figures) -> Figure | None:

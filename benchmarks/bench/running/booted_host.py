@@ -35,8 +35,10 @@ def prepare() -> None:
 
 
 @contextmanager
-def booted_host(host: Host, disk: Path, groups: Iterable[Path]) -> Iterator[Vm]:
-    """Boot it, with these cgroups."""
+def booted_host(
+    host: Host, disk: Path, groups: Iterable[Path], *, rotational: bool
+) -> Iterator[Vm]:
+    """Boot it, with these cgroups. Its disk has no scheduler, and looks as it does outside."""
     vm = Vm(host, "booted")
     vm.define(
         domain_xml(
@@ -51,6 +53,7 @@ def booted_host(host: Host, disk: Path, groups: Iterable[Path]) -> Iterator[Vm]:
     with vm:
         vm.exec(f"mount -t cgroup2 none {CGROUPS} && echo +io >{CGROUPS}/cgroup.subtree_control")
         vm.exec(["mkdir", *map(str, groups)])
+        write(vm, {QUEUE / "rotational": int(rotational), QUEUE / "scheduler": "none"})
         yield vm
 
 

@@ -22,6 +22,11 @@ def check_machine(results: Path) -> None:
     """Raise BenchError if programs or rights are missing, or a disk is nearly full."""
     if lacking := missing():
         raise BenchError("this machine", "something is missing", lacking)
+    check_room(results)
+
+
+def check_room(results: Path) -> None:
+    """Raise BenchError if a disk is nearly full."""
     for folder in (Path(tempfile.gettempdir()), results):
         free = shutil.disk_usage(folder).free
         if free < _ROOM_BYTES:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.bench.errors import BenchError
+from benchmarks.bench.running.child import child
 from benchmarks.bench.scenario import Drive, Policy, Scenario, Suite
 from iokeel.config.load import parse
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
@@ -74,7 +75,7 @@ def measure(path: Path, folder: Path, say: Callable[[str], None]) -> Device:
     if not kept.exists():
         say(f"{path} is calibrated, which takes two minutes")
         calibrate = ["-m", "iokeel", "calibrate", str(path), "--quick", "--destroy-data"]
-        done = subprocess.run([sys.executable, *calibrate], stdout=subprocess.PIPE, text=True)
+        done = child([sys.executable, *calibrate], stdout=subprocess.PIPE)
         if done.returncode:
             raise BenchError(str(path), "can't be calibrated", "see above")
         kept.write_text(done.stdout)

@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -32,9 +32,11 @@ from benchmarks.bench.records import (
     read,
     write,
 )
+from benchmarks.bench.running.checks import check_room
 from benchmarks.bench.running.one_run import run_quietly
 from benchmarks.bench.scenario import Drive, Scenario, Suite
 from iokeel.words.units import duration
+from testing.hypervisors.qmp_client import QmpError
 from testing.lab.guests.qga import AgentError
 
 #: What a run takes beside its scenario's time: exports, and guests that boot.
@@ -46,11 +48,17 @@ _NAMES = {
     "device": "device",
     "shortened": "length",
     "revision": "revision",
+    "cpu": "processor",
+    "kernel": "kernel",
+    "programs": "fio or qemu-storage-daemon",
 }
 
 Say = Callable[[str], None]
 #: What a run may fail by, without any fault of the others'.
-_FAILURES = (AgentError, AssertionError, RuntimeError, TimeoutError, subprocess.TimeoutExpired)
+_FAILURES = (
+    *(AgentError, AssertionError, OSError, QmpError, RuntimeError, ValueError),
+    *(subprocess.CalledProcessError, subprocess.TimeoutExpired),
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class Runner:
     """Runs scenarios into result files.
 
     suites: shortened by `shortened` already. folder: of the result files. daemon: the
-    qemu-storage-daemon to use. fresh: forget what the files have.
+    qemu-storage-daemon to use. fresh: remove these files first.
     """
 
     suites: Sequence[Suite]
@@ -92,8 +100,11 @@ class Runner:
     fresh: bool = False
 
     def run(self) -> list[str]:
-        """Do all runs; return what failed, and why. Raises BenchError if none can be done."""
+        """Do all runs; return what failed, and why. Raises BenchError if no other can be done."""
         failed = []
+        if self.fresh:
+            for suite in self.suites:
+                path_of(self.folder, suite.name).unlink(missing_ok=True)
         results = {suite.name: self._begin(suite) for suite in self.suites}
         jobs = [job for suite in self.suites for job in self._jobs(suite)]
         left = [job for job in jobs if not self._has(results[job.suite.name], job)]
@@ -109,6 +120,7 @@ class Runner:
                 f"[{i + 1}/{len(left)}] {job.suite.name}{case}, {job.name}, "
                 f"{job.repeat + 1} of {self.repeats}; {duration(rest_s)} left"
             )
+            check_room(self.folder)
             begun_s = time.monotonic()
             result = results[job.suite.name]
             try:
@@ -184,21 +196,31 @@ class Runner:
             )
             for scenario in suite.cases
         }
-        if path.exists() and not self.fresh:
+        if path.exists():
             before = read(path)
-            for what, name in _NAMES.items():
-                if getattr(before.setup, what) != getattr(setup, what):
-                    raise BenchError(
-                        str(path),
-                        f"its runs are of another {name}",
-                        "give --fresh to begin anew, or --results with another folder",
-                    )
+            differ = [
+                name
+                for what, name in _NAMES.items()
+                if getattr(before.setup, what) != getattr(setup, what)
+            ]
+            if not differ and _plans(before.cases) != _plans(cases):
+                differ = ["calibration"]
+            if differ:
+                raise BenchError(
+                    str(path),
+                    f"its runs are of another {differ[0]}",
+                    "give --fresh to begin anew, or --results with another folder",
+                )
             setup, cases = before.setup, before.cases
             lacking = {**before.lacking, **lacking}
         result = Result(VERSION, setup, cases, lacking)
         for job in self._jobs(suite):
             result.cases[job.scenario.case].runs.setdefault(job.name, [])
         return result
+
+
+def _plans(cases: Mapping[str, Case]) -> dict[str, dict[str, Plan]]:
+    return {name: case.plans for name, case in cases.items()}
 
 
 def plan(scenario: Scenario, drive: Drive) -> Plan:
@@ -213,4 +235,5 @@ def plan(scenario: Scenario, drive: Drive) -> Plan:
         None if reservation is None else float(reservation),
         shifts if len(shifts) > 1 else [],
         drive.file_bytes,
+        drive.credit_s,
     )

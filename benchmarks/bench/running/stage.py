@@ -32,6 +32,12 @@ _LIBVIRT = {
     "bps-total": "total-bytes-sec",
     "iops-size": "size-iops-sec",
 }
+_LIBVIRT_BURST = {
+    "iops-total-max": "total-iops-sec-max",
+    "iops-total-max-length": "total-iops-sec-max-length",
+    "bps-total-max": "total-bytes-sec-max",
+    "bps-total-max-length": "total-bytes-sec-max-length",
+}
 #: Limits in QEMU's words.
 Limits = Mapping[str, int]
 
@@ -78,17 +84,26 @@ class Stage:
         settings = queue_settings(name, self.scenario.slowdown)
         write(self.booted, {QUEUE / file: value for file, value in settings.items()})
 
-    def set_limits(self, place: Place, limits: Limits) -> None:
-        """Give a drive QEMU's own limits; what `limits` leaves out is unlimited."""
-        if place.number is None:
+    def set_limits(self, places: Sequence[Place], limits: Limits) -> None:
+        """Give drives QEMU's own limits; what `limits` leaves out is unlimited.
+
+        places: several exports of one storage daemon share a throttle group.
+        """
+        first, *others = places
+        if first.number is None:
             named = {libvirt: limits.get(qemu, 0) for qemu, libvirt in _LIBVIRT.items()}
+            named |= {name: limits[qemu] for qemu, name in _LIBVIRT_BURST.items() if qemu in limits}
             words = [word for name, value in named.items() for word in (f"--{name}", str(value))]
-            vm = self.guests[place.drive.name]
+            vm = self.guests[first.drive.name]
             vm.host.virsh("blkdeviotune", vm.name, "vda", *words, "--live")
             return
-        group = f"/objects/group{place.number}"
-        with QmpClient(self.disk.qmp_socket(place.number)) as qmp:
-            qmp.ask("qom-set", path=group, property="limits", value=dict(limits))
+        group = f"group{first.number}"
+        with QmpClient(self.disk.qmp_socket(first.number)) as qmp:
+            for other in others:
+                node = {"driver": "throttle", "node-name": f"drive{other.number}"}
+                node |= {"file": f"part{other.number}", "throttle-group": group}
+                qmp.ask("blockdev-reopen", options=[node])
+            qmp.ask("qom-set", path=f"/objects/{group}", property="limits", value=dict(limits))
 
 
 @contextmanager
@@ -111,7 +126,8 @@ def stage(scenario: Scenario, daemon: Path, *, exact: bool) -> Iterator[Stage]:
             if scenario.booted:
                 places = [Place(one, None, CGROUPS / one.name) for one in scenario.drives]
                 own = [place.group for place in places]
-                booted = stack.enter_context(booted_host(host, disk.device, own))
+                disk_inside = booted_host(host, disk.device, own, rotational=disk.is_rotational)
+                booted = stack.enter_context(disk_inside)
                 yield Stage(scenario, disk, folder, tuple(places), {}, host, booted)
                 return
             emulator = patched(host) if exact else None
@@ -143,7 +159,9 @@ def _disk(
     """
     inside = host.namespace if host is not None else None
     if scenario.is_real:
-        return SharedDevice(Path(scenario.device), drives, daemon, apart, inside)
+        device = SharedDevice(Path(scenario.device), drives, daemon, apart, inside)
+        device.set_scheduler("none")
+        return device
     return SharedDisk(
         scenario.device,
         drives,

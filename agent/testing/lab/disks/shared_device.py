@@ -107,6 +107,11 @@ class SharedDevice:
         """Return the process id of a drive's storage daemon."""
         return self._daemon(drive).process.pid
 
+    @property
+    def is_rotational(self) -> bool:
+        """Whether the kernel takes the device for a hard disk."""
+        return Path("/sys/block", self.device.name, "queue/rotational").read_text() == "1\n"
+
     def set_scheduler(self, name: str) -> None:
         """Give the device one of the kernel's schedulers: none, bfq, mq-deadline, kyber."""
         for file, value in queue_settings(name, self.slowdown).items():
