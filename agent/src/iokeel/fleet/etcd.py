@@ -121,12 +121,12 @@ class Etcd:
         ConnectionLost or FleetRefused.
         """
         body: Json = reading(keys, prefixes, unless)
-        error: ConnectionLost | None = None
+        error: ConnectionLost | BadMember | None = None
         for _ in range(len(self._urls) + 1):  # the first may only have lost an old connection
             asked_ns = self._clock()
             try:
                 reply = await self._ask("/v3/kv/txn", body, TxnReply)
-            except ConnectionLost as lost:
+            except (ConnectionLost, BadMember) as lost:
                 error = lost
                 continue
             found = [kv for r in reply.responses if r.response_range for kv in r.response_range.kvs]
@@ -186,7 +186,7 @@ class Etcd:
             raise FleetRefused(
                 url, "refuses the user's token", "see that etcd's members have the same users"
             ) from None
-        except ConnectionLost:
+        except (ConnectionLost, BadMember):
             self.give_up(url)
             raise
 
@@ -284,17 +284,21 @@ class Etcd:
 _Stream = aiohttp.client._RequestContextManager  # aiohttp has no other name for it
 
 
-def not_etcd(url: str, raw: bytes) -> FleetRefused:
+class BadMember(FleetRefused):
+    """One member can't be used: it isn't etcd, or nobody can trust it. Others may be."""
+
+
+def not_etcd(url: str, raw: bytes) -> BadMember:
     """Return the error for an answer that isn't etcd's."""
-    return FleetRefused(
+    return BadMember(
         url, f"answers {shown(raw[:40])}, which isn't etcd", "see that it is etcd's client URL"
     )
 
 
-def lost(url: str, error: Exception) -> ConnectionLost | FleetRefused:
+def lost(url: str, error: Exception) -> ConnectionLost | BadMember:
     """Return the error for a connection that failed."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return FleetRefused(
+        return BadMember(
             url,
             f"has a certificate that can't be trusted: {error.certificate_error}",
             "see that [fleet] ca has signed it, and that it names this address",

@@ -138,6 +138,7 @@ class Member:
                     await asyncio.sleep(next(waits))
                     continue
                 self._tell(None)
+                self.parts.answered_at = time.monotonic()
                 waits = delays()
                 await self._rest()
 
@@ -241,6 +242,7 @@ class Member:
         for participant in left:
             await participant.leave()
         self.parts.listed = True
+        self.parts.answered_at = time.monotonic()
 
     def _prefixes(self, store: FleetStore) -> set[str]:
         """Return what to watch: budgets, ledgers, and claims on the budgets coordinated here."""

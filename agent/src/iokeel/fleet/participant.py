@@ -18,7 +18,16 @@ from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.capacity import LOAD_S
 from iokeel.core.fleet.claims import HostClaim
 from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_word
-from iokeel.core.fleet.host import TERM_S, Answer, Part, allowance, applied, entry_of, heard
+from iokeel.core.fleet.host import (
+    GUARD_S,
+    TERM_S,
+    Answer,
+    Part,
+    allowance,
+    applied,
+    entry_of,
+    heard,
+)
 from iokeel.core.fleet.ledger import Entry, Ledger, Word, recovered
 from iokeel.core.storage import Load
 from iokeel.core.wants import NOTHING, Wants
@@ -61,13 +70,15 @@ class Holding(NamedTuple):
     """A host at one moment.
 
     held: the most that its QEMUs may be held to, with all limits that are on their way. kept: the
-    same without those that have no limits yet. load: of its drives, on a storage.
+    same without those that have no limits yet. load: of its drives, on a storage. least: the least
+    that they can be held to.
     """
 
     demand: Demand
     held: int
     kept: int
     load: Load | None = None
+    least: int = 0
 
 
 class Participant:
@@ -99,13 +110,20 @@ class Participant:
         self._tenure: Tenure | None = None
         self._told: tuple[int, HostClaim] | None = None
         self._told_ns = 0
+        self._begun_ns = clock()
         self._is_out = False
         self._leaderless_ns: int | None = None
 
     @property
     def allowance(self) -> int:
-        """The most that this host's QEMUs together may be held to now."""
-        return allowance(self.part, self._store.me, self._clock())
+        """The most that this host's QEMUs together may be held to now.
+
+        Without any answer it keeps what was in force when it came for a term at most.
+        """
+        now_ns, part = self._clock(), self.part
+        if part.end_ns is None and now_ns >= self._begun_ns + (TERM_S - GUARD_S) * NS_PER_S:
+            part = part._replace(before=0)
+        return allowance(part, self._store.me, now_ns)
 
     @property
     def entry(self) -> Entry | None:
@@ -159,6 +177,8 @@ class Participant:
         view = await self._read()
         if not await self._hear(view.ledger, view.asked_ns):
             await self._recover(view)
+            if view.budget is None:  # etcd has lost everything: the caller tells it
+                self.view = view
             return
         self.view = view
         await self._claim(view)
@@ -221,7 +241,9 @@ class Participant:
                 self._told, self._told_ns = (lease, claim), self._clock()
 
     def _new_claim(self) -> HostClaim:
-        me, (demand, held, _, load) = self._store.me, self._look()
+        me, (demand, held, kept, load, least) = self._store.me, self._look()
+        if self.entry is None:
+            held = kept  # a drive without limits gets some with the next look
         return HostClaim(
             me.instance,
             demand.reservation,
@@ -229,7 +251,7 @@ class Participant:
             demand.wants,
             demand.most,
             held,
-            applied(self.part, me, held),
+            applied(self.part, me, held, least),
             load,
         )
 

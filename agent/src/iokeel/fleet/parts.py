@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from math import inf
 
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget
@@ -40,8 +41,9 @@ class Parts:
     """This host's parts in the fleet's budgets: tenants' limits, and shared storages' capacities.
 
     store: the fleet's data, once there is a connection to etcd. listed: whether the budgets have
-    been read since the start. called: budgets without a drive here in which this host takes part,
-    because it was appointed their coordinator or is still charged from when they were set before.
+    been read since the start. answered_at: when etcd last answered. called: budgets without a drive
+    here in which this host takes part, because it was appointed their coordinator or is still
+    charged from when they were set before.
     """
 
     def __init__(self, host: str, memory: Memory, sums_of: SumsOf) -> None:
@@ -50,10 +52,12 @@ class Parts:
         self.store: FleetStore | None = None
         self.participants: dict[BudgetId, Participant] = {}
         self.listed = False
+        self.answered_at = -inf
         self.called: set[BudgetId] = set()
         self._sums_of = sums_of
         self._started = self._begun = 0.0
         self._here: frozenset[BudgetId] = frozenset()
+        self._told: set[BudgetId] = set()
 
     def tenants(self, here: Collection[str]) -> dict[str, TenantPolicy]:
         """Return the policies now of those tenants with drives on this host that are the fleet's.
@@ -65,6 +69,7 @@ class Parts:
         for name in here:
             budget = BudgetId(Kind.TENANT, name)
             if (known := self.memory.known.get(budget)) is not None:
+                self._told.add(budget)
                 granted[name] = _grant(known.budget, self.allowance(budget))
             elif self._starts and not self.listed:
                 granted[name] = TenantPolicy()
@@ -75,11 +80,9 @@ class Parts:
 
         None: its drives there keep what they have.
         """
-        return {
-            budget.name: self.allowance(budget)
-            for budget in self.memory.known
-            if budget.kind is Kind.STORAGE
-        }
+        there = [budget for budget in self.memory.known if budget.kind is Kind.STORAGE]
+        self._told.update(there)
+        return {budget.name: self.allowance(budget) for budget in there}
 
     def levels(self) -> dict[str, Mapping[str, TenantLevel]]:
         """Return what tenants' drives get on shared storages, on all hosts; see Ledger.levels."""
@@ -128,13 +131,21 @@ class Parts:
                 yield budget
 
     def take_part(self) -> None:
-        """Take part in the fleet's budgets whose drives are here, or were."""
+        """Take part in the fleet's budgets whose drives are here, or were.
+
+        With drives here, only after a look that knew of the budget: until then it isn't known what
+        they are held to. What is kept of that is 0 for one whose guest has come while etcd didn't
+        answer, because the host that it came from may be charged for nothing any more.
+        """
         if self.store is None or not self._begun:
             return
+        self._told &= self.memory.known.keys()
+        answers = time.monotonic() < self.answered_at + TERM_S
         for budget, known in self.memory.known.items():
-            if budget in self.participants:
+            if budget in self.participants or (budget in self._here and budget not in self._told):
                 continue
-            part = Part(known.ledger, before=0 if known.ledger else self.sums(budget).kept)
+            keeps = known.ledger is None and answers
+            part = Part(known.ledger, before=self.sums(budget).kept if keeps else 0)
             is_ours = budget in self._here or budget in self.called
             is_nobodys = known.ledger is not None and not known.ledger.entries
             if not is_ours and not is_nobodys and entry_of(part, self.store.me) is None:
@@ -152,8 +163,8 @@ class Parts:
         return self._sums_of[budget.kind](budget.name)
 
     def _holding(self, budget: BudgetId) -> Holding:
-        reservation, weight, wants, most, held, kept, load = self.sums(budget)
-        return Holding(Demand(reservation, weight, wants, most), held, kept, load)
+        reservation, weight, wants, most, held, kept, least, load = self.sums(budget)
+        return Holding(Demand(reservation, weight, wants, most), held, kept, load, least)
 
     async def _keep_ledger(self, budget: BudgetId, ledger: Ledger) -> None:
         known = self.memory.known[budget]._replace(ledger=ledger)

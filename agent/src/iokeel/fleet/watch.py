@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from iokeel.errors import ConnectionLost, IokeelError
-from iokeel.fleet.etcd import MOST_REPLY_BYTES, Etcd, lost, not_etcd
+from iokeel.fleet.etcd import MOST_REPLY_BYTES, BadMember, Etcd, lost, not_etcd
 from iokeel.fleet.messages import WatchReply, WatchResult, keys_from
 from iokeel.hypervisors.backoff import delays
 from iokeel.words.quoting import shown
@@ -36,7 +36,7 @@ async def changes(etcd: Etcd, prefix: str) -> AsyncIterator[Changes | None]:
     try:
         async for found in _follow(etcd, url, moved, prefix):
             yield found
-    except ConnectionLost:
+    except (ConnectionLost, BadMember):
         etcd.forget_token()
         if not moved.is_set():
             etcd.give_up(url)

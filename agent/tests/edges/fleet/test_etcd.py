@@ -352,6 +352,25 @@ async def test_another_program_on_the_port_is_no_etcd(said: bytes) -> None:
             await etcd.read(["a"])
 
 
+async def test_a_member_that_is_no_etcd_is_left_for_the_next(
+    one_etcd: real.Etcd, prefix: str
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=502, body=b"<html>bad gateway")
+
+    app = web.Application()
+    app.router.add_post("/v3/{what:.*}", answer)
+    async with TestServer(app) as server:
+        urls = (f"http://127.0.0.1:{server.port}", *one_etcd.urls)
+        async with Etcd(Access(urls, prefix=prefix)) as etcd:
+            assert (await etcd.read([f"{prefix}a"])).values == {}
+            assert etcd.member == one_etcd.urls[0]
+        async with Etcd(Access(urls, prefix=prefix)) as etcd:
+            with pytest.raises(FleetRefused, match="isn't etcd"):
+                await anext(changes(etcd, prefix))
+            assert await anext(changes(etcd, prefix)) is None
+
+
 @pytest.mark.parametrize("token", ["", "a\r\nb: c", "a\0", "é", "a" * 20_000])
 async def test_a_token_that_fits_in_no_header_is_no_etcds(tmp_path: Path, token: str) -> None:
     async def answer(request: web.Request) -> web.Response:

@@ -144,17 +144,19 @@ def _is_given(ledger: Ledger | None, usable: float) -> bool:
 
 
 def _as_learnt(ledger: Ledger | None, policy: StoragePolicy) -> StorageState:
-    """Return a storage by the ledger's correction; uncorrected if its set capacity has changed."""
-    ratio = 1.0
-    usable = float(policy.capacity or 0)
-    if ledger is not None and ledger.learnt is not None:
-        if ledger.learnt.capacity == policy.capacity:
-            ratio = min(policy.most_ratio, max(policy.least_ratio, ledger.learnt.ratio))
-            usable = float(ledger.amount)
-    strangers = max(0.0, (policy.capacity or 0) * ratio - usable)
+    """Return a storage by the ledger's correction.
+
+    It is uncorrected if its set capacity has changed, or if it has no latency target any more.
+    """
+    capacity, ratio, strangers = policy.capacity or 0, 1.0, 0.0
+    if ledger is not None and ledger.learnt is not None and ledger.learnt.capacity == capacity:
+        learnt = min(policy.most_ratio, max(policy.least_ratio, ledger.learnt.ratio))
+        strangers = max(0.0, capacity * learnt - ledger.amount)
+        if policy.latency_target_ms is not None:
+            ratio = learnt
     return StorageState(
         policy,
         feedback=Feedback(ratio=ratio),
-        division=Division(usable=usable),
+        division=Division(usable=capacity * ratio - strangers),
         load=Load(strangers=strangers),
     )

@@ -231,8 +231,14 @@ def _raised(
     wanted: Mapping[HostName, int],
     stamp: Stamp,
 ) -> dict[HostName, Entry]:
-    """Return the entries with floors and amounts raised out of what nobody is charged."""
-    free = max(0, budget.amount - sum(entry.charged for entry in entries.values()))
+    """Return the entries with floors and amounts raised out of what nobody is charged.
+
+    Within its own charge a host is raised only if all charges together are within the budget. They
+    aren't if a host has come with more than was free.
+    """
+    free = budget.amount - sum(entry.charged for entry in entries.values())
+    if free < 0:
+        return dict(entries)
     names = [name for name in claims if wanted[name] > entries[name].charged]
     parts = divide(
         free,

@@ -111,12 +111,14 @@ def entry_of(part: Part, me: Me) -> Entry | None:
 def allowance(part: Part, me: Me, now_ns: int) -> int:
     """Return the most that a host's QEMUs together may be held to now.
 
-    A host without an entry may keep what was in force when it came, so 0 if that was nothing.
+    A host without an entry may keep what was in force when it came, so 0 if that was nothing, while
+    it reads the ledger.
     """
     entry = entry_of(part, me)
+    has_ended = part.end_ns is not None and now_ns >= part.end_ns - GUARD_S * NS_PER_S
     if entry is None:
-        return part.before
-    if part.end_ns is None or now_ns >= part.end_ns - GUARD_S * NS_PER_S:
+        return 0 if has_ended else part.before
+    if part.end_ns is None or has_ended:
         return entry.floor
     waits = part.since_ns is None or now_ns < part.since_ns + WAIT_NS
     if waits and part.kept is not None:
@@ -124,10 +126,12 @@ def allowance(part: Part, me: Me, now_ns: int) -> int:
     return entry.amount
 
 
-def applied(part: Part, me: Me, held: int) -> Stamp | None:
+def applied(part: Part, me: Me, held: int, least: int = 0) -> Stamp | None:
     """Return the stamp of a host's entry if its QEMUs are held to no more than its amount.
 
-    held: the most that they may be held to, with all limits that are on their way.
+    held: the most that they may be held to, with all limits that are on their way. least: the least
+    that they can be held to, as QEMU takes no limit of 0. With less than that, the host confirms
+    what it holds, and stays charged for it.
     """
     entry = entry_of(part, me)
-    return entry.stamp if entry is not None and held <= entry.amount else None
+    return entry.stamp if entry is not None and held <= max(entry.amount, least) else None

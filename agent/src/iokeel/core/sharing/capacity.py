@@ -182,8 +182,10 @@ def ratio_after(
     capacity would only mean more headroom.
     """
     policy, ratio = before.policy, before.feedback.ratio
-    if policy.capacity is None or policy.latency_target_ms is None:
+    if policy.capacity is None:
         return ratio
+    if policy.latency_target_ms is None:
+        return 1.0  # nothing corrects it any more
     strain = _strain(before, activity, unmet)
     elapsed_s = activity.elapsed_s if activity else 1.0
     busy_ratio = activity.busy_ratio if activity and activity.busy_ratio else 1.0

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import DrivePolicy
+from iokeel.core.sharing.claimant import budgets
 from iokeel.core.sharing.divide import Claim
 from iokeel.core.sharing.tenant_part import held_in, most_and_wants
 from iokeel.core.sharing.vm_limit import SPARE_RATIO
@@ -27,7 +28,7 @@ class Sums(NamedTuple):
 
     reservation, weight, wants, most: see iokeel.core.fleet.claims.HostClaim. held: the most that
     their QEMUs may be held to now, ENDLESS if that has no end. kept: the same, without the drives
-    whose rate has no end. load: None for a tenant's.
+    whose rate has no end. least: the least that they can be held to. load: None for a tenant's.
     """
 
     reservation: int = 0
@@ -36,6 +37,7 @@ class Sums(NamedTuple):
     most: int = 0
     held: int = 0
     kept: int = 0
+    least: int = 0
     load: Load | None = None
 
 
@@ -61,7 +63,7 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
     what the drives of others get.
     """
     most = held = kept = 0.0
-    active = idle = 0
+    active = idle = least = 0
     by_vm: dict[str, list[Claim]] = {}
     promised: dict[str, int] = {}
     for drive, known in drives:
@@ -70,6 +72,7 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
             continue
         may, demand = most_and_wants(known, policy)
         most += may
+        least += budgets(policy)
         claim = Claim(policy.reservation, policy.weight, min(may, SPARE_RATIO * demand))
         by_vm.setdefault(drive.domain, []).append(claim)
         if demand >= _IDLE_RATE:
@@ -90,6 +93,7 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
         whole(most),
         whole(held),
         whole(kept),
+        least,
     )
 
 

@@ -177,3 +177,15 @@ def test_a_tenants_limit_is_never_corrected() -> None:
         ledger, tenure = coordinate(ledger, hot, Budget(1000), tenure, WAIT_NS + tick * STEP_NS)
         assert (ledger.amount, ledger.learnt) == (1000, None)
     assert tenure.correction is None
+
+
+@pytest.mark.parametrize("ratio", [0.3, 1.5])
+def test_a_storage_that_has_no_target_any_more_is_not_corrected(ratio: float) -> None:
+    ledger = replace(
+        first_ledger(round(1000 * ratio) - 200, "e"), learnt=Learnt(BUDGET.amount, ratio)
+    )
+    bare = BUDGET._replace(shared=Shared(None))
+    assert bare.storage is not None
+    found = corrected(None, ledger, {}, bare.storage, 0)
+    # 200 a second are those of drives without a policy.
+    assert amount_of(found, ledger, bare) == (800, Learnt(BUDGET.amount, 1.0))

@@ -169,6 +169,38 @@ def test_a_host_that_joins_keeps_what_it_has_and_one_without_drives_leaves() -> 
     assert left.entries == {}
 
 
+def test_a_host_confirms_an_amount_below_what_its_drives_hold_at_least() -> None:
+    """QEMU takes no limit of 0."""
+    ledger = ledger_of(1000, {"a": entry(100, 1000)})
+    for _ in range(4):
+        now = ledger.entries["a"]
+        held = max(2, now.amount)
+        stamp = applied(Part(ledger), Me("a", "i"), held, least=2)
+        idle = replace(claim(wants=0, most=1000), held=held, applied=stamp)
+        full = claim(reservation=500)
+        joined = {
+            name: confirmed(ledger, name, 500) if name in ledger.entries else full for name in "bc"
+        }
+        ledger = after_a_term(ledger, {"a": idle, **joined}, 1000)
+    assert ledger.entries["a"].charged == 2
+    assert [ledger.entries[name].amount for name in "bc"] == [499, 499]
+    assert ledger.charged <= 1000
+
+
+def test_a_host_that_joins_with_too_much_is_raised_only_once_others_hold_less() -> None:
+    before = ledger_of(1000, {"a": entry(50, 600), "b": entry(50, 400)})
+    others = {"a": claim(), "b": claim()}
+    joins = replace(claim(), held=500)
+    after = after_a_term(before, {**others, "c": joins}, 1000)
+    assert (after.entries["c"].amount, after.charged) == (0, 1500)
+    same = after_a_term(after, {**others, "c": joins}, 1000)
+    assert same.entries["c"].amount == 0
+    low = {name: confirmed(after, name, 0) for name in "abc"}
+    raised = after_a_term(after, low, 1000)
+    assert raised.charged <= 1000
+    assert raised.entries["c"].amount > 300
+
+
 def test_a_tenure_ends_with_anothers_ledger_and_with_a_pause() -> None:
     mine = ledger_of(1000, {})
     tenure = Tenure("e", 0, since_ns=0)

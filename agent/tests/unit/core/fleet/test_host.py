@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iokeel.core.counters import NS_PER_S
-from iokeel.core.fleet.host import WAIT_NS, Answer, Me, Part, allowance, heard
+from iokeel.core.fleet.host import (
+    GUARD_S,
+    TERM_S,
+    WAIT_NS,
+    Answer,
+    Me,
+    Part,
+    allowance,
+    heard,
+)
 from iokeel.core.fleet.ledger import Entry, Ledger, first_ledger, successor
 
 ME = Me("a", "i")
@@ -58,6 +67,13 @@ def test_a_host_that_joined_and_was_cut_off_waits_too() -> None:
     part = read(read(Part(), first, 0), ledger, 1)
     part = read(part, with_entry(ledger, 600), 13, held=40)
     assert allowed(part, 13) == 40
+
+
+def test_a_host_without_an_entry_keeps_what_it_has_no_longer_than_it_reads() -> None:
+    part = read(Part(before=300), first_ledger(1000, "e"), 0)
+    assert allowed(part, 1) == 300
+    assert allowed(part, TERM_S - GUARD_S - 1) == 300
+    assert allowed(part, TERM_S - GUARD_S) == 0
 
 
 def test_a_second_host_of_a_name_keeps_what_it_has_until_it_reads_of_the_first() -> None:

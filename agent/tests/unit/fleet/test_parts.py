@@ -1,0 +1,80 @@
+"""When a host takes part in a budget, and what it keeps until it has an entry there."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from iokeel.config.etcd_access import Access
+from iokeel.core.counters import NS_PER_S
+from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.host import GUARD_S, TERM_S, Part
+from iokeel.core.fleet.ledger import Ledger
+from iokeel.core.sharing.tenant_sums import Sums
+from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.memory import Memory, Remembered
+from iokeel.fleet.participant import Demand, Holding, Participant
+from iokeel.fleet.parts import Parts
+from iokeel.fleet.store import FleetStore
+
+ACME = BudgetId(Kind.TENANT, "acme")
+HELD = 5000
+KNOWN = {ACME: Remembered(Budget(20_000), None)}
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    """Return the parts of a host with a guest of the tenant, connected to an etcd."""
+    held = Sums(most=9999, held=HELD, kept=HELD, least=1)
+    sums = {Kind.TENANT: lambda _: held, Kind.STORAGE: lambda _: Sums()}
+    host = Parts("a", Memory(tmp_path), sums)
+    host.store = FleetStore(Etcd(Access(("http://nobody:1",))), host.me)
+    host.listed, host.answered_at = True, time.monotonic()
+    host.looked([ACME], complete=True)
+    return host
+
+
+def test_a_budget_that_is_set_now_waits_for_a_look_that_knows_of_it(parts: Parts) -> None:
+    """What drives are held to is only known after that."""
+    parts.memory.keep(KNOWN)
+    parts.take_part()
+    assert parts.participants == {}
+    assert parts.tenants({"acme"})["acme"].limit is None  # they keep what they have
+    parts.looked([ACME], complete=True)
+    assert parts.participants[ACME].allowance == HELD
+
+
+@pytest.mark.parametrize("silent_s", [TERM_S + 1, inf])
+def test_a_guest_that_comes_while_etcd_is_silent_keeps_nothing(
+    parts: Parts, silent_s: float
+) -> None:
+    """The host that it came from is charged for nothing any more."""
+    parts.answered_at = time.monotonic() - silent_s
+    parts.memory.keep(KNOWN)
+    parts.tenants({"acme"})
+    parts.looked([ACME], complete=True)
+    assert parts.participants[ACME].allowance == 0
+
+
+def test_without_an_answer_a_host_keeps_what_it_has_for_a_term(parts: Parts) -> None:
+    async def keep(ledger: Ledger) -> None:
+        raise AssertionError
+
+    now_ns = 0
+    assert parts.store is not None
+    alone = Participant(
+        parts.store,
+        ACME,
+        keep,
+        Part(before=HELD),
+        lambda: Holding(Demand(), HELD, HELD),
+        lambda: now_ns,
+    )
+    now_ns = (TERM_S - GUARD_S) * NS_PER_S - 1
+    assert alone.allowance == HELD
+    now_ns += 1
+    assert alone.allowance == 0
