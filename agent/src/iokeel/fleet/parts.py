@@ -173,12 +173,15 @@ class Parts:
     def may_leave(self, budget: BudgetId) -> bool:
         """Return whether none of a budget's drives is here, and another host coordinates it.
 
-        The last host stays, so that the next guest finds a coordinator that needn't wait.
+        The last host stays, so that the next guest finds a coordinator that needn't wait. So does
+        one whose drives without a policy do something on the storage: it has to be subtracted.
         """
         sums, participant = self.sums(budget), self.participants[budget]
         leader = participant.view.leader if participant.view is not None else None
         others = leader not in (None, self.me.name)
-        return participant.entry is None and others and not sums.most and not sums.held
+        strangers = sums.load is not None and sums.load.strangers > 0
+        uses_it = sums.most or sums.held or strangers
+        return participant.entry is None and others and not uses_it
 
     def leave(self, budget: BudgetId) -> None:
         """Take no more part in a budget."""

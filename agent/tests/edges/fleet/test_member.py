@@ -48,6 +48,7 @@ async def running(
 
     async def look() -> None:
         while True:
+            member.granted(tenants)
             member.looked(tenants, (), complete=True)
             await asyncio.sleep(1)
 

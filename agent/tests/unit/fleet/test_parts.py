@@ -10,16 +10,17 @@ import pytest
 
 from iokeel.config.etcd_access import Access
 from iokeel.core.counters import NS_PER_S
-from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.claims import Budget, Shared
 from iokeel.core.fleet.host import GUARD_S, TERM_S, Part
 from iokeel.core.fleet.ledger import Ledger
 from iokeel.core.sharing.tenant_sums import Sums
+from iokeel.core.storage import Load
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import Demand, Holding, Participant
 from iokeel.fleet.parts import Parts
-from iokeel.fleet.store import FleetStore
+from iokeel.fleet.store import FleetStore, View
 
 ACME = BudgetId(Kind.TENANT, "acme")
 HELD = 5000
@@ -58,6 +59,24 @@ def test_a_guest_that_comes_while_etcd_is_silent_keeps_nothing(
     parts.tenants({"acme"})
     parts.looked([ACME], complete=True)
     assert parts.participants[ACME].allowance == 0
+
+
+def test_a_host_stays_while_drives_without_a_policy_use_a_shared_storage(
+    tmp_path: Path,
+) -> None:
+    """Their rate has to be subtracted from what others get."""
+    load = Load(strangers=300.0)
+    sums = {Kind.TENANT: lambda _: Sums(), Kind.STORAGE: lambda _: Sums(load=load)}
+    host = Parts("a", Memory(tmp_path), sums)
+    host.store = FleetStore(Etcd(Access(("http://nobody:1",))), host.me)
+    disk = BudgetId(Kind.STORAGE, "disk")
+    host.memory.keep({disk: Remembered(Budget(1000, shared=Shared(10.0)), None)})
+    host.storages()
+    host.looked([disk], complete=True)
+    host.participants[disk].view = View(0, 0, None, None, {}, "b", {}, {})
+    assert not host.may_leave(disk)
+    load = Load()
+    assert host.may_leave(disk)
 
 
 def test_without_an_answer_a_host_keeps_what_it_has_for_a_term(parts: Parts) -> None:

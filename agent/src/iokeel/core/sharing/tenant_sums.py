@@ -107,11 +107,13 @@ def _with_vm(promised: int, drives: list[Claim]) -> list[Claim]:
 
 def by_tenant(drives: Mapping[DriveId, DriveState]) -> dict[str, list[tuple[DriveId, DriveState]]]:
     """Return the drives of each tenant that have a policy."""
-    return _by((known.tenant, drive, known) for drive, known in drives.items())
+    return _by(
+        (known.tenant, drive, known) for drive, known in drives.items() if known.policy is not None
+    )
 
 
 def by_storage(drives: Mapping[DriveId, DriveState]) -> dict[str, list[tuple[DriveId, DriveState]]]:
-    """Return the drives on each storage that have a policy."""
+    """Return the drives on each storage. Those without a policy count in its load only."""
     return _by((known.storage, drive, known) for drive, known in drives.items())
 
 
@@ -120,6 +122,6 @@ def _by(
 ) -> dict[str, list[tuple[DriveId, DriveState]]]:
     found: dict[str, list[tuple[DriveId, DriveState]]] = {}
     for name, drive, known in drives:
-        if name is not None and known.policy is not None:
+        if name is not None:
             found.setdefault(name, []).append((drive, known))
     return found

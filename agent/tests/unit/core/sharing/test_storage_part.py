@@ -13,8 +13,8 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.tenant_sums import by_storage, storage_sums
-from iokeel.core.state import FleetPart, State
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.state import DriveState, FleetPart, State, StorageState
+from iokeel.core.storage import Load, StoragePolicy
 from tests.unit.core.sharing import test_tenant_part as of_tenant
 from tests.unit.core.sharing.test_tenant_part import DRIVES, EXACT, SETTINGS
 from tests.unit.core.stopping import left_at_stop
@@ -124,3 +124,10 @@ def test_without_a_fleet_a_storage_has_no_parts() -> None:
     state, _ = decide(State(), Observation(seen, storages=storages), 0)
     assert all(known.storage_part is None for known in state.drives.values())
     assert not state.has_parts
+
+
+def test_a_host_with_no_policy_there_tells_the_load_of_its_drives() -> None:
+    drives = by_storage({DRIVES[0]: DriveState(storage=DISK)})
+    load = Load(strangers=300.0)
+    sums = storage_sums(drives[DISK], StorageState(StoragePolicy(), load=load))
+    assert (sums.most, sums.held, sums.load) == (0, 0, load)
