@@ -263,11 +263,15 @@ def _with_reading(
 def _last_promises(
     before: DriveState, seen: DriveSeen
 ) -> tuple[DrivePolicy | None, str | None, VmPolicy | None]:
-    """Return the last known policy of a drive, its tenant, and the promise to its VM."""
+    """Return the last known policy of a drive, and its tenant and the promise to its VM.
+
+    These two may be known now: a policy can be read, and only not tell whether it covers the drive.
+    """
     if before.policy is None and (seen.tenant is not None or seen.vm is not None):
         # Its own promise was never known, but that of all drives together is.
         return DrivePolicy(), seen.tenant, seen.vm
-    return before.policy, before.tenant, before.vm and before.vm.policy
+    vm = seen.vm or (before.vm and before.vm.policy)
+    return before.policy, seen.tenant or before.tenant, vm
 
 
 def _last_abilities(before: DriveState, seen: DriveSeen) -> Abilities | None:

@@ -26,7 +26,7 @@ from iokeel.core.policy import (
     VmPolicy,
 )
 from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO
-from iokeel.core.state import Credit, DriveState, Sent, State, Verdict
+from iokeel.core.state import NEW, Credit, DriveState, Sent, State, Verdict
 from iokeel.core.storage import StoragePolicy
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.iotune import highest_rate
@@ -205,6 +205,37 @@ def test_a_drive_that_a_policy_may_not_name_has_what_all_together_have(promise: 
         state, orders = decide(state, Observation(seen), second * NS_PER_S)
         in_force |= {order.drive: order.limits for order in orders}
     assert all(limits.iops_total for limits in in_force.values())
+
+
+def look_at_vm(state: State, told: DomainPolicy | PolicyInPart, second: int) -> State:
+    """Return the state after a look at a VM with two idle drives, whose limits are in force."""
+    seen = {
+        drive: DriveSeen(
+            told.for_drive(drive.target),
+            Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0),
+            state.drives.get(drive, NEW).sent.limits or UNLIMITED,
+            abilities=STOCK,
+            tenant=told.tenant,
+            vm=told.vm,
+        )
+        for drive in (VDA, DriveId("db1", "vdb"))
+    }
+    return decide(state, Observation(seen), second * NS_PER_S)[0]
+
+
+@pytest.mark.parametrize("begins", ["known", "in part"])
+def test_a_drive_that_a_policy_may_not_name_follows_the_vms_limit_and_tenant(begins: str) -> None:
+    """It is vda: the policy names vdb, and vdz, which isn't there, or not any more."""
+    before = DomainPolicy({"vdb": FREE, "vdz": FREE}, None, None, VmPolicy(limit=1000))
+    state = State(tenants={"acme": TenantPolicy(limit=200)})
+    state = look_at_vm(state, before if begins == "known" else PolicyInPart(before), 1)
+    assert sum(known.allowed or 0 for known in state.drives.values()) == 1000
+    lower = replace(before, vm=VmPolicy(limit=500))
+    state = look_at_vm(state, PolicyInPart(lower), 2)
+    assert sum(known.allowed or 0 for known in state.drives.values()) == 500
+    state = look_at_vm(state, PolicyInPart(replace(lower, tenant="acme")), 3)
+    allowed = sum(known.allowed or 0 for known in state.drives.values())
+    assert allowed <= (1 + TENANT_SPARE_RATIO) * 200
 
 
 def test_a_drive_whose_tenant_alone_is_known_and_has_no_limit_is_left_alone() -> None:

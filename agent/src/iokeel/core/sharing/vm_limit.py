@@ -20,12 +20,12 @@ QEMU each change lets a tenth of a second through for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import floor
+from math import floor, inf
 from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
 from iokeel.core.drive.burst import NO_CREDIT, credit_after
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.sharing.claimant import budgets, next_step, own_most, own_wants
 from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.state import Credit, DriveState, Share, VmPart
@@ -65,7 +65,9 @@ class Wish(NamedTuple):
 def _parts(drives: Sequence[DriveState]) -> list[VmPart]:
     """Return the parts of a VM's drives after a tick."""
     before = [known.vm for known in drives if known.vm is not None]
-    now = before[0]._replace(credit=_credit(drives, before))
+    # They may know different limits of it.
+    tightest = min(before, key=lambda part: part.policy.limit or inf)
+    now = tightest._replace(credit=_credit(drives, before, tightest.policy))
     limit, ceiling = now.policy.limit, now.ceiling
     assert limit is not None
     assert ceiling is not None
@@ -82,13 +84,13 @@ def _parts(drives: Sequence[DriveState]) -> list[VmPart]:
     ]
 
 
-def _credit(drives: Sequence[DriveState], before: Sequence[VmPart]) -> Credit:
+def _credit(drives: Sequence[DriveState], before: Sequence[VmPart], policy: VmPolicy) -> Credit:
     """Return a VM's burst credit after a tick. A drive that is new doesn't know it yet."""
     credit = min((part.credit for part in before if part.most is not None), default=NO_CREDIT)
     rates = [drive.measured.rate for drive in drives]
     total = None if None in rates else sum(rate or 0.0 for rate in rates)
     elapsed_s = max((did.elapsed_s for d in drives if (did := d.measured.rates)), default=0.0)
-    return credit_after(credit, before[0].policy, total, elapsed_s)
+    return credit_after(credit, policy, total, elapsed_s)
 
 
 def _wishes(drives: Sequence[DriveState], limit: int) -> list[Wish]:

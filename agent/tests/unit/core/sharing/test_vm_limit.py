@@ -212,6 +212,13 @@ def test_a_new_drive_learns_the_vms_credit_and_an_unknown_rate_changes_nothing()
     assert (part(old).most or 0) + (part(new).most or 0) == 8000
 
 
+@pytest.mark.parametrize("limits", [(4000, 1000), (1000, 4000)])
+def test_of_different_limits_that_its_drives_know_the_tightest_holds(
+    limits: tuple[int, int],
+) -> None:
+    assert most(*(drive(0, vm=VmPolicy(limit=limit)) for limit in limits)) == [500, 500]
+
+
 def test_vms_without_a_limit_are_left_alone() -> None:
     there = {
         DriveId("db1", "vda"): drive(9, vm=VmPolicy(reservation=100)),
