@@ -41,7 +41,7 @@ from iokeel.core.drive.measure import measure
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
-from iokeel.core.sharing.allocate import allocate, first_shares
+from iokeel.core.sharing.allocate import allocate, first_shares, left_by_unread
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
 from iokeel.core.sharing.storage_part import with_storage_parts
@@ -122,11 +122,12 @@ def _divide(
             drives.update(with_tenant_parts(drives, seen, tenants, models))
             there = {drive: drives[drive] for drive in there}
         if not seen.partial:
+            others = [known for drive, known in drives.items() if drive not in there]
             storages, shares = allocate(
                 there,
                 _storages(seen, state, drives),
                 state.storages,
-                tenants,
+                left_by_unread(tenants, others, models),
                 seen.granted_storages,
                 fleet_tenants=seen.granted,
                 levels=seen.levels,

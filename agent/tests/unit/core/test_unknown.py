@@ -26,7 +26,7 @@ from iokeel.core.policy import (
     VmPolicy,
 )
 from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO
-from iokeel.core.state import NEW, Credit, DriveState, Sent, State, Verdict
+from iokeel.core.state import NEW, Credit, Demand, DriveState, Pricing, Sent, State, Verdict
 from iokeel.core.storage import StoragePolicy
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.iotune import highest_rate
@@ -171,6 +171,31 @@ def test_a_tenants_limit_holds_from_the_first_look_at_all_drives() -> None:
     after.look({VDA: UNKNOWN, VDB: UNKNOWN})
     assert after.in_force == held
     assert all(limits.iops_total for limits in held.values())
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize(
+    ("held", "limit", "left"),
+    [(500, None, 500), (800, 500, 500), (1000, None, TENANT_SPARE_RATIO * 1000)],
+)
+@pytest.mark.parametrize("restart", [False, True])
+def test_drives_that_can_not_be_read_keep_their_part_of_their_tenants_limit(
+    restart: bool, held: int, limit: int | None, left: float, busy: bool
+) -> None:
+    """The others have no more than the rest, and at least what is spare."""
+    unread = DriveState(
+        DrivePolicy(limit=limit),
+        tenant="acme",
+        pricing=Pricing() if restart else Pricing(rate=held),
+        sent=Sent(exact_limits(DEFAULT_MODEL, held)),
+    )
+    known = DriveState(FREE, tenant="acme", demand=Demand(rate=5000, backlogged=busy))
+    state = State(drives={VDA: unread, VDB: known}, tenants={"acme": TenantPolicy(limit=1000)})
+    seen = DriveSeen(FREE, None, UNLIMITED, abilities=PATCHED, tenant="acme")
+    state, _ = decide(state, Observation({VDB: seen}, unread=[VDA]), NS_PER_S)
+    assert state.drives[VDB].allowed == pytest.approx(left)
+    state, _ = decide(state, Observation({VDB: seen}), 2 * NS_PER_S)
+    assert state.drives[VDB].allowed == 1000, "the other has gone"
 
 
 def test_new_drives_divide_what_their_tenant_can_spare_before_the_first_division() -> None:

@@ -21,18 +21,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 
 from iokeel.core.counters import NS_PER_S, DriveId
+from iokeel.core.curve import CostModel
 from iokeel.core.observation import StorageSeen
-from iokeel.core.policy import TenantPolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.by_weight import is_left, left, writing_after
-from iokeel.core.sharing.claimant import Claimant, claimant_of, share_of
+from iokeel.core.sharing.claimant import Claimant, claimant_of, own_most, share_of
 from iokeel.core.sharing.demand import hidden_demand
 from iokeel.core.sharing.divide import divide
 from iokeel.core.sharing.groups import members_of
 from iokeel.core.sharing.latency import activity_of, is_loaded, storage_strain
 from iokeel.core.sharing.one_storage import OneStorage, divide_storage
+from iokeel.core.sharing.tenant_part import held_by, rate_of_ours
 from iokeel.core.state import DriveState, Share, StorageState
 from iokeel.core.storage import StorageActivity, StoragePolicy
 from iokeel.core.wants import TenantLevel
@@ -131,6 +133,36 @@ def first_shares(
         spare = TENANT_SPARE_RATIO * promise.limit * known.policy.weight / weights[known.tenant]
         shares[drive] = Share(spare, None, known.tenant, 0.0, inf)
     return shares
+
+
+def left_by_unread(
+    tenants: Mapping[str, TenantPolicy],
+    unread: Iterable[DriveState],
+    models: Mapping[str | None, CostModel],
+) -> Mapping[str, TenantPolicy]:
+    """Return tenants' policies, with the limits that drives which can't be read leave to others.
+
+    Such a drive keeps the limits that it has. The others have at least what is spare for idle ones.
+    unread: also those on which the law fails. The fleet sees to those with a part.
+    """
+    held: dict[str, float] = defaultdict(float)
+    for known in unread:
+        if known.tenant is not None and known.is_held and known.part is None:
+            held[known.tenant] += _held_unread(known, models[known.storage])
+    after = dict(tenants)
+    for tenant in held.keys() & tenants.keys():
+        limit = tenants[tenant].limit
+        if limit is not None:
+            left = max(limit - held[tenant], TENANT_SPARE_RATIO * limit)
+            after[tenant] = replace(tenants[tenant], limit=ceil(left))
+    return after
+
+
+def _held_unread(known: DriveState, model: CostModel) -> float:
+    """Return the most that limits of ours let a drive do that can't be read now."""
+    ours, policy = rate_of_ours(known), known.policy or DrivePolicy()
+    held = held_by(known, None, model) if ours is None else ours
+    return min(held, own_most(policy, policy.limit))
 
 
 def _weights(drives: Iterable[DriveState]) -> Counter[str]:

@@ -93,7 +93,7 @@ def with_outcome(state: State, order: SetLimits) -> State:
     known = state.drives.get(order.drive)
     if known is None or held_in(known) is None or known.sent.limits != order.limits:
         return state
-    if (ours := _rate_of_ours(known)) is None:
+    if (ours := rate_of_ours(known)) is None:
         return state
     after = _with_held(known, ours)
     return replace(state, drives={**state.drives, order.drive: after})
@@ -104,7 +104,7 @@ def with_order(after: DriveState) -> DriveState:
     held = held_in(after)
     if held is None:
         return after
-    ours = _rate_of_ours(after)
+    ours = rate_of_ours(after)
     return _with_held(after, max(held, inf if ours is None else ours))
 
 
@@ -127,7 +127,7 @@ def _with_held(known: DriveState, held: float) -> DriveState:
 
 def held_by(known: DriveState, seen: DriveSeen | None, model: CostModel) -> float:
     """Return the most that a drive's QEMU may be held to now, over both budgets."""
-    sent, ours = known.sent, _rate_of_ours(known)
+    sent, ours = known.sent, rate_of_ours(known)
     in_force = None if seen is None else seen.in_force
     if in_force is None:
         if (held := held_in(known)) is not None:
@@ -145,7 +145,7 @@ def held_by(known: DriveState, seen: DriveSeen | None, model: CostModel) -> floa
     return ours if in_force == sent.limits else max(ours, rate_in_force(in_force, model))
 
 
-def _rate_of_ours(known: DriveState) -> float | None:
+def rate_of_ours(known: DriveState) -> float | None:
     """Return the rate of a drive's last order, over both budgets; None if that isn't known.
 
     It has the budgets of the policy that it was made for, which may be another one now.
