@@ -385,16 +385,20 @@ class Agent:
     # The end
 
     async def stop(self) -> None:
-        """Leave every drive at its static limits, and save that. Cgroups keep their bounds."""
+        """Leave every drive at its static limits. Cgroups keep their bounds."""
         self._stopping = True
         await self.tasks.wait()
         async with self._looking:
-            left, lost = await self.enforcer.set_static(self.state, self.state.drives)
-            await self.save({**self.state.drives, **left}, whole=True)
+            drives = self.state.drives
+            orders = self.enforcer.static_orders(self.state, drives)
+            left = {order.drive: drives[order.drive].with_sent(order.limits) for order in orders}
+            # Saved before orders are carried out, as in a look: a kill may come while a QEMU hangs.
+            await self.save({**drives, **left}, whole=True)
+            done = await self.enforcer.send_all(orders)
         if self.fleet is not None:
             await self.fleet.stop()
-        log.info("stopped: %d drives are at their static limits", len(left))
-        if lost:
+        log.info("stopped: %d drives are at their static limits", len(done))
+        if lost := sum(known.is_held for known in drives.values()) - len(done):
             log.warning("%d drives couldn't be set, and keep the limits that they have", lost)
 
     async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from iokeel.core.counters import DriveId
 from iokeel.core.orders import SetLimits
-from iokeel.core.state import DriveState, State
+from iokeel.core.state import State
 from iokeel.core.static import static_orders
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 from iokeel.observer import Observer
@@ -44,27 +44,20 @@ class Enforcer:
         self.outcomes.begun(order.drive)
         return self.tasks.spawn(self._carry_out(order))
 
-    async def set_static(
-        self, state: State, drives: Mapping[DriveId, DriveState]
-    ) -> tuple[dict[DriveId, DriveState], int]:
-        """Give some of the state's drives their static limits.
+    async def send_all(self, orders: Sequence[SetLimits]) -> list[SetLimits]:
+        """Carry out orders at once, and return those that succeeded."""
+        done = await asyncio.gather(*(self.send(order) for order in orders), return_exceptions=True)
+        return [order for order, succeeded in zip(orders, done, strict=True) if succeeded is True]
 
-        Return those that have them, and how many others keep the limits of ours that they have.
-        """
+    def static_orders(self, state: State, drives: Iterable[DriveId]) -> list[SetLimits]:
+        """Return the orders that leave some of the state's drives at their static limits."""
         orders, failures = static_orders(state, drives)
         for name, error in failures.items():
             self.metrics.errors["internal"] += 1
             log.error(
                 "%s: no static limits, please report it; its limits stay", name, exc_info=error
             )
-        done = await asyncio.gather(*(self.send(order) for order in orders), return_exceptions=True)
-        left = {
-            order.drive: drives[order.drive].with_sent(order.limits)
-            for order, succeeded in zip(orders, done, strict=True)
-            if succeeded is True
-        }
-        held = [drive for drive, known in drives.items() if known.is_held]
-        return left, len(held) - len(left)
+        return orders
 
     def forget_gone(self, domains: Collection[str] | None, seen: Collection[DriveId]) -> None:
         """Forget the failed orders of drives that are certainly gone.

@@ -77,9 +77,10 @@ class Leaving:
         leaving = {d: known for d, known in state.drives.items() if d.domain in names}
         errors = {drive: outcomes.errors[drive] for drive in leaving}
         try:
-            left, _ = await self.enforcer.set_static(state, leaving)
+            done = await self.enforcer.send_all(self.enforcer.static_orders(state, leaving))
         finally:
             self._is_trying = False
+        left = {order.drive: leaving[order.drive].with_sent(order.limits) for order in done}
         failed = {
             drive: outcomes.last.get(drive) or IokeelError(str(drive), "can't be set")
             for drive, before in errors.items()

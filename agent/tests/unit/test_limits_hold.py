@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import resource
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -541,6 +542,32 @@ def test_a_stop_sends_no_order_but_the_last(two_limited: LimitsHold) -> None:
 
     machine.do(stop())
     assert sorted(orders) == ["db1", "db2"]
+
+
+@pytest.mark.parametrize("first", NAMES)
+def test_limits_of_an_agent_that_is_killed_as_it_stops_are_known_as_its_own(
+    two_limited: LimitsHold, first: str
+) -> None:
+    """Only the first guest has its static limits by then."""
+    machine, killed = two_limited, two_limited.folder / "killed"
+
+    def kill(name: str) -> None:
+        if name == first:
+            shutil.copytree(machine.folder, killed)
+        else:
+            raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+
+    machine.settle()
+    machine.on_order = kill
+    before = machine.domains[first].limits["vda"]
+    machine.do(machine.agent.stop())
+    assert machine.domains[first].limits["vda"] != before
+    machine.on_order = lambda _: None
+    machine.folder = killed
+    for domain in machine.domains.values():
+        domain.policy = None
+    machine.restart(True, False, 600, 4000, True, None)
+    assert [domain.limits["vda"] for domain in machine.domains.values()] == [{}, {}]
 
 
 def test_of_two_readings_the_later_one_counts(two_limited: LimitsHold) -> None:

@@ -237,8 +237,10 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     storage_part: FleetPart | None = None
 
     def with_sent(self, limits: ThrottleLimits) -> DriveState:
-        """Return the state with other limits as those that were sent last."""
-        return self._replace(sent=self.sent._replace(limits=limits))
+        """Return the state with limits as those that were sent last."""
+        if limits == self.sent.limits:
+            return self
+        return self._replace(sent=self.sent._replace(limits=limits, replaced=self.sent.limits))
 
     @property
     def is_held(self) -> bool:
