@@ -418,6 +418,6 @@ class Agent:
                 raise self.store.hangs()
             if saving.result():
                 self._notices.tell_saved(None)
-        except IokeelError as error:
+        except Exception as error:  # guests wait for their limits
             self._notices.tell_saved(error)
-            self.metrics.errors["store"] += 1
+            self.metrics.errors["store" if isinstance(error, IokeelError) else "internal"] += 1

@@ -56,10 +56,12 @@ class Notices:
         self._namesakes = set(names)
         return len(new)
 
-    def tell_saved(self, error: IokeelError | None) -> None:
+    def tell_saved(self, error: Exception | None) -> None:
         """Log that the state can't be saved, or that it could be again."""
-        if error is not None and not self._unsaved:
+        if isinstance(error, IokeelError) and not self._unsaved:
             log.error("%s", error)
+        elif error is not None and not self._unsaved:
+            log.error("the state can't be saved, please report it", exc_info=error)
         elif error is None and self._unsaved:
             log.info("the state is saved again")
         self._unsaved = error is not None

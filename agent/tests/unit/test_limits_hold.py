@@ -528,6 +528,31 @@ def test_a_guest_that_no_code_foresaw_keeps_no_other_from_its_static_limit(
     assert highest_rate(machine.domains["db2"].limits["vda"]) > 200
 
 
+def test_a_state_that_no_code_foresaw_keeps_no_limits_from_being_set(
+    two_limited: LimitsHold, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It can't be saved."""
+    machine = two_limited
+    agent, vda = machine.agent, DriveId("db1", "vda")
+
+    def move(storage: str) -> None:
+        drives = agent.state.drives
+        drives = {**drives, vda: drives[vda]._replace(storage=storage)}
+        agent.state = replace(agent.state, drives=drives)
+
+    machine.reload(600, None, True)  # no storage is configured
+    move("/mnt/\udce9")  # no UTF-8
+    for limit in (200, 100):
+        policy = Policy(f'><iokeel:drive target="vda" limit="{limit}"/>', limit)
+        machine.change_policy("db1", policy)
+        assert highest_rate(machine.domains["db1"].limits["vda"]) <= TOLERANCE * limit
+    assert caplog.text.count("the state can't be saved, please report it") == 1
+    assert agent.metrics.errors["internal"] == 2
+    move("/mnt")
+    machine.change_policy("db1", Policy('><iokeel:drive target="vda" limit="300"/>', 300))
+    assert agent.metrics.errors["internal"] == 2
+
+
 def test_a_stop_sends_no_order_but_the_last(two_limited: LimitsHold) -> None:
     machine = two_limited
     orders: list[str] = []

@@ -81,9 +81,9 @@ class StoragePaths:
         if mount is None:
             return ()
         if mount.kind in ("nfs", "nfs4"):
-            return (Place(f"nfs:{mount.mounted}"),)
+            return (_named(f"nfs:{mount.mounted}"),)
         if mount.kind == "zfs":
-            return (Place(f"zfs:{mount.mounted.partition('/')[0]}"),)
+            return (_named(f"zfs:{mount.mounted.partition('/')[0]}"),)
         below: tuple[Place, ...] = ()
         if mount.kind == "overlay":  # writes go to its upper folder
             upper = re.search(r"(?:^|,)upperdir=([^,]+)", mount.options)
@@ -93,7 +93,7 @@ class StoragePaths:
             below = self.of_device(devices[0], above) if len(devices) == 1 else ()
         # A filesystem that is mounted in several places is named by the first.
         first = next(m for m in self._mounts if m.number == mount.number)
-        return below or (Place(first.point),)
+        return below or (_named(first.point),)
 
     def _devices_of_btrfs(self, mounted: str) -> list[str]:
         """Return the numbers of all devices of a filesystem, by the one that is mounted."""
@@ -120,7 +120,7 @@ class StoragePaths:
         yield Place(folder.name.replace("!", "/"), number)
         above = (*above, number)
         if folder.name.startswith("rbd") and (pool := read_text(folder / "device/pool")):
-            yield Place(f"rbd:{pool}")
+            yield _named(f"rbd:{pool}")
             return
         backing = read_text(folder / "loop/backing_file")
         if backing is not None and not backing.endswith(_DELETED):
@@ -132,6 +132,11 @@ class StoragePaths:
         # Two partitions of one disk are one device.
         if ends and all(ends) and len({end[-1] for end in ends}) == 1:
             yield from (place for place in ends[0] if all(place in end for end in ends))
+
+
+def _named(name: str) -> Place:
+    """Return a place of a name whose bytes needn't be UTF-8, as a text that can be written."""
+    return Place(name.encode(errors="surrogateescape").decode(errors="backslashreplace"))
 
 
 def _mount_id(handle: int) -> int | None:

@@ -48,7 +48,7 @@ class Host:
 
     def mount(self, line: str) -> None:
         self.mounts += f"{line}\n"
-        (self.proc / "self/mountinfo").write_text(self.mounts)
+        (self.proc / "self/mountinfo").write_text(self.mounts, errors="surrogateescape")
 
     @property
     def paths(self) -> StoragePaths:
@@ -216,6 +216,21 @@ def test_a_filesystem_without_a_device_is_called_by_what_people_call_it(
     host.mount("20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw")
     host.mount(f"21 20 {number_of(image)} / /mnt/a\\040b rw shared:2 master:1 - {kind}")
     host.mount(f"{mount_id(image)} 20 {number_of(image)} / /srv rw - {kind}")  # a bind mount
+    assert host.paths.places(str(image)) == (Place(expected),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("tmpfs tmpfs rw", r"/mnt/caf\xe9"),
+        ("nfs4 filer:/caf\udce9 rw,hard", r"nfs:filer:/caf\xe9"),
+        ("nfs4 filer:/café rw,hard", "nfs:filer:/café"),
+    ],
+)
+def test_a_name_can_be_written_though_it_is_no_utf_8(
+    host: Host, image: Path, kind: str, expected: str
+) -> None:
+    host.mount(f"{mount_id(image)} 20 {number_of(image)} / /mnt/caf\udce9 rw - {kind}")
     assert host.paths.places(str(image)) == (Place(expected),)
 
 
