@@ -39,6 +39,7 @@ from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
 
+_Statement = tuple[str, Sequence[tuple[str, ...]]]
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
@@ -70,10 +71,18 @@ def _select(table: str, *columns: str) -> str:
 
 
 _DRIVES = _select("drives", "domain", "target", "state")
-_CGROUPS = _select("cgroups", "path", "state", "''")
-_POLICIES = _select("policies", "domain", "text", "''")
-_STORAGES = _select("storages", "name", "text", "''")
+_CGROUPS = _select("cgroups", "path", "state")
+_POLICIES = _select("policies", "domain", "text")
+_STORAGES = _select("storages", "name", "text")
 _TABLES = _select("tables", "kind", "name", "text")
+# The statements that write what these queries read.
+_PUT = {
+    _DRIVES: "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
+    _CGROUPS: "INSERT OR REPLACE INTO cgroups VALUES (?, ?)",
+    _POLICIES: "INSERT OR REPLACE INTO policies VALUES (?, ?)",
+    _STORAGES: "INSERT OR REPLACE INTO storages VALUES (?, ?)",
+    _TABLES: "INSERT OR REPLACE INTO tables VALUES (?, ?, ?)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +200,7 @@ class StateStore:
             except NOT_OURS as error:
                 self._cant_use(f"{drive}: {type(error).__name__}: {error}")
         self.policies.clear()
-        for domain, text, _ in self._read(_POLICIES):
+        for domain, text in self._read(_POLICIES):
             self._saved_policies[domain] = None
             try:
                 self.policies[domain] = self._saved_policies[domain] = policy_of(text)
@@ -202,7 +211,7 @@ class StateStore:
     def load_storages(self) -> dict[StorageId, StorageState]:
         """Return what storages have taught; none, and a line in the log, if that can't be used."""
         known = {}
-        for name, text, _ in self._read(_STORAGES):
+        for name, text in self._read(_STORAGES):
             self._saved_storages[name] = None
             try:
                 known[name] = storage_of(text)
@@ -212,7 +221,7 @@ class StateStore:
                 self._saved_storages[name] = text
         return known
 
-    def _read(self, query: str) -> list[tuple[str, str, str]]:
+    def _read(self, query: str) -> list[tuple[str, ...]]:
         """Return the rows of a query; none, and a line in the log, if they can't be read."""
         try:
             if self._is_read_only():
@@ -231,7 +240,7 @@ class StateStore:
         except OSError:  # it is gone, say
             return False
 
-    def _rows_of_a_copy(self, query: str) -> list[tuple[str, str, str]]:
+    def _rows_of_a_copy(self, query: str) -> list[tuple[str, ...]]:
         """Return the rows of a query from a copy: SQLite can't read its log without writing."""
         where = _COPIES if os.access(_COPIES, os.W_OK) else None
         with TemporaryDirectory(prefix="iokeel-", dir=where) as folder:
@@ -244,7 +253,7 @@ class StateStore:
             finally:
                 copy._close()
 
-    def _rows(self, query: str) -> list[tuple[str, str, str]]:
+    def _rows(self, query: str) -> list[tuple[str, ...]]:
         with self._using() as database:
             return database.execute(query).fetchall()
 
@@ -263,13 +272,27 @@ class StateStore:
         )
 
     def _set_aside(self) -> None:
-        """Rename a damaged database, so that a new one can be written, with all that is known."""
+        """Rename a damaged database, and write a new one with the tables that can be read.
+
+        The next save adds what is known of the others.
+        """
         with self._lock:
+            left = [*self._readable()]
             self._close()
             self._saved = dict.fromkeys(self._saved)
             self._saved_policies = dict.fromkeys(self._saved_policies)
             self._saved_storages = dict.fromkeys(self._saved_storages)
             set_aside(self._file)
+            try:
+                self._write(*left, *self._known_tables())
+            except sqlite3.Error as error:
+                log.error("%s", self._not_written(error, _WITHOUT))
+
+    def _readable(self) -> Iterator[_Statement]:
+        """Yield the statements that write the tables that can be read of a damaged database."""
+        for query, put in _PUT.items():
+            with contextlib.suppress(sqlite3.Error):
+                yield put, self._rows(query)
 
     def save(
         self,
@@ -306,16 +329,16 @@ class StateStore:
         try:
             self._write(
                 (
-                    "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
+                    _PUT[_DRIVES],
                     [(*drive, drive_text(kept)) for drive, kept in of_drives.new.items()],
                 ),
                 ("DELETE FROM drives WHERE domain = ? AND target = ?", [*of_drives.gone]),
                 (
-                    "INSERT OR REPLACE INTO policies VALUES (?, ?)",
+                    _PUT[_POLICIES],
                     [(domain, policy_text(policy)) for domain, policy in of_policies.new.items()],
                 ),
                 ("DELETE FROM policies WHERE domain = ?", [(d,) for d in of_policies.gone]),
-                ("INSERT OR REPLACE INTO storages VALUES (?, ?)", [*of_storages.new.items()]),
+                (_PUT[_STORAGES], [*of_storages.new.items()]),
                 ("DELETE FROM storages WHERE name = ?", [(name,) for name in of_storages.gone]),
             )
         except sqlite3.Error as error:
@@ -340,21 +363,23 @@ class StateStore:
             self._cant_use(why)
         self._tables = last | tables_to_save(config)
         try:
-            self._write(
-                ("DELETE FROM tables WHERE kind = ? AND name = ?", [*self._tables]),
-                (
-                    "INSERT INTO tables VALUES (?, ?, ?)",
-                    [(*table, text) for table, text in self._tables.items() if text is not None],
-                ),
-            )
+            self._write(*self._known_tables())
         except sqlite3.Error as error:
             without = "a restart forgets tenants and storages that go from the configuration"
             log.error("%s", self._not_written(error, without))
         return kept
 
+    def _known_tables(self) -> tuple[_Statement, _Statement]:
+        """Return the statements that write tables of the configuration as the agent has them."""
+        full = [(*table, text) for table, text in self._tables.items() if text is not None]
+        return (
+            ("DELETE FROM tables WHERE kind = ? AND name = ?", [*self._tables]),
+            (_PUT[_TABLES], full),
+        )
+
     def load_cgroups(self) -> dict[str, str]:
         """Return the saved texts of cgroups, by path; none if they can't be read."""
-        return {path: text for path, text, _ in self._read(_CGROUPS)}
+        return {path: text for path, text in self._read(_CGROUPS)}
 
     def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
         """Write changed texts of cgroups, by path, in one step; None forgets one.
@@ -365,7 +390,7 @@ class StateStore:
         gone = [(path,) for path, text in changed.items() if text is None]
         try:
             self._write(
-                ("INSERT OR REPLACE INTO cgroups VALUES (?, ?)", kept),
+                (_PUT[_CGROUPS], kept),
                 ("DELETE FROM cgroups WHERE path = ?", gone),
             )
         except sqlite3.Error as error:
@@ -382,13 +407,13 @@ class StateStore:
         reason = os.strerror(errno.EROFS) if self._is_read_only() else str(error)
         return StateNotWritten(str(self._file), reason, without)
 
-    def _write(self, *statements: tuple[str, Sequence[tuple[str, ...]]]) -> None:
+    def _write(self, *statements: _Statement) -> None:
         """Carry out statements in one step, each with all its rows. Raises sqlite3.Error."""
         with self._lock:
             self._with_room(lambda: self._carry_out(statements))
             self._keep_a_reserve()
 
-    def _carry_out(self, statements: Iterable[tuple[str, Sequence[tuple[str, ...]]]]) -> None:
+    def _carry_out(self, statements: Iterable[_Statement]) -> None:
         with self._using() as database:
             for statement, rows in statements:
                 database.executemany(statement, rows)

@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iokeel.config.load import parse
+from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId, Flow
 from iokeel.core.curve import CostCurve
 from iokeel.core.limits import FIELDS, ThrottleLimits
@@ -37,7 +39,9 @@ from iokeel.state_store import VERSION, StateStore
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("db1", "vdb")
 SET = DriveState(sent=Sent(ThrottleLimits(iops_total=400, iops_size=6889)))
+TAUGHT = StorageState(StoragePolicy(), division=Division(1000.0))
 FILE = "state.db"
+ALL_TABLES = {"drives", "policies", "storages", "cgroups", "tables"}
 
 curves = st.none() | st.builds(
     lambda size, cost: CostCurve(((size, cost), (2 * size, 3 * cost))),
@@ -452,6 +456,52 @@ def test_a_file_that_is_damaged_while_an_agent_runs_is_written_anew(tmp_path: Pa
     store = StateStore(tmp_path)
     assert store.load().keys() == {VDA}
     assert store.policies.keys() == {"db1"}
+
+
+def with_bad_page(file: Path, table: str) -> None:
+    """Overwrite the first page of a table."""
+    with sqlite3.connect(file) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+        query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
+        [[page]] = database.execute(query, [table])
+        [[size]] = database.execute("PRAGMA page_size")
+    database.close()
+    with file.open("r+b") as raw:
+        raw.seek((page - 1) * size)
+        raw.write(b"\xff" * size)
+
+
+def found_in(store: StateStore, config: Config) -> set[str]:
+    """Return the tables of a store that have something in them, as an agent begins with it."""
+    tenants = store.keep_tables(config).tenants
+    found = {"tables": tenants, "drives": store.load(), "policies": store.policies}
+    found |= {"storages": store.load_storages(), "cgroups": store.load_cgroups()}
+    return {table for table, rows in found.items() if rows}
+
+
+@pytest.mark.parametrize("table", sorted(ALL_TABLES))
+def test_a_damaged_table_costs_no_other_its_own(tmp_path: Path, table: str) -> None:
+    store = StateStore(tmp_path)
+    config = parse(b"[tenants.acme]\nlimit = 600\n", "agent.toml")
+    with store.lock():
+        store.keep_tables(config)
+        store.policies["db1"] = DomainPolicy({}, tenant="acme")
+        store.save({VDA: SET}, {"sda": TAUGHT})
+        store.save_cgroups({"/a": "{}"})
+    with_bad_page(tmp_path / FILE, table)
+    for _ in range(2):
+        store = StateStore(tmp_path)
+        with store.lock():
+            assert found_in(store, Config()) == ALL_TABLES - {table}
+
+
+def test_a_table_that_is_damaged_while_an_agent_runs_is_written_anew(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    with store.lock():
+        store.keep_tables(parse(b"[tenants.acme]\nlimit = 600\n", "agent.toml"))
+    (tmp_path / FILE).write_bytes(b"not a database at all" * 99)
+    assert store.load_cgroups() == {}
+    assert StateStore(tmp_path).keep_tables(Config()).tenants["acme"].limit == 600
 
 
 class Slow(UserDict[DriveId, DriveState]):
