@@ -334,6 +334,22 @@ def test_the_service_is_let_out_to_etcd_as_long_as_there_is_a_fleet(fleet: Fleet
     machine.run("systemctl", "stop", "etcd")
 
 
+def test_a_fleet_that_a_host_cannot_use_ends_the_deployment_there(fleet: Fleet) -> None:
+    first, second, url = fleet.machines["hv12"], fleet.machines["hv13"], "https://10.99.0.2:2379"
+    text = second.run("cat", CONFIG)
+    for given, why in (
+        ({"ca": "/etc/ca.pem"}, "/etc/ca.pem: can't be read: no such file or directory"),
+        ({}, f"{url}: can't be reached"),
+    ):
+        words = {"iokeel_serial": 1, "iokeel_fleet": {"etcd": [url], **given}}
+        played = fleet.play("deploy.yml", "--limit=hv12,hv13", **words)
+        ((name, said),) = played.failures
+        assert (name, why in said) == ("hv12", True)
+        assert (url in first.run("cat", CONFIG)) == (not given)
+        assert second.run("cat", CONFIG) == text
+    fleet.good("deploy.yml")
+
+
 def allowed(machine: Machine) -> set[str]:
     """Return the networks that the service may talk to."""
     return {*show(machine, "IPAddressAllow").split()}

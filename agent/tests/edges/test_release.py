@@ -16,6 +16,7 @@ from iokeel.core.fleet.claims import Budget
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import FILE, Memory, Remembered
 from testing.agents import Agent, iokeel, start_qemu
+from testing.fleet.etcd import Certificates
 from testing.hypervisors.qmp_client import QmpClient
 from testing.processes import hang
 from testing.waiting import eventually
@@ -168,3 +169,26 @@ def test_a_memory_of_the_fleet_by_a_later_iokeel_is_told_by_a_check(folder: Path
     done = iokeel("agent", "--check", "--config", agent.config)
     assert done.status == 1
     assert "fleet.db: was written by a newer iokeel, schema 9" in done.complaint
+
+
+@pytest.mark.parametrize("wrong", [None, "ca.crt", "client.crt", "client.key", "password"])
+def test_files_for_etcd_that_cannot_be_used_are_told_by_a_check(
+    folder: Path, wrong: str | None
+) -> None:
+    Certificates(folder)
+    (folder / "password").write_text("secret\n")
+    agent = Agent(
+        folder,
+        "[fleet]\netcd = ['https://127.0.0.1:1']\nuser = 'iokeel'\n"
+        f"ca = '{folder}/ca.crt'\npassword_file = '{folder}/password'\n"
+        f"certificate = '{folder}/client.crt'\nkey = '{folder}/client.key'\n",
+    )
+    if wrong is not None:
+        (folder / wrong).unlink()
+    done = iokeel("agent", "--check", "--config", agent.config)
+    if wrong is None:
+        assert (done.status, done.out, done.err) == (0, "", "")
+    else:
+        assert done.status == 2
+        assert f"{folder}/{wrong}" in done.complaint
+        assert "can't be read: no such file" in done.complaint

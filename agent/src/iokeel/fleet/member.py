@@ -41,19 +41,20 @@ _MOST_WATCHES = 32
 _LEAVE_S = 2.0
 # So many steps are on their way to etcd at once.
 _AT_ONCE = 16
+_UNHEARD = IokeelError("etcd", "hasn't answered yet", "wait a moment")
 
 
 class Member:
     """This host as a member of the fleet.
 
-    parts: this host's in all budgets. problems: budgets' errors. problem: etcd's; None if it has
-    none. errors: their count since the start. on_change: called with a tenant whose allowance here
-    has changed. handovers: the credit of guests that come and leave.
+    parts: this host's in all budgets. problems: budgets' errors. problem: etcd's; None if it
+    answers and has none. errors: their count since the start. on_change: called with a tenant whose
+    allowance here has changed. handovers: the credit of guests that come and leave.
     """
 
     def __init__(self, config: FleetConfig, folder: Path, sums_of: SumsOf) -> None:
         self.host = config.host
-        self.problem: IokeelError | None = None
+        self.problem: IokeelError | None = _UNHEARD
         self.problems: dict[BudgetId, IokeelError] = {}
         self.errors = 0
         self.on_change: Callable[[str], None] = lambda _: None
@@ -314,7 +315,7 @@ class Member:
         if error is not None and self.problem != error:
             self.errors += 1
             log.error("fleet: %s; until it is mended, this host goes down to its floors", error)
-        elif error is None and self.problem is not None:
+        elif error is None and self.problem not in (None, _UNHEARD):
             log.info("fleet: etcd answers again")
         self.problem = error
 

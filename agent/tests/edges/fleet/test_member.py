@@ -99,6 +99,15 @@ async def oldest_read_s(member: Member, tenants: Sequence[str]) -> float:
     return worst
 
 
+async def test_a_host_has_a_problem_until_etcd_has_answered_it(
+    one_etcd: real.Etcd, prefix: str, tmp_path: Path
+) -> None:
+    async with running(tmp_path, one_etcd.urls[0], prefix, []) as member:
+        assert str(member.snapshot().error) == "etcd: hasn't answered yet; wait a moment"
+        await until(lambda: member.snapshot().error is None)
+        assert member.errors == 0
+
+
 async def test_many_tenants_are_read_in_time_though_etcd_is_far_away(
     one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
 ) -> None:

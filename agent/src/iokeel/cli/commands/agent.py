@@ -23,7 +23,8 @@ def agent(
         bool,
         typer.Option(
             "--check",
-            help="Only check the configuration, and that no later iokeel wrote the agent's state.",
+            help="Only check the configuration, the files to reach etcd with, and that no later"
+            " iokeel wrote the agent's state.",
         ),
     ] = False,
     release: Annotated[
@@ -54,6 +55,10 @@ def agent(
             from iokeel.fleet import memory
 
             memory.check(settings.agent.state_dir)
+            access = settings.fleet.access
+            access.tls()
+            if access.user is not None:
+                access.password()
         return
 
     level = "WARNING" if release else settings.agent.log_level.upper()
