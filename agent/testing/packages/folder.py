@@ -74,8 +74,22 @@ def _sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def signed_repository(folder: Path) -> Path:
-    """Make a folder of packages a flat repository too, and return the file of its key."""
+def signed_repository(*folders: Path) -> Path:
+    """Make folders of packages flat repositories too, and return the file of their key."""
+    key = folders[0] / "repository.asc"
+    with tempfile.TemporaryDirectory(prefix="gpg-") as home:
+        gpg = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
+        subprocess.run([*gpg, "--quick-generate-key", "test@example.com", "rsa3072"], check=True)
+        for folder in folders:
+            signed = [*gpg, "--output", str(folder / "InRelease"), "--clearsign"]
+            subprocess.run(signed, input=_release(folder).encode(), check=True)
+        subprocess.run([*gpg, "--armor", "--output", key, "--export"], check=True)
+        subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True)
+    return key
+
+
+def _release(folder: Path) -> str:
+    """Write the index of a folder's packages, and return what is to be signed."""
     entries = []
     for deb in sorted(folder.glob("*.deb")):
         control = subprocess.run(["dpkg-deb", "-f", deb], capture_output=True, check=True).stdout
@@ -85,16 +99,7 @@ def signed_repository(folder: Path) -> Path:
     index.write_text("\n".join(entries))
     date = email.utils.format_datetime(datetime.now(UTC)).replace("+0000", "UTC")
     row = f" {_sha256(index)} {index.stat().st_size} {index.name}"
-    release = f"Origin: test\nDate: {date}\nSHA256:\n{row}\n"
-    key = folder / "repository.asc"
-    with tempfile.TemporaryDirectory(prefix="gpg-") as home:
-        gpg = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
-        subprocess.run([*gpg, "--quick-generate-key", "test@example.com", "rsa3072"], check=True)
-        signed = [*gpg, "--output", str(folder / "InRelease"), "--clearsign"]
-        subprocess.run(signed, input=release.encode(), check=True)
-        subprocess.run([*gpg, "--armor", "--output", key, "--export"], check=True)
-        subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True)
-    return key
+    return f"Origin: test\nDate: {date}\nSHA256:\n{row}\n"
 
 
 def add_page(folder: Path, codename: str) -> None:

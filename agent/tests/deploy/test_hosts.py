@@ -81,9 +81,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     packages = package_folder(folder / "packages")
     later = later_folder(folder / "later", packages)
     add_page(packages, "bookworm")
-    key = signed_repository(packages)
+    key = signed_repository(packages, later)
     machines = {
-        "hv12": Machine("bookworm", {"/repository": packages}),
+        "hv12": Machine("bookworm", {"/repository": packages, "/later": later}),
         "hv13": Machine("trixie", {f"/usr/local/bin/{name}": which(name) for name in ETCD}),
         "hv14": Machine("bookworm"),
     }
@@ -607,6 +607,24 @@ def test_a_repository_serves_as_well_as_a_folder(fleet: Fleet) -> None:
         assert (played.changed["hv12"] > 0) == changes
     assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
     assert show(machine, "ActiveState") == "active"
+
+
+def test_a_damaged_host_keeps_its_version_though_the_repository_has_a_later_one(
+    fleet: Fleet,
+) -> None:
+    machine, lost = fleet.machines["hv12"], "/usr/lib/iokeel/iokeel/errors.py"
+    repository = fleet.hosts["hv12"]["iokeel_repository"]
+    machine.run("rm", lost)
+    for uris in (["file:/later"], ["file:/later", "file:/repository"]):
+        given = {"iokeel_package": "", "iokeel_repository": {**repository, "uris": uris}}
+        played = fleet.play("deploy.yml", "--limit=hv12", **given)
+        if "file:/repository" in uris:
+            assert played.status == 0
+        else:
+            ((_, why),) = played.failures
+            assert f"missing or changed, such as {lost}, and apt did not put them back" in why
+            assert "see that its sources have iokeel 0.1.0~deb12" in why
+    assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
 
 
 def test_page_and_fleet_come_if_they_are_wanted_and_go_with_the_agent(fleet: Fleet) -> None:
