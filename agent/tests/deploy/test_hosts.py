@@ -407,6 +407,13 @@ def test_a_bad_policy_of_a_guest_is_named_and_ends_no_deployment(fleet: Fleet) -
         machine.run(*metadata, "--set", good)
 
 
+def test_a_tenant_that_has_gone_is_named_and_ends_no_deployment(fleet: Fleet) -> None:
+    for words in (["--tags=configure"], []):
+        played = fleet.good("deploy.yml", *words, iokeel_tenants={})
+        assert "[tenants.acme]: has gone from the configuration" in played.out
+    fleet.good("deploy.yml")
+
+
 def test_qemu_packages_that_do_not_fit_are_refused_in_one_line(fleet: Fleet) -> None:
     packages = qemu_folder(fleet.folder / "qemu")
     (common,) = packages.glob("qemu-system-common_*")
@@ -643,7 +650,7 @@ def test_page_and_fleet_come_if_they_are_wanted_and_go_with_the_agent(fleet: Fle
         if package:
             machine.run("apt-get", "-qq", "--yes", "purge", "cockpit-iokeel")
     beyond = {"etcd": ["http://10.99.0.1:2379"]}
-    words = ["--limit=hv12", "--tags=configure"]
+    words = ["--limit=hv12", "--tags=configure", "--skip-tags=verify"]
     assert fleet.play("deploy.yml", *words, iokeel_package="", iokeel_fleet=beyond).status == 0
     removed = fleet.good("remove.yml")
     assert "hv12: the fleet still counts what it was granted" in removed.out
