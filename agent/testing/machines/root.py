@@ -6,7 +6,7 @@ from testing.lab.roots import debian
 
 PACKAGES = (
     "systemd-sysv", "dbus", "udev", "iproute2", "procps", "openssh-server",
-    "python3", "python3-apt", "libvirt-daemon-system", "libvirt-clients", "qemu-system-x86",
+    "python3", "libvirt-daemon-system", "libvirt-clients", "qemu-system-x86",
     "qemu-utils", "fio",
     "linux-image-cloud-amd64", "initramfs-tools",
     "python3-libvirt", "python3-venv", "socat",
