@@ -35,22 +35,23 @@ def package_folder(folder: Path, codenames: Iterable[str] = DISTRIBUTIONS) -> Pa
 
 
 def later_folder(folder: Path, present: Path, mark: str = "+1") -> Path:
-    """Fill a folder with later versions of the packages in another.
+    """Fill a folder with later versions of our packages in another.
 
     mark: what their versions have beyond the present one's; if empty, they are other builds of it.
     """
     folder.mkdir()
-    for deb in present.glob("iokeel_*.deb"):
+    for deb in present.glob("*iokeel_*.deb"):
         with tempfile.TemporaryDirectory() as scratch:
             subprocess.run(["dpkg-deb", "-R", deb, scratch], check=True)
             control = Path(scratch) / "DEBIAN/control"
-            text = control.read_text().replace("~deb", f"{mark}~deb", 1)
-            control.write_text(re.sub(f"(?<=^{BUILD}: ).*", LATER, text, flags=re.MULTILINE))
+            text = re.sub(r"(?<=\nVersion: )[^~\n]+", rf"\g<0>{mark}", control.read_text())
+            control.write_text(re.sub(f"(?<=\n{BUILD}: ).*", LATER, text))
             init = Path(scratch) / "usr/lib/iokeel/iokeel/__init__.py"
-            sums, before = Path(scratch) / "DEBIAN/md5sums", _md5(init)
-            init.write_text(f'__version__ = "{LATER}"\n')
-            sums.write_text(sums.read_text().replace(before, _md5(init)))
-            to = folder / deb.name.replace("~deb", f"{mark}~deb", 1)
+            if init.exists():
+                sums, before = Path(scratch) / "DEBIAN/md5sums", _md5(init)
+                init.write_text(f'__version__ = "{LATER}"\n')
+                sums.write_text(sums.read_text().replace(before, _md5(init)))
+            to = folder / re.sub("(?<=_)[^~_]+", rf"\g<0>{mark}", deb.name, count=1)
             _build(Path(scratch), to)
     return _summed(folder)
 

@@ -79,8 +79,8 @@ class Fleet:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("fleet")
     packages = package_folder(folder / "packages")
-    later = later_folder(folder / "later", packages)
     add_page(packages, "bookworm")
+    later = later_folder(folder / "later", packages)
     key = signed_repository(packages, later)
     machines = {
         "hv12": Machine("bookworm", {"/repository": packages, "/later": later}),
@@ -632,6 +632,37 @@ def test_a_damaged_host_keeps_its_version_though_the_repository_has_a_later_one(
             assert f"missing or changed, such as {lost}, and apt did not put them back" in why
             assert "see that its sources have iokeel 0.1.0~deb12" in why
     assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
+
+
+def test_a_page_of_a_repository_is_mended_and_has_the_version_that_is_named(fleet: Fleet) -> None:
+    machine, page = fleet.machines["hv12"], "/usr/share/cockpit/iokeel/manifest.json"
+    repository = fleet.hosts["hv12"]["iokeel_repository"]
+    repository = {**repository, "uris": ["file:/later", "file:/repository"]}
+    given = {"iokeel_package": "", "iokeel_page": True, "iokeel_repository": repository}
+    words = ["--limit=hv12", "--tags=install"]
+    for version in ("0.1.0+1", "0.1.0"):
+        for changes in (True, False):
+            played = fleet.play("deploy.yml", *words, iokeel_version=version, **given)
+            assert (played.status, played.changed["hv12"] > 0) == (0, changes)
+        shown = machine.run("dpkg-query", "--show", "--showformat=${Version}\n", "*iokeel")
+        assert shown == f"{version}\n{version}~deb12\n"
+    machine.run("rm", page)
+    assert fleet.play("deploy.yml", *words, **given).changed == {"hv12": 1}
+    machine.run("ls", page)
+    assert fleet.play("deploy.yml", *words, **given).changed == {"hv12": 0}
+    machine.run("apt-get", "-qq", "--yes", "purge", "cockpit-iokeel")
+
+
+def test_of_two_pages_in_a_folder_the_version_says_which(fleet: Fleet) -> None:
+    both = shutil.copytree(fleet.packages, fleet.folder / "both")
+    shutil.copytree(fleet.later, both, dirs_exist_ok=True)
+    given = {"iokeel_package": str(both), "iokeel_page": True}
+    words = ["--limit=hv12", "--tags=install", "--check"]
+    ((_, why),) = fleet.play("deploy.yml", *words, **given).failures
+    assert "several packages" in why
+    assert "`make packages-page`, or say which by iokeel_version" in why
+    played = fleet.play("deploy.yml", *words, iokeel_version="0.1.0", **given)
+    assert (played.status, "cockpit-iokeel 0.1.0 would be installed" in played.out) == (0, True)
 
 
 def test_page_and_fleet_come_if_they_are_wanted_and_go_with_the_agent(fleet: Fleet) -> None:
