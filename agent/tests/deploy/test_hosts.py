@@ -382,7 +382,9 @@ def test_a_guest_is_throttled_once_it_has_a_policy(fleet: Fleet) -> None:
     planned = fleet.good("policies.yml", "--check", "--diff")
     assert f'+  <drive limit="{LIMIT}" target="vda" />' in planned.out
     assert guest.limits(machine, "db1") == fleet.limits
+    machine.run("touch", "/root/db1")  # no policy, though it has the guest's name
     fleet.good("policies.yml")
+    machine.run("rm", "/root/db1")
     assert LIMIT / 2 < guest.rate(machine, "db1") < 1.1 * LIMIT
     # A guest that doesn't run has it from its next start on.
     assert 'limit="500"' in fleet.machines["hv12"].run("virsh", "dumpxml", "idle1")
