@@ -130,6 +130,19 @@ def test_the_role_by_itself_refuses_what_the_playbook_refuses(tmp_path: Path) ->
     assert why in message
 
 
+def test_facts_of_a_cache_are_gathered_anew(tmp_path: Path) -> None:
+    variables, why = REFUSED["space"]
+    earlier = {"distribution": "Plan9", "service_mgr": "init", "cacheable": True}
+    role = {"name": "iokeel", "tasks_from": "preflight"}
+    tasks = [{"ansible.builtin.set_fact": earlier}, {"ansible.builtin.import_role": role}]
+    playbook = tmp_path / "play.yml"
+    playbook.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    hosts = {"hv1": {**LOCAL, **variables}}
+    ((_, message),) = play(playbook, inventory(tmp_path, hosts)).failures
+    assert why in message
+    assert "Plan9" not in message
+
+
 POLICIES: dict[str, tuple[dict[str, Any], str]] = {
     "guest": ({"tst": {"limit": 5}}, "tst: no such guest on this host; there is test"),
     "attribute": ({"test": {"limt": 5}}, "policy of test: attribute 'limt' is not known; did you"),
