@@ -1,6 +1,7 @@
 """The hook, run by libvirt: at prepare it may refuse a guest, but only if it is strict."""
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,37 @@ from testing.lab.guests.domain import DiskSpec, domain_xml
 from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.lab.image import image
+from testing.waiting import eventually
 from tests.system.rig import policy
 
 pytestmark = pytest.mark.timeout(600)
+DISKLESS = """
+<domain type='qemu'>
+  <name>db1</name>
+  <memory unit='MiB'>32</memory>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os>
+</domain>"""
 BAD = policy('target="vda" limit="-1"')
+
+
+@pytest.mark.parametrize("opened", [Host.bookworm, Host.trixie])
+def test_libvirt_finds_a_hook_that_came_later_when_it_reloads(opened: Callable[[], Host]) -> None:
+    with opened() as host:
+        host.start_libvirtd()
+        called = host.dir / "called"
+
+        def is_called() -> bool:
+            host.virsh("create", "/dev/stdin", input=DISKLESS)
+            host.virsh("destroy", "db1")
+            return called.exists()
+
+        hook = host.dir / "etc/hooks/qemu.d/50-first"
+        hook.parent.mkdir()
+        hook.write_text(f"#!/bin/sh\ntouch {called}\n")
+        hook.chmod(0o755)
+        assert not is_called()
+        host.signal_libvirtd(signal.SIGHUP)
+        eventually(is_called, what="libvirt calls the hook")
 
 
 def configure(host: Host, agent: HostAgent, strict: bool) -> None:
