@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -46,6 +47,12 @@ def load(guest: Vm, target: str, seconds: int) -> int:
     )
     eventually(lambda: any(group["read"]["waiting"] > 0 for group in groups(guest.host)))
     return pid
+
+
+def libvirts_limit(host: Host, target: str) -> str | None:
+    """Return the limit that libvirt itself has for a disk, in operations a second."""
+    running = ET.fromstring(host.virsh("dumpxml", "db1"))
+    return running.findtext(f"devices/disk/target[@dev='{target}']/../iotune/total_iops_sec")
 
 
 def test_a_guest_saved_while_requests_wait_has_its_curve_when_restored(
@@ -107,6 +114,7 @@ def test_a_disk_that_goes_while_requests_wait_has_its_curve_when_it_comes_back(
     for _ in range(2):
         guest.attach(second)
         eventually(lambda: exact(host, LIMIT, 2))
+        assert libvirts_limit(host, "vdb"), "libvirt limits it by them in the next QEMU"
         running = load(guest, "vdb", 6)
         guest.detach("vdb")
         eventually(lambda: exact(host, LIMIT, 1), 5)

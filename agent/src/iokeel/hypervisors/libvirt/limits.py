@@ -22,7 +22,7 @@ from iokeel.hypervisors.libvirt.passthrough import ask_abilities
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import Group, keep_patched
-from iokeel.hypervisors.source import SourceNews
+from iokeel.hypervisors.source import DriveInfo, SourceNews
 from iokeel.policy_xml.domain import Disk
 from iokeel.policy_xml.iotune import from_libvirt
 
@@ -152,11 +152,10 @@ class LimitsInForce:
             drive, limits = DriveId(name, target), bytes(group.limits)
             if self._limits.get(drive) != limits:
                 self._limits[drive] = limits
-                self._note(drive, from_group(limits))
+                self._found(drive, from_group(limits))
         for drive in [d for d in self._limits if d.domain == name and d.target not in groups]:
             del self._limits[drive]  # it has left its group, and so has no limits
-            self._reached.pop(drive, None)
-            self._note(drive, UNLIMITED)
+            self._found(drive, UNLIMITED)
 
     def tuned(self, name: str, values: Mapping[str, object]) -> None:
         """Take over a disk's limits from a TUNABLE event, whoever set them."""
@@ -169,8 +168,7 @@ class LimitsInForce:
         if fallback is not None and fallback.limits == limits:
             return  # from set_limits
         self._fallbacks.pop(drive, None)
-        domain = self._domains.get(name)
-        known = domain.info.drives.get(drive.target) if domain is not None else None
+        known = self._known(drive)
         in_force = self._with_patched(drive, limits)
         changed = known is None or known.in_force != in_force
         if limits not in self._setting[drive] if drive in self._setting else changed:
@@ -196,12 +194,11 @@ class LimitsInForce:
         """
         in_force = {}
         for disk in disks:
-            drive = DriveId(name, disk.target)
-            in_force[disk.target] = self._of_disk(
-                drive, disk, told.get(disk.target), abilities, before
-            )
+            drive, limits = DriveId(name, disk.target), told.get(disk.target)
+            known = before.info.drives.get(disk.target) if before is not None else None
+            in_force[disk.target] = self._of_disk(drive, disk, limits, abilities, known)
             self._reached.pop(drive, None)
-            if before is None:
+            if not self._has_fallback(drive, limits, known):
                 self._fallbacks.pop(drive, None)
             if drive in self._limits:
                 self._limits[drive] = _UNREAD
@@ -213,11 +210,10 @@ class LimitsInForce:
         disk: Disk,
         told: ThrottleLimits | None,
         abilities: Abilities | None,
-        before: Domain | None,
+        known: DriveInfo | None,
     ) -> ThrottleLimits | None:
         """Return a disk's limits in force: libvirt's, unless the last known ones tell more."""
-        known = before and before.info.drives.get(disk.target)
-        if not known:
+        if known is None:
             return told
         if disk.throttle_groups and abilities and abilities.counts:
             return known.in_force  # QEMU tells at each tick; libvirt tells of its own
@@ -225,10 +221,22 @@ class LimitsInForce:
             return known.in_force  # libvirt tells of the fallback
         return self._with_patched(drive, told)
 
+    def _has_fallback(
+        self, drive: DriveId, told: ThrottleLimits | None, known: DriveInfo | None
+    ) -> bool:
+        """Return whether libvirt still has a disk's fallback.
+
+        It has another's if a device was attached at the target since. told: as libvirt tells the
+        limits now, those of QEMU or its own. known: the drive as last read; None if it is new.
+        """
+        fallback = self._fallbacks.get(drive)
+        if fallback is None or known is None or known.in_force is None:
+            return False
+        return told in (fallback.limits, known.in_force.stock)
+
     def _with_patched(self, drive: DriveId, limits: ThrottleLimits | None) -> ThrottleLimits | None:
         """Return limits read from libvirt, with the patches' fields as last known."""
-        domain = self._domains.get(drive.domain)
-        known = domain.info.drives.get(drive.target) if domain else None
+        known = self._known(drive)
         if limits is None or known is None or known.in_force is None:
             return limits
         return keep_patched(limits, known.in_force)
@@ -241,11 +249,23 @@ class LimitsInForce:
             self._domains[name] = replace(now, abilities=abilities)
         self._changed(name)
 
-    def _note(self, drive: DriveId, limits: ThrottleLimits | None) -> None:
+    def _found(self, drive: DriveId, limits: ThrottleLimits | None) -> None:
+        """Note limits that QEMU has. Others than those known are perhaps of another device."""
+        known = self._known(drive)
+        if known is None or known.in_force != limits:
+            self._reached.pop(drive, None)
+            self._fallbacks.pop(drive, None)
+        self._note(drive, limits)
+
+    def _known(self, drive: DriveId) -> DriveInfo | None:
         domain = self._domains.get(drive.domain)
-        if domain is None or drive.target not in domain.info.drives:
+        return domain.info.drives.get(drive.target) if domain is not None else None
+
+    def _note(self, drive: DriveId, limits: ThrottleLimits | None) -> None:
+        known = self._known(drive)
+        if known is None:
             return
-        known = domain.info.drives[drive.target]
+        domain = self._domains[drive.domain]
         drives = {**domain.info.drives, drive.target: replace(known, in_force=limits)}
         self._domains[drive.domain] = replace(domain, info=replace(domain.info, drives=drives))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -21,6 +23,7 @@ from iokeel.errors import ConnectionLost, LimitsRejected, PolicyError
 from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
 from iokeel.hypervisors.libvirt.source import LibvirtSource
+from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.libvirt_error import refusal
 from testing.waiting import until
 
@@ -28,15 +31,20 @@ CURVES = Abilities(cost_curve=True)
 VDA = DriveId("db1", "vda")
 ANY_QEMU = ThrottleLimits(iops_total=300, iops_size=4096)
 EXACT = ThrottleLimits(iops_total=300, cost_read=DEFAULT_CURVE, cost_write=DEFAULT_CURVE)
+POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
+CURVES_IN_FORCE = {"cost-read": POINTS, "cost-write": POINTS}
+COUNTED = ("requests", "bytes", "cost", "waited", "wait-total-ns", "waiting")
+NOTHING = {**dict.fromkeys(COUNTED, 0), "sizes": []}
 XML = """
 <domain>
   <name>db1</name>
   <metadata>
     <policy xmlns="urn:iokeel:policy:1"><drive target="vda" limit="300"/></policy>
   </metadata>
-  <devices><disk><target dev="vda"/></disk></devices>
+  <devices><disk><target dev="vda"/><alias name="vda"/></disk></devices>
 </domain>
 """
+DISKLESS = re.sub("<disk>.*</disk>", "", XML)
 
 
 class Host:
@@ -55,7 +63,8 @@ class Host:
         self.asked = 0
         self.connected = False
         self.go_on: threading.Event | None = None  # an answer comes only then
-        self.limits: list[dict[str, int]] = []
+        self.limits: list[dict[str, int]] = []  # libvirt's own
+        self.tuned: dict[str, int] = {}  # QEMU's, in libvirt's words
         self.xml = XML.replace("db1", name)
         self.pool: threading.Event | None = None  # its storage pool answers only then
 
@@ -129,7 +138,8 @@ class Host:
         return "/nfs/a.raw"
 
     def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
-        self.limits.append({name: value for name, value in values.items() if value})
+        self.tuned = {name: value for name, value in values.items() if value}
+        self.limits.append(self.tuned)
 
     def getAllDomainStats(self, _kind: int, _flags: int) -> list[tuple[Host, dict[str, Any]]]:
         counters = ("rd.reqs", "rd.bytes", "wr.reqs", "wr.bytes")
@@ -137,7 +147,24 @@ class Host:
         return [(self, {"block.count": 1, "block.0.name": "vda", **values})]
 
     def blockIoTune(self, _target: str, _flags: int) -> dict[str, int]:
-        return {}
+        return self.tuned
+
+    # Its QEMU's monitor
+
+    def command(self, _handle: object, text: str, _flags: int) -> str:
+        request = json.loads(text)
+        match request["execute"]:
+            case "query-block":
+                inserted = {"file": "/a", "group": "vda"}
+                return json.dumps({"return": [{"device": "vda", "inserted": inserted}]})
+            case "block_set_io_throttle":
+                self.tuned = {"total_iops_sec": request["arguments"]["iops"]}
+            case "query-throttle-groups":
+                limits = {"iops-total": self.tuned.get("total_iops_sec"), **CURVES_IN_FORCE}
+                group = {"name": "vda", "members": [{"device": "vda"}], "limits": limits}
+                found = [group | {"read": NOTHING, "write": NOTHING}] if self.tuned else []
+                return json.dumps({"return": found})
+        return json.dumps({"return": {}})
 
     # A run
 
@@ -169,6 +196,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(f"{package}.source.guest", lambda _name: made.process)
     monkeypatch.setattr(f"{package}.source.ask_abilities", made.ask)
     monkeypatch.setattr(f"{package}.limits.ask_abilities", made.ask)
+    monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", made.command)
     return made
 
 
@@ -289,6 +317,31 @@ async def test_a_qemu_without_curves_is_not_sent_the_limits_of_one(host: Host) -
         with pytest.raises(LimitsRejected, match="has no cost curves"):
             await source.set_limits(VDA, EXACT, 1.0)
     assert host.limits == []
+
+
+@pytest.mark.parametrize("seen", ["gone", "another", "by its groups"])
+async def test_libvirt_is_told_the_limits_again_of_a_disk_that_replaces_one(
+    host: Host, seen: str
+) -> None:
+    """Or a QEMU that the guest migrates to wouldn't limit it."""
+    host.abilities = PATCHED
+    async with following() as source:
+        for rate in (290, 300):
+            await source.set_limits(VDA, EXACT._replace(iops_total=rate), 1.0)
+            await source.sample(None, 1.0)
+            await source.resync()
+        assert len(host.limits) == 1, "the fallback of the first is good for the second"
+        host.tuned = {}
+        if seen == "gone":
+            host.xml = DISKLESS
+            await source.resync()
+            host.xml = XML
+        if seen == "by its groups":
+            await source.sample(None, 1.0)
+        else:
+            await source.resync()
+        await source.set_limits(VDA, EXACT, 1.0)
+    assert len(host.limits) == 2
 
 
 async def test_a_disk_that_qemu_does_not_throttle_is_told_once_and_the_others_are_served(
