@@ -94,6 +94,6 @@ async def test_a_drives_next_limits_may_be_sent_before_the_last_are_in_force() -
 
 async def test_it_counts_what_somebody_sets_while_a_domain_is_read() -> None:
     limits = LimitsInForce({}, Slow(), SourceNews(), lambda _: None)
-    before = limits.tunings("db1")
+    before = limits.changes("db1")
     limits.tuned("db1", event(THEIRS))  # the domain isn't known yet
-    assert limits.tunings("db1") != before
+    assert limits.changes("db1") != before

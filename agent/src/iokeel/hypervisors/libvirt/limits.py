@@ -134,9 +134,9 @@ class LimitsInForce:
         """Return a count by domain, which is another one once limits are set or being set."""
         return dict(self._orders)
 
-    def tunings(self, name: str) -> int:
-        """Return a count, which is another one once somebody else has changed a domain's limits."""
-        return self._tunings[name]
+    def changes(self, name: str) -> tuple[int, int]:
+        """Return counts, which are others once a domain's limits are set, by whomever."""
+        return self._orders[name], self._tunings[name]
 
     def note_groups(
         self, name: str, groups: Mapping[str, Group], orders: Mapping[str, int]
@@ -184,18 +184,25 @@ class LimitsInForce:
         disks: Sequence[Disk],
         told: Mapping[str, ThrottleLimits | None],
         abilities: Abilities | None,
-        before: Domain | None,
+        changes: tuple[int, int],
+        *,
+        same_qemu: bool,
     ) -> dict[str, ThrottleLimits | None]:
         """Return the limits in force of a domain that is read again, by target.
 
         disks: those that it has now. told: their limits as libvirt tells them. abilities: QEMU's;
-        None if they aren't known. before: the domain as last read; None if another QEMU runs it
-        now, with libvirt's own limits.
+        None if they aren't known. changes: those before it was read. If there has been another one
+        since, known limits are newer. same_qemu: whether the QEMU runs it that did when it was last
+        read; another one has libvirt's own limits.
         """
         in_force = {}
+        overtaken = self.changes(name) != changes
         for disk in disks:
             drive, limits = DriveId(name, disk.target), told.get(disk.target)
-            known = before.info.drives.get(disk.target) if before is not None else None
+            known = self._known(drive) if same_qemu else None
+            if known is not None and overtaken:
+                in_force[disk.target] = known.in_force
+                continue
             in_force[disk.target] = self._of_disk(drive, disk, limits, abilities, known)
             self._reached.pop(drive, None)
             if not self._has_fallback(drive, limits, known):

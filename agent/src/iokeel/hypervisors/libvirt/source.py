@@ -252,7 +252,7 @@ class LibvirtSource(SourceNews):
             await self._read(name)
 
     async def _read(self, name: str) -> None:
-        tunings = self._limits.tunings(name)
+        changes = self._limits.changes(name)
         try:
             xml, text, number, told = await self._calls.call_domain(
                 name, lambda connection: describe(connection, name), _CALL_TIMEOUT_S
@@ -275,15 +275,17 @@ class LibvirtSource(SourceNews):
                 abilities = await self._ask_abilities(name)
             except ConnectionLost:
                 return
-        in_force = self._limits.read_again(name, xml.drives, told, abilities, before)
+        in_force = self._limits.read_again(
+            name, xml.drives, told, abilities, changes, same_qemu=before is not None
+        )
         drives = {
             target: DriveInfo(target, paths[target], limits, abilities)
             for target, limits in in_force.items()
         }
         info = VmInfo(name, drives, policy, policy_error, process, xml.uuid)
         self._note(Domain(xml, info, number, abilities), before)
-        if self._limits.tunings(name) != tunings:
-            self.announce(name)  # its limits were changed after they had been read
+        if self._limits.changes(name) != changes:
+            self.announce(name)  # its limits may have been changed after they had been read
 
     async def _ask_abilities(self, name: str) -> Abilities | None:
         """Return the abilities of a domain's QEMU; None until it is read again if it doesn't tell.

@@ -67,6 +67,7 @@ class Host:
         self.tuned: dict[str, int] = {}  # QEMU's, in libvirt's words
         self.xml = XML.replace("db1", name)
         self.pool: threading.Event | None = None  # its storage pool answers only then
+        self.waits = False  # for the pool
 
     def ask(self, _handle: object) -> Abilities | None:
         self.asked += 1
@@ -128,6 +129,7 @@ class Host:
 
     def storagePoolLookupByName(self, _name: str) -> Host:
         if self.pool is not None:
+            self.waits = True
             self.pool.wait(30)
         return self
 
@@ -473,3 +475,19 @@ async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(
         await libvirt.set_limits(VDA, ANY_QEMU, 1.0)
         host.pool.set()
     assert len(host.limits) == 1
+
+
+async def test_limits_that_are_set_while_a_domain_is_read_outlast_the_reading(host: Host) -> None:
+    source = '<disk type="volume"><source pool="nfs" volume="a"/><target'
+    host.xml, host.abilities = XML.replace("<disk><target", source), STOCK
+    async with following() as libvirt:
+        host.pool = threading.Event()
+        reading = asyncio.create_task(libvirt.resync())
+        await until(lambda: host.waits)
+        await libvirt.set_limits(VDA, ANY_QEMU, 1.0)
+        host.tuned = {"total_iops_sec": 50}  # somebody else does later, and libvirt posts no event
+        host.pool.set()
+        await reading
+        assert libvirt.vms()["db1"].drives["vda"].in_force == ANY_QEMU
+        theirs = ThrottleLimits(iops_total=50)
+        await until(lambda: libvirt.vms()["db1"].drives["vda"].in_force == theirs)
