@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,33 +39,40 @@ class Events:
         self._calls = calls
         self._changed = changed
         self._tuned = tuned
-        self._connection: Any = None
+        self._attempt: object = None  # the last to connect
+        self._subscription: _Subscription | None = None
         self._lost = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     @property
     def connected(self) -> bool:
         """Whether events can come."""
-        return self._connection is not None
+        return self._subscription is not None
 
     async def connect(self, timeout_s: float) -> None:
-        """Connect and subscribe. Raises ConnectionLost."""
+        """Connect and subscribe. Raises ConnectionLost, but a connection may come later.
+
+        `disconnect` ends that, too.
+        """
         _start_event_loop()
         self._lost.clear()
-        self._connection = await self._calls.call(lambda _: self._subscribe(), timeout_s)
+        attempt = self._attempt = object()
+        await self._calls.call(lambda _: self._subscribe(attempt), timeout_s)
 
     async def lost(self) -> None:
         """Wait until the connection ends."""
         await self._lost.wait()
 
     def disconnect(self) -> None:
-        """End the connection, in a thread: that may take as long as a keepalive."""
-        connection, self._connection = self._connection, None
-        threading.Thread(target=close, args=(connection,), daemon=True).start()
+        """End the connection if there is one, or will be."""
+        subscription, self._subscription, self._attempt = self._subscription, None, None
+        if subscription is not None:
+            subscription.end_soon()
 
-    def _subscribe(self) -> Any:
-        connection = self._calls.open()
-        connection.setKeepAlive(_KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT)
+    def _subscribe(self, attempt: object) -> None:
+        """Connect, subscribe, and hand that over to the event loop. Blocks."""
+        subscription = _Subscription(self._calls.open())
+        connection = subscription.connection
 
         def post(function: Callable[..., None], *args: object) -> None:
             self._loop.call_soon_threadsafe(function, *args)
@@ -75,11 +83,47 @@ class Events:
         def tuned(_connection: Any, domain: Any, values: Mapping[str, Any], _opaque: Any) -> None:
             post(self._tuned, domain.name(), dict(values))
 
-        connection.registerCloseCallback(lambda *_: post(self._lost.set), None)
-        for event in _CHANGES:
-            connection.domainEventRegisterAny(None, event, changed, None)
-        connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, tuned, None)
-        return connection
+        try:
+            connection.setKeepAlive(_KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT)
+            connection.registerCloseCallback(lambda *_: post(self._lost.set), None)
+            for event in _CHANGES:
+                subscription.register(event, changed)
+            subscription.register(libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, tuned)
+            post(self._subscribed, attempt, subscription)
+        except BaseException:
+            subscription.end()
+            raise
+
+    def _subscribed(self, attempt: object, subscription: _Subscription) -> None:
+        if attempt is self._attempt:
+            self._subscription = subscription
+        else:  # it took too long
+            subscription.end_soon()
+
+
+class _Subscription:
+    """A connection and the events that are posted on it."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._callbacks: list[int] = []
+
+    def register(self, event: int, callback: Callable[..., None]) -> None:
+        """Have a callback called with each event of a kind. Raises libvirtError."""
+        self._callbacks.append(self.connection.domainEventRegisterAny(None, event, callback, None))
+
+    def end_soon(self) -> None:
+        """End it in a thread: that may take as long as a keepalive."""
+        threading.Thread(target=self.end, daemon=True).start()
+
+    def end(self) -> None:
+        """Close the connection, which stays open as long as it has a callback. Blocks."""
+        with contextlib.suppress(libvirt.libvirtError):  # it has none yet
+            self.connection.unregisterCloseCallback()
+        for callback in self._callbacks:
+            with contextlib.suppress(libvirt.libvirtError):  # libvirtd is gone
+                self.connection.domainEventDeregisterAny(callback)
+        close(self.connection)
 
 
 _event_loop_started = threading.Event()

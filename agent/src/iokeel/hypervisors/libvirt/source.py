@@ -79,6 +79,7 @@ class LibvirtSource(SourceNews):
                 }
                 running = await self._find_running()
             except IokeelError as error:
+                self._events.disconnect()
                 self.errors["connect"] += 1
                 if str(error) != told:
                     log.error("%s", error)

@@ -80,6 +80,7 @@ class Host:
     # Events
 
     async def connect(self, _timeout_s: float) -> None:
+        assert not self.connected, "nobody would end the connection before"
         self.connected = True
         self._lost = asyncio.Event()
 
@@ -235,6 +236,12 @@ async def test_a_qemu_is_not_taken_for_stock_because_a_connection_broke(
     await until(source.vms)
     assert source.vms()["db1"].drives["vda"].abilities == CURVES
     running.cancel()
+
+
+async def test_it_connects_anew_if_libvirtd_does_not_list_its_domains(host: Host) -> None:
+    host.fault = refusal(libvirt.VIR_ERR_RPC)
+    async with following() as source:
+        assert source.errors["connect"] == 1
 
 
 @contextlib.asynccontextmanager
