@@ -274,6 +274,31 @@ def test_what_somebody_else_has_set_since_stays(host: Host, memory: Memory) -> N
     assert memory.saved == {}
 
 
+def test_what_can_not_be_read_for_a_while_is_put_back_later(host: Host, memory: Memory) -> None:
+    group, qemu = host.guest(1, "db1")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    bounds = group / "io.max"
+    bounds.rename(group / "hidden")
+    bounds.mkdir()  # reading it fails
+    groups.restore()
+    assert list(memory.saved) == [str(group)]
+    bounds.rmdir()
+    (group / "hidden").rename(bounds)
+    groups.restore()
+    assert bounds.read_text() == UNSET
+    assert memory.saved == {}
+
+
+def test_what_the_kernel_no_longer_has_is_not_put_back(host: Host, memory: Memory) -> None:
+    group, qemu = host.guest(1, "db1")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    (group / "io.max").unlink()  # the controller was turned off
+    groups.restore()
+    assert memory.saved == {}
+
+
 def test_a_vm_without_an_order_is_put_back_unless_not_all_are_known(
     host: Host, memory: Memory
 ) -> None:

@@ -276,7 +276,10 @@ class Cgroups:
 
     def _put_setting_back(self, path: Path, group: _Group, key: str) -> None:
         setting = Setting(*key.split(" "))
-        is_ours = read(path, setting) in group.ours.get(key, [])
+        now = read(path, setting)
+        if now is None and _inode(path / setting.file) is not None:
+            return  # it may be ours still
+        is_ours = now in group.ours.get(key, [])
         if not is_ours or self._write(path, setting, group.found[key]):
             self._unsaved.add(path)
             del group.found[key]
