@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping
 
 from iokeel.config.settings import CgroupConfig
 from iokeel.core.backstop import vm_orders
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.state import State
 from iokeel.host.cgroup.groups import Cgroups
+from iokeel.host.process import Process
 from iokeel.observer import Observer
 from iokeel.tasks import Tasks
 
@@ -32,10 +34,17 @@ class Backstop:
         if now_ns >= self._at_ns + interval_s * NS_PER_S and not self._is_busy:
             self._is_busy = True
             self._at_ns, self.moved = now_ns, False
-            partial = self._observer.unread_vms() != set()
-            self._tasks.spawn(self._apply(state, config, partial=partial))
+            vms, unread = self._observer.vms(), self._observer.unread_vms()  # as the state has them
+            processes = {name: vm.process for name, vm in vms.items() if vm.process}
+            self._tasks.spawn(self._apply(state, config, processes, unread))
 
-    async def _apply(self, state: State, config: CgroupConfig, *, partial: bool) -> None:
+    async def _apply(
+        self,
+        state: State,
+        config: CgroupConfig,
+        processes: Mapping[str, Process],
+        unread: Collection[str] | None,
+    ) -> None:
         try:
             if not config.enabled:  # they may be an earlier agent's, or configuration's
                 await asyncio.to_thread(self._cgroups.restore)
@@ -46,8 +55,6 @@ class Backstop:
                 if (on := self._observer.storages.devices_of(drive)) is not None
             }
             orders = vm_orders(state, devices, config.margin)
-            vms = self._observer.vms()
-            processes = {name: vm.process for name, vm in vms.items() if vm.process}
-            await asyncio.to_thread(self._cgroups.apply, orders, processes, partial=partial)
+            await asyncio.to_thread(self._cgroups.apply, orders, processes, unread=unread)
         finally:
             self._is_busy = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -299,18 +300,65 @@ def test_what_the_kernel_no_longer_has_is_not_put_back(host: Host, memory: Memor
     assert memory.saved == {}
 
 
-def test_a_vm_without_an_order_is_put_back_unless_not_all_are_known(
-    host: Host, memory: Memory
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("unread", [None, {"web", "other"}])
+def test_a_vm_without_an_order_is_put_back_unless_it_can_not_be_read(
+    host: Host, memory: Memory, unread: set[str] | None, restarted: bool
 ) -> None:
     (one, first), (two, second) = host.guest(1, "db1"), host.guest(2, "web")
     groups = cgroups(host, memory)
-    processes = {"db1": first, "web": second}
-    groups.apply({"db1": ORDER, "web": ORDER}, processes)
-    groups.apply({"db1": ORDER}, processes, partial=True)
+    groups.apply({"db1": ORDER, "web": ORDER}, {"db1": first, "web": second})
+    if restarted:
+        groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": first}, unread=unread)
     assert (two / "io.max").read_text() == MAX
-    groups.apply({"db1": ORDER}, processes)
+    groups.apply({"db1": ORDER}, {"db1": first}, unread={"other"})
     assert [(g / "io.max").read_text() for g in (one, two)] == [MAX, UNSET]
     assert list(memory.saved) == [str(one)]
+
+
+@pytest.mark.parametrize("unread", [None, {"other"}])
+def test_a_vm_that_loses_its_policy_is_put_back_although_another_can_not_be_read(
+    host: Host, memory: Memory, unread: set[str] | None
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu}, unread=unread)
+    groups.apply({}, {"db1": qemu}, unread=unread)
+    assert (group / "io.max").read_text() == UNSET
+    assert memory.saved == {}
+
+
+def test_a_group_stays_as_it_is_while_its_vms_process_is_not_found(
+    host: Host, memory: Memory
+) -> None:
+    host.device(SDB, "none [bfq]")
+    group, qemu = host.guest(1, "db1")
+    (group / "io.bfq.weight").write_text("default 100\n")
+    groups, order = cgroups(host, memory), CgroupOrder({SDB: LIMITS}, weight=300)
+    groups.apply({"db1": order}, {"db1": qemu})
+    held = groups.held
+    groups.apply({"db1": order}, {})
+    assert (group / "io.max").read_text() == MAX
+    assert groups.held == held
+    assert groups.weighted == {"db1": True}
+    groups.apply({}, {})
+    assert (group / "io.max").read_text() == UNSET
+
+
+def test_a_group_that_an_older_version_saved_stays_while_any_vm_can_not_be_read(
+    host: Host, memory: Memory
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    cgroups(host, memory).apply({"db1": ORDER}, {"db1": qemu})
+    saved = json.loads(memory.saved[str(group)])
+    assert saved.pop("vm") == "db1"
+    memory.saved[str(group)] = json.dumps(saved)
+    groups = cgroups(host, memory)
+    groups.apply({}, {}, unread={"other"})
+    assert (group / "io.max").read_text() == MAX
+    groups.apply({}, {})
+    assert (group / "io.max").read_text() == UNSET
 
 
 def test_a_small_change_of_a_bound_is_not_written(host: Host, memory: Memory) -> None:
@@ -550,6 +598,7 @@ def test_a_full_store_stops_nothing(
         '{"inode": INODE, "found": {"../x": "a"}, "ours": {"../x": ["a"]}}',
         '{"inode": INODE, "found": {}, "ours": {"io.max 8:16": ["UNSET"]}}',
         '{"inode": INODE, "found": {"io.max 8:16": 5}, "ours": {"io.max 8:16": ["UNSET"]}}',
+        '{"inode": INODE, "vm": 5, "found": {}, "ours": {}}',
         "[" * 100_000,
     ],
 )

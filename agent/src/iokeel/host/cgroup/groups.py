@@ -13,7 +13,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -48,12 +48,13 @@ class Memory(Protocol):
 class _Group:
     """A group that was changed. Settings are by `str(Setting)`.
 
-    inode: tells it from a later group of that name. found: the values that were there before.
-    ours: the last value that the agent set, and the one before, since a crash may have come
-    between saving and writing the last.
+    inode: tells it from a later group of that name. vm: the VM that is in it; "" if an older
+    version saved it. found: the values that were there before. ours: the last value that the agent
+    set, and the one before, since a crash may have come between saving and writing the last.
     """
 
     inode: int
+    vm: str = ""
     found: dict[str, str] = field(default_factory=dict)
     ours: dict[str, list[str]] = field(default_factory=dict)
 
@@ -92,14 +93,14 @@ class Cgroups:
         orders: Mapping[str, CgroupOrder | None],
         processes: Mapping[str, Process],
         *,
-        partial: bool = False,
+        unread: Collection[str] | None = (),
     ) -> None:
         """Carry out the orders for VMs' groups, and put all other groups back.
 
-        orders: by VM; a group with None stays as it is. processes: the QEMUs by VM; a VM without
-        one is skipped. partial: whether some VMs may not be known yet; then the other groups stay
-        as they are. Raises nothing: a failure is logged once, counted, and tried again with the
-        next call.
+        orders: by VM; a group with None stays as it is. processes: the QEMUs by VM; the group of a
+        VM with an order, but without one, stays as it is. unread: VMs that can't be read but may
+        run; None if any may. Their groups stay as they are. Raises nothing: a failure is logged
+        once, counted, and tried again with the next call.
         """
         if self._hierarchy is None:
             self.weighted = dict.fromkeys(orders, False)
@@ -119,17 +120,18 @@ class Cgroups:
             {
                 path: dict(wanted(order, path, self._hierarchy, self._sys))
                 for path, order in steady.items()
-            }
+            },
+            groups,
         )
-        self.weighted = self._weights_that_hold(orders, groups, steady)
-        if not partial:
-            for path in self._groups.keys() - groups.keys():
+        self.weighted = self._weights_that_hold(orders, processes, groups, steady)
+        for path in self._groups.keys() - groups.keys():
+            vm = self._groups[path].vm
+            if vm in processes or not (vm in orders or _may_run(vm, unread)):
                 self._put_back(path)
         self._save()
         self.held = {
-            vm: {key: ours[-1] for key, ours in self._groups[path].ours.items()}
-            for path, vm in groups.items()
-            if path in self._groups
+            group.vm: {key: ours[-1] for key, ours in group.ours.items()}
+            for group in self._groups.values()
         }
 
     def restore(self) -> None:
@@ -192,11 +194,13 @@ class Cgroups:
     def _weights_that_hold(
         self,
         orders: Mapping[str, CgroupOrder | None],
+        processes: Mapping[str, Process],
         groups: Mapping[Path, str],
         steady: Mapping[Path, CgroupOrder],
     ) -> dict[str, bool]:
-        """Return `weighted` after the orders. A VM whose order is None keeps what it has."""
-        kept = {vm for vm in groups.values() if orders[vm] is None and self.weighted.get(vm)}
+        """Return `weighted` after the orders. A VM whose group stays as it is keeps what it has."""
+        stay = {vm for vm in groups.values() if orders[vm] is None} | orders.keys() - processes
+        kept = {vm for vm in stay if self.weighted.get(vm)}
         new = {
             vm
             for path, vm in groups.items()
@@ -209,7 +213,7 @@ class Cgroups:
 
     # Settings
 
-    def _set(self, values: dict[Path, dict[Setting, str]]) -> None:
+    def _set(self, values: Mapping[Path, dict[Setting, str]], groups: Mapping[Path, str]) -> None:
         """Write the settings that groups don't have yet, and what was there before into memory."""
         if time.monotonic() >= self._checked_at + _CHECK_S:
             self._checked_at = time.monotonic()
@@ -218,20 +222,21 @@ class Cgroups:
             change
             for path, settings in values.items()
             if settings != self._done.get(path)
-            for change in self._plan(path, settings)
+            for change in self._plan(path, groups[path], settings)
         ]
         self._save()
         failed = {path for path, setting, value in changes if not self._write(path, setting, value)}
         self._done = {path: done for path, done in values.items() if path not in failed}
 
     def _plan(
-        self, path: Path, values: Mapping[Setting, str]
+        self, path: Path, vm: str, values: Mapping[Setting, str]
     ) -> Iterator[tuple[Path, Setting, str]]:
         """Note the values that a group has and will have, and yield those to write."""
         inode = _inode(path)
         if inode is None:
             return
         group = self._groups.setdefault(path, _Group(inode))
+        group.vm = vm
         for setting, value in values.items():
             key = str(setting)
             now = read(path, setting)
@@ -343,14 +348,20 @@ class Cgroups:
 def _saved(text: str) -> _Group:
     """Return a group by its saved text. Raises ValueError or RecursionError."""
     match json.loads(text):
-        case {"inode": int(inode), "found": dict(found), "ours": dict(ours)} if (
-            found.keys() == ours.keys()
+        case {"inode": int(inode), "found": dict(found), "ours": dict(ours), **rest} if (
+            isinstance(vm := rest.get("vm", ""), str)
+            and found.keys() == ours.keys()
             and all(_KEY.fullmatch(key) and isinstance(value, str) for key, value in found.items())
             and all(isinstance(values, list) for values in ours.values())
             and all(isinstance(value, str) for values in ours.values() for value in values)
         ):
-            return _Group(inode, found, ours)
+            return _Group(inode, vm, found, ours)
     raise ValueError("not what the agent saves")
+
+
+def _may_run(vm: str, unread: Collection[str] | None) -> bool:
+    """Return whether a VM may be one of those that can't be read. vm: "" for any."""
+    return unread is None or (vm in unread if vm else bool(unread))
 
 
 def _inode(folder: Path) -> int | None:
