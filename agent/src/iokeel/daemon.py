@@ -97,7 +97,9 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.tasks = Tasks(self.metrics)
-        self.observer = Observer(self.sources, DriveStorages(self.config.storages))
+        storages = DriveStorages(self.config.storages)
+        leaving = {} if self.releasing else self.store.leaving
+        self.observer = Observer(self.sources, storages, leaving)
         self.enforcer = Enforcer(
             self.observer,
             self.metrics,
@@ -189,6 +191,7 @@ class Agent:
             for source in self.sources:
                 tried = await self._leaving.attempt(source, self.config, self.state)
                 self.state = self._leaving.settled(tried, self.state)
+            await self.save(self.state.drives, whole=True)  # with the VMs that couldn't be left
             await self.observer.storages.configure(self.config.storages, self._sample_timeout_s)
 
     async def _leave_again(self) -> None:
@@ -205,6 +208,20 @@ class Agent:
         """Begin with the state that an earlier agent has saved."""
         drives, storages = self.store.load(), self.store.load_storages()
         self.state = State(self.config.model, drives, self.config.tenants, storages)
+        self._go_on_leaving()
+
+    def _go_on_leaving(self) -> None:
+        """Follow the VMs, too, that an earlier agent couldn't leave."""
+        stuck, config = self.store.leaving, self.config
+        served = {value for vm in config.vms for value in (vm.name, vm.socket)}
+        for name, vm in [*stuck.items()]:
+            if name in served or vm.socket in served:
+                del stuck[name]
+            else:
+                log.warning("VM %s: has gone from the configuration, but isn't left yet", name)
+        if stuck:
+            for source in self.sources:
+                source.configure(replace(config, vms=(*config.vms, *stuck.values())))
 
     async def look(self, domains: Collection[str] | None) -> None:
         """Sample all VMs' drives, or some domains' only, decide, and send the orders."""

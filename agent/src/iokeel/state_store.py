@@ -16,8 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Generic, TypeVar
 
+from pydantic import TypeAdapter
+
 from iokeel.config.last_good import TableId, tables_to_save, with_last_good
-from iokeel.config.settings import Config
+from iokeel.config.settings import Config, VmConfig
+from iokeel.config.values import Socket
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import DomainPolicy
 from iokeel.core.state import DriveState, StorageState
@@ -55,6 +58,7 @@ _NO_SPACE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _RESERVE_BYTES = 256 << 10  # for the changes of a thousand drives, at some 200 bytes each
 # In memory, so that it can be written whatever happens to disks.
 _COPIES = "/dev/shm"
+_SOCKET = TypeAdapter(Socket)
 
 
 # What is lost until drives' states can be written.
@@ -74,6 +78,7 @@ _DRIVES = _select("drives", "domain", "target", "state")
 _CGROUPS = _select("cgroups", "path", "state")
 _POLICIES = _select("policies", "domain", "text")
 _STORAGES = _select("storages", "name", "text")
+_LEAVING = _select("leaving", "name", "socket")
 _TABLES = _select("tables", "kind", "name", "text")
 # The statements that write what these queries read.
 _PUT = {
@@ -81,6 +86,7 @@ _PUT = {
     _CGROUPS: "INSERT OR REPLACE INTO cgroups VALUES (?, ?)",
     _POLICIES: "INSERT OR REPLACE INTO policies VALUES (?, ?)",
     _STORAGES: "INSERT OR REPLACE INTO storages VALUES (?, ?)",
+    _LEAVING: "INSERT OR REPLACE INTO leaving VALUES (?, ?)",
     _TABLES: "INSERT OR REPLACE INTO tables VALUES (?, ?, ?)",
 }
 
@@ -121,9 +127,10 @@ class StateStore:
     So `reserve` keeps some space, which is given up when there is no other. On a filesystem that
     has become read-only, an agent still starts with what was saved, because new guests need limits.
 
-    policies: the last good policy of each VM that may have a bad one next, by name. `load` fills
-    it, and each `save` writes its changes. strict: what can't be used raises ConfigError and stays
-    as it is. Else it counts as empty, because new guests need limits.
+    policies: the last good policy of each VM that may have a bad one next, by name. leaving: the
+    [[vm]]s that have gone from the configuration, but couldn't be left, by name. `load` fills
+    these, and each `save` writes their changes. strict: what can't be used raises ConfigError and
+    stays as it is. Else it counts as empty, because new guests need limits.
     """
 
     def __init__(self, folder: Path, *, strict: bool = False) -> None:
@@ -132,11 +139,13 @@ class StateStore:
         self._file = folder / "state.db"
         self._reserve = folder / "reserve"
         self.policies: dict[str, DomainPolicy] = {}
+        self.leaving: dict[str, VmConfig] = {}
         self._locked = False
         self._database: sqlite3.Connection | None = None
         self._saved: dict[DriveId, Kept | None] = {}  # None: as it was found
         self._saved_policies: dict[str, DomainPolicy | None] = {}
         self._saved_storages: dict[str, str | None] = {}
+        self._saved_leaving: dict[str, str | None] = {}
         self._tables: dict[TableId, str | None] = {}  # as a running agent has them; None: empty
         self._lock = threading.RLock()
 
@@ -206,6 +215,15 @@ class StateStore:
                 self.policies[domain] = self._saved_policies[domain] = policy_of(text)
             except NOT_OURS as error:
                 self._cant_use(f"{domain}: {type(error).__name__}: {error}")
+        self.leaving.clear()
+        for name, text in self._read(_LEAVING):
+            self._saved_leaving[name] = None
+            try:
+                self.leaving[name] = VmConfig(name, _SOCKET.validate_python(text), DomainPolicy({}))
+            except NOT_OURS as error:
+                self._cant_use(f"{name}: {type(error).__name__}: {error}")
+            else:
+                self._saved_leaving[name] = text
         return known
 
     def load_storages(self) -> dict[StorageId, StorageState]:
@@ -282,6 +300,7 @@ class StateStore:
             self._saved = dict.fromkeys(self._saved)
             self._saved_policies = dict.fromkeys(self._saved_policies)
             self._saved_storages = dict.fromkeys(self._saved_storages)
+            self._saved_leaving = dict.fromkeys(self._saved_leaving)
             set_aside(self._file)
             try:
                 self._write(*left, *self._known_tables())
@@ -324,7 +343,9 @@ class StateStore:
         of_drives = _Changes.of(self._saved, sent, whole=whole)
         of_policies = _Changes.of(self._saved_policies, dict(self.policies))
         of_storages = _Changes.of(self._saved_storages, taught, whole=storages is not None)
-        if not (of_drives or of_policies or of_storages):
+        sockets = {vm.name: str(vm.socket) for vm in [*self.leaving.values()]}
+        of_leaving = _Changes.of(self._saved_leaving, sockets)
+        if not (of_drives or of_policies or of_storages or of_leaving):
             return False
         try:
             self._write(
@@ -340,12 +361,15 @@ class StateStore:
                 ("DELETE FROM policies WHERE domain = ?", [(d,) for d in of_policies.gone]),
                 (_PUT[_STORAGES], [*of_storages.new.items()]),
                 ("DELETE FROM storages WHERE name = ?", [(name,) for name in of_storages.gone]),
+                (_PUT[_LEAVING], [*of_leaving.new.items()]),
+                ("DELETE FROM leaving WHERE name = ?", [(name,) for name in of_leaving.gone]),
             )
         except sqlite3.Error as error:
             raise self._not_written(error, _WITHOUT) from None
         of_drives.note(self._saved)
         of_policies.note(self._saved_policies)
         of_storages.note(self._saved_storages)
+        of_leaving.note(self._saved_leaving)
         return True
 
     def keep_tables(self, config: Config) -> Config:
@@ -486,6 +510,9 @@ class StateStore:
                 )
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS storages (name TEXT PRIMARY KEY, text TEXT)"
+                )
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS leaving (name TEXT PRIMARY KEY, socket TEXT)"
                 )
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS tables"

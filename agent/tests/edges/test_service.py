@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -385,6 +386,32 @@ def test_virtual_machine_that_hangs_as_it_goes_is_left_at_a_stop(hung: Hung) -> 
     hung.qemu.send_signal(signal.SIGCONT)
     hung.service.stop()
     assert 150 < highest_rate(hung.limits()) <= TOLERANCE * 200
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_virtual_machine_that_hangs_as_it_goes_is_left_by_the_next_agent(
+    hung: Hung, end: signal.Signals
+) -> None:
+    service = hung.service
+    service.stop(end)
+    service.start()
+    assert service.says("VM db1: has gone from the configuration, but isn't left yet")
+    assert service.ask("/v1/vms") == []
+    time.sleep(2.5)
+    assert not service.says(LEFT)
+    hung.qemu.send_signal(signal.SIGCONT)
+    eventually(lambda: service.says(LEFT), what="it is left")
+    assert 150 < highest_rate(hung.limits()) <= TOLERANCE * 200
+    eventually(lambda: hung.rows() == [], what="it is forgotten")
+
+
+def test_virtual_machine_that_hangs_as_it_goes_can_be_released_later(hung: Hung) -> None:
+    service = hung.service
+    service.stop(signal.SIGKILL)
+    assert iokeel("agent", "--release", "--config", service.config).status == 1
+    hung.qemu.send_signal(signal.SIGCONT)
+    assert iokeel("agent", "--release", "--config", service.config).status == 0
+    assert set(hung.limits().values()) == {0}
 
 
 def test_virtual_machine_at_a_second_socket_of_its_own_can_be_released(service: Service) -> None:

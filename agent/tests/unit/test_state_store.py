@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iokeel.config.load import parse
-from iokeel.config.settings import Config
+from iokeel.config.settings import Config, VmConfig
 from iokeel.core.counters import DriveId, Flow
 from iokeel.core.curve import CostCurve
 from iokeel.core.limits import FIELDS, ThrottleLimits
@@ -240,6 +240,36 @@ def test_what_was_loaded_can_be_used_as_what_was_saved(tmp_path: Path) -> None:
     back = StateStore(tmp_path).load()[VDA].pricing.mix
     assert back == mix
     assert hash(back) == hash(mix)
+
+
+def test_virtual_machines_that_could_not_be_left_are_kept_until_they_are(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    stuck = VmConfig("db1", Path("/run/db1.qmp"), DomainPolicy({}))
+    store.leaving["db1"] = stuck
+    assert store.save({})
+    again = StateStore(tmp_path)
+    again.load()
+    assert again.leaving == {"db1": stuck}
+    assert not again.save({})
+    del again.leaving["db1"]
+    assert again.save({})
+    store.load()
+    assert store.leaving == {}
+
+
+@pytest.mark.parametrize("socket", ["", "run/db1.qmp", "/\0", "/" + 108 * "x"])
+def test_a_virtual_machine_at_a_socket_that_is_none_is_passed_over(
+    tmp_path: Path, socket: str
+) -> None:
+    store = StateStore(tmp_path)
+    store.load()
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("INSERT INTO leaving VALUES ('db1', ?)", (socket,))
+    store.load()
+    assert store.leaving == {}
+    assert store.save({})
+    with sqlite3.connect(tmp_path / FILE) as database:
+        assert database.execute("SELECT * FROM leaving").fetchall() == []
 
 
 def test_a_drive_without_limits_of_ours_is_not_kept(tmp_path: Path) -> None:
