@@ -660,6 +660,7 @@ def test_a_page_of_a_repository_is_mended_and_has_the_version_that_is_named(flee
     machine.run("ls", page)
     assert fleet.play("deploy.yml", *words, **given).changed == {"hv12": 0}
     machine.run("apt-get", "-qq", "--yes", "purge", "cockpit-iokeel")
+    assert fleet.play("deploy.yml", *words, iokeel_package="").changed == {"hv12": 1}  # the source
 
 
 def test_of_two_pages_in_a_folder_the_version_says_which(fleet: Fleet) -> None:
