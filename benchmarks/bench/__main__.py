@@ -197,9 +197,10 @@ def _factor(text: str) -> float:
 
 def main() -> int:
     """Run a command; return its exit status."""
-    # A shell's background jobs ignore SIGINT.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell's background jobs ignore SIGINT
         signal.signal(number, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     options = parser().parse_args()
     try:
         status: int = options.does(options)
@@ -207,7 +208,8 @@ def main() -> int:
         print(f"iokeel-bench: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"iokeel-bench: {error.filename}: {error.strerror}", file=sys.stderr)
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"iokeel-bench: {what}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         same = "The same command goes on"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from functools import lru_cache
 from itertools import groupby
 
 from benchmarks.bench.controllers.controller import InKernel
@@ -125,6 +126,7 @@ def bytes_(owed: float, model: CostModel) -> int:
     return max(1, round(owed * LARGE_BYTES / model.read.cost(LARGE_BYTES)))
 
 
+@lru_cache
 def tuned(model: CostModel) -> tuple[int, float]:
     """Return the iops-size that comes closest to a curve of reads, and the cost of one unit.
 

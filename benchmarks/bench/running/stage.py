@@ -120,6 +120,7 @@ def stage(scenario: Scenario, daemon: Path, *, exact: bool) -> Iterator[Stage]:
         if guests or scenario.booted:
             host = stack.enter_context(Host.bookworm())
         disk = stack.enter_context(_disk(scenario, len(exports), daemon, vms, host))
+        disk.set_scheduler("none")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iokeel-bench-")))
         if host is not None:
             host.start_libvirtd()
@@ -159,9 +160,7 @@ def _disk(
     """
     inside = host.namespace if host is not None else None
     if scenario.is_real:
-        device = SharedDevice(Path(scenario.device), drives, daemon, apart, inside)
-        device.set_scheduler("none")
-        return device
+        return SharedDevice(Path(scenario.device), drives, daemon, apart, inside)
     return SharedDisk(
         scenario.device,
         drives,

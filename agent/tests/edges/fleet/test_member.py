@@ -19,7 +19,7 @@ from iokeel.errors import ConnectionLost
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
-from iokeel.fleet.messages import Put
+from iokeel.fleet.messages import Delete, Put
 from iokeel.fleet.records import claim_value
 from iokeel.fleet.store import FleetStore
 from testing.fleet import etcd as real
@@ -161,6 +161,17 @@ async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_
             await asyncio.sleep(2)  # until that was looked at
             await set_limits(etcd, "acme")
             await until(lambda: limit(coordinator) == LIMIT, PATIENCE_S)
+
+
+async def test_a_budget_that_etcd_has_lost_with_everything_is_told(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    acme = BudgetId(Kind.TENANT, "acme")
+    await set_limits(etcd, "acme")
+    async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
+        await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
+        await etcd.write([], [Delete(prefix, is_prefix=True)])
+        await until(lambda: "its budget is gone" in str(member.problems.get(acme)), PATIENCE_S)
 
 
 async def test_a_coordinator_reads_many_claims_seldom_however_often_they_change(

@@ -12,7 +12,7 @@ from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy
-from iokeel.core.sharing.tenant_sums import by_storage, storage_sums
+from iokeel.core.sharing.tenant_sums import by_storage, storage_sums, tenant_sums
 from iokeel.core.state import DriveState, FleetPart, State, StorageState
 from iokeel.core.storage import Load, StoragePolicy
 from tests.unit.core.sharing import test_tenant_part as of_tenant
@@ -131,3 +131,9 @@ def test_a_host_with_no_policy_there_tells_the_load_of_its_drives() -> None:
     load = Load(strangers=300.0)
     sums = storage_sums(drives[DISK], StorageState(StoragePolicy(), load=load))
     assert (sums.most, sums.held, sums.load) == (0, 0, load)
+
+
+def test_the_least_that_drives_can_be_held_to_is_1_for_each_of_their_budgets() -> None:
+    policies = DrivePolicy(limit=9), DrivePolicy(limit=9, separate_budgets=True), None
+    known = [(drive, DriveState(policy)) for drive, policy in zip(DRIVES, policies, strict=False)]
+    assert tenant_sums(known).least == 3
