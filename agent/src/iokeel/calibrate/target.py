@@ -120,8 +120,9 @@ def _device(path: str, options: TargetOptions, users: InUse) -> Iterator[Target]
     found = list(users.users_of_device(os.stat(path).st_rdev))
     checks.check_users(path, found, options.destroy_data, options.even_if_in_use)
     access = os.O_RDWR if options.destroy_data else os.O_RDONLY
-    # While it is open with O_EXCL, nobody can mount it.
-    exclusive = 0 if options.even_if_in_use else os.O_EXCL
+    # While it is open with O_EXCL, nobody can mount it. The kernel also knows of users that no file
+    # in /proc or /sys tells of, such as mounts in other namespaces.
+    exclusive = 0 if options.even_if_in_use and not options.destroy_data else os.O_EXCL
     try:
         device = os.open(path, access | exclusive | os.O_CLOEXEC)
     except OSError as error:

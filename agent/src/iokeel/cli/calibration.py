@@ -116,7 +116,8 @@ def _interruptible() -> Iterator[None]:
         raise KeyboardInterrupt
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, interrupt)
     try:
         yield
     except KeyboardInterrupt:

@@ -155,6 +155,25 @@ def test_a_device_that_a_program_has_open_is_refused(device: Path, flags: int) -
 
 
 @root_only
+def test_a_device_that_is_mounted_elsewhere_isnt_written(tmp_path: Path, device: Path) -> None:
+    """No file in /proc or /sys tells of a mount in another namespace."""
+    subprocess.run(["mkfs.ext4", "-q", device], check=True)
+    folder = tmp_path / "place"
+    folder.mkdir()
+    script = 'mount "$0" "$1" && touch "$1/there" "$1.ready" && exec sleep inf'
+    words = ["unshare", "--mount", "sh", "-c", script, device, folder]
+    holder = subprocess.Popen(words)
+    try:
+        ready = folder.with_name("place.ready")
+        eventually(ready.exists, what="it is mounted", process=holder)
+        said = refused(1, device, "--destroy-data", "--even-if-in-use")
+        assert said.startswith(f"{device}: is in use: opened exclusively; stop its users first")
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+@root_only
 def test_a_filesystem_with_the_disks_of_guests_is_refused(small: Path, tmp_path: Path) -> None:
     disk = small / "guest.raw"
     disk.write_bytes(bytes(MIB))
@@ -240,6 +259,21 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
     assert said == b"iokeel: calibrate: interrupted, nothing is left behind; run it again\n"
     assert list(used.iterdir()) == list(temporary.iterdir()) == []
     assert not Path(f"/proc/{found[0]}").exists()
+
+
+def test_it_goes_on_if_its_terminal_goes_and_it_has_nohup(tmp_path: Path) -> None:
+    words = ["nohup", IOKEEL, "calibrate", tmp_path, "--size", "16m", "--even-if-in-use"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        eventually(lambda: bool(measuring(process.pid)), what="fio runs")
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert said.endswith(b"iokeel: calibrate: interrupted, nothing is left behind; run it again\n")
 
 
 def measuring(process: int) -> list[int]:
