@@ -1,4 +1,4 @@
-"""A blkio cgroup (v1) with groups in it, for a benchmark's processes.
+"""A cgroup with groups in it, for a benchmark's processes: blkio's (v1), or else one of v2.
 
 A loop device has one worker for each group, and a flush blocks it. So processes of one group wait
 for each other's flushes, which a real disk would serve side by side.
@@ -11,7 +11,14 @@ from pathlib import Path
 
 from testing.waiting import eventually
 
-ROOT = Path("/sys/fs/cgroup/blkio")
+
+def root(cgroups: Path = Path("/sys/fs/cgroup")) -> Path:
+    """Return the folder for groups: blkio's; on a host that has only cgroup v2, that one's."""
+    blkio = cgroups / "blkio"
+    return blkio if (blkio / "blkio.throttle.io_serviced").exists() else cgroups
+
+
+ROOT = root()
 _PREFIX = "lab-"
 _EMPTY_S = 2.0  # a process that has just ended may still be in its group
 
