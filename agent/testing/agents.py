@@ -160,6 +160,7 @@ class Agent:
         self.config = folder / "agent.toml"
         self.log_file = folder / "agent.log"
         self.process: subprocess.Popen[str] | None = None
+        self._ends: list[str] = []
         self.config.write_text(
             f'[agent]\nsocket = "{self.socket}"\nstate_dir = "{self.state}"\n{settings}\n'
             f"[libvirt]\n{libvirt}\n{tables}\n"
@@ -179,7 +180,7 @@ class Agent:
         try:
             eventually(self.answers, _START_S, process=self.process)
         except Exception as error:
-            self.end()
+            self._kill()
             raise AssertionError(f"the agent doesn't answer\n{self.log()}") from error
         return self
 
@@ -196,8 +197,10 @@ class Agent:
         return text in self.log()
 
     def own_faults(self) -> list[str]:
-        """Return the lines of its log about faults of its own."""
-        return [line for line in self.log().splitlines() if "please report it" in line]
+        """Return its log's lines about faults of its own, and how it ended when it shouldn't."""
+        signs = ("please report it", "Traceback", "never retrieved")
+        lines = self.log().splitlines()
+        return [*self._ends, *(line for line in lines if any(sign in line for sign in signs))]
 
     def ask(self, path: str) -> Any:
         """Return the JSON at a path of its socket."""
@@ -235,18 +238,33 @@ class Agent:
         """End it by a signal, and return its exit status."""
         assert self.process is not None
         self.send(number)
-        return self.process.wait(20)
+        status = self.process.wait(20)
+        if number is signal.SIGTERM and status:
+            self._ends.append(f"the agent ended with status {status} at its stop")
+        self.process = None
+        return status
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
         assert self.process is not None
+        self._note_early_end()
         self.process.send_signal(number)
 
     def end(self) -> None:
         """End it by SIGKILL, if it still runs."""
-        if self.process is not None and self.process.poll() is None:
+        self._note_early_end()
+        self._kill()
+
+    def _kill(self) -> None:
+        if self.process is not None:
             self.process.kill()
             self.process.wait()
+            self.process = None
+
+    def _note_early_end(self) -> None:
+        """Note that it has ended by itself."""
+        if self.process is not None and (status := self.process.poll()) is not None:
+            self._ends.append(f"the agent ended by itself with status {status}")
 
     def __enter__(self) -> Self:
         return self.start()
@@ -256,6 +274,7 @@ class Agent:
         print(self.log())
         faults = self.own_faults()
         self.log_file.unlink()  # the next agent in this folder has a log of its own
+        self._ends.clear()
         assert any(failure) or not faults
 
 
