@@ -33,10 +33,14 @@ class Allowed:
 
     def most(self, begin_s: float, end_s: float) -> int | None:
         """Return the highest limit that may have held it at some time; None if unknown."""
-        return max(
-            (limit for at_s, over_s, limit in self.limits if at_s <= end_s and over_s >= begin_s),
-            default=None,
-        )
+        return max(self._at(begin_s, end_s), default=None)
+
+    def least(self, at_s: float) -> int | None:
+        """Return the lowest limit that may hold it at a time; None if unknown."""
+        return min(self._at(at_s, at_s), default=None)
+
+    def _at(self, begin_s: float, end_s: float) -> list[int]:
+        return [limit for at_s, over_s, limit in self.limits if at_s <= end_s and over_s >= begin_s]
 
 
 @dataclass

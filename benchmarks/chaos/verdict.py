@@ -1,8 +1,9 @@
 """Which promises a run broke, from measurements that are none of the agent's.
 
 - **Limits**: what each look at QEMU found. At no time may a drive's limits let requests of some
-  size do more than `limits_ratio` times the highest limit that its policies may still give it. A
-  new limit may take effect late (journal.py), so the one before it counts until then.
+  size do more than `limits_ratio` times the highest limit that its policies may still give it, nor
+  all sizes less than LEAST_RATIO times the lowest. A new limit may take effect late (journal.py),
+  so the one before it counts until then.
 - **fio's log** of each drive: no window of a second above `window_ratio` times that same limit.
   Requests that the machine held up come late and don't count (demo/conformance.py).
 - **QEMU's count** of what it let through, if it has the patches: no second above `passed_ratio`
@@ -36,6 +37,7 @@ from benchmarks.demo.fio_log import Completions, window_starts
 from benchmarks.demo.limits_in_force import Sample, ceiling
 from iokeel.core.curve import DEFAULT_MODEL
 
+LEAST_RATIO = 0.9
 _AWAY_S = 0.2  # an answer of QEMU's may be on its way while a guest stops
 _APART_S = 1.0  # breaches that are closer are one
 _QUEUE_COST = DEPTH * DEFAULT_MODEL.read.cost(max(SIZES))
@@ -85,8 +87,8 @@ class Breach:
 class Judged:
     """What the measurements of a drive show.
 
-    samples: that count. unlimited: those of them without a limit. too_high: those with one that is
-    too high. excused: others that were so while they could be. excused_s: from when to when.
+    samples: that count. unlimited: those of them without a limit. too_high, too_low: those with one
+    that is so. excused: others that were so while they could be. excused_s: from when to when.
     highest_ratio: what limits allowed, at most. worst_ratio: of a window of a second, without what
     came late. did_worst_ratio: with it. passed_ratio: the most that QEMU let through in a second,
     by its own count. seconds: how long fio's log is.
@@ -97,6 +99,7 @@ class Judged:
     excused_s: list[Span] = field(default_factory=list)
     unlimited: int = 0
     too_high: int = 0
+    too_low: int = 0
     highest_ratio: float = 0.0
     worst_ratio: float = 0.0
     did_worst_ratio: float = 0.0
@@ -117,11 +120,13 @@ def judge_limits(
         limits = look.limits.get(target)
         if limits is None:
             continue
-        most = allowed.most(look.at_s, look.at_s)
-        if most is None or _away(journal, name, look.at_s):
+        most, least = allowed.most(look.at_s, look.at_s), allowed.least(look.at_s)
+        if most is None or least is None or _away(journal, name, look.at_s):
             continue
-        ratio = ceiling(limits) / most
-        if ratio > bounds.limits_ratio and allowed.excuses(look.at_s):
+        rate = ceiling(limits)
+        ratio = rate / most
+        is_wrong = ratio > bounds.limits_ratio or rate < LEAST_RATIO * least
+        if is_wrong and allowed.excuses(look.at_s):
             judged.excused += 1
             _extend(judged.excused_s, look.at_s - zero_s)
             was_excused = True
@@ -136,10 +141,14 @@ def judge_limits(
             what = f"no limit: {limits}"
         else:
             judged.highest_ratio = max(judged.highest_ratio, ratio)
-            if ratio <= bounds.limits_ratio:
+            if not is_wrong:
                 continue
-            judged.too_high += 1
-            what = f"limits allow {ratio:.3f} of {most}: {limits}"
+            if ratio > bounds.limits_ratio:
+                judged.too_high += 1
+                what = f"limits allow {ratio:.3f} of {most}: {limits}"
+            else:
+                judged.too_low += 1
+                what = f"limits allow only {rate / least:.3f} of {least}: {limits}"
         judged.breaches.append(Breach.at("limits", f"{name} {target}", look.at_s - zero_s, what))
     judged.breaches = joined(judged.breaches)
     return judged

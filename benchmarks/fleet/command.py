@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from subprocess import SubprocessError
 from typing import NoReturn
 
 
@@ -13,7 +14,7 @@ def end_with(main: Callable[[Sequence[str]], int]) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main(sys.argv[1:]))
-    except (AssertionError, OSError, RuntimeError) as error:
+    except (AssertionError, OSError, RuntimeError, SubprocessError) as error:
         print(f"benchmarks.fleet: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

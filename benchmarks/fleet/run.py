@@ -4,8 +4,9 @@ Or more than the capacity of a storage that they share? Four hosts, each in a ne
 its own, have an agent, storage daemons with the patches and fio, whose demand comes and goes. Three
 members of etcd are in namespaces of their own. Faults come at random from a seed (chaos/).
 Monitors that share nothing with the agent read the limits of all daemons ten times a second. Exit
-status: 0 if their sums were never above 1.01 of the budgets and all of these was given again at the
-end, 1 if not, 2 if the run could not be made.
+status: 0 if their sums were never above 1.01 of the budgets, all of these was given again at the
+end, each host's fio did something and no agent had a fault of its own; 1 if not; 2 if the run could
+not be made.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Result:
     """What a run showed.
 
     faults: made, by kind. operations: what fio did, by host. recovered_s: how long it took after
-    the last fault until all was given again; None if it wasn't.
+    the last fault until all was given again; None if it wasn't. own_faults: of the agents, by their
+    logs.
     """
 
     question: str
@@ -70,11 +72,13 @@ class Result:
     storage: Held
     operations: Mapping[str, int]
     recovered_s: float | None
+    own_faults: Sequence[str]
 
     @property
     def kept(self) -> bool:
-        """Whether every promise was kept."""
-        return self.tenant.kept and self.storage.kept and self.recovered_s is not None
+        """Whether every promise was kept, and each host had its load."""
+        held = self.tenant.kept and self.storage.kept and self.recovered_s is not None
+        return held and all(self.operations.values()) and not self.own_faults
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,8 @@ def run(seconds: float, seed: int, daemon: Path, *, broken: bool = False) -> Res
             result_file.question(__doc__), result_file.now(), result_file.revision(),
             result_file.Machine.this(), seed, seconds, dict(faults.made), tenant.held(),
             storage.held(), {name: host.done for name, host in there.hosts.items()}, recovered_s,
+            [f"{name}: {said}" for name, host in there.hosts.items()
+             for said in host.agent.own_faults()],
         )  # fmt: skip
         if not result.kept:
             tenant.print_above("tenant")
@@ -152,6 +158,8 @@ def _show(result: Result) -> None:
         print(f"not given again within {_RECOVER_S:.0f} s of the last fault")
     else:
         print(f"given again {result.recovered_s:.0f} s after the last fault")
+    for said in result.own_faults:
+        print(f"a fault of an agent's own: {said}")
     print("Every promise was kept." if result.kept else "A promise was broken.")
 
 

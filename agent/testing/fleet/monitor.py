@@ -1,4 +1,4 @@
-"""Adds up what the QEMUs of several hosts are held to, with nothing of the agent's own code."""
+"""Adds up what the QEMUs of several hosts are held to, without the agent's code but its curve."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from iokeel.core.curve import DEFAULT_CURVE
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.hypervisors.qmp_client import QmpClient
 from testing.sampler import Sampler
 
 _PAUSE_S = 0.1
+# The published curve, as QEMU tells it.
+_CURVE = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 _NAMES = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}
 
 
@@ -47,7 +50,7 @@ class Watched:
 
 
 class WatchedGroups(Watched):
-    """A storage daemon's throttle groups that charge by the cost curve."""
+    """A storage daemon's throttle groups that charge by the cost curve. Others have no limit."""
 
     def __init__(self, socket: Path, groups: Sequence[str]) -> None:
         super().__init__(socket)
@@ -58,7 +61,8 @@ class WatchedGroups(Watched):
         for group in self._groups:
             path = f"/objects/{group}"
             limits = self._qmp.ask("qom-get", path=path, property="limits")
-            found[group] = float(limits["iops-total"] or inf)
+            is_priced = limits.get("cost-read") == limits.get("cost-write") == _CURVE
+            found[group] = float(limits["iops-total"] or inf) if is_priced else inf
         return found
 
 

@@ -94,6 +94,18 @@ def test_a_limit_that_lets_some_size_do_more_breaks_a_promise(limits: Limits) ->
     assert found.unlimited + found.too_high == 1
 
 
+def test_a_limit_that_is_too_low_breaks_a_promise() -> None:
+    low = HELD._replace(iops_total=60)
+    found = judged(journal((0, 600)), (1.0, HELD), (2.0, low))
+    assert (found.samples, found.too_low) == (2, 1)
+    assert [breach.at_s for breach in found.breaches] == [2.0]
+    lowered = journal((0, 600), (10, 60))
+    assert not judged(lowered, (10.1, low), (10.1 + SETTLE_S, low)).breaches
+    by_hand = journal((0, 600))
+    by_hand.unsettled[DRIVE].append((10.0, 10.5))
+    assert judged(by_hand, (10.2, low)).excused == 1
+
+
 def test_the_limit_before_counts_until_the_agent_has_had_its_time() -> None:
     changed = journal((0, 600), (10, 300))
     assert not judged(changed, (10 + SETTLE_S, HELD)).breaches

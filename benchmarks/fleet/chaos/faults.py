@@ -143,7 +143,7 @@ def _member_hangs(site: Site, random: Random) -> Iterator[None]:
 def _compacted(site: Site, random: Random) -> Iterator[None]:
     import json
 
-    found = json.loads(site.etcd.ctl("get", "nothing"))
+    found = json.loads(_again(lambda: site.etcd.ctl("get", "nothing")))
     revision = str(found["header"]["revision"])
     with suppress(CalledProcessError):  # compacted there already
         site.etcd.ctl("compact", revision)
