@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Self
 
 from rich.console import Console
@@ -155,6 +156,6 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         out.print("\nInterrupted. Everything that was started has ended.")
         sys.exit(130)
-    except (AgentError, RuntimeError, TimeoutError) as error:
+    except (AgentError, OSError, RuntimeError, SubprocessError) as error:
         out.print(f"[red]The demo could not run:[/] {error}")
         sys.exit(2)

@@ -19,8 +19,11 @@ def spans(
 ) -> list[Span]:
     """Return a guest's phases; one in which its limit changes is two.
 
-    All times are counted from the guest's first completion.
+    All times are counted from the guest's first completion. Raises RuntimeError if its limit has
+    not been changed as the scenario says.
     """
+    if guest.change is not None and changed is None:
+        raise RuntimeError(f"{guest.name}: its limit has not been changed")
     starts = [0.0, *shifts(scenario, done), scenario.length_s]
     found = []
     limit = guest.limit

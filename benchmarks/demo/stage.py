@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -84,10 +84,10 @@ def run_stage(
     with Watch(uri, [guest.name for guest in scenario.guests], exact=exact) as watch:
         stage.start_s = time.time() + _START_DELAY_S
         programs = {vm.name: _start_fio(vm, stage.start_s) for _, vm in guests}
-        changes = threading.Thread(target=_change_limits, args=(stage, watch, guests, set_limit))
-        changes.start()
-        _show_progress(stage, scenario, agent, console)
-        changes.join()
+        with ThreadPoolExecutor(1) as pool:
+            changes = pool.submit(_change_limits, stage, watch, guests, set_limit)
+            _show_progress(stage, scenario, agent, console)
+        changes.result()  # raises why a limit couldn't be changed
         for _, vm in guests:
             ended = vm.wait(programs[vm.name], timeout=60)
             if ended.status != 0:

@@ -246,6 +246,13 @@ def test_phases_begin_with_the_drives_own_shifts() -> None:
     assert found[1].windows_from_s == 8.5
 
 
+def test_a_change_of_policy_that_did_not_come_is_no_verdict() -> None:
+    scenario = load_scenario()
+    guest = next(guest for guest in scenario.guests if guest.change)
+    with pytest.raises(RuntimeError, match="its limit has not been changed"):
+        spans(scenario, guest, requests([0.0]), None)
+
+
 def test_a_run_needs_one_miss_to_be_missed_and_a_clear_phase_of_each_drive_to_be_kept() -> None:
     kept = judged(steady((LENGTH_S, 1)), RIGHT)
     missed = judged(steady((LENGTH_S, 1.1)), RIGHT)
