@@ -128,7 +128,7 @@ def main() -> Mapping[str, object]:
     number = place.number or ""
     bounds = {number: backstop(DEFAULT_MODEL, SHARE, MARGIN)}
     order = CgroupOrder(bounds, weight=300, latency_targets_s={number: TARGET_S})
-    limits = dict(order.limits[number].items())
+    limits = dict(bounds[number].items())
     told: dict[str, object] = {"disk": [place.name, number], "limits": limits}
     told |= {"share": SHARE, "margin": MARGIN}
 

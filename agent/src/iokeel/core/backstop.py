@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, reduce
 
@@ -54,13 +54,19 @@ class CgroupOrder:
     """The settings for a VM's group.
 
     limits: bounds by device (MAJOR:MINOR of a whole disk), for all devices that the VM uses;
-    IoMax() for none. weight: of the VM among the others, 1 to 10,000, 100 is usual; None leaves
-    it as it is. latency_targets_s: by device, the latency for the kernel to protect.
+    IoMax() for none; None leaves the device's settings as they are. weight: of the VM among the
+    others, 1 to 10,000, 100 is usual; None leaves it as it is. latency_targets_s: by device, the
+    latency for the kernel to protect.
     """
 
-    limits: Mapping[str, IoMax] = field(default_factory=dict)
+    limits: Mapping[str, IoMax | None] = field(default_factory=dict)
     weight: int | None = None
     latency_targets_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def unsure(self) -> Collection[str]:
+        """The devices whose settings stay as they are."""
+        return {device for device, bounds in self.limits.items() if bounds is None}
 
 
 def backstop(
@@ -86,8 +92,9 @@ def vm_orders(
 
     devices: of this host (MAJOR:MINOR), those that each drive's requests reach, such as a logical
     volume and the disk below it; a drive that isn't in it may reach any. A VM has bounds on a
-    device if all its drives there have limits, each priced by its own curves. Its weight is the sum
-    of its drives', or its part of its tenant's.
+    device if all its drives there have limits, each priced by its own curves. A device stays as it
+    is while it isn't known what one of them may do. Its weight is the sum of its drives', or its
+    part of its tenant's.
     """
     weights: Counter[str] = Counter()
     by_tenant: Counter[str] = Counter()
@@ -99,23 +106,27 @@ def vm_orders(
             by_tenant[known.tenant or ""] += known.policy.weight
     orders: dict[str, CgroupOrder | None] = {}
     for vm, drives in vms.items():
-        if any(known.is_unsure or _waits_for_its_rate(known) for _, known in drives):
-            orders[vm] = None
-            continue
-        if not weights[vm]:  # it has no policy
+        unsure = [d for d, known in drives if known.is_unsure or _waits_for_its_rate(known)]
+        if not weights[vm] and not unsure:  # it has no policy
             continue
         there: dict[str, list[DriveState]] = {}
         for drive, known in drives:
             for device in devices.get(drive, ()):
                 there.setdefault(device, []).append(known)
+        frozen = {device for drive in unsure for device in devices.get(drive, there)}
+        if unsure and (not weights[vm] or frozen == there.keys()):
+            orders[vm] = None
+            continue
+        sure = {device: on for device, on in there.items() if device not in frozen}
         all_known = all(drive in devices for drive, _ in drives)
+        bounds = {
+            device: _limits(state, on, margin) if all_known else IoMax()
+            for device, on in sure.items()
+        }
         orders[vm] = CgroupOrder(
-            {
-                device: _limits(state, on, margin) if all_known else IoMax()
-                for device, on in there.items()
-            },
+            {device: bounds.get(device) for device in there},
             _weight(vm, drives[0][1], state, weights, by_tenant),
-            {device: target / 1000 for device, on in there.items() if (target := _target_ms(on))},
+            {device: target / 1000 for device, on in sure.items() if (target := _target_ms(on))},
         )
     return orders
 

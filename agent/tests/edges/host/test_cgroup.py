@@ -210,6 +210,23 @@ def test_a_group_is_left_as_it_is_while_its_vms_share_is_not_known(
     assert (group / "io.max").read_text() == UNSET
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_device_is_left_as_it_is_while_what_its_drives_may_do_is_not_known(
+    host: Host, memory: Memory, restarted: bool
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    if restarted:
+        groups = cgroups(host, memory)
+    for _ in range(2):
+        groups.apply({"db1": CgroupOrder({"8:0": IoMax(), SDB: None})}, {"db1": qemu})
+        assert (group / "io.max").read_text() == MAX
+        assert groups.held == {"db1": {"io.max 8:16": MAX.removeprefix(f"{SDB} ")}}
+    groups.apply({"db1": CgroupOrder({"8:0": IoMax(), SDB: IoMax()})}, {"db1": qemu})
+    assert (group / "io.max").read_text() == UNSET
+
+
 def test_bounds_are_set_and_taken_away_in_v1(tmp_path: Path, memory: Memory) -> None:
     host = Host(tmp_path, version=1)
     group, qemu = host.guest(1, "db1")

@@ -189,6 +189,7 @@ def test_drives_of_storages_with_curves_of_their_own_are_bounded_by_those() -> N
     drives = state(a_vda=held(100.0), a_vdb=held(20.0, "lv"), a_vdc=held(3.0, "lv"))
     known = replace(drives, storages={"lv": StorageState(StoragePolicy(model=OWN))})
     limits = orders(known, SDA)["a"].limits["8:0"]
+    assert limits is not None
     # 100 reads of 4K at 1, and 23 / 2; 23 / 4 writes; 8K cost 3 and 9 there.
     assert limits.riops == 100 + 12
     assert limits.wiops == 100 + 6
@@ -201,12 +202,11 @@ def test_reads_that_wait_in_parts_count_once_for_each() -> None:
     whole = held(100.0)
     split = whole._replace(sent=Sent(ThrottleLimits(iops_total=100, split_size=16 * KIB)))
     model = CostModel(flat, flat)
-    both = orders(replace(state(a_vda=whole, a_vdb=split), model=model), SDA)
-    assert both["a"].limits["8:0"] == backstop(model, 100.0).plus(
-        backstop(model, 100.0, read_part_bytes=16 * KIB)
-    )
-    assert both["a"].limits["8:0"].riops == 100 + 200
-    assert both["a"].limits["8:0"].wiops == 100 + 100
+    both = orders(replace(state(a_vda=whole, a_vdb=split), model=model), SDA)["a"].limits["8:0"]
+    assert both is not None
+    assert both == backstop(model, 100.0).plus(backstop(model, 100.0, read_part_bytes=16 * KIB))
+    assert both.riops == 100 + 200
+    assert both.wiops == 100 + 100
 
 
 def test_what_is_unbounded_stays_so_with_more() -> None:
@@ -234,6 +234,18 @@ def test_a_group_stays_as_it_is_while_a_drives_share_is_not_known(verdict: Verdi
     assert vm_orders(State(drives=known), devices) == {"db1": None}
     known[DriveId("db1", "vdb")] = held(1000.0)
     assert vm_orders(State(drives=known), devices)["db1"] is not None
+
+
+def test_only_the_devices_of_a_drive_of_unknown_share_stay_as_they_are() -> None:
+    unsure = DriveState(storage="sda", finding=Finding(Verdict.POLICY_UNKNOWN))
+    known = state(a_vda=unsure, a_vdb=held(10_000.0, "sdb", latency_target_ms=2))
+    found = orders(known, SDA, ("8:16",))["a"]
+    assert found.limits == {"8:0": None, "8:16": backstop(DEFAULT_MODEL, 10_000.0)}
+    assert found.latency_targets_s == {"8:16": 0.002}
+    nowhere = {DriveId("a", "vdb"): ("8:16",)}  # the unsure one may be there too
+    assert vm_orders(known, nowhere) == {"a": None}
+    both = dict.fromkeys(known.drives, ("8:0",))
+    assert vm_orders(known, both) == {"a": None}
 
 
 def test_a_group_stays_as_it_is_until_limits_of_an_earlier_agent_have_a_rate() -> None:

@@ -58,7 +58,8 @@ def wanted(
 ) -> Iterator[tuple[Setting, str]]:
     """Yield the settings and values of an order for a group, as far as the kernel has them."""
     for device, limits in order.limits.items():
-        yield from _limits(device, limits, hierarchy)
+        if limits is not None:
+            yield from _limits(device, limits, hierarchy)
     for device, target_s in order.latency_targets_s.items():
         if (group / "io.latency").exists():
             yield Setting("io.latency", device), f"target={max(1, round(target_s * _US_PER_S))}"

@@ -81,7 +81,7 @@ class Cgroups:
         self._hierarchy = io_hierarchy(proc)
         self._places: dict[tuple[str, Process], tuple[Path, int]] = {}
         self._refused: dict[tuple[str, Process], float] = {}
-        self._limits: dict[Path, Mapping[str, IoMax]] = {}
+        self._limits: dict[Path, Mapping[str, IoMax | None]] = {}
         self._done: dict[Path, dict[Setting, str]] = {}
         self._checked_at = time.monotonic()
         self._told: set[object] = set()
@@ -116,13 +116,7 @@ class Cgroups:
             if (order := orders[vm]) is not None
         }
         self._limits = {path: order.limits for path, order in steady.items()}
-        self._set(
-            {
-                path: dict(wanted(order, path, self._hierarchy, self._sys))
-                for path, order in steady.items()
-            },
-            groups,
-        )
+        self._set(steady, groups, self._hierarchy)
         self.weighted = self._weights_that_hold(orders, processes, groups, steady)
         for path in self._groups.keys() - groups.keys():
             vm = self._groups[path].vm
@@ -186,7 +180,7 @@ class Cgroups:
         """Return an order with the bounds that hold already, if they fit it."""
         held = self._limits.get(path, {})
         limits = {
-            device: held[device] if device in held and fits(held[device], bounds) else bounds
+            device: old if (old := held.get(device)) and bounds and fits(old, bounds) else bounds
             for device, bounds in order.limits.items()
         }
         return replace(order, limits=limits)
@@ -213,8 +207,13 @@ class Cgroups:
 
     # Settings
 
-    def _set(self, values: Mapping[Path, dict[Setting, str]], groups: Mapping[Path, str]) -> None:
+    def _set(
+        self, orders: Mapping[Path, CgroupOrder], groups: Mapping[Path, str], hierarchy: Hierarchy
+    ) -> None:
         """Write the settings that groups don't have yet, and what was there before into memory."""
+        values = {
+            path: dict(wanted(order, path, hierarchy, self._sys)) for path, order in orders.items()
+        }
         if time.monotonic() >= self._checked_at + _CHECK_S:
             self._checked_at = time.monotonic()
             self._done = {}
@@ -222,16 +221,19 @@ class Cgroups:
             change
             for path, settings in values.items()
             if settings != self._done.get(path)
-            for change in self._plan(path, groups[path], settings)
+            for change in self._plan(path, groups[path], settings, orders[path].unsure)
         ]
         self._save()
         failed = {path for path, setting, value in changes if not self._write(path, setting, value)}
         self._done = {path: done for path, done in values.items() if path not in failed}
 
     def _plan(
-        self, path: Path, vm: str, values: Mapping[Setting, str]
+        self, path: Path, vm: str, values: Mapping[Setting, str], unsure: Collection[str]
     ) -> Iterator[tuple[Path, Setting, str]]:
-        """Note the values that a group has and will have, and yield those to write."""
+        """Note the values that a group has and will have, and yield those to write.
+
+        unsure: the devices whose settings stay as they are.
+        """
         inode = _inode(path)
         if inode is None:
             return
@@ -253,7 +255,8 @@ class Cgroups:
             if new != now:
                 yield path, setting, new
         for key in group.found.keys() - {str(setting) for setting in values}:
-            self._put_setting_back(path, group, key)
+            if key.partition(" ")[2] not in unsure:
+                self._put_setting_back(path, group, key)
         if not group.found:
             self._forget(path)
 
