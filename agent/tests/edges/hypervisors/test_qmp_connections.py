@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from iokeel.core.counters import DriveId
 from iokeel.core.limits import UNLIMITED
 from iokeel.errors import DriveGone
 from iokeel.hypervisors.qmp.connection import (
@@ -122,6 +123,32 @@ async def test_a_change_of_what_is_wrong_is_told_too(
         assert await source.sample(None, 1.0)
         await server.stop()
     assert ["no such" in lines(caplog)[0], "nobody" in lines(caplog)[1]] == [True, True]
+
+
+async def test_an_unforeseen_fault_at_one_vm_ends_only_its_connection(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = iter(["at its start", "at a later change"])
+
+    def changed(name: str) -> None:
+        if name == "db1" and (fault := next(faults, None)) is not None:
+            raise RuntimeError(fault)
+
+    servers = [await QmpServer(folder / f"db{n}.qmp").start() for n in (1, 2)]
+    async with running(vm(servers[0].path), vm(servers[1].path, "db2")) as source:
+        source.on_change = changed
+        await until(lambda: servers[0].connections == 2)
+        await until(lambda: len(source.vms()) == 2)
+        servers[0].plug("vdb")
+        source.announce("db1")
+        await until(lambda: source.errors["internal"] == 2)
+        assert {*await source.sample(None, 1.0)} == {DriveId("db2", "vda")}
+        await until(lambda: servers[0].connections == 3)
+        drives = {VDA, DriveId("db1", "vdb"), DriveId("db2", "vda")}
+        while {*await source.sample(None, 1.0)} != drives:
+            await asyncio.sleep(0.01)
+    assert source.errors == {"internal": 2}
+    assert lines(caplog) == ["VM db1: internal error, please report it"] * 2
 
 
 async def test_a_vm_may_run_until_nobody_listens(folder: Path) -> None:

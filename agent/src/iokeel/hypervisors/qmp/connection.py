@@ -25,7 +25,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from iokeel.host.process import Process, peer
+from iokeel.host.process import Process, peer, peer_pid
 from iokeel.hypervisors.qmp.faults import NOT_QMP, CommandFailed, MonitorLost, refused, silent
 from iokeel.words.quoting import shown
 
@@ -262,6 +262,7 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
         sock.close()
         raise refused(path, error) from None
     connection = QmpConnection(path, on_event)
+    pid = peer_pid(sock)  # the socket may be closed once the greeting is missed
     connection.process = peer(sock)
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
     try:
@@ -269,7 +270,7 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
             await connection._greeted
         await connection.execute("qmp_capabilities", {}, ANYTHING, _GREETING_TIMEOUT_S)
     except TimeoutError:
-        why = silent(path, sock, _GREETING_TIMEOUT_S)
+        why = silent(path, pid, _GREETING_TIMEOUT_S)
         connection.close()
         raise why from None
     except BaseException:

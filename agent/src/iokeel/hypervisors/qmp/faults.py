@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import socket
 import stat
 from pathlib import Path
 
 from iokeel.errors import ConnectionLost, IokeelError
-from iokeel.host.process import is_stopped, peer_pid
+from iokeel.host.process import is_stopped
 
 #: The class of QEMU's error if it doesn't know a command.
 NO_COMMAND = "CommandNotFound"
@@ -68,14 +67,16 @@ def refused(path: Path, error: OSError) -> MonitorLost:
     return MonitorLost("connect", where, error.strerror or str(error), "correct the path")
 
 
-def silent(path: Path, connected: socket.socket, waited_s: float) -> MonitorLost:
-    """Return why a monitor sends no greeting: it serves another client, or its QEMU hangs."""
+def silent(path: Path, pid: int, waited_s: float) -> MonitorLost:
+    """Return why a monitor sends no greeting: it serves another client, or its QEMU hangs.
+
+    pid: of the process that listens.
+    """
     where = str(path)
     sockets = [fields for fields in _unix_sockets() if len(fields) > _PATH]
     states = [fields[_STATE] for fields in sockets if fields[_PATH] == where]
     if _ACCEPTED in states:  # and ours is not: QEMU accepts one client at a time
         return MonitorLost("busy", where, "another client uses this monitor", _SERVES_ONE)
-    pid = peer_pid(connected)
     what = f"no greeting in {waited_s:g} s from process {pid}"
     if not states:  # it listens under another name of the same path
         mend = f"it hangs, or serves another client; {_SERVES_ONE}"

@@ -138,6 +138,18 @@ class Monitor:
     async def run(self, connecting: asyncio.Semaphore) -> None:
         """Connect, stay connected and follow the drives, until cancelled."""
         waits = delays()
+        while True:
+            try:
+                await self._run(connecting)
+            except Exception as error:  # or one VM would end the agent
+                self._news.errors["internal"] += 1
+                if repr(error) != self._told:
+                    self._told = repr(error)
+                    log.exception("VM %s: internal error, please report it", self._vm.name)
+            await asyncio.sleep(next(waits))
+
+    async def _run(self, connecting: asyncio.Semaphore) -> None:
+        waits = delays()
         before = False
         while True:
             try:
