@@ -139,4 +139,6 @@ def test_a_drive_that_can_have_no_curve_has_stock_limits_at_once(guest: Vm) -> N
         assert "no throttle group of its own" in told["what"]
         assert agent.drive("db1")["mode"] == "retune"
         assert not any(group["limits"].get("cost-read") for group in groups(host))
+        before = agent.drive("db1")["overwritten"]
         assert max(rates(guest)[1:]) <= 1.25 * LIMIT
+        assert agent.drive("db1")["overwritten"] == before, "nobody else has set any"

@@ -139,16 +139,19 @@ class LimitsInForce:
         return self._orders[name], self._tunings[name]
 
     def note_groups(
-        self, name: str, groups: Mapping[str, Group], orders: Mapping[str, int]
+        self, name: str, groups: Mapping[str, Group | None], orders: Mapping[str, int]
     ) -> None:
         """Take over limits from a domain's QEMU itself, if they have changed.
 
+        groups: by target; None if disks share it, whose limits stay known as they were set last.
         orders: those before the groups were read. If there has been another one since, the groups
         may be older than its limits, and are left alone.
         """
         if self._orders[name] != orders.get(name, 0):
             return
         for target, group in groups.items():
+            if group is None:
+                continue
             drive, limits = DriveId(name, target), bytes(group.limits)
             if self._limits.get(drive) != limits:
                 self._limits[drive] = limits

@@ -99,27 +99,29 @@ def ask_abilities(handle: Any) -> Abilities | None:
     return None
 
 
-def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group] | None:
+def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group | None] | None:
     """Return a domain's throttle groups, each by the only drive that it throttles.
 
-    None if QEMU's answer makes no sense. Raises libvirtError.
+    A drive that shares its group has None: the group's counters and limits aren't its own. None if
+    QEMU's answer makes no sense. Raises libvirtError.
     """
     answer = _ask(handle, _QUERY_GROUPS, _GROUPS)
     if answer is None:
         return None
-    groups = {group.name: group for group in answer.groups if len(group.members) == 1}
+    groups = {group.name: group for group in answer.groups if group.members}
     by_alias = {
         target_of(member.qdev, member.device): group
         for group in groups.values()
         for member in group.members
     }
-    found = {}
+    found: dict[str, Group | None] = {}
     for disk in xml.disks:
         names = [_OBJECT_PREFIX + name for name in disk.throttle_groups]
-        filters = [groups[name] for name in names if name in groups]
-        group = filters[0] if filters else by_alias.get(disk.alias or "")
-        if group is not None:
-            found[disk.target] = group
+        its = [groups[name] for name in names if name in groups]
+        if (group := by_alias.get(disk.alias or "")) is not None:
+            its.append(group)
+        if its:
+            found[disk.target] = next((group for group in its if len(group.members) == 1), None)
     return found
 
 

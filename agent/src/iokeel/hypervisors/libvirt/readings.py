@@ -31,13 +31,13 @@ _STATS_FLAGS = (
 class Reading(NamedTuple):
     """A domain's block statistics, and its throttle groups by target; None if not read.
 
-    Times are by the monotonic clock.
+    groups: see read_groups. Times are by the monotonic clock.
     """
 
     at_ns: int
     values: Mapping[str, Any]
     groups_at_ns: int
-    groups: Mapping[str, Group] | None
+    groups: Mapping[str, Group | None] | None
 
     @property
     def is_busy(self) -> bool:

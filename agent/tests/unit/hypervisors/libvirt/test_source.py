@@ -68,6 +68,7 @@ class Host:
         self.xml = XML.replace("db1", name)
         self.pool: threading.Event | None = None  # its storage pool answers only then
         self.waits = False  # for the pool
+        self.members = ["vda"]  # of its throttle group
 
     def ask(self, _handle: object) -> Abilities | None:
         self.asked += 1
@@ -164,7 +165,8 @@ class Host:
                 self.tuned = {"total_iops_sec": request["arguments"]["iops"]}
             case "query-throttle-groups":
                 limits = {"iops-total": self.tuned.get("total_iops_sec"), **CURVES_IN_FORCE}
-                group = {"name": "vda", "members": [{"device": "vda"}], "limits": limits}
+                members = [{"device": name} for name in self.members]
+                group = {"name": "vda", "members": members, "limits": limits}
                 found = [group | {"read": NOTHING, "write": NOTHING}] if self.tuned else []
                 return json.dumps({"return": found})
         return json.dumps({"return": {}})
@@ -326,6 +328,22 @@ async def test_a_qemu_without_curves_is_not_sent_the_limits_of_one(host: Host) -
         with pytest.raises(LimitsRejected, match="has no cost curves"):
             await source.set_limits(VDA, EXACT, 1.0)
     assert host.limits == []
+
+
+async def test_limits_of_a_group_that_disks_share_are_known_as_they_were_set(host: Host) -> None:
+    host.abilities = PATCHED
+    host.members = ["vda", "vdb"]
+    async with following() as source:
+        for rate in (290, 300):
+            limits = ANY_QEMU._replace(iops_total=rate)
+            await source.set_limits(VDA, limits, 1.0)
+            assert VDA in await source.sample(None, 1.0)
+            assert source.vms()["db1"].drives["vda"].in_force == limits
+        host.members = ["vda"]
+        await source.sample(None, 1.0)
+        found = source.vms()["db1"].drives["vda"].in_force
+        assert found is not None
+        assert found.cost_read == DEFAULT_CURVE, "QEMU tells of its own group"
 
 
 @pytest.mark.parametrize("seen", ["gone", "another", "by its groups"])
