@@ -532,6 +532,36 @@ def test_a_refused_group_is_said_once_and_the_others_are_served(
     assert groups.errors["refused"] == 1  # and not looked at again for a while
 
 
+def test_a_group_that_another_joins_later_loses_its_bounds_until_it_leaves(
+    host: Host, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr("iokeel.host.cgroup.groups.time.monotonic", lambda: now)
+    group = host.group("vms", 5)
+    qemu = host.process(5, "qemu-kvm", "/vms")
+    groups = cgroups(host, memory)
+    for pids, bounds in (("5\n", MAX), ("5\n6\n", UNSET), ("5\n", MAX)):
+        host.process(6, "sleep", "/vms")
+        (group / "cgroup.procs").write_text(pids)
+        groups.apply({"db1": ORDER}, {"db1": qemu})
+        assert (group / "io.max").read_text() == bounds
+        now += 61
+    assert groups.errors == {"refused": 1}
+
+
+def test_a_group_that_another_vm_joins_loses_its_bounds_at_once(host: Host, memory: Memory) -> None:
+    group = host.group("vms", 5)
+    qemu = host.process(5, "qemu-kvm", "/vms")
+    groups = cgroups(host, memory)
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    assert (group / "io.max").read_text() == MAX
+    (group / "cgroup.procs").write_text("5\n6\n")
+    second = host.process(6, "qemu-kvm", "/vms")
+    groups.apply({"db1": ORDER, "web": ORDER}, {"db1": qemu, "web": second})
+    assert (group / "io.max").read_text() == UNSET
+    assert groups.held == {}
+
+
 def test_a_vm_without_a_process_is_passed_over(host: Host, memory: Memory) -> None:
     cgroups(host, memory).apply({"db1": ORDER}, {})
     assert memory.saved == {}

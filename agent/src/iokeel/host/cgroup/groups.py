@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 # A group that isn't a VM's own seldom becomes one. Look again this often.
 _REFUSED_S = 30.0
-# How often settings that haven't changed here are read, in case somebody else has changed them.
+# How often settings that haven't changed here are read, in case somebody else has changed them,
+# and groups are checked for others that have joined.
 _CHECK_S = 60.0
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
@@ -109,7 +110,11 @@ class Cgroups:
                     "none", "cgroup: no io or blkio controller is mounted, so no VM has a backstop"
                 )
             return
-        groups = dict(self._found(orders, processes, self._hierarchy))
+        is_due = time.monotonic() >= self._checked_at + _CHECK_S
+        if is_due:
+            self._checked_at = time.monotonic()
+            self._done = {}
+        groups = dict(self._found(orders, processes, self._hierarchy, again=is_due))
         steady = {
             path: self._steady(path, order)
             for path, vm in groups.items()
@@ -142,39 +147,53 @@ class Cgroups:
         orders: Mapping[str, CgroupOrder | None],
         processes: Mapping[str, Process],
         hierarchy: Hierarchy,
+        *,
+        again: bool,
     ) -> Iterator[tuple[Path, str]]:
-        """Yield the groups that exist, and the VM of each."""
+        """Yield the groups that exist, and the VM of each. again: see _look_for."""
         known = {(vm, processes[vm]): None for vm in orders if vm in processes}
         self._places = {key: place for key, place in self._places.items() if key in known}
         self._refused = {key: until for key, until in self._refused.items() if key in known}
+        refused = len(self._refused)
         for vm, qemu in known:
-            if (path := self._place(vm, qemu, hierarchy)) is not None:
-                yield path, vm
+            self._look_for(vm, qemu, hierarchy, again=again)
+        if len(self._refused) > refused and not again:  # it may be in another's
+            for vm, qemu in known:
+                self._look_for(vm, qemu, hierarchy, again=True)
+        for (vm, _), (path, _) in self._places.items():
+            yield path, vm
 
-    def _place(self, vm: str, qemu: Process, hierarchy: Hierarchy) -> Path | None:
-        """Return a VM's group, and look for it again if it is no longer the one it was."""
-        if (known := self._places.get((vm, qemu))) is not None:
-            if _inode(known[0]) == known[1]:
-                return known[0]
+    def _look_for(self, vm: str, qemu: Process, hierarchy: Hierarchy, *, again: bool) -> None:
+        """Note a VM's group, and forget it if it is no longer the one it was.
+
+        again: look at one that is known too, because others may be in it by now.
+        """
+        known = self._places.get((vm, qemu))
+        if known is not None and _inode(known[0]) != known[1]:
             del self._places[vm, qemu]
-        if time.monotonic() < self._refused.get((vm, qemu), 0.0):
-            return None
+            known = None
+        is_refused = time.monotonic() < self._refused.get((vm, qemu), 0.0)
+        if is_refused or (known is not None and not again):
+            return
         try:
             path = group_of(vm, qemu, hierarchy, self._proc)
         except CgroupRefused as error:
+            self._places.pop((vm, qemu), None)
             self._refused[vm, qemu] = time.monotonic() + _REFUSED_S
             self.errors["refused"] += 1
             self._tell(vm, str(error))
-            return None
+            return
+        self._refused.pop((vm, qemu), None)
         inode = _inode(path) if path is not None else None
         if path is None or inode is None:  # the VM has ended, which is normal
-            return None
+            return
+        if (path, inode) == known:
+            return
         self._places[vm, qemu] = path, inode
         self._done.pop(path, None)
         self._limits.pop(path, None)
         if path in self._groups and self._groups[path].inode != inode:
             self._forget(path)
-        return path
 
     def _steady(self, path: Path, order: CgroupOrder) -> CgroupOrder:
         """Return an order with the bounds that hold already, if they fit it."""
@@ -214,9 +233,6 @@ class Cgroups:
         values = {
             path: dict(wanted(order, path, hierarchy, self._sys)) for path, order in orders.items()
         }
-        if time.monotonic() >= self._checked_at + _CHECK_S:
-            self._checked_at = time.monotonic()
-            self._done = {}
         changes = [
             change
             for path, settings in values.items()
