@@ -51,7 +51,8 @@ class LimitsInForce:
         self._calls = calls
         self._news = news
         self._changed = changed
-        self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
+        # By domain and target, of the groups that there are, as they came last.
+        self._limits: dict[str, dict[str, bytes]] = {}
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
@@ -128,7 +129,17 @@ class LimitsInForce:
             if not setting:
                 del self._setting[drive]
             if abilities is not None and abilities.counts:
-                self._limits[drive] = _UNREAD
+                self._limits.setdefault(drive.domain, {})[drive.target] = _UNREAD
+
+    def forget(self, name: str) -> None:
+        """Forget a domain that no longer runs."""
+        self._limits.pop(name, None)
+        self._tunings.pop(name, None)
+        for drive in [d for d in (*self._reached, *self._fallbacks) if d.domain == name]:
+            self._reached.pop(drive, None)
+            self._fallbacks.pop(drive, None)
+        if not any(drive.domain == name for drive in self._setting):
+            self._orders.pop(name, None)
 
     def orders(self) -> Mapping[str, int]:
         """Return a count by domain, which is another one once limits are set or being set."""
@@ -147,18 +158,19 @@ class LimitsInForce:
         orders: those before the groups were read. If there has been another one since, the groups
         may be older than its limits, and are left alone.
         """
-        if self._orders[name] != orders.get(name, 0):
+        if name not in self._domains or self._orders[name] != orders.get(name, 0):
             return
+        known = self._limits.setdefault(name, {})
         for target, group in groups.items():
             if group is None:
                 continue
-            drive, limits = DriveId(name, target), bytes(group.limits)
-            if self._limits.get(drive) != limits:
-                self._limits[drive] = limits
-                self._found(drive, from_group(limits))
-        for drive in [d for d in self._limits if d.domain == name and d.target not in groups]:
-            del self._limits[drive]  # it has left its group, and so has no limits
-            self._found(drive, UNLIMITED)
+            limits = bytes(group.limits)
+            if known.get(target) != limits:
+                known[target] = limits
+                self._found(DriveId(name, target), from_group(limits))
+        for target in [target for target in known if target not in groups]:
+            del known[target]  # it has left its group, and so has no limits
+            self._found(DriveId(name, target), UNLIMITED)
 
     def tuned(self, name: str, values: Mapping[str, object]) -> None:
         """Take over a disk's limits from a TUNABLE event, whoever set them."""
@@ -210,8 +222,8 @@ class LimitsInForce:
             self._reached.pop(drive, None)
             if not self._has_fallback(drive, limits, known):
                 self._fallbacks.pop(drive, None)
-            if drive in self._limits:
-                self._limits[drive] = _UNREAD
+            if disk.target in self._limits.get(name, {}):
+                self._limits[name][disk.target] = _UNREAD
         return in_force
 
     def _of_disk(

@@ -352,5 +352,6 @@ class LibvirtSource(SourceNews):
     def _forget(self, name: str) -> None:
         if self._running is not None:
             self._running.discard(name)
+        self._limits.forget(name)
         if self._domains.pop(name, None) is not None:
             self.on_change(name)

@@ -330,6 +330,24 @@ async def test_a_qemu_without_curves_is_not_sent_the_limits_of_one(host: Host) -
     assert host.limits == []
 
 
+async def test_nothing_is_kept_of_a_domain_that_has_gone(host: Host) -> None:
+    host.abilities = PATCHED
+    async with following() as source:
+        source._limits.tuned("db1", {"blkdeviotune.disk": "vda", "blkdeviotune.total_iops_sec": 5})
+        await source.set_limits(VDA, EXACT, 1.0)
+        await source.sample(None, 1.0)
+        assert _kept_of_db1(source) == {
+            *("_domains", "_limits", "_reached", "_fallbacks", "_orders", "_tunings")
+        }
+        host.running.clear()
+        await source.resync()
+        assert _kept_of_db1(source) == set()
+
+
+def _kept_of_db1(source: LibvirtSource) -> set[str]:
+    return {name for name, value in vars(source._limits).items() if "db1" in repr(value)}
+
+
 async def test_limits_of_a_group_that_disks_share_are_known_as_they_were_set(host: Host) -> None:
     host.abilities = PATCHED
     host.members = ["vda", "vdb"]
