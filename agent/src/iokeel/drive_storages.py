@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Found = dict[str, tuple[Place, ...]]
 
-#: Look this often for paths that weren't found: the file may come, the server may come back.
+#: Look this often at all paths: the file may come, the server may come back, a volume may move.
 RECHECK_S = 60.0
 # A path that takes longer is stuck. So many stuck threads a mount point, and no more.
 _PATIENCE_S = 2.0
@@ -82,7 +82,7 @@ class DriveStorages:
         }
 
     async def follow(self, vms: Mapping[str, VmInfo], timeout_s: float) -> None:
-        """Find the storages of the drives that are new or have changed.
+        """Find the storages of the drives that are new or have changed, and now and then of all.
 
         Returns when they are found, at once if nothing has changed. After the timeout it returns
         and the search goes on. Until then a drive's storage is the last one known, or None.
@@ -92,8 +92,10 @@ class DriveStorages:
         wanted = self._take(vms, changed, gone) if changed or gone else set()
         if time.monotonic() >= self._recheck_at:
             self._recheck_at = time.monotonic() + RECHECK_S
-            wanted |= {path for path in self._paths.values() if path and not self._places.get(path)}
+            found = {path for path in self._paths.values() if self._places.get(path)}
+            wanted |= set(self._paths.values()) - found - {""}
             wanted |= set(self._configured_paths())
+            await self._find(found - wanted, 0.0)  # nothing waits for these
         await self._find(wanted, timeout_s)
 
     def _take(
@@ -163,7 +165,7 @@ class DriveStorages:
             if done.is_set():
                 return
             stuck, *left = left[len(so_far) :]
-            log.warning("%s: doesn't answer; its storage is unknown until it does", stuck)
+            log.warning("%s: doesn't answer; a new drive there has no storage until it does", stuck)
             self._leave(done, point, found)
 
     def _leave(self, done: asyncio.Event, point: str, found: Found) -> None:
@@ -180,7 +182,12 @@ class DriveStorages:
         task.add_done_callback(self._looking.discard)
 
     def _found(self, found: Found) -> None:
-        new = {path: got for path, got in found.items() if self._places.get(path) != got}
+        """Take over findings. A path that is gone keeps its storages: a QEMU may have it open."""
+        new = {
+            path: got
+            for path, got in found.items()
+            if (known := self._places.get(path)) != got and (got or not known)
+        }
         if new:
             self._places |= new
             self._decide()

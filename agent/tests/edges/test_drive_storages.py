@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +143,40 @@ async def test_what_is_not_found_is_looked_at_again(
     paths.known["/new"] = (SDB,)
     await found.follow(running, A_MINUTE_S)
     assert told(found, "one", "two") == ["sdb", "sda"]
-    assert paths.asked.count("/a") == 1
+
+
+async def test_a_volume_that_moves_beneath_its_guest_is_found_where_it_is(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "RECHECK_S", 0.0)
+    found = DriveStorages({}, lambda: paths)
+    running = vms(one="/lv")
+    await found.follow(running, A_MINUTE_S)
+    assert found.devices_of(DriveId("one", "vda")) == ("253:1", "8:0")
+    paths.known["/lv"] = (LV, SDB)
+    await found.follow(running, A_MINUTE_S)
+    await until(lambda: told(found, "one") == ["sdb"])
+    assert found.devices_of(DriveId("one", "vda")) == ("253:1", "8:16")
+    paths.known["/lv"] = ()  # an image that was removed
+    asked = len(paths.asked)
+    await found.follow(running, A_MINUTE_S)
+    await until(lambda: len(paths.asked) > asked and not found._looking)
+    assert told(found, "one") == ["sdb"]
+    assert found.devices_of(DriveId("one", "vda")) == ("253:1", "8:16")
+
+
+async def test_a_known_path_that_hangs_delays_no_tick(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "RECHECK_S", 0.0)
+    found = DriveStorages({}, lambda: paths)
+    running = vms(one="/nfs/1")
+    await found.follow(running, A_MINUTE_S)
+    paths.dead = {"/nfs/1"}
+    async with asyncio.timeout(A_MINUTE_S / 2):
+        await found.follow(running, A_MINUTE_S)
+    assert told(found, "one") == ["nfs:filer:/x"]
+    paths.answer.set()
 
 
 async def test_a_path_that_hangs_delays_nothing(
