@@ -2,7 +2,8 @@
 
 Looking at a path blocks while its filesystem doesn't answer, such as an NFS server that is down.
 So paths are looked at in threads, one for each mount point. Nothing waits for a thread that is
-stuck; if it ends after all, its findings are used.
+stuck; if it ends after all, its findings are used. A folder may be a link to another filesystem, so
+stuck threads count for their folder, and the others below the mount point are still looked at.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import translate
 
@@ -28,7 +31,7 @@ Found = dict[str, tuple[Place, ...]]
 
 #: Look this often at all paths: the file may come, the server may come back, a volume may move.
 RECHECK_S = 60.0
-# A path that takes longer is stuck. So many stuck threads a mount point, and no more.
+# A path that takes longer is stuck. So many stuck threads a folder, and no more.
 _PATIENCE_S = 2.0
 _MOST_STUCK = 2
 
@@ -48,7 +51,7 @@ class DriveStorages:
         self._paths: dict[DriveId, str] = {}  # or URLs; "" if unknown
         self._places: Found = {}
         self._storages: dict[DriveId, StorageId] = {}
-        self._stuck: dict[str, int] = {}
+        self._stuck: Counter[tuple[str, str]] = Counter()  # threads, by mount point and folder
         self._looking: set[asyncio.Task[None]] = set()
         self._recheck_at = 0.0
         self._take_over(configured)
@@ -147,9 +150,7 @@ class DriveStorages:
     async def _look_below(self, finder: StoragePaths, point: str, paths: list[str]) -> None:
         """Look at the paths under a mount point. After one that is stuck, go on with the next."""
         left = paths
-        while left:
-            if self._stuck.get(point, 0) >= _MOST_STUCK:
-                return
+        while left := [p for p in left if self._stuck[_folder(point, p)] < _MOST_STUCK]:
             found: Found = {}
             done = _in_thread(finder, left, found)
             while not done.is_set():
@@ -166,17 +167,17 @@ class DriveStorages:
                 return
             stuck, *left = left[len(so_far) :]
             log.warning("%s: doesn't answer; a new drive there has no storage until it does", stuck)
-            self._leave(done, point, found)
+            self._leave(done, _folder(point, stuck), found)
 
-    def _leave(self, done: asyncio.Event, point: str, found: Found) -> None:
+    def _leave(self, done: asyncio.Event, folder: tuple[str, str], found: Found) -> None:
         """Leave a thread that is stuck to itself, and use its findings if it ends."""
 
         async def wait() -> None:
             await done.wait()
-            self._stuck[point] -= 1
+            self._stuck[folder] -= 1
             self._found(found)
 
-        self._stuck[point] = self._stuck.get(point, 0) + 1
+        self._stuck[folder] += 1
         task = asyncio.create_task(wait())
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
@@ -254,6 +255,10 @@ def _paths_of(vm: VmInfo | None) -> dict[DriveId, str]:
     if vm is None:
         return {}
     return {DriveId(vm.name, target): drive.path or "" for target, drive in vm.drives.items()}
+
+
+def _folder(point: str, path: str) -> tuple[str, str]:
+    return point, os.path.dirname(path)
 
 
 def _in_thread(finder: StoragePaths, paths: list[str], found: Found) -> asyncio.Event:

@@ -207,9 +207,24 @@ async def test_a_mount_that_hangs_costs_two_threads_and_no_more(
     assert len([path for path in paths.asked if path in paths.dead]) == 2
     assert told(found, "vm1", "other") == [None, "sda"]
     paths.answer.set()
-    await until(lambda: not found._stuck["/nfs"])
+    await until(lambda: not any(found._stuck.values()))
     await found.follow(running, A_MINUTE_S)
     assert told(found, "vm1", "vm2") == ["nfs:filer:/x", "nfs:filer:/x"]
+
+
+async def test_a_link_to_a_mount_that_hangs_keeps_no_other_folder_from_being_found(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "_PATIENCE_S", 0.02)
+    paths.dead = {f"/link/{i}" for i in range(3)}  # by their names they are on "/"
+    found = DriveStorages({}, lambda: paths)
+    running = vms(**{f"vm{i}": f"/link/{i}" for i in range(3)}, one="/a")
+    await found.follow(running, A_MINUTE_S)
+    assert told(found, "one") == ["sda"]
+    await found.follow(running | vms(two="/b"), A_MINUTE_S)
+    assert told(found, "two") == ["sdb"]
+    assert len([path for path in paths.asked if path in paths.dead]) == 2
+    paths.answer.set()
 
 
 async def test_a_drive_keeps_its_storage_while_its_mount_hangs(
