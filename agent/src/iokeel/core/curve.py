@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -36,18 +36,21 @@ class CostCurve:
     points: (size in bytes, cost in normalized I/O operations), sizes ascending and below 2^40,
     costs positive, up to 1e12 and never falling; 1 to 32 of them. Cost is linear between points,
     flat below the first and goes on with the last slope beyond the last. Raises CurveError if that
-    does not hold.
+    does not hold. checked: False for points made of other curves' points. There may be more than 32
+    of these, at any size and cost.
     """
 
     points: tuple[Point, ...]
+    checked: InitVar[bool] = True
     _sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _slopes: tuple[float, ...] = field(init=False, repr=False, compare=False)
     _knots: tuple[Point, ...] = field(init=False, repr=False, compare=False)
     _upper: tuple[Point, ...] = field(init=False, repr=False, compare=False)
     _lower: tuple[Point, ...] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        _check(self.points)
+    def __post_init__(self, checked: bool) -> None:
+        if checked:
+            _check(self.points)
         slopes = [(c1 - c0) / (s1 - s0) for (s0, c0), (s1, c1) in pairwise(self.points)]
         last = slopes[-1] if slopes else 0.0
         put = object.__setattr__

@@ -309,8 +309,14 @@ def _iops_sizes(model: CostModel, to_a_doubling: int) -> tuple[int | None, ...]:
 @lru_cache(maxsize=64)
 def dearer_curve(model: CostModel) -> CostCurve:
     """Return a curve that is nowhere below either of a model's."""
-    sizes = sorted({size for curve in (model.read, model.write) for size, _ in curve.points})
-    return CostCurve(tuple((s, max(model.read.cost(s), model.write.cost(s))) for s in sizes))
+    curves = (model.read, model.write)
+    sizes = sorted({size for curve in curves for size, _ in curve.points})
+    points = [(s, max(curve.cost(s) for curve in curves)) for s in sizes]
+    # If they cross between two points, the line between these is above both. Beyond the last, both
+    # go on, and the steeper one may be the lower one there.
+    last, cost = points[-1]
+    rise = max(curve.cost(2 * last) - curve.cost(last) for curve in curves)
+    return CostCurve((*points, (2 * last, cost + rise)), checked=False)
 
 
 @lru_cache(maxsize=4096)

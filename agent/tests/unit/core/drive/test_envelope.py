@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from iokeel.core.counters import Flow
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB, CostCurve, CostModel
-from iokeel.core.drive.envelope import OVERSHOOT_RATIO, limits_for, limits_for_any_size
+from iokeel.core.drive.envelope import (
+    OVERSHOOT_RATIO,
+    dearer_curve,
+    limits_for,
+    limits_for_any_size,
+)
+from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.mix import Mix
 
@@ -140,6 +146,34 @@ def test_dearer_writes_are_held_when_they_follow_reads() -> None:
             for part in (0.01, 0.02, 0.05, 0.1, 0.5)
         ]
         assert max(both) <= 1 + OVERSHOOT_RATIO + 0.005
+
+
+# They cross twice: writes are dearer for small requests, and again beyond the last point.
+MANY_READS = CostCurve(tuple(((8 * i + 4) * KIB, 1.0 + i) for i in range(32)))
+MANY_WRITES = CostCurve((*(((8 * i + 8) * KIB, 4.0 + i / 2) for i in range(31)), (256 * KIB, 28.0)))
+
+
+def test_curves_with_as_many_points_as_qemu_takes_are_held_together() -> None:
+    model = CostModel(MANY_READS, MANY_WRITES)
+    sizes = [2 * KIB * (i + 2) for i in range(1023)]
+    reads, writes = {64 * KIB: 0.5}, {8 * KIB: 0.5}
+    limits = limits_for(model, LIMIT, mix(reads, writes))
+    assert delivered(model, limits, reads, writes) == pytest.approx(1.0, abs=0.023)
+    for limits, most in (
+        (limits_for(model, LIMIT), 1 + OVERSHOOT_RATIO),
+        (limits_for_any_size(model, LIMIT), 1.0),
+    ):
+        served = [delivered(model, limits, {s: 1.0}) for s in sizes]
+        served += [delivered(model, limits, {}, {s: 1.0}) for s in sizes]
+        assert max(served) <= most + 0.001
+        assert rate_in_force(limits, model) * (1 + OVERSHOOT_RATIO) <= (most + 0.001) * LIMIT
+
+
+def test_the_dearer_curve_is_nowhere_below_reads_or_writes() -> None:
+    both = dearer_curve(CostModel(MANY_READS, MANY_WRITES))
+    for size in range(KIB, 4096 * KIB, KIB):
+        dearer = max(MANY_READS.cost(size), MANY_WRITES.cost(size))
+        assert dearer <= both.cost(size) * (1 + 1e-9)
 
 
 @settings(max_examples=60, deadline=None)
