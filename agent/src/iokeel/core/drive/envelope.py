@@ -255,7 +255,8 @@ def _budget(limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, .
     bps = scale * sum(flow.bps for bound in bounds for flow in bound.flows)
     size, least = bounds[0].curve.points[0]
     requests = scale * sum(flow.raw_iops for bound in bounds for flow in bound.flows)
-    if len(bounds) == 1 and bps < size * requests:
+    is_flat = least * requests >= (1 - _EXCESS_RATIO) * limit  # and not only small in the mean
+    if is_flat and len(bounds) == 1 and bps < size * requests:
         return _Budget(limit, most, field, size * limit / least, bounds, scale, flat=True)
     return _Budget(limit, most, field, bps, bounds, scale)
 

@@ -23,13 +23,18 @@ NONE = Flow(0, 0)
 SIZES = [4 * KIB * 2**i for i in range(9)]
 ALL_SIZES = sorted({*SIZES, *(round(4 * KIB * 2 ** (i / 8)) for i in range(65))})
 FLAT = CostCurve(((16 * KIB, 1.0), (1024 * KIB, 64.0)))
+FROM_256K = CostCurve(((256 * KIB, 1.0), (1024 * KIB, 4.0)))
 STEEP = CostCurve(((4 * KIB, 1.0), (64 * KIB, 40.0), (1024 * KIB, 90.0)))
 CURVES = {"published": DEFAULT_CURVE, "flat to 16K": FLAT, "steep at first": STEEP}
 
 
-def mix(reads: dict[int, float], writes: dict[int, float] | None = None) -> Mix:
+def mix(
+    reads: dict[int, float],
+    writes: dict[int, float] | None = None,
+    seen_bytes: tuple[float, ...] = (),
+) -> Mix:
     def flow(counts: dict[int, float]) -> Flow:
-        return Flow(sum(counts.values()), sum(size * n for size, n in counts.items()))
+        return Flow(sum(counts.values()), sum(size * n for size, n in counts.items()), seen_bytes)
 
     return Mix(flow(reads), flow(writes or {}))
 
@@ -87,6 +92,18 @@ def test_a_mix_of_two_sizes_gets_its_limit_within_its_estimate(
     counts = {sizes[0] * KIB: part, sizes[1] * KIB: 1 - part}
     limits = limits_for(DEFAULT_MODEL, LIMIT, mix(counts))
     assert delivered(DEFAULT_MODEL, limits, counts) == pytest.approx(1.0, abs=0.023)
+
+
+@pytest.mark.parametrize("curve", [FLAT, FROM_256K], ids=["flat to 16K", "flat to 256K"])
+@pytest.mark.parametrize("sizes", [(4, 64), (4, 256), (4, 1024), (16, 1024)])
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.8, 0.85, 0.95])
+def test_a_mix_of_sizes_seen_before_gets_its_limit_if_its_mean_is_below_the_curve(
+    curve: CostCurve, sizes: tuple[int, int], part: float
+) -> None:
+    model = CostModel(curve, curve)
+    counts = {sizes[0] * KIB: part, sizes[1] * KIB: 1 - part}
+    limits = limits_for(model, LIMIT, mix(counts, seen_bytes=tuple(map(float, counts))))
+    assert delivered(model, limits, counts) == pytest.approx(1.0, rel=0.001)
 
 
 def test_reads_and_writes_share_one_budget() -> None:
