@@ -82,12 +82,18 @@ class CostCurve:
     def mean_cost(self, mean_size_bytes: float, seen_bytes: Sequence[float] = ()) -> float:
         """Estimate the mean cost of requests of which only the mean size is known.
 
-        If the mean is a power of two, all requests are taken to have that size. Else
-        their mean cost may lie anywhere within `mean_cost_bounds`, and the geometric mean of
-        the two has the least worst ratio: 2.2 % for the published curve, about half that if
-        one of the sizes has been seen. Raises ValueError for a size of 0 or less.
+        If the mean is a power of two, all requests are taken to have that size. If it is up to
+        4 KiB, or to the first point if that is less, all are taken to be as small, unless sizes
+        below and above the mean have been seen. Else their mean cost may lie anywhere within
+        `mean_cost_bounds`, and the geometric mean of the two has the least worst ratio: 2.2 % for
+        the published curve, about half that if one of the sizes has been seen. Raises ValueError
+        for a size of 0 or less.
         """
-        if is_uniform(mean_size_bytes) or mean_size_bytes <= self._upper[0][0]:
+        if is_uniform(mean_size_bytes):
+            return self.cost(mean_size_bytes)
+        if mean_size_bytes <= self._upper[0][0] and not (
+            seen_bytes and min(seen_bytes) < mean_size_bytes < max(seen_bytes)
+        ):
             return self.cost(mean_size_bytes)
         return math.sqrt(math.prod(self.mean_cost_bounds(mean_size_bytes, seen_bytes)))
 

@@ -97,6 +97,21 @@ def test_mean_cost_of_real_mixes_is_right_within_two_percent(mix: dict[int, floa
     assert DEFAULT_CURVE.mean_cost(mean) == pytest.approx(true, rel=0.02)
 
 
+@pytest.mark.parametrize(("large", "part"), [(1024 * KIB, 0.003), (64 * KIB, 0.03)])
+def test_large_requests_that_were_seen_count_also_if_the_mean_is_small(
+    large: int, part: float
+) -> None:
+    mean = (1 - part) * 512 + part * large
+    assert mean < 4 * KIB
+    true = (1 - part) + part * DEFAULT_CURVE.cost(large)
+    assert DEFAULT_CURVE.mean_cost(mean, (512.0, float(large))) == pytest.approx(true)
+
+
+@pytest.mark.parametrize("seen", [(), (512.0,), (4096.0,), (1048576.0,), (512.0, 1024.0)])
+def test_requests_of_a_small_mean_are_taken_for_small_ones(seen: tuple[float, ...]) -> None:
+    assert DEFAULT_CURVE.mean_cost(3000.0, seen) == 1.0
+
+
 @pytest.mark.parametrize("kib", [4, 8, 16, 32, 64, 128, 256, 512, 1024])
 def test_mean_cost_of_requests_all_alike_is_exact(kib: int) -> None:
     requests, elapsed = 137, 0.937
