@@ -13,6 +13,7 @@ from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, Thr
 from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
 from iokeel.core.decide import decide
 from iokeel.core.drive.binding import full_bounds
+from iokeel.core.drive.envelope import OVERSHOOT_RATIO
 from iokeel.core.drive.retune import IDLE_S
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
@@ -349,6 +350,21 @@ def test_static_limits_let_no_size_above_the_limit() -> None:
     for size in range(4096, 1 << 20, 4096):
         passed = limits.iops_total / max(1, size / limits.iops_size)
         assert passed * DEFAULT_CURVE.cost(size) <= 1.001 * LIMIT
+
+
+@pytest.mark.parametrize("limit", range(1, 21))
+def test_a_tiny_limit_is_not_rounded_up(limit: int) -> None:
+    watched = Watched()
+    watched.look(DrivePolicy(limit=limit))
+    limits = watched.in_force
+    assert limits is not None
+    assert limits.iops_total is not None
+    assert limits.iops_size is not None
+    for size in SIZES:
+        passed = limits.iops_total / max(1, size / limits.iops_size)
+        if limits.bps_total is not None:
+            passed = min(passed, limits.bps_total / size)
+        assert passed * DEFAULT_CURVE.cost(size) <= (1 + OVERSHOOT_RATIO + 0.001) * limit
 
 
 @pytest.mark.parametrize("broken", ["counters", "policy"])

@@ -75,8 +75,9 @@ def limits_for(
     """Return the stock limits that hold a drive to a normalized rate.
 
     limit: normalized I/O operations a second, > 0; with `separate`, for reads and for writes
-    each. mix: the drive's; None if unknown. Then no size gets more than OVERSHOOT_RATIO above its
-    limit, and the worst gets as much of it as one iops_size can give.
+    each. mix: the drive's; None if unknown. Then no size from 4 KiB on gets more than
+    OVERSHOOT_RATIO above its limit, and the worst gets as much of it as one iops_size can give. The
+    same holds for smaller requests, unless the limit is below the cost of one.
     """
     most_ratio = 1 + OVERSHOOT_RATIO
     if mix is None:
@@ -94,8 +95,11 @@ def limits_for_any_size(
 
 def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
     """Return limits that hold any mix to `ratio` times the rate that these hold it to."""
+    alone = not (limits.bps_total or limits.bps_read or limits.bps_write)
     rates = {
-        name: max(1, round(value * ratio)) for name in AVERAGES if (value := getattr(limits, name))
+        name: _whole(value * ratio, alone=alone)
+        for name in AVERAGES
+        if (value := getattr(limits, name))
     }
     return UNLIMITED.with_fields({**rates, "iops_size": limits.iops_size})
 
@@ -168,12 +172,15 @@ class _Budget:
 
     def values(self, iops_size: int | None) -> dict[str, int]:
         """Return the budget's fields of ThrottleLimits."""
+        iops = self.iops(iops_size)
         values = {
-            bound.field: max(1, round(units))
-            for bound, units in zip(self.bounds, self.iops(iops_size), strict=True)
+            bound.field: _whole(units, alone=not self.bps)
+            for bound, units in zip(self.bounds, iops, strict=True)
         }
         if self.bps:
-            values[self.field] = max(1, round(self.bps))
+            values[self.field] = _whole(self.bps)
+        elif min(iops) < 1:  # less than a request a second: only bytes can hold it
+            values[self.field] = _whole(self.most * self._bytes_of_one(iops_size), alone=True)
         return values
 
     def iops(self, iops_size: int | None) -> list[float]:
@@ -222,6 +229,11 @@ class _Budget:
             ]
         )
 
+    def _bytes_of_one(self, iops_size: int | None) -> float:
+        """Return how many bytes of the dearest ones cost one normalized operation."""
+        sizes = [entry for bound in self.bounds for entry in _sizes(bound.curve, iops_size)]
+        return min(size / cost for size, cost, _ in sizes)
+
     def _prices(self, iops_size: int | None) -> Sequence[_Price]:
         table = gains_by_price(tuple(bound.curve for bound in self.bounds), iops_size)
         return table if self.bps else table[:1]
@@ -259,6 +271,11 @@ def _budget(limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, .
     if is_flat and len(bounds) == 1 and bps < size * requests:
         return _Budget(limit, most, field, size * limit / least, bounds, scale, flat=True)
     return _Budget(limit, most, field, bps, bounds, scale)
+
+
+def _whole(rate: float, *, alone: bool = False) -> int:
+    """Return a bound as QEMU takes it. It is rounded down if it holds a drive alone."""
+    return max(1, math.floor(rate * (1 + _EXCESS_RATIO)) if alone else round(rate))
 
 
 def _units_of(size_bytes: float, iops_size: int | None) -> float:

@@ -67,7 +67,10 @@ def price(
     mix, unit = _mix_for(known, reason), known.pricing.unit
     if unit is None or mix is not known.pricing.mix or reason is Reason.POLICY:
         unit = limits_for(model, _UNIT_RATE, mix, separate=separate)
-    return Pricing(allowed, rate, mix, unit, scaled(unit, rate / _UNIT_RATE))
+    base = scaled(unit, rate / _UNIT_RATE)
+    if mix is None and 1 in (base.iops_total, base.iops_read, base.iops_write):
+        base = limits_for(model, rate, separate=separate)  # less than one may be needed
+    return Pricing(allowed, rate, mix, unit, base)
 
 
 def static_limits(

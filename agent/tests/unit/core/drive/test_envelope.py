@@ -146,9 +146,21 @@ def test_the_envelope_serves_no_size_too_much_and_the_worst_well(curve: CostCurv
     assert min(served) >= 0.97 * best
 
 
-def test_no_overshoot_is_allowed_where_nobody_is_there_to_retune() -> None:
-    limits = limits_for_any_size(DEFAULT_MODEL, LIMIT)
-    assert max(delivered(DEFAULT_MODEL, limits, {s: 1.0}) for s in ALL_SIZES) <= 1.001
+DEAR_WRITES = CostModel(
+    DEFAULT_CURVE, CostCurve(tuple((s, 4 * c) for s, c in DEFAULT_CURVE.points))
+)
+
+
+@pytest.mark.parametrize("limit", [*range(1, 21), LIMIT])
+@pytest.mark.parametrize("model", [DEFAULT_MODEL, DEAR_WRITES], ids=["published", "dear writes"])
+@pytest.mark.parametrize("separate", [False, True])
+def test_no_overshoot_is_allowed_where_nobody_is_there_to_retune(
+    model: CostModel, limit: int, separate: bool
+) -> None:
+    limits = limits_for_any_size(model, limit, separate=separate)
+    for size in ALL_SIZES:
+        for reads, writes in (({size: 1.0}, {}), ({}, {size: 1.0})):
+            assert delivered(model, limits, reads, writes) * LIMIT <= 1.001 * limit
 
 
 def test_dearer_writes_are_held_when_they_follow_reads() -> None:
