@@ -51,7 +51,7 @@ class Measured(NamedTuple):
     mix: the mean over the last `looks` intervals. looks_since_shift: the intervals since the mean
     size was another. size, price: the mean request size, and the bytes that a normalized operation
     moves, each with its noise. active_ns, idle_ns: when it woke up, or went idle; None while it is
-    not so.
+    not so. A drive of few requests a second has both until it has been idle for long.
     """
 
     counters: Counters | None = None

@@ -81,6 +81,52 @@ def test_every_shift_is_priced_again_within_three_seconds(
     assert did.worst_window(3, 11) <= 1.25 * LIMIT
 
 
+DISK = CostCurve(((4 * KIB, 1.0), (64 * KIB, 1.2), (1024 * KIB, 4.0)))
+STEEPER = CostCurve(((4 * KIB, 1.0), (64 * KIB, 10.0), (1024 * KIB, 400.0)))
+DEAR = CostCurve(tuple((size, 3 * cost) for size, cost in DEFAULT_CURVE.points))
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "limit", "size", "write_ratio"),
+    [
+        (DISK, DISK, 100, 1024 * KIB, 0.0),
+        (DEFAULT_CURVE, DEAR, 1000, 1024 * KIB, 1.0),
+        (DEFAULT_CURVE, DEFAULT_CURVE, 100, 1024 * KIB, 0.0),
+        (DEFAULT_CURVE, DEFAULT_CURVE, 200, 2048 * KIB, 0.0),
+        (STEEPER, STEEPER, 100, 1024 * KIB, 0.0),
+    ],
+)
+@pytest.mark.parametrize("offset", [0.05, 0.85])
+def test_limits_that_let_no_request_a_second_through_are_priced_again(
+    read: CostCurve, write: CostCurve, limit: int, size: int, write_ratio: float, offset: float
+) -> None:
+    large = Stream(((size, 1.0),), write_ratio)
+    did = run(
+        [Phase(10, (Stream.of(4 * KIB),)), Phase(90, (large,))],
+        DrivePolicy(limit=limit),
+        model=CostModel(read, write),
+        tick_offset_s=offset,
+    )
+    assert did.rate(20, 100) == pytest.approx(limit, rel=0.1)
+
+
+@pytest.mark.parametrize(("reads", "until_s"), [(1, IDLE_S), (100, 1)])
+def test_a_drive_of_few_requests_is_taken_for_active_until_it_has_done_none_for_long(
+    reads: int, until_s: float
+) -> None:
+    watched = Watched()
+    for _ in range(4):
+        watched.look(reads=reads)
+    since_ns = watched.known.measured.active_ns
+    assert since_ns is not None
+    for idle_s in range(1, 15):
+        watched.look()
+        active_ns = watched.known.measured.active_ns
+        assert active_ns == (since_ns if idle_s < until_s else None)
+    watched.look(reads=reads)
+    assert watched.known.measured.active_ns == round(watched.now_s * NS_PER_S)
+
+
 @pytest.mark.parametrize("curve", [((4096, 1.0), (1048576, 100.0)), ((16384, 1.0), (262144, 5.0))])
 def test_a_shift_under_another_curve_is_priced_again_too(
     curve: tuple[tuple[int, float], ...],

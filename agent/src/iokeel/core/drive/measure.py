@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from iokeel.core.counters import Counters, rates
+from iokeel.core.counters import NS_PER_S, Counters, rates
 from iokeel.core.curve import CostModel
-from iokeel.core.mix import NO_MIX, has_changed_kind, has_shifted, mean_mix, mix_cost
+from iokeel.core.drive.retune import IDLE_S, LOOK_AGAIN_S
+from iokeel.core.mix import NO_MIX, Mix, has_changed_kind, has_shifted, mean_mix, mix_cost
 from iokeel.core.state import Measured
+
+# With so few requests a second, a look may fall between two of them. It is one in the shortest
+# interval, that before a second look.
+_FEW_RAW_IOPS = 1.1 / LOOK_AGAIN_S
 
 
 def measure(
@@ -29,9 +34,11 @@ def measure(
     raw_iops = did.read.raw_iops + did.write.raw_iops
     if not raw_iops:
         idle_ns = before.idle_ns or last.at_ns
-        _, _, _, _, looks, looks_since_shift, size, price, _, _ = before
+        _, _, _, _, looks, looks_since_shift, size, price, active_ns, _ = before
+        if active_ns is not None and not _may_be_between(mix, reading.at_ns - idle_ns):
+            active_ns = None
         return Measured(
-            reading, did, rate, mix, looks, looks_since_shift, size, price, None, idle_ns
+            reading, did, rate, mix, looks, looks_since_shift, size, price, active_ns, idle_ns
         )
     bps = did.read.bps + did.write.bps
     size = before.size.after(bps / raw_iops)
@@ -49,3 +56,10 @@ def measure(
         before.active_ns or reading.at_ns,  # it woke up some time before
         None,
     )
+
+
+def _may_be_between(mix: Mix | None, idle_ns: int) -> bool:
+    """Return whether a drive may be between two requests, after so long without any."""
+    if mix is None or idle_ns >= IDLE_S * NS_PER_S:
+        return False
+    return mix.read.raw_iops + mix.write.raw_iops <= _FEW_RAW_IOPS

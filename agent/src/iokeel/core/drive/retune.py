@@ -13,7 +13,8 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
 *gift*: it empties QEMU's buckets, which lets BUCKET_S of L through for nothing. So
 
 - a drive has to be mispriced the same way in two looks in a row. All of the second look lies after
-  the shift, and limits are made for it. It comes LOOK_AGAIN_S after the first (`State.suspects`);
+  the shift, and limits are made for it. It comes LOOK_AGAIN_S after the first (`State.suspects`).
+  Looks between two requests don't count if the drive does only a few a second;
 - the deadband is SHIFT_RATIO in the first SHIFT_LOOKS looks after a shift, when one more gift does
   no harm. Later it is DEADBAND_RATIO, because a second with a gift in it is further off than that.
   NOISE_FACTOR times the mix's own noise counts instead if that is more (core/mix.py);
@@ -73,7 +74,9 @@ def judge(
     if did is None or rate is None or known.pricing.base is None:
         return _UNKNOWN, None
     if did.idle or mix is None:
-        return _IDLE, _idle_reason(known, now_ns)
+        between = measured.active_ns is not None  # between two of its few requests
+        finding = Finding(Verdict.IDLE, known.finding.suspect) if between else _IDLE
+        return finding, _idle_reason(known, now_ns)
     error = _error(known, policy, model, did, rate)
     if error is None:
         return _UNBOUND, None
