@@ -161,7 +161,7 @@ def test_a_device_that_is_mounted_elsewhere_isnt_written(tmp_path: Path, device:
     folder = tmp_path / "place"
     folder.mkdir()
     script = 'mount "$0" "$1" && touch "$1/there" "$1.ready" && exec sleep inf'
-    words = ["unshare", "--mount", "sh", "-c", script, device, folder]
+    words: list[str | Path] = ["unshare", "--mount", "sh", "-c", script, device, folder]
     holder = subprocess.Popen(words)
     try:
         ready = folder.with_name("place.ready")
@@ -262,7 +262,8 @@ def test_what_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_p
 
 
 def test_it_goes_on_if_its_terminal_goes_and_it_has_nohup(tmp_path: Path) -> None:
-    words = ["nohup", IOKEEL, "calibrate", tmp_path, "--size", "16m", "--even-if-in-use"]
+    words: list[str | Path] = ["nohup", IOKEEL, "calibrate", tmp_path, "--size", "16m"]
+    words.append("--even-if-in-use")
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         eventually(lambda: bool(measuring(process.pid)), what="fio runs")
