@@ -182,6 +182,17 @@ def test_committed_results_are_whole_and_not_shortened() -> None:
         assert result.cases.keys() == {scenario.case for scenario in load(name).cases}
 
 
+@pytest.mark.parametrize("name", sorted(read_all(RESULTS)))
+def test_committed_results_are_of_what_drives_are_owed_now(name: str) -> None:
+    result = read_all(RESULTS)[name]
+    for scenario in load(name).cases:
+        case = result.cases[scenario.case]
+        for drive in scenario.drives:
+            assert case.plans[drive.name].owed == pytest.approx(scenario.owed(drive), abs=1)
+        ran = [name for name, runs in case.runs.items() if runs and name in CONTROLLERS]
+        assert not [name for name in ran if CONTROLLERS[name].unfit(scenario)]
+
+
 def test_page_in_docs_is_that_of_the_committed_results() -> None:
     assert (DOCS / MARKDOWN).read_text() == rendered(MARKDOWN, all_figures(RESULTS))
 

@@ -45,9 +45,13 @@ class Bfq(InKernel):
     def __init__(self) -> None:
         super().__init__("bfq", "BFQ")
 
+    def unfit(self, scenario: Scenario) -> str | None:
+        """Return what is missing: a limit."""
+        return None if scenario.tenant_limit is None else "it has weights only, and no limits"
+
     def lacks(self, scenario: Scenario) -> str | None:
         """Return what is missing: BFQ."""
-        return None if scenario.booted else no_bfq()
+        return self.unfit(scenario) or (None if scenario.booted else no_bfq())
 
     def begin(self, stage: Stage) -> None:
         """Give the disk the scheduler, and each VM its weight."""
