@@ -238,7 +238,7 @@ def _with_reading(
     if did is not None and rate is not None and measured.counters is not None:
         charged = before.abilities is not None and before.abilities.cost_curve
         use = NO_USE
-        if measured.idle_ns is None:
+        if rate:
             use = use_of(limits, before.pricing.rate, did, rate, charged=charged)
         reservation = policy.reservation if policy else 0
         demand = demand_after(demand, measured, use, reservation, abilities)

@@ -34,9 +34,12 @@ NO_MIX = Mix(Flow(0, 0), Flow(0, 0))
 
 
 def flow_cost(curve: CostCurve, flow: Flow) -> float:
-    """Return the cost of a flow, in normalized I/O operations a second (0 for none)."""
+    """Return the cost of a flow, in normalized I/O operations a second (0 for none).
+
+    A request without data costs what the smallest one does.
+    """
     raw_iops, bps, seen_bytes = flow
-    return raw_iops * curve.mean_cost(bps / raw_iops, seen_bytes) if raw_iops > 0 else 0.0
+    return raw_iops * curve.mean_cost(bps / raw_iops or 1.0, seen_bytes) if raw_iops > 0 else 0.0
 
 
 def mix_cost(model: CostModel, mix: Mix | Rates) -> float:

@@ -442,6 +442,31 @@ def test_a_drive_on_which_the_law_fails_is_set_aside_and_the_others_are_served(b
     assert watched.state.failures == {}
 
 
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("writes", [0, 5000])
+def test_reads_without_data_set_no_drive_aside(writes: int, separate: bool) -> None:
+    policy = DrivePolicy(limit=LIMIT, separate_budgets=separate)
+    watched = Watched()
+    watched.look(policy)
+    watched.look(policy, reads=2000)
+    lowered = replace(policy, limit=LIMIT // 2)
+    read = watched.reads
+    for second in range(1, 15):
+        counts = counters(watched.now_s + second, read)._replace(
+            read_requests=read + second,
+            write_requests=second * writes,
+            write_bytes=second * writes * 4096,
+        )
+        promise = policy if second < 14 else lowered
+        seen = DriveSeen(promise, counts, watched.in_force, abilities=STOCK)
+        watched.state, orders = decide(watched.state, Observation({DRIVE: seen}), counts.at_ns)
+        assert watched.state.failures == {}
+        assert watched.known.measured.rate == 1 + writes
+        if orders:
+            watched.in_force = orders[-1].limits
+    assert [order.reason for order in orders] == [Reason.POLICY]
+
+
 def test_a_partial_look_keeps_the_other_drives() -> None:
     watched = Watched()
     watched.look()
@@ -532,6 +557,19 @@ def test_the_rate_is_what_was_charged_once_the_curve_is_in_force() -> None:
     drive.look(requests=10, bytes=10 * 64 * KIB, cost=10.0)
     drive.look(requests=100, bytes=100 * 6000, cost=777.0)
     assert drive.known.measured.rate == pytest.approx(777.0)
+
+
+def test_requests_without_data_are_charged_and_leave_the_mix_as_it_was() -> None:
+    drive = Exact()
+    drive.look()
+    for _ in range(3):
+        drive.look(requests=LIMIT, cost=float(LIMIT), waited=9)
+        assert drive.state.failures == {}
+        assert drive.known.measured.rate == LIMIT
+        assert drive.known.demand.backlogged
+    drive.look(requests=100, bytes=100 * 6000, cost=150.0)
+    assert drive.state.failures == {}
+    assert drive.known.measured.size.value == 6000
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def held_rates(limits: ThrottleLimits, mix: Mix | Rates, cost: float) -> tuple[f
     for _, most_bps, most_iops, flows, requests, sent in bounds_on(mix, limits):
         if not requests:
             continue
-        if most_bps:
+        if most_bps and sent:
             least, most = min(least, most_bps / sent), min(most, most_bps / sent)
         if most_iops:
             least = min(least, most_iops / _units(flows, limits.iops_size))

@@ -31,8 +31,8 @@ def measure(
         rate = did.throttled.rate
     else:
         rate = mix_cost(model, did)
-    raw_iops = did.read.raw_iops + did.write.raw_iops
-    if not raw_iops:
+    raw_iops, bps = did.read.raw_iops + did.write.raw_iops, did.read.bps + did.write.bps
+    if not bps:  # requests without data have a rate, but no size
         idle_ns = before.idle_ns or last.at_ns
         _, _, _, _, looks, looks_since_shift, size, price, active_ns, _ = before
         if active_ns is not None and not _may_be_between(mix, reading.at_ns - idle_ns):
@@ -40,7 +40,6 @@ def measure(
         return Measured(
             reading, did, rate, mix, looks, looks_since_shift, size, price, active_ns, idle_ns
         )
-    bps = did.read.bps + did.write.bps
     size = before.size.after(bps / raw_iops)
     shifted = has_shifted(mix, size)
     begins_anew = shifted or has_changed_kind(mix, size)

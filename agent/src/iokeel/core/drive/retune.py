@@ -73,7 +73,7 @@ def judge(
     did, rate, mix = measured.rates, measured.rate, measured.mix
     if did is None or rate is None or known.pricing.base is None:
         return _UNKNOWN, None
-    if did.idle or mix is None:
+    if measured.idle_ns is not None or mix is None:
         between = measured.active_ns is not None  # between two of its few requests
         finding = Finding(Verdict.IDLE, known.finding.suspect) if between else _IDLE
         return finding, _idle_reason(known, now_ns)
