@@ -41,7 +41,7 @@ from iokeel.core.drive.measure import measure
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
-from iokeel.core.sharing.allocate import allocate, first_shares, left_by_unread
+from iokeel.core.sharing.allocate import allocate, first_shares, held_unread, left_by_unread
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
 from iokeel.core.sharing.storage_part import with_storage_parts
@@ -115,7 +115,7 @@ def _divide(
     }
     has_parts = state.has_parts or bool(seen.granted or seen.granted_storages)
     try:
-        there = with_vm_parts(there)
+        there = with_vm_parts(there, _held_by_failed(drives, failures, models))
         drives.update(there)
         tenants = with_granted(state.tenants, seen.granted)
         if has_parts:
@@ -138,6 +138,19 @@ def _divide(
     except Exception as error:
         failures[None] = error
     return storages, shares
+
+
+def _held_by_failed(
+    drives: Mapping[DriveId, DriveState],
+    failures: Mapping[DriveId | None, Exception],
+    models: Mapping[str | None, CostModel],
+) -> Mapping[str, float]:
+    """Return the rates that drives on which the law fails keep, by VM."""
+    held: dict[str, float] = defaultdict(float)
+    for drive in failures:
+        if drive is not None and (known := drives[drive]).is_held:
+            held[drive.domain] += held_unread(known, models[known.storage])
+    return held
 
 
 def _look_at_all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -20,13 +21,14 @@ from tests.unit.core.stopping import left_at_stop
 VDA, VDB, VDC = (DriveId("db1", target) for target in ("vda", "vdb", "vdc"))
 PLAIN = DrivePolicy()
 VM = VmPolicy(limit=3000)
+NONSENSE: Any = object()
 
 
 @dataclass
 class Guest:
     """A guest whose drives do 4 KiB reads, as many as their limits and `rates` allow.
 
-    overshoot: how far limits are off, as a ratio.
+    overshoot: how far limits are off, as a ratio. broken: the drives on which the law fails.
     """
 
     exact: bool = True
@@ -39,6 +41,7 @@ class Guest:
     overshoot: float = 1.0
     second: int = 0
     sums: list[int] = field(default_factory=list)
+    broken: set[DriveId] = field(default_factory=set)
 
     def look(self, *, partial: bool = False) -> list[Reason]:
         """Let a second pass, or none if the look is partial, and carry out the orders.
@@ -55,16 +58,19 @@ class Guest:
                 did = round(did * (self.overshoot if did < rate else 1.0))
                 self.done[drive] = self.done.get(drive, 0) + did
             count = self.done.get(drive, 0)
+            counters = Counters(self.second * NS_PER_S, count, 4096 * count, 0, 0, 0, 0)
+            if drive in self.broken:
+                counters = counters._replace(read_bytes=NONSENSE)
             seen[drive] = DriveSeen(
                 self.policy,
-                Counters(self.second * NS_PER_S, count, 4096 * count, 0, 0, 0, 0),
+                counters,
                 held,
                 abilities=PATCHED if self.exact else STOCK,
                 vm=self.vm,
             )
         now_ns = self.second * NS_PER_S
         self.state, orders = decide(self.state, Observation(seen, partial=partial), now_ns)
-        assert not self.state.failures
+        assert self.state.failures.keys() == self.broken
         self.sums = []
         for order in orders:
             self.in_force[order.drive] = order.limits
@@ -120,6 +126,41 @@ def test_limits_are_lowered_before_others_are_raised(busy: DriveId) -> None:
     assert len(sums) >= 2
     assert max(sums) <= 3000
     assert guest.rates_held[busy] == 2925
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("new", [False, True])
+def test_a_drive_on_which_the_law_fails_keeps_its_part(exact: bool, new: bool) -> None:
+    guest = Guest(exact)
+    guest.rates[VDB] = 0.0
+    guest.looks(5)
+    kept = guest.in_force[VDA]
+    guest.broken, guest.rates = {VDA}, dict.fromkeys((VDA, VDC if new else VDB), 1e6)
+    for _ in range(5):
+        guest.look()
+        assert guest.total <= 3000
+        assert guest.in_force[VDA] == kept
+    guest.broken = set()
+    guest.looks(5)
+    assert guest.rates_held == dict.fromkeys(guest.rates, 1500)
+
+
+@pytest.mark.parametrize("burst", [None, 6000])
+def test_beside_a_drive_on_which_the_law_fails_a_lower_limit_holds_the_others(
+    burst: int | None,
+) -> None:
+    guest = Guest(vm=VmPolicy(limit=3000, burst=burst, burst_seconds=30))
+    guest.rates = {VDA: 1000.0, VDB: 0.0}
+    guest.looks(10)
+    guest.rates[VDB] = 1e6
+    guest.looks(3)
+    held = guest.rates_held[VDA]
+    assert held is not None
+    guest.broken, guest.vm = {VDA}, VmPolicy(limit=2500, burst=burst, burst_seconds=30)
+    guest.looks(3)
+    assert guest.rates_held[VDA] == held
+    assert guest.total == max(burst or 0, 2500)
+    assert guest.bases[VDB] <= 2500 - 2500 / (burst or 2500) * held
 
 
 def test_a_drive_that_is_unplugged_leaves_its_part_to_the_others() -> None:

@@ -148,7 +148,7 @@ def left_by_unread(
     held: dict[str, float] = defaultdict(float)
     for known in unread:
         if known.tenant is not None and known.is_held and known.part is None:
-            held[known.tenant] += _held_unread(known, models[known.storage])
+            held[known.tenant] += held_unread(known, models[known.storage])
     after = dict(tenants)
     for tenant in held.keys() & tenants.keys():
         limit = tenants[tenant].limit
@@ -158,7 +158,7 @@ def left_by_unread(
     return after
 
 
-def _held_unread(known: DriveState, model: CostModel) -> float:
+def held_unread(known: DriveState, model: CostModel) -> float:
     """Return the most that limits of ours let a drive do that can't be read now."""
     ours, policy = rate_of_ours(known), known.policy or DrivePolicy()
     held = held_by(known, None, model) if ours is None else ours

@@ -35,10 +35,13 @@ FOOTHOLD_RATIO = 0.05
 OUTGROWN_RATIO = 1.02
 
 
-def with_vm_parts(drives: Mapping[DriveId, DriveState]) -> Mapping[DriveId, DriveState]:
+def with_vm_parts(
+    drives: Mapping[DriveId, DriveState], held: Mapping[str, float] | None = None
+) -> Mapping[DriveId, DriveState]:
     """Return drives with their VMs' credit and their parts of their VMs' limits after a tick.
 
-    drives: all drives of each VM, with the tick's rates.
+    drives: all drives of each VM on which the law doesn't fail, with the tick's rates. held: the
+    rates that a VM's others keep, by VM; they are taken from its limit first.
     """
     vms: dict[str, list[DriveId]] = {}
     for drive, known in drives.items():
@@ -47,9 +50,10 @@ def with_vm_parts(drives: Mapping[DriveId, DriveState]) -> Mapping[DriveId, Driv
     if not vms:
         return drives
     after = dict(drives)
-    for there in vms.values():
+    for vm, there in vms.items():
         states = [drives[drive] for drive in there]
-        for drive, known, part in zip(there, states, _parts(states), strict=True):
+        parts = _parts(states, (held or {}).get(vm))
+        for drive, known, part in zip(there, states, parts, strict=True):
             after[drive] = known._replace(vm=part)
     return after
 
@@ -62,15 +66,23 @@ class Wish(NamedTuple):
     most: float
 
 
-def _parts(drives: Sequence[DriveState]) -> list[VmPart]:
-    """Return the parts of a VM's drives after a tick."""
+def _parts(drives: Sequence[DriveState], held: float | None) -> list[VmPart]:
+    """Return the parts of a VM's drives after a tick.
+
+    held: the rate that others keep, with their burst; None if there are none. The same fraction of
+    the limit without the burst is theirs.
+    """
     before = [known.vm for known in drives if known.vm is not None]
     # They may know different limits of it.
     tightest = min(before, key=lambda part: part.policy.limit or inf)
-    now = tightest._replace(credit=_credit(drives, before, tightest.policy))
+    credit = _credit(drives, before, tightest.policy, complete=held is None)
+    now = tightest._replace(credit=credit)
     limit, ceiling = now.policy.limit, now.ceiling
     assert limit is not None
     assert ceiling is not None
+    if held is not None:
+        left = max(0.0, 1 - held / ceiling)
+        limit, ceiling = max(1, floor(left * limit)), max(1, floor(left * ceiling))
     wishes = _wishes(drives, limit)
     sustained, least = divided(limit, wishes)
     most, least_most = (sustained, least) if ceiling == limit else divided(ceiling, wishes)
@@ -84,11 +96,16 @@ def _parts(drives: Sequence[DriveState]) -> list[VmPart]:
     ]
 
 
-def _credit(drives: Sequence[DriveState], before: Sequence[VmPart], policy: VmPolicy) -> Credit:
-    """Return a VM's burst credit after a tick. A drive that is new doesn't know it yet."""
+def _credit(
+    drives: Sequence[DriveState], before: Sequence[VmPart], policy: VmPolicy, *, complete: bool
+) -> Credit:
+    """Return a VM's burst credit after a tick. A drive that is new doesn't know it yet.
+
+    complete: these are all drives of the VM. If not, its rate isn't known.
+    """
     credit = min((part.credit for part in before if part.most is not None), default=NO_CREDIT)
     rates = [drive.measured.rate for drive in drives]
-    total = None if None in rates else sum(rate or 0.0 for rate in rates)
+    total = None if None in rates or not complete else sum(rate or 0.0 for rate in rates)
     elapsed_s = max((did.elapsed_s for d in drives if (did := d.measured.rates)), default=0.0)
     return credit_after(credit, policy, total, elapsed_s)
 
