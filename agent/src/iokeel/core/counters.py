@@ -109,6 +109,11 @@ class Throttled(NamedTuple):
         (_, r0, w0), (_, r1, w1) = self.earlier, self.later
         return (r1.cost - r0.cost + w1.cost - w0.cost) / self.elapsed_s
 
+    def rate_of(self, write: bool) -> float:
+        """Return the charges a second of one direction."""
+        before, after = self._of(write)
+        return (after.cost - before.cost) / self.elapsed_s
+
     @property
     def nothing_waited(self) -> bool:
         """Whether no request has waited, or waits now."""

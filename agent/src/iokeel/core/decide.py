@@ -245,8 +245,9 @@ def _with_reading(
         seen.counters,
         models[storage],
         charged=limits is not None and limits.cost_read is not None,
+        separate=policy is not None and policy.separate_budgets,
     )
-    did, rate = measured.rates, measured.rate
+    did, rate = measured.rates, measured.budget_rate
     demand, credit = before.demand, before.credit
     if did is not None and rate is not None and measured.counters is not None:
         charged = before.abilities is not None and before.abilities.cost_curve

@@ -52,7 +52,8 @@ class Measured(NamedTuple):
     size was another. size, price: the mean request size, and the bytes that a normalized operation
     moves, each with its noise. active_ns, idle_ns: when it woke up, or went idle; None while it is
     not so. A drive of few requests a second has both until it has been idle for long. A drive is
-    idle here if no data move, even if requests without data do.
+    idle here if no data move, even if requests without data do. budget_rate: the part of `rate`
+    that counts against a limit: the larger one of reads and writes if each has a budget, else all.
     """
 
     counters: Counters | None = None
@@ -65,6 +66,7 @@ class Measured(NamedTuple):
     price: Noise = NO_NOISE
     active_ns: int | None = None
     idle_ns: int | None = None
+    budget_rate: float | None = None
 
     @property
     def anew(self) -> Measured:

@@ -260,14 +260,15 @@ METRICS = (
         "limit_iops",
         Kind.GAUGE,
         _IOPS,
-        "Limit of the drive's policy.",
+        "Limit of the drive's policy, of both budgets together if it has two.",
         lambda d: d.limit_iops,
     ),
     of_drive(
         "allowed_iops",
         Kind.GAUGE,
         _IOPS,
-        "Rate that the drive may have now: its limit or open burst, at most its share.",
+        "Rate that the drive may have now: its limit or open burst, at most its share; of both"
+        " budgets together if it has two.",
         lambda d: d.allowed_iops,
     ),
     of_drive(

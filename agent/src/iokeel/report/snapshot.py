@@ -19,6 +19,7 @@ from iokeel.core.limits import ThrottleLimits
 from iokeel.core.mix import Mix
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, VmPolicy
+from iokeel.core.sharing.claimant import budgets
 from iokeel.core.state import NEW, NOT_DIVIDED, DriveState, Measured, Share, State, StorageState
 from iokeel.errors import IokeelError
 from iokeel.host.disk_counters import Pressure
@@ -197,7 +198,7 @@ def series_values(state: State) -> list[float]:
     """
     values: list[float] = []
     for drive in state.drives.values():
-        did, rate, allowed = drive.measured.rates, drive.measured.rate, drive.allowed
+        did, rate, allowed = drive.measured.rates, drive.measured.rate, _allowed(drive)
         latency_s = did.mean_latency_s if did is not None else None
         wait_s = did.mean_wait_s if did is not None else None
         for value in (rate, allowed, latency_s, wait_s, drive.credit.seconds):
@@ -245,8 +246,8 @@ def _drive(drive: DriveId, tenant: str | None, info: DriveInfo, known: Known) ->
         storage=state.storage,
         mode=mode,
         normalized_iops=measured.rate,
-        limit_iops=policy.limit if policy else None,
-        allowed_iops=state.allowed,
+        limit_iops=policy.limit * budgets(policy) if policy and policy.limit is not None else None,
+        allowed_iops=_allowed(state),
         reservation_iops=policy.reservation if policy else 0,
         raw_read_iops=raw_read_iops,
         raw_write_iops=raw_write_iops,
@@ -275,6 +276,12 @@ def _drive(drive: DriveId, tenant: str | None, info: DriveInfo, known: Known) ->
         verdict=state.finding.verdict.value,
         limits_in_force=_set(info.in_force),
     )
+
+
+def _allowed(state: DriveState) -> float | None:
+    """Return the rate that a drive may have now, over both budgets; None if nothing limits it."""
+    allowed, policy = state.allowed, state.policy
+    return allowed if allowed is None or policy is None else allowed * budgets(policy)
 
 
 def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:

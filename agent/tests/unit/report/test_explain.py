@@ -168,8 +168,10 @@ def test_the_vms_limit_its_credit_and_the_drives_part_are_told() -> None:
 
 
 def test_separate_budgets_are_told() -> None:
-    said = lines(after(replace(POLICY, separate_budgets=True)))
+    policy = replace(POLICY, separate_budgets=True)
+    said = lines(after(policy, reads=(1000, 4096), writes=(1000, 4096)))
     assert said[0].endswith("; reads and writes each have a budget of their own.")
+    assert "So it may do 1000 iops each of reads and writes now, and used 100 % of that." in said
 
 
 def test_a_policy_without_limit_promises_none() -> None:

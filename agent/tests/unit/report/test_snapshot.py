@@ -14,6 +14,7 @@ import iokeel.report
 from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
+from iokeel.core.limits import UNLIMITED
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.core.state import State
@@ -23,7 +24,7 @@ from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.metric_table import ERROR_KINDS, METRICS
 from iokeel.report.metric_types import Sample
 from iokeel.report.records import ErrorReport
-from iokeel.report.snapshot import Known, Snapshot, snapshot_of
+from iokeel.report.snapshot import Known, Snapshot, series_values, snapshot_of
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("web1", "vdb")
 POLICY = DrivePolicy(reservation=100, limit=1000)
@@ -100,6 +101,17 @@ def test_all_that_the_api_tells_is_in_the_records_of_a_snapshot() -> None:
     assert (storage.storage, storage.capacity_iops, storage.drives) == ("sda", 2000, 2)
     assert (storage.normalized_iops, storage.reserved_iops) == (750, 200)
     assert report.fleet is None
+
+
+def test_limit_and_allowed_rate_are_of_both_budgets_as_the_rate_is() -> None:
+    policy = DrivePolicy(limit=1000, separate_budgets=True)
+    counters = Counters(NS_PER_S, 0, 0, 0, 0, 0, 0)
+    seen = Observation({VDA: DriveSeen(policy, counters, UNLIMITED, abilities=STOCK)})
+    state, _ = decide(State(), seen, NS_PER_S)
+    vms = {"db1": VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}))}
+    drive = snapshot_of(Known(state, vms, {}, {}, {}, {}, 0)).drives[VDA]
+    assert (drive.limit_iops, drive.allowed_iops) == (2000, 2000)
+    assert series_values(state)[1] == 2000
 
 
 def test_a_vms_own_limit_is_in_its_snapshot_its_record_and_its_metrics() -> None:

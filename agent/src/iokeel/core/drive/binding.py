@@ -44,8 +44,8 @@ def use_of(
     """Return the use of limits in an interval.
 
     limits: those in force; None if there are none of ours. rate_limit: the normalized rate that
-    they and their burst hold the drive to. rate: the normalized rate of the interval. charged:
-    QEMU charges iops bounds by our curve.
+    they and their burst hold the drive to. rate: the normalized rate of the interval, the larger
+    one of two budgets. charged: QEMU charges iops bounds by our curve.
     """
     if limits is None or not _full(limits, did, rate if charged else None, FULL_RATIO):
         return NO_USE
@@ -62,7 +62,7 @@ def full_bounds(known: DriveState) -> list[str]:
     if did.throttled is not None:
         return _waited_for(limits, did.throttled)
     abilities = known.abilities
-    charged = known.measured.rate if abilities is not None and abilities.cost_curve else None
+    charged = known.measured.budget_rate if abilities is not None and abilities.cost_curve else None
     return _full(limits, did, charged, FULL_RATIO)
 
 
@@ -80,7 +80,8 @@ def _waited_for(limits: ThrottleLimits, did: Throttled) -> list[str]:
 def _full(limits: ThrottleLimits, did: Rates, charged: float | None, ratio: float) -> list[str]:
     """Return the fields of which at least `ratio` is used, bursts not counted.
 
-    charged: QEMU's charge a second by a cost curve; None if it charges by the request.
+    charged: QEMU's charge a second by a cost curve, the larger one of two budgets; None if it
+    charges by the request.
     """
     full = []
     for way, most_bps, most_iops, _, requests, bps in bounds_on(did, limits):

@@ -36,8 +36,9 @@ def credit_after(
 ) -> Credit:
     """Return the credit of a drive, or of a VM, after an interval.
 
-    rate: the normalized rate of the interval; None changes nothing. The burst closes while less is
-    left than the next interval could spend, so that credit is never overdrawn.
+    rate: the normalized rate of the interval, the larger one of two budgets; None changes nothing.
+    The burst closes while less is left than the next interval could spend, so that credit is never
+    overdrawn.
     """
     limit, burst = (None, None) if policy is None else (policy.limit, policy.burst)
     if policy is None or limit is None or burst is None or burst <= limit:
@@ -97,7 +98,7 @@ def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns
     They should if the drive has begun to spend credit, or if its limit holds it although it has
     some: a drive near its limit earns credit by our count, and hardly any by QEMU's.
     """
-    rate, held = known.measured.rate, known.pricing.rate
+    rate, held = known.measured.budget_rate, known.pricing.rate
     if rate is None:
         return False
     if known.vm is not None and known.vm.credit.open and held:

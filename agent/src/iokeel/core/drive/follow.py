@@ -42,7 +42,7 @@ def share_has_moved(known: DriveState, policy: DrivePolicy, allowed: float, now_
         off = max(off, carried(known, policy, allowed)[0] / base - 1)
     if off < SHARE_RATIO:
         return False
-    rate = known.measured.rate or 0.0
+    rate = known.measured.budget_rate or 0.0
     if not known.demand.backlogged and rate < BUSY_RATIO * min(allowed, held):
         return off > LOOSE_RATIO
     if known.keeps_levels:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from iokeel.core.counters import NS_PER_S, Counters, rates
+from iokeel.core.counters import NS_PER_S, Counters, Rates, rates
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.retune import IDLE_S, LOOK_AGAIN_S
-from iokeel.core.mix import NO_MIX, Mix, has_changed_kind, has_shifted, mean_mix, mix_cost
+from iokeel.core.mix import (
+    NO_MIX,
+    Mix,
+    flow_cost,
+    has_changed_kind,
+    has_shifted,
+    mean_mix,
+    mix_cost,
+)
 from iokeel.core.state import Measured
 
 # With so few requests a second, a look may fall between two of them. It is one in the shortest
@@ -14,11 +22,12 @@ _FEW_RAW_IOPS = 1.1 / LOOK_AGAIN_S
 
 
 def measure(
-    before: Measured, reading: Counters | None, model: CostModel, *, charged: bool
+    before: Measured, reading: Counters | None, model: CostModel, *, charged: bool, separate: bool
 ) -> Measured:
     """Return the measurements after a reading; None if there was none.
 
     charged: QEMU has charged by our curve since the last reading, so its own count is the rate.
+    separate: reads and writes have a budget each.
     """
     last, mix = before.counters, before.mix
     seen = mix or NO_MIX
@@ -26,19 +35,32 @@ def measure(
     if last is not None and reading is not None:
         did = rates(last, reading, seen.read, seen.write)
     if did is None or last is None or reading is None:
-        return before._replace(counters=reading or last, rates=None, rate=None, active_ns=None)
+        return before._replace(
+            counters=reading or last, rates=None, rate=None, active_ns=None, budget_rate=None
+        )
     if charged and did.throttled is not None:
         rate = did.throttled.rate
     else:
         rate = mix_cost(model, did)
+    budget_rate = _larger_rate(did, model, charged) if separate else rate
     raw_iops, bps = did.read.raw_iops + did.write.raw_iops, did.read.bps + did.write.bps
     if not bps:  # requests without data have a rate, but no size
         idle_ns = before.idle_ns or last.at_ns
-        _, _, _, _, looks, looks_since_shift, size, price, active_ns, _ = before
+        _, _, _, _, looks, looks_since_shift, size, price, active_ns, _, _ = before
         if active_ns is not None and not _may_be_between(mix, reading.at_ns - idle_ns):
             active_ns = None
         return Measured(
-            reading, did, rate, mix, looks, looks_since_shift, size, price, active_ns, idle_ns
+            reading,
+            did,
+            rate,
+            mix,
+            looks,
+            looks_since_shift,
+            size,
+            price,
+            active_ns,
+            idle_ns,
+            budget_rate,
         )
     size = before.size.after(bps / raw_iops)
     shifted = has_shifted(mix, size)
@@ -54,6 +76,7 @@ def measure(
         before.price.after(bps / rate) if rate else before.price,
         before.active_ns or reading.at_ns,  # it woke up some time before
         None,
+        budget_rate,
     )
 
 
@@ -62,3 +85,10 @@ def _may_be_between(mix: Mix | None, idle_ns: int) -> bool:
     if mix is None or idle_ns >= IDLE_S * NS_PER_S:
         return False
     return mix.read.raw_iops + mix.write.raw_iops <= _FEW_RAW_IOPS
+
+
+def _larger_rate(did: Rates, model: CostModel, charged: bool) -> float:
+    """Return the normalized rate of reads or of writes, whichever is more."""
+    if charged and did.throttled is not None:
+        return max(did.throttled.rate_of(write=False), did.throttled.rate_of(write=True))
+    return max(flow_cost(model.read, did.read), flow_cost(model.write, did.write))

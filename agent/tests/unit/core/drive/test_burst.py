@@ -1,12 +1,20 @@
 """Burst credit: a second for each second under the limit, up to a cap, and never overdrawn."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iokeel.core.abilities import STOCK, Abilities
+from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
+from iokeel.core.decide import decide
 from iokeel.core.drive.burst import REOPEN_S, credit_after
+from iokeel.core.limits import UNLIMITED
+from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import Credit
+from iokeel.core.state import Credit, State
+from testing.hypervisors.abilities import PATCHED
 
 POLICY = DrivePolicy(limit=1000, burst=2000, burst_seconds=60)
 
@@ -61,6 +69,25 @@ def test_without_a_burst_there_is_no_credit(policy: DrivePolicy) -> None:
 def test_no_burst_seconds_means_no_burst() -> None:
     policy = DrivePolicy(limit=1000, burst=2000, burst_seconds=0)
     assert not after(Credit(), 0, 100, policy).open
+
+
+@pytest.mark.parametrize("abilities", [STOCK, PATCHED])
+@pytest.mark.parametrize(("rate", "earned"), [(500, True), (700, True), (1000, False)])
+def test_each_of_two_budgets_has_the_limit(abilities: Abilities, rate: int, earned: bool) -> None:
+    policy = replace(POLICY, separate_budgets=True)
+    drive, state, in_force = DriveId("guest", "vda"), State(), UNLIMITED
+    for second in range(1, 11):
+        done, at_ns = second * rate, second * NS_PER_S
+        each = ThrottleCount(done, 4096 * done, float(done), 0, 0, 0)
+        group = ThrottleCounters(at_ns, each, each) if abilities is PATCHED else None
+        counters = Counters(at_ns, done, 4096 * done, done, 4096 * done, 0, 0, group)
+        seen = DriveSeen(policy, counters, in_force, abilities=abilities)
+        state, orders = decide(state, Observation({drive: seen}), at_ns)
+        in_force = orders[-1].limits if orders else in_force
+    known = state.drives[drive]
+    assert known.credit == (Credit(9.0, open=True) if earned else Credit())
+    assert known.demand.backlogged is not earned
+    assert known.measured.rate == 2 * rate
 
 
 @given(st.lists(st.tuples(st.floats(0, 5000), st.floats(0.05, 3.0))))
