@@ -120,6 +120,11 @@ class Throttled(NamedTuple):
         (_, r0, w0), (_, r1, w1) = self.earlier, self.later
         return not (r1.waiting or w1.waiting) and (r1.waited, w1.waited) == (r0.waited, w0.waited)
 
+    @property
+    def something_waits(self) -> bool:
+        """Whether a request waits now."""
+        return bool(self.later.read.waiting or self.later.write.waiting)
+
     def wait_s(self, write: bool) -> float:
         """Return the sum of the waits that ended, in seconds."""
         before, after = self._of(write)
@@ -240,8 +245,9 @@ def rates(
     """Return the rates between two readings, or None if they can't be known.
 
     reads_before, writes_before: flows with the sizes that the drive was seen to use. They are
-    unknown if a counter went backwards (a guest restarted, a counter wrapped or was
-    reset), if there are bytes without a request, or if no time lies between the readings.
+    unknown if a counter went backwards (a guest restarted, a counter wrapped or was reset), if no
+    time lies between the readings, or if there are bytes without a request. But a throttle group
+    counts a request that passes in parts with the first of them.
     """
     at_ns, reads0, read_bytes0, writes0, write_bytes0, read_ns0, write_ns0, throttle0 = earlier
     to_ns, reads1, read_bytes1, writes1, write_bytes1, read_ns1, write_ns1, throttle1 = later
@@ -249,7 +255,8 @@ def rates(
     read_bytes, write_bytes = read_bytes1 - read_bytes0, write_bytes1 - write_bytes0
     if elapsed_ns <= 0 or reads < 0 or writes < 0 or read_bytes < 0 or write_bytes < 0:
         return None
-    if (read_bytes and not reads) or (write_bytes and not writes):
+    throttled = None if throttle1 is None else _throttled(throttle0, throttle1)
+    if throttled is None and ((read_bytes and not reads) or (write_bytes and not writes)):
         return None
     read_ns = None if read_ns0 is None or read_ns1 is None else read_ns1 - read_ns0
     write_ns = None if write_ns0 is None or write_ns1 is None else write_ns1 - write_ns0
@@ -262,7 +269,7 @@ def rates(
         _flow(writes / elapsed_s, write_bytes / elapsed_s, writes_before.seen_bytes),
         read_ns / reads / NS_PER_S if reads and read_ns is not None else None,
         write_ns / writes / NS_PER_S if writes and write_ns is not None else None,
-        None if throttle1 is None else _throttled(throttle0, throttle1),
+        throttled,
     )
 
 

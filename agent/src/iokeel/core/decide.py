@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
-from iokeel.core.drive.binding import NO_USE, use_of
+from iokeel.core.drive.binding import HELD, NO_USE, use_of
 from iokeel.core.drive.burst import credit_after_use
 from iokeel.core.drive.look import look
 from iokeel.core.drive.measure import measure
@@ -254,6 +254,8 @@ def _with_reading(
         use = NO_USE
         if rate:
             use = use_of(limits, before.pricing.rate, did, rate, charged=charged)
+        elif limits is not None and did.throttled is not None and did.throttled.something_waits:
+            use = HELD
         reservation = policy.reservation if policy else 0
         demand = demand_after(demand, measured, use, reservation, abilities)
         credit = credit_after_use(credit, policy, rate, did.elapsed_s, use, charged=charged)

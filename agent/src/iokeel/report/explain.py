@@ -130,7 +130,10 @@ def _rates(drive: DriveReport, decision: Decision) -> Iterator[str]:
         if raw_iops and mean_bytes is not None
     ]
     if not did:
-        yield f"In the last {decision.elapsed_s:.1f} s it did nothing."
+        done = "nothing"
+        if drive.normalized_iops:
+            done = f"parts of requests, which cost {iops(drive.normalized_iops)}"
+        yield f"In the last {decision.elapsed_s:.1f} s it did {done}."
         return
     yield (
         f"In the last {decision.elapsed_s:.1f} s it did {' and '.join(did)},"

@@ -572,6 +572,26 @@ def test_requests_without_data_are_charged_and_leave_the_mix_as_it_was() -> None
     assert drive.known.measured.size.value == 6000
 
 
+def test_a_request_that_passes_in_parts_is_charged_as_they_pass() -> None:
+    burst = DrivePolicy(limit=LIMIT, burst=2 * LIMIT)
+    drive = Exact()
+    for _ in range(12):
+        drive.look(burst)
+    parts = {"bytes": 136 * 1024 * KIB, "cost": 2.0 * LIMIT, "waiting": 1}
+    drive.look(burst, requests=1, waited=1, **parts)
+    before = drive.known
+    for second in range(1, 4):
+        drive.look(burst, **parts)
+        assert drive.known.measured.rate == 2 * LIMIT
+        assert drive.known.demand.backlogged
+        assert drive.known.credit.seconds == before.credit.seconds - second
+    drive.look(burst, waiting=1)
+    assert drive.known.measured.rate == 0
+    assert drive.known.demand.backlogged, "it waits for more than a second's worth"
+    drive.look(burst)
+    assert not drive.known.demand.backlogged
+
+
 @pytest.mark.parametrize(
     "lost",
     [

@@ -228,6 +228,17 @@ def test_what_the_throttle_did_is_told_where_qemu_tells_it() -> None:
     ]
 
 
+def test_the_rate_of_a_request_that_passes_in_parts_is_told() -> None:
+    state, counts = State(), ThrottleCount(0, 0, 0.0, 0, 0, 0)
+    for second in (1, 2, 3):
+        zeroes = ThrottleCount(1, second * 2**21, 300.0 * second, 1, 0, 1)
+        counters = Counters.of_group(ThrottleCounters(second * NS_PER_S, counts, zeroes))
+        known = state.drives.get(VDA, DriveState())
+        seen = Observation({VDA: DriveSeen(POLICY, counters, known.sent.limits, abilities=PATCHED)})
+        state, _ = decide(state, seen, second * NS_PER_S)
+    assert lines(state)[1] == "In the last 1.0 s it did parts of requests, which cost 300 iops."
+
+
 def test_that_large_reads_wait_in_parts_is_told_and_for_whom() -> None:
     state = State()
     promises = {

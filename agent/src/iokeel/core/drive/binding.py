@@ -31,6 +31,8 @@ class Use(NamedTuple):
 
 
 NO_USE = Use()
+# Of a drive whose requests all wait.
+HELD = Use(held=True)
 
 
 def use_of(

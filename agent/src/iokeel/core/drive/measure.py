@@ -44,7 +44,7 @@ def measure(
         rate = mix_cost(model, did)
     budget_rate = _larger_rate(did, model, charged) if separate else rate
     raw_iops, bps = did.read.raw_iops + did.write.raw_iops, did.read.bps + did.write.bps
-    if not bps:  # requests without data have a rate, but no size
+    if not (bps and raw_iops):  # requests without data, or parts of one, have no size
         idle_ns = before.idle_ns or last.at_ns
         _, _, _, _, looks, looks_since_shift, size, price, active_ns, _, _ = before
         if active_ns is not None and not _may_be_between(mix, reading.at_ns - idle_ns):
