@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from math import inf
 from typing import NamedTuple
 
 from iokeel.core.curve import is_uniform
@@ -137,12 +138,15 @@ class Throttled(NamedTuple):
         waits_s = (r1.wait_ns - r0.wait_ns) / NS_PER_S + (w1.wait_ns - w0.wait_ns) / NS_PER_S
         return waits_s / self.elapsed_s
 
-    def held_s(self, write: bool) -> float:
-        """Return for how long requests waited, in seconds; at most, if several did at once."""
+    def held_s(self, write: bool, most_s: float = inf) -> float:
+        """Return for how long requests waited, in seconds; at most, if several did at once.
+
+        most_s: for how long any can have waited, unless it did all the time.
+        """
         before, after = self._of(write)
         if after.waiting and after.waited == before.waited:
-            return self.elapsed_s
-        return min(self.elapsed_s, self.wait_s(write))
+            return self.elapsed_s if before.waiting else min(self.elapsed_s, most_s)
+        return min(self.elapsed_s, self.wait_s(write), most_s)
 
     def sizes(self, write: bool) -> dict[int, int]:
         """Return how many requests had which size, by the least size of a power of two."""

@@ -240,11 +240,12 @@ def _with_reading(
     if abilities is None:
         abilities = _last_abilities(before, seen)
     limits = before.sent.limits
+    by_curve = limits is not None and limits.cost_read is not None
     measured = measure(
         before.measured,
         seen.counters,
         models[storage],
-        charged=limits is not None and limits.cost_read is not None,
+        charged=by_curve,
         separate=policy is not None and policy.separate_budgets,
     )
     did, rate = measured.rates, measured.budget_rate
@@ -257,7 +258,8 @@ def _with_reading(
         elif limits is not None and did.throttled is not None and did.throttled.something_waits:
             use = HELD
         reservation = policy.reservation if policy else 0
-        demand = demand_after(demand, measured, use, reservation, abilities)
+        charged_rate = before.pricing.base_rate if by_curve else None
+        demand = demand_after(demand, measured, use, reservation, abilities, charged_rate)
         credit = credit_after_use(credit, policy, rate, did.elapsed_s, use, charged=charged)
     return DriveState(
         policy,

@@ -616,14 +616,41 @@ def test_a_curve_that_was_lost_is_put_back_and_counted(lost: ThrottleLimits) -> 
 def test_a_drive_is_throttled_while_its_requests_wait() -> None:
     drive = Exact()
     drive.look()
-    drive.look(requests=10, bytes=40960, cost=10.0, waited=2, wait_ns=300_000_000)
+    drive.look(requests=10, bytes=40960, cost=4000.0, waited=2, wait_ns=300_000_000)
     assert drive.known.demand.throttled_s == pytest.approx(0.3)
     assert full_bounds(drive.known) == ["iops_total"], "far below its limit in the mean"
     drive.look(requests=9000, bytes=9000 * 4096, cost=9999.0)
     assert drive.known.demand.throttled_s == pytest.approx(0.3)
     assert full_bounds(drive.known) == [], "nothing had to wait"
-    drive.look(requests=99, bytes=99 * 4096, cost=99.0, waited=99, wait_ns=9 * NS_PER_S, waiting=9)
-    assert drive.known.demand.throttled_s == pytest.approx(1.3)
+    drive.look(requests=99, cost=10_500.0, waited=99, wait_ns=9 * NS_PER_S, waiting=9)
+    assert drive.known.demand.throttled_s == pytest.approx(1.3), "no more than has passed"
+
+
+def test_waits_side_by_side_count_once() -> None:
+    policy = DrivePolicy(limit=4000)
+    drive = Exact()
+    drive.look(policy)
+    for second in range(1, 4):
+        burst = {"requests": 125, "bytes": 125 * 4096, "cost": 125.0}
+        drive.look(policy, waited=85, wait_ns=910_000_000, **burst)
+        # 125 take 31 ms, less what the bucket holds
+        assert drive.known.demand.throttled_s <= 0.04 * second
+        assert full_bounds(drive.known) == []
+
+
+def test_a_wait_counts_in_each_interval_that_it_spans() -> None:
+    drive = Exact()
+    drive.look()
+    drive.look(requests=1, bytes=1 << 30, cost=3.6 * LIMIT, waiting=1)
+    assert drive.known.demand.throttled_s == pytest.approx(1.0)
+    for second in (2, 3):
+        drive.look(waiting=1)
+        assert drive.known.demand.throttled_s == pytest.approx(second)
+        assert full_bounds(drive.known) == ["iops_total"]
+    drive.look(requests=1, bytes=4096, cost=1.0, waited=1, wait_ns=3_590_000_000)
+    assert drive.known.demand.throttled_s == pytest.approx(3.6, abs=0.01)
+    drive.look(requests=1, bytes=4096, cost=1.0, waited=1, wait_ns=NS_PER_S)
+    assert drive.known.demand.throttled_s == pytest.approx(3.6, abs=0.01)
 
 
 def test_a_drive_whose_policy_goes_gets_back_its_limits_without_our_curve() -> None:

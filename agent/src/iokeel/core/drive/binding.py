@@ -62,15 +62,20 @@ def full_bounds(known: DriveState) -> list[str]:
     if limits is None or did is None:
         return []
     if did.throttled is not None:
-        return _waited_for(limits, did.throttled)
+        return _waited_for(limits, did.throttled, known.demand.held_s)
     abilities = known.abilities
     charged = known.measured.budget_rate if abilities is not None and abilities.cost_curve else None
     return _full(limits, did, charged, FULL_RATIO)
 
 
-def _waited_for(limits: ThrottleLimits, did: Throttled) -> list[str]:
-    """Return the iops fields for which requests have waited."""
-    held_s = {"read": did.held_s(write=False), "write": did.held_s(write=True)}
+def _waited_for(limits: ThrottleLimits, did: Throttled, most_s: float) -> list[str]:
+    """Return the iops fields for which requests have waited.
+
+    most_s: for how long they did, for any of them.
+    """
+    held_s = {
+        way: min(most_s, did.held_s(write)) for way, write in (("read", False), ("write", True))
+    }
     held_s["total"] = max(held_s.values())
     return [
         f"iops_{suffix}"

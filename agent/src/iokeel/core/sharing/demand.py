@@ -10,8 +10,9 @@ All rates are normalized I/O operations a second.
 
 from __future__ import annotations
 
+from math import inf
+
 from iokeel.core.abilities import Abilities
-from iokeel.core.counters import Rates
 from iokeel.core.drive.binding import Use
 from iokeel.core.state import Demand, Measured
 
@@ -35,22 +36,31 @@ HIDDEN = 2.0
 
 
 def demand_after(
-    before: Demand, measured: Measured, use: Use, reservation: int, abilities: Abilities | None
+    before: Demand,
+    measured: Measured,
+    use: Use,
+    reservation: int,
+    abilities: Abilities | None,
+    charged_rate: float | None,
 ) -> Demand:
     """Return a drive's demand after an interval whose rates are known.
 
-    use: of its limits. reservation: of its policy.
+    use: of its limits. reservation: of its policy. charged_rate: the rate of its limits, without
+    their burst, by which QEMU charged each request; None if it did not.
     """
     assert measured.rates is not None
     assert measured.rate is not None
     assert measured.counters is not None
+    held_s, unpaid = _held(before.unpaid, measured, use, charged_rate)
     recent, rate = demand_rate(before.recent, measured.rate, reservation, abilities)
     return Demand(
         recent,
         rate,
         backlogged=use.held,
         backlogged_ns=measured.counters.at_ns if use.held else before.backlogged_ns,
-        throttled_s=before.throttled_s + _throttled_s(measured.rates, use),
+        throttled_s=before.throttled_s + held_s,
+        held_s=held_s,
+        unpaid=unpaid,
     )
 
 
@@ -78,8 +88,21 @@ def hidden_demand(demand: float, busy_ratio: float) -> float:
     return HIDDEN * demand / busy_ratio
 
 
-def _throttled_s(did: Rates, use: Use) -> float:
-    """Return how long the drive was throttled in an interval, in seconds."""
-    if did.throttled is not None:
-        return max(did.throttled.held_s(write=False), did.throttled.held_s(write=True))
-    return did.elapsed_s if use.full else 0.0
+def _held(
+    unpaid: float, measured: Measured, use: Use, charged_rate: float | None
+) -> tuple[float, float]:
+    """Return how long a drive was throttled in an interval, in seconds, and what is unpaid then.
+
+    The waits of requests that wait side by side add up to more than that. But a request only waits
+    while earlier charges are unpaid, and these are paid at the rate of the limits.
+    """
+    did, rate = measured.rates, measured.budget_rate
+    assert did is not None
+    if did.throttled is None:
+        return (did.elapsed_s if use.full else 0.0), 0.0
+    most_s, left = inf, 0.0
+    if charged_rate and rate is not None:
+        charges = unpaid + rate * did.elapsed_s
+        most_s, left = charges / charged_rate, max(0.0, charges - charged_rate * did.elapsed_s)
+    reads_s = did.throttled.held_s(write=False, most_s=most_s)
+    return max(reads_s, did.throttled.held_s(write=True, most_s=most_s)), left
