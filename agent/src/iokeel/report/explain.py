@@ -29,7 +29,7 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     if vm.policy_error is not None:
         lines.append(f"The domain's policy has an error: {vm.policy_error}.")
     lines += [*_policy(decision), *_vm_policy(vm), *_rates(drive, decision)]
-    lines += [*_shares(drive, decision, storage), *_vm_part(vm, decision)]
+    lines += [*_shares(drive, decision, storage, vm.policy), *_vm_part(vm, decision)]
     lines += _fleet(snapshot.fleet, drive, decision)
     if decision.policy is not None and drive.mode is not None:
         lines += _allowance(drive, decision.policy)
@@ -168,7 +168,7 @@ def _size_range(least: int) -> str:
 
 
 def _shares(
-    drive: DriveReport, decision: Decision, storage: StorageSnapshot | None
+    drive: DriveReport, decision: Decision, storage: StorageSnapshot | None, vm: VmPolicy | None
 ) -> Iterator[str]:
     if decision.policy is None:
         return
@@ -176,9 +176,10 @@ def _shares(
         yield _storage(storage, storage.report.usable_iops)
     elif storage is not None and storage.report.by_weight:
         yield f"BFQ shares {drive.storage} out by the VMs' weights, so its capacity isn't divided."
-    elif decision.policy.reservation:
+    elif decision.policy.reservation or (vm is not None and vm.reservation):
+        whose = "Its" if decision.policy.reservation else f"{drive.domain}'s"
         place = f"the capacity of {drive.storage}" if drive.storage else "its storage"
-        yield f"Its reservation is not guaranteed, because {place} is not known."
+        yield f"{whose} reservation is not guaranteed, because {place} is not known."
     if decision.share is not None:
         yield _share(decision.share, storage)
 

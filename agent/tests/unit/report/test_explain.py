@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+
+import pytest
 
 from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
+from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.state import DriveState, State
 from iokeel.core.storage import StorageCounters, StoragePolicy
 from iokeel.errors import LimitsRejected, PolicyError
@@ -22,6 +25,10 @@ from testing.hypervisors.abilities import PATCHED
 
 VDA = DriveId("db1", "vda")
 POLICY = DrivePolicy(reservation=100, limit=1000)
+SHARE = (
+    r"Its share of .* is (\d+) iops: (\d+) by reservation and (\d+) by weight"
+    r"(?:, less (\d+) to protect .*)?\."
+)
 
 
 def after(
@@ -120,6 +127,88 @@ def test_a_share_is_explained_step_by_step() -> None:
     assert said[2] == "sda can serve 900 iops now."
     # what the reservation leaves, 800, by weight 3 to 1
     assert said[3] == "Its share of sda is 700 iops: 100 by reservation and 600 by weight."
+
+
+def told_of_share(
+    *seconds: Mapping[DriveId, int],
+    promises: Mapping[DriveId, DrivePolicy],
+    capacity: int | None = None,
+    tenants: Mapping[str, TenantPolicy] | None = None,
+) -> list[tuple[int, ...]]:
+    """Return drives' shares, by reservation, by weight and the cut, as told after reads of 4 KiB.
+
+    seconds: the reads in each second; each takes 10 ms.
+    """
+    state, done = State(tenants=tenants or {}), Counter[DriveId]()
+    owner = next(iter(tenants or ()), None)
+    storages = {"sda": StorageSeen(StoragePolicy(capacity=capacity))} if capacity else {}
+    for second, reads in enumerate(seconds, 1):
+        done.update(reads)
+        seen = {
+            drive: DriveSeen(
+                policy,
+                Counters(
+                    second * NS_PER_S, done[drive], done[drive] * 4096, 0, 0, 10**7 * done[drive], 0
+                ),
+                state.drives.get(drive, DriveState()).sent.limits,
+                abilities=STOCK,
+                storage="sda" if capacity else None,
+                tenant=owner,
+            )
+            for drive, policy in promises.items()
+        }
+        state, _ = decide(state, Observation(seen, storages=storages), second * NS_PER_S)
+    vms = {
+        drive.domain: VmInfo(drive.domain, {"vda": DriveInfo("vda")}, DomainPolicy({}))
+        for drive in promises
+    }
+    snapshot = snapshot_of(Known(state, vms, {}, {}, {}, {}, 0), list(vms))
+    said = [line for drive in promises for line in explain(snapshot, drive)]
+    return [
+        tuple(int(figure or 0) for figure in found.groups())
+        for line in said
+        if (found := re.fullmatch(SHARE, line))
+    ]
+
+
+def test_the_parts_of_a_share_of_a_tenants_limit_add_up() -> None:
+    vdb = DriveId("db2", "vda")
+    promises = {VDA: DrivePolicy(), vdb: DrivePolicy()}
+    busy = {VDA: 2000}
+    told = told_of_share(
+        {}, busy, busy | {vdb: 50}, busy | {vdb: 150},
+        promises=promises,
+        tenants={"acme": TenantPolicy(limit=1000)},
+    )  # fmt: skip
+    assert len(told) == 2
+    for share, reserved, by_weight, _ in told:
+        assert share == pytest.approx(reserved + by_weight, abs=1)
+
+
+def test_the_parts_of_shares_beside_a_latency_target_add_up() -> None:
+    others = {DriveId(f"web{n}", "vda"): DrivePolicy(limit=500 * n, weight=100 * n) for n in (1, 2)}
+    promises = {VDA: DrivePolicy(latency_target_ms=1.0, weight=50), **others}
+    reads = dict.fromkeys(promises, 1500) | {VDA: 100}
+    told = told_of_share({}, *[reads] * 6, promises=promises, capacity=2000)
+    assert len(told) == 3
+    assert any(cut for *_, cut in told)
+    for share, reserved, by_weight, cut in told:
+        assert share == pytest.approx(reserved + by_weight - cut, abs=2)
+
+
+def test_that_the_reservation_of_a_vm_is_not_guaranteed_is_told() -> None:
+    state = State()
+    for second in (1, 2):
+        seen = DriveSeen(
+            DrivePolicy(),
+            Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0),
+            None,
+            abilities=STOCK,
+            vm=VmPolicy(reservation=100),
+        )
+        state, _ = decide(state, Observation({VDA: seen}), second * NS_PER_S)
+    told = "db1's reservation is not guaranteed, because its storage is not known."
+    assert told in lines(state)
 
 
 def test_limits_that_qemu_does_not_have_are_not_passed_off_as_in_force() -> None:

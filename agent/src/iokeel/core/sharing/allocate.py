@@ -259,8 +259,12 @@ def _bound_by_tenants_limits(
         for claimant, amount in zip(group, division.amounts, strict=True):
             share = share_of(claimant, division, amount, limit, None)
             most = amount + spare * claimant.policy.weight / weight
-            claimant.share = replace(share, most=min(share.most, most))
-            claimant.most = min(claimant.most, claimant.share.most)
+            if most < share.most:
+                owed = min(most, share.owed)
+                by_weight = inf if share.by_weight == inf else most - owed
+                share = replace(share, most=most, owed=owed, by_weight=by_weight)
+            claimant.share = share
+            claimant.most = min(claimant.most, share.most)
             claimant.wants = min(claimant.wants, amount)
 
 

@@ -121,8 +121,10 @@ def share_of(
     storage: the one whose pool it is; None if it is the tenant's.
     """
     claim = claimant.claim
-    owed = division.kept * claim.reservation
-    most = pool if division.level == inf else max(amount, division.entitled(claim))
+    most = pool
+    if division.level < inf:
+        most = min(pool, max(amount, division.entitled(claim)))
+    owed = min(most, division.kept * claim.reservation)
     tenant = claimant.tenant if storage is None else None
-    by_weight = inf if division.level == inf else division.level * claim.weight
-    return Share(min(most, pool), storage, tenant, owed, by_weight)
+    by_weight = inf if division.level == inf else most - owed
+    return Share(most, storage, tenant, owed, by_weight)

@@ -131,8 +131,7 @@ def cut_to_room(budget: float, others: Sequence[Claimant], amounts: dict[DriveId
         elif has == had:  # it may be idle, and gets an equal part when it wakes
             most = max(has, share.owed, budget * claim.weight / weight)
         if most < share.most:
-            cut = max(0.0, min(share.most, claimant.most) - most)
-            claimant.share = replace(share, most=most, cut=cut)
+            claimant.share = replace(share, most=most, cut=share.most - most)
     return sum(before) - sum(after)
 
 
@@ -143,7 +142,8 @@ def give_rest(usable: float, protected: Sequence[Claimant], amounts: dict[DriveI
         share = claimant.share
         if share is not None and share.storage is not None:
             most = max(share.most, amounts[claimant.drive] + rest)
-            claimant.share = replace(share, most=most)
+            by_weight = share.by_weight + most - share.most
+            claimant.share = replace(share, most=most, by_weight=by_weight)
 
 
 def protected_drives(seen: StorageSeen, protected: Sequence[Claimant]) -> tuple[DriveId, ...]:
