@@ -421,6 +421,7 @@ class Agent:
     async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
         """Save the changes of some drives; whole: of all there are. A disk that hangs is told."""
         if self._hung is not None and not self._hung.done():
+            self.metrics.errors["store"] += whole  # every 5 s at least, as faults that last are
             return
         if self._hung is not None and not whole:
             drives, whole = self.state.drives, True  # with all that wasn't saved meanwhile

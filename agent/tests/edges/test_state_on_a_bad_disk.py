@@ -24,6 +24,7 @@ from testing.agents import Agent
 from testing.host.storage import MIB, loop_device, mounted
 from testing.waiting import eventually
 
+NOT_SAVED = 'iokeel_agent_errors_total{kind="store"}'
 CHANGES = 60  # of one life at most; far more than what SQLite's log has room for
 
 
@@ -124,6 +125,8 @@ def test_an_agent_sets_limits_though_its_disk_hangs(
             eventually(lambda: agent.drive("db1")["limit_iops"] == 300)
             eventually(lambda: agent.drive("db1")["limits_in_force"]["iops_total"] <= 300)
             eventually(lambda: agent.says("its disk doesn't answer; see what holds the disk up"))
+            told = agent.metrics()[NOT_SAVED]
+            eventually(lambda: agent.metrics()[NOT_SAVED] > told, what="it is counted again")
         eventually(lambda: agent.says("the state is saved again"))
         agent.stop(signal.SIGKILL)
         with contextlib.closing(sqlite3.connect(state / "state.db")) as database:
