@@ -79,7 +79,7 @@ _CGROUPS = _select("cgroups", "path", "state")
 _POLICIES = _select("policies", "domain", "text")
 _STORAGES = _select("storages", "name", "text")
 _LEAVING = _select("leaving", "name", "socket")
-_TABLES = _select("tables", "kind", "name", "text")
+_TABLES = f"{_select('tables', 'kind', 'name', 'text')} ORDER BY rowid"  # the latest last
 # The statements that write what these queries read.
 _PUT = {
     _DRIVES: "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
@@ -385,7 +385,8 @@ class StateStore:
         )
         for why in unusable:
             self._cant_use(why)
-        self._tables = last | tables_to_save(config)
+        now = tables_to_save(config)
+        self._tables = {table: text for table, text in last.items() if table not in now} | now
         try:
             self._write(*self._known_tables())
         except sqlite3.Error as error:

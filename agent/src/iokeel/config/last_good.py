@@ -44,11 +44,11 @@ def tables_to_save(config: Config) -> dict[TableId, str | None]:
 def with_last_good(config: Config, saved: Mapping[TableId, str]) -> tuple[Config, list[str]]:
     """Return a configuration with the saved tables that it lacks, and which of those are no use.
 
-    saved: texts of tables_to_save, from earlier configurations.
+    saved: texts of tables_to_save, from earlier configurations, the latest last.
     """
     unusable = []
     taken = {place for each in config.storages.values() for place in each.places}
-    for table, text in saved.items():
+    for table, text in reversed([*saved.items()]):
         if table.name in config.tables.get(table.kind, {}):
             continue
         try:
@@ -61,6 +61,7 @@ def with_last_good(config: Config, saved: Mapping[TableId, str]) -> tuple[Config
             continue
         if any(taken.intersection(each.places) for each in storages.values()):
             continue
+        taken.update(place for each in storages.values() for place in each.places)
         what = "has gone from the configuration, so what it said last stays in force"
         mend = f"put it back, or write an empty {table} to lift its limits"
         config = replace(

@@ -80,8 +80,9 @@ class StorageConfig:
 
     @property
     def places(self) -> tuple[object, ...]:
-        """The device, path and source that it is, those of them that are given."""
-        return tuple(place for place in (self.device, self.path, self.source) if place is not None)
+        """The device, path, source and drives that it is, those of them that are given."""
+        given = (self.device, self.path, self.source, self.drives or None)
+        return tuple(place for place in given if place is not None)
 
 
 @dataclass(frozen=True, slots=True)

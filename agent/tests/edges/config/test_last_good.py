@@ -56,6 +56,18 @@ def test_a_storage_that_is_renamed_has_not_gone(tmp_path: Path) -> None:
     assert started(tmp_path, renamed).gone == {}
 
 
+@pytest.mark.parametrize("place", ['device = "/dev/sda"', 'drives = ["db*/vda"]'])
+def test_a_storage_that_is_renamed_and_then_goes_stays_as_it_was_last(
+    tmp_path: Path, place: str
+) -> None:
+    names = ("fast", "quick", "fast")
+    for name, capacity in zip(names, (4000, 9000, 5000), strict=True):
+        started(tmp_path, f"[storage.{name}]\n{place}\ncapacity = {capacity}\n")
+        later = started(tmp_path, "")
+        assert {n: each.policy.capacity for n, each in later.storages.items()} == {name: capacity}
+        assert later.gone.keys() == {("storage", name)}
+
+
 def test_a_table_that_makes_no_sense_any_more_is_told_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
