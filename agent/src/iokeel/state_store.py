@@ -80,6 +80,15 @@ _POLICIES = _select("policies", "domain", "text")
 _STORAGES = _select("storages", "name", "text")
 _LEAVING = _select("leaving", "name", "socket")
 _TABLES = f"{_select('tables', 'kind', 'name', 'text')} ORDER BY rowid"  # the latest last
+# What follows if a row of what these queries read can't be used.
+_LOST = {
+    _DRIVES: "limits in force now count as set by hand",
+    _CGROUPS: "cgroups keep what they have now",
+    _POLICIES: "the VM's policy counts only once it can be read again",
+    _STORAGES: "what the storage has taught is forgotten",
+    _LEAVING: "the VM's drives keep the limits that they have",
+    _TABLES: "what it said holds no longer",
+}
 # The statements that write what these queries read.
 _PUT = {
     _DRIVES: "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
@@ -207,21 +216,21 @@ class StateStore:
             try:
                 known[drive] = state_of(text)
             except NOT_OURS as error:
-                self._cant_use(f"{drive}: {type(error).__name__}: {error}")
+                self._cant_use(_DRIVES, f"{drive}: {type(error).__name__}: {error}")
         self.policies.clear()
         for domain, text in self._read(_POLICIES):
             self._saved_policies[domain] = None
             try:
                 self.policies[domain] = self._saved_policies[domain] = policy_of(text)
             except NOT_OURS as error:
-                self._cant_use(f"{domain}: {type(error).__name__}: {error}")
+                self._cant_use(_POLICIES, f"{domain}: {type(error).__name__}: {error}")
         self.leaving.clear()
         for name, text in self._read(_LEAVING):
             self._saved_leaving[name] = None
             try:
                 self.leaving[name] = VmConfig(name, _SOCKET.validate_python(text), DomainPolicy({}))
             except NOT_OURS as error:
-                self._cant_use(f"{name}: {type(error).__name__}: {error}")
+                self._cant_use(_LEAVING, f"{name}: {type(error).__name__}: {error}")
             else:
                 self._saved_leaving[name] = text
         return known
@@ -234,7 +243,7 @@ class StateStore:
             try:
                 known[name] = storage_of(text)
             except NOT_OURS as error:
-                self._cant_use(f"storage {name}: {type(error).__name__}: {error}")
+                self._cant_use(_STORAGES, f"storage {name}: {type(error).__name__}: {error}")
             else:
                 self._saved_storages[name] = text
         return known
@@ -246,7 +255,7 @@ class StateStore:
                 return self._rows_of_a_copy(query)
             return self._with_room(lambda: self._rows(query))
         except (sqlite3.Error, OSError) as error:
-            self._cant_use(str(error))
+            self._cant_use(query, str(error))
             # Else it is out of reach, and not damaged.
             if not isinstance(error, (sqlite3.OperationalError, OSError)):
                 self._set_aside()
@@ -275,7 +284,7 @@ class StateStore:
         with self._using() as database:
             return database.execute(query).fetchall()
 
-    def _cant_use(self, why: str) -> None:
+    def _cant_use(self, query: str, why: str) -> None:
         if self._strict:
             raise ConfigError(
                 str(self._file),
@@ -283,11 +292,7 @@ class StateStore:
                 "set what drives should have (`virsh blkdeviotune`), move the file away, and try"
                 " again",
             )
-        log.warning(
-            "%s: can't be used (%s); limits in force now count as set by hand",
-            self._file,
-            shown_path(why),
-        )
+        log.warning("%s: can't be used (%s); %s", self._file, shown_path(why), _LOST[query])
 
     def _set_aside(self) -> None:
         """Rename a damaged database, and write a new one with the tables that can be read.
@@ -384,7 +389,7 @@ class StateStore:
             config, {table: text for table, text in last.items() if text is not None}
         )
         for why in unusable:
-            self._cant_use(why)
+            self._cant_use(_TABLES, why)
         now = tables_to_save(config)
         self._tables = {table: text for table, text in last.items() if table not in now} | now
         try:

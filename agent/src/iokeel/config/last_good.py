@@ -18,6 +18,7 @@ from iokeel.config.load import storages_of, tenants_of
 from iokeel.config.settings import Config
 from iokeel.config.validation import validated
 from iokeel.errors import ConfigError, IokeelError, PolicyError
+from iokeel.words.quoting import shown_path
 
 KINDS = ("tenants", "storage")
 
@@ -44,7 +45,8 @@ def tables_to_save(config: Config) -> dict[TableId, str | None]:
 def with_last_good(config: Config, saved: Mapping[TableId, str]) -> tuple[Config, list[str]]:
     """Return a configuration with the saved tables that it lacks, and which of those are no use.
 
-    saved: texts of tables_to_save, from earlier configurations, the latest last.
+    Its `gone` has both. saved: texts of tables_to_save, from earlier configurations, the latest
+    last.
     """
     unusable = []
     taken = {place for each in config.storages.values() for place in each.places}
@@ -58,6 +60,9 @@ def with_last_good(config: Config, saved: Mapping[TableId, str]) -> tuple[Config
             storages = dict(storages_of(raw, config.model, "the saved tables"))
         except (ConfigError, PolicyError, ValueError, RecursionError) as error:
             unusable.append(f"{table}: {error}")
+            what, mend = "can't be read any more, so it holds no longer", "write it anew"
+            gone = IokeelError(shown_path(table), what, mend)
+            config = replace(config, gone={**config.gone, table: gone})
             continue
         if any(taken.intersection(each.places) for each in storages.values()):
             continue
@@ -68,6 +73,6 @@ def with_last_good(config: Config, saved: Mapping[TableId, str]) -> tuple[Config
             config,
             tenants={**config.tenants, **tenants},
             storages={**config.storages, **storages},
-            gone={**config.gone, (table.kind, table.name): IokeelError(str(table), what, mend)},
+            gone={**config.gone, table: IokeelError(str(table), what, mend)},
         )
     return config, unusable

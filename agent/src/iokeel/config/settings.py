@@ -109,8 +109,8 @@ class Config:
     """The whole configuration. classes: the built-in ones too. fleet: None if there is no [fleet].
 
     tables: the tables of tenants and storages as they are written, by kind ("tenants", "storage")
-    and name. gone: those that it lacks, whose last good ones are in force, with their errors. text:
-    the whole file.
+    and name. gone: those that it lacks, with their errors. Their last good ones are in force, if
+    they can be read. text: the whole file.
     """
 
     agent: AgentConfig = AgentConfig()

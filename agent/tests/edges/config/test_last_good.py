@@ -77,8 +77,12 @@ def test_a_table_that_makes_no_sense_any_more_is_told_and_stops_nothing(
             database.execute("UPDATE tables SET text = ? WHERE name = 'acme'", [text])
         database.close()
         caplog.clear()
-        assert started(tmp_path, "").gone.keys() == {("storage", "fast")}
+        later = started(tmp_path, "")
+        assert later.tenants == {}
+        assert later.gone.keys() == GONE
+        assert "it holds no longer; write it anew" in str(later.gone["tenants", "acme"])
         assert "[tenants.acme]" in caplog.text
+        assert "set by hand" not in caplog.text
 
 
 def test_a_damaged_file_is_set_aside_and_tables_are_kept_anew(
