@@ -182,7 +182,7 @@ class Agent:
         """
         async with self._looking:
             old = self.config
-            self.config = await asyncio.to_thread(self.store.keep_tables, config)
+            self.config = self.store.with_tables(config)
             self.state = carried_over(self.state, old, self.config)
             self._notices.gone = dict(self.config.gone)
             if self._backstop is not None:

@@ -129,6 +129,15 @@ class _Changes(Generic[K, V]):
             del saved[key]
 
 
+def _of_tables(tables: Mapping[TableId, str | None]) -> tuple[_Statement, _Statement]:
+    """Return the statements that write tables of the configuration. None: an empty one."""
+    full = [(*table, text) for table, text in tables.items() if text is not None]
+    return (
+        ("DELETE FROM tables WHERE kind = ? AND name = ?", [*tables]),
+        (_PUT[_TABLES], full),
+    )
+
+
 class StateStore:
     """The agent's state folder: `state.db`, and `lock` that one agent holds.
 
@@ -156,6 +165,7 @@ class StateStore:
         self._saved_storages: dict[str, str | None] = {}
         self._saved_leaving: dict[str, str | None] = {}
         self._tables: dict[TableId, str | None] = {}  # as a running agent has them; None: empty
+        self._saved_tables = self._tables
         self._lock = threading.RLock()
 
     @contextlib.contextmanager
@@ -308,7 +318,7 @@ class StateStore:
             self._saved_leaving = dict.fromkeys(self._saved_leaving)
             set_aside(self._file)
             try:
-                self._write(*left, *self._known_tables())
+                self._write(*left, *_of_tables(self._tables))
             except sqlite3.Error as error:
                 log.error("%s", self._not_written(error, _WITHOUT))
 
@@ -325,7 +335,7 @@ class StateStore:
         *,
         whole: bool = False,
     ) -> bool:
-        """Write the changes of some drives, of storages and of policies, in one step.
+        """Write the changes of some drives, of storages, policies and tables, in one step.
 
         storages: all; None leaves those that are saved. whole: they are all the drives there are.
         Returns False if there is no change.
@@ -350,7 +360,9 @@ class StateStore:
         of_storages = _Changes.of(self._saved_storages, taught, whole=storages is not None)
         sockets = {vm.name: str(vm.socket) for vm in [*self.leaving.values()]}
         of_leaving = _Changes.of(self._saved_leaving, sockets)
-        if not (of_drives or of_policies or of_storages or of_leaving):
+        tables = self._tables  # a reload has others
+        of_tables = _of_tables(tables) if tables is not self._saved_tables else ()
+        if not (of_drives or of_policies or of_storages or of_leaving or of_tables):
             return False
         try:
             self._write(
@@ -368,6 +380,7 @@ class StateStore:
                 ("DELETE FROM storages WHERE name = ?", [(name,) for name in of_storages.gone]),
                 (_PUT[_LEAVING], [*of_leaving.new.items()]),
                 ("DELETE FROM leaving WHERE name = ?", [(name,) for name in of_leaving.gone]),
+                *of_tables,
             )
         except sqlite3.Error as error:
             raise self._not_written(error, _WITHOUT) from None
@@ -375,6 +388,7 @@ class StateStore:
         of_policies.note(self._saved_policies)
         of_storages.note(self._saved_storages)
         of_leaving.note(self._saved_leaving)
+        self._saved_tables = tables
         return True
 
     def keep_tables(self, config: Config) -> Config:
@@ -382,30 +396,27 @@ class StateStore:
 
         Nothing that fails here stops the agent; the log says so.
         """
-        saved = {TableId(kind, name): text for kind, name, text in self._read(_TABLES)}
-        # An earlier configuration of the same agent counts even if it couldn't be written.
-        last: dict[TableId, str | None] = {**saved, **self._tables}
+        self._tables = {TableId(kind, name): text for kind, name, text in self._read(_TABLES)}
+        kept = self.with_tables(config)
+        try:
+            self._write(*_of_tables(self._tables))
+        except sqlite3.Error as error:
+            without = "a restart forgets tenants and storages that go from the configuration"
+            log.error("%s", self._not_written(error, without))
+        else:
+            self._saved_tables = self._tables
+        return kept
+
+    def with_tables(self, config: Config) -> Config:
+        """Do the same for a running agent: the next `save` writes the tables. Waits for nothing."""
+        last, now = self._tables, tables_to_save(config)
         kept, unusable = with_last_good(
             config, {table: text for table, text in last.items() if text is not None}
         )
         for why in unusable:
             self._cant_use(_TABLES, why)
-        now = tables_to_save(config)
         self._tables = {table: text for table, text in last.items() if table not in now} | now
-        try:
-            self._write(*self._known_tables())
-        except sqlite3.Error as error:
-            without = "a restart forgets tenants and storages that go from the configuration"
-            log.error("%s", self._not_written(error, without))
         return kept
-
-    def _known_tables(self) -> tuple[_Statement, _Statement]:
-        """Return the statements that write tables of the configuration as the agent has them."""
-        full = [(*table, text) for table, text in self._tables.items() if text is not None]
-        return (
-            ("DELETE FROM tables WHERE kind = ? AND name = ?", [*self._tables]),
-            (_PUT[_TABLES], full),
-        )
 
     def load_cgroups(self) -> dict[str, str]:
         """Return the saved texts of cgroups, by path; none if they can't be read."""

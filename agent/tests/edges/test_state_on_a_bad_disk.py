@@ -118,20 +118,27 @@ def test_an_agent_sets_limits_though_its_disk_hangs(
         Agent(folder, vm, state=state) as agent,
     ):
         eventually(lambda: agent.drive("db1")["limits_in_force"])
-        change = agent.config.read_text().replace("limit = 400", "limit = 300")
-        with frozen(state):
-            agent.config.write_text(change)
+        text = agent.config.read_text() + "[tenants.acme]\nlimit = 9000\n"
+
+        def change(limit: int) -> None:
+            agent.config.write_text(text.replace("limit = 400", f"limit = {limit}"))
             agent.send(signal.SIGHUP)
-            eventually(lambda: agent.drive("db1")["limit_iops"] == 300)
-            eventually(lambda: agent.drive("db1")["limits_in_force"]["iops_total"] <= 300)
+            eventually(lambda: agent.drive("db1")["limit_iops"] == limit)
+            eventually(lambda: agent.drive("db1")["limits_in_force"]["iops_total"] <= limit)
+
+        with frozen(state):
+            change(300)
             eventually(lambda: agent.says("its disk doesn't answer; see what holds the disk up"))
             told = agent.metrics()[NOT_SAVED]
             eventually(lambda: agent.metrics()[NOT_SAVED] > told, what="it is counted again")
+            change(250)
         eventually(lambda: agent.says("the state is saved again"))
         agent.stop(signal.SIGKILL)
         with contextlib.closing(sqlite3.connect(state / "state.db")) as database:
-            (text,) = database.execute("SELECT state FROM drives").fetchone()
-        assert "300" in text
+            (drive,) = database.execute("SELECT state FROM drives").fetchone()
+            (table,) = database.execute("SELECT text FROM tables").fetchone()
+        assert "250" in drive
+        assert "9000" in table
 
 
 @contextlib.contextmanager

@@ -430,6 +430,9 @@ class LimitsHold(RuleBasedStateMachine):
             case "disk full":
                 self.is_full = not self.is_full
                 self.forgets = True
+                if not self.is_full:  # it saves every 5 s
+                    self.do(self.agent.save(self.agent.state.drives, whole=True))
+                    self.saved = dict(self.tables)
             case "plug" if "vdb" in domain.targets:
                 domain.targets = ("vda",)
                 domain.limits.pop("vdb", None)

@@ -106,9 +106,10 @@ def test_tables_that_could_not_be_saved_stay_at_a_reload(tmp_path: Path) -> None
     (tmp_path / "state.db").mkdir()
     store = StateStore(tmp_path)
     store.keep_tables(parse((ACME + FAST).encode(), "agent.toml"))
-    assert store.keep_tables(Config()).gone.keys() == GONE
+    assert store.with_tables(Config()).gone.keys() == GONE
     (tmp_path / "state.db").rmdir()
-    store.keep_tables(Config())
+    assert store.save({})
+    assert not store.save({})
     with store.lock():
         assert started(tmp_path, "").gone.keys() == GONE
 
@@ -121,5 +122,6 @@ def test_a_table_lifted_while_nothing_could_be_saved_does_not_come_back(tmp_path
     store.keep_tables(parse(b"[tenants.acme]\n", "agent.toml"))
     (tmp_path / "state.db").rmdir()
     (tmp_path / "away").rename(tmp_path / "state.db")
-    assert store.keep_tables(Config()).gone == {}
+    assert store.with_tables(Config()).gone == {}
+    assert store.save({})
     assert started(tmp_path, "").gone == {}
