@@ -58,6 +58,9 @@ log = logging.getLogger(__name__)
 _SAVE_INTERVAL_S = 5.0
 # A write that takes longer is left to itself: guests wait for their limits.
 _SAVE_S = 2.0
+# At a stop, orders on their way take 5 s at most (enforcer.py), and so do the last ones. All of it
+# ends before systemd kills the agent (TimeoutStopSec), though a write to a disk that hangs doesn't.
+_STOP_S = 12.0
 # The part of a tick that a sample may take: a VM that hangs leaves time to decide and to send.
 _SAMPLE_RATIO = 0.8
 
@@ -404,7 +407,7 @@ class Agent:
     async def stop(self) -> None:
         """Leave every drive at its static limits. Cgroups keep their bounds."""
         self._stopping = True
-        await self.tasks.wait()
+        await self.tasks.wait(_STOP_S)
         async with self._looking:
             drives = self.state.drives
             orders = self.enforcer.static_orders(self.state, drives)

@@ -28,9 +28,10 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
-    async def wait(self) -> None:
-        """Wait until those that run now have ended."""
-        await asyncio.gather(*self._running, return_exceptions=True)
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until those that run now have ended, or the time is over."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

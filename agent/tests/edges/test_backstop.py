@@ -65,5 +65,5 @@ async def test_it_tells_of_vms_that_can_not_be_read_and_of_processes_that_are_no
     drives = {"db1": limited, "free": NEW, "lost": limited, "slow": limited}
     state = State(drives={DriveId(name, "vda"): known for name, known in drives.items()})
     backstop.look(state, CgroupConfig(), 0)
-    await tasks.wait()
+    await tasks.wait(5)
     assert groups.asked == (["db1", "lost", "slow"], {"db1": QEMU, "free": QEMU}, unread)

@@ -22,6 +22,7 @@ from iokeel.errors import ConfigError, StateNotWritten
 from iokeel.state_store import StateStore
 from testing.agents import Agent
 from testing.host.storage import MIB, loop_device, mounted
+from testing.hypervisors.qmp_client import QmpClient
 from testing.waiting import eventually
 
 NOT_SAVED = 'iokeel_agent_errors_total{kind="store"}'
@@ -139,6 +140,32 @@ def test_an_agent_sets_limits_though_its_disk_hangs(
             (table,) = database.execute("SELECT text FROM tables").fetchone()
         assert "250" in drive
         assert "9000" in table
+
+
+def test_an_agent_leaves_static_limits_though_its_disk_hangs(
+    vm: str, short_folder: Path, tmp_path: Path
+) -> None:
+    folder = short_folder / tmp_path.name
+    folder.mkdir()
+    burst = "limit = 400\nburst = 4000\nburst_seconds = 60"
+    with (
+        loop_device(tmp_path, 16 * MIB) as device,
+        ext4(tmp_path / "state", device) as state,
+        Agent(folder, vm.replace("limit = 400", burst), state=state) as agent,
+        QmpClient(short_folder / "watch.sock") as qemu,
+    ):
+
+        def may_burst() -> bool:
+            return any(drive["inserted"].get("iops_max") for drive in qemu.ask("query-block"))
+
+        eventually(may_burst, what="it may burst")
+        with frozen(state):
+            agent.send(signal.SIGHUP)
+            eventually(lambda: agent.says("its disk doesn't answer"))
+            agent.send(signal.SIGTERM)
+            eventually(lambda: not may_burst(), what="it is at its static limit")
+        assert agent.process is not None
+        assert agent.process.wait(20) == 0
 
 
 @contextlib.contextmanager
