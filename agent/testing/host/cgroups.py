@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Event
 
 from iokeel.errors import IokeelError
 from iokeel.host.process import Process
@@ -26,16 +27,22 @@ def scope(number: int, name: str) -> str:
 
 
 class Memory:
-    """A store for the contents of cgroup files; it refuses while it is `full`."""
+    """A store for the contents of cgroup files; it refuses while it is `full`.
+
+    It hangs unless it `answers`, for 20 s at most.
+    """
 
     def __init__(self) -> None:
         self.saved: dict[str, str] = {}
         self.full = False
+        self.answers = Event()
+        self.answers.set()
 
     def load_cgroups(self) -> dict[str, str]:
         return dict(self.saved)
 
     def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
+        self.answers.wait(20)
         if self.full:
             raise IokeelError("state.db", "is full")
         for path, text in changed.items():

@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from iokeel.host.cgroup.place import group_of, io_hierarchy
 from iokeel.host.process import Process
 from iokeel.state_store import StateStore
 from testing.host.cgroups import Host, Memory, scope
+from testing.waiting import eventually
 
 SDB = "8:16"
 NOBODY = 65534
@@ -634,6 +636,24 @@ def test_a_full_store_stops_nothing(
     memory.full = False
     groups.apply({"db1": CgroupOrder({SDB: IoMax(riops=1)})}, {"db1": qemu})
     assert list(memory.saved) == [str(group)]
+
+
+def test_a_store_that_hangs_stops_nothing(
+    host: Host, memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, qemu = host.guest(1, "db1")
+    memory.answers.clear()
+    groups = cgroups(host, memory)
+    for riops in (1, 500):
+        groups.apply({"db1": CgroupOrder({SDB: replace(LIMITS, riops=riops)})}, {"db1": qemu})
+        assert f"riops={riops} " in (group / "io.max").read_text()
+    assert not memory.saved
+    assert len(caplog.records) == 1
+    assert "the state folder's disk doesn't answer; see what holds the disk up" in caplog.text
+    memory.answers.set()
+    eventually(lambda: memory.saved, what="the first write ends")
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    assert MAX.removeprefix(f"{SDB} ") in memory.saved[str(group)]
 
 
 @pytest.mark.parametrize(

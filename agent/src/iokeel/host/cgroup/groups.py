@@ -14,12 +14,13 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from iokeel.core.backstop import CgroupOrder, IoMax, fits
-from iokeel.errors import CgroupRefused, IokeelError
+from iokeel.errors import CgroupRefused, IokeelError, StateNotWritten
 from iokeel.host.cgroup.files import Setting, read, tighter, wanted, write
 from iokeel.host.cgroup.place import Hierarchy, group_of, io_hierarchy
 from iokeel.host.process import Process
@@ -32,6 +33,14 @@ _REFUSED_S = 30.0
 # How often settings that haven't changed here are read, in case somebody else has changed them,
 # and groups are checked for others that have joined.
 _CHECK_S = 60.0
+# A write into memory that takes longer is left to itself: VMs wait for their bounds.
+_SAVE_S = 2.0
+_HANGS = StateNotWritten(
+    "the cgroups' former values",
+    "the state folder's disk doesn't answer",
+    "a restart can't put cgroups back as they were",
+    "see what holds the disk up",
+)
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -88,6 +97,8 @@ class Cgroups:
         self._told: set[object] = set()
         self._groups = dict(self._loaded())
         self._unsaved: set[Path] = set()
+        self._saver = ThreadPoolExecutor(1)
+        self._saving: Future[None] | None = None
 
     def apply(
         self,
@@ -355,11 +366,15 @@ class Cgroups:
         }
         if not changed:
             return
-        try:
-            self._memory.save_cgroups(changed)
-        except IokeelError as error:
+        if self._saving is not None and not self._saving.done():
             self.errors["store"] += 1
-            self._tell("store", str(error))
+            return
+        self._saving = self._saver.submit(self._memory.save_cgroups, changed)
+        try:
+            self._saving.result(_SAVE_S)
+        except (TimeoutError, IokeelError) as error:
+            self.errors["store"] += 1
+            self._tell("store", str(_HANGS if isinstance(error, TimeoutError) else error))
         else:
             self._unsaved.clear()
 
