@@ -186,6 +186,7 @@ class Agent:
         async with self._looking:
             old = self.config
             self.config = self.store.with_tables(config)
+            self.store.sockets = _sockets(self.config)
             self.state = carried_over(self.state, old, self.config)
             self._notices.gone = dict(self.config.gone)
             if self._backstop is not None:
@@ -214,11 +215,13 @@ class Agent:
         self._go_on_leaving()
 
     def _go_on_leaving(self) -> None:
-        """Follow the VMs, too, that an earlier agent couldn't leave."""
+        """Follow the VMs, too, that an earlier agent hasn't left, though they have gone."""
         stuck, config = self.store.leaving, self.config
+        self.store.sockets = _sockets(config)
         served = {value for vm in config.vms for value in (vm.name, vm.socket)}
+        limited = {drive.domain for drive in self.state.drives}
         for name, vm in [*stuck.items()]:
-            if name in served or vm.socket in served:
+            if name in served or vm.socket in served or name not in limited:
                 del stuck[name]
             else:
                 log.warning("VM %s: has gone from the configuration, but isn't left yet", name)
@@ -257,7 +260,10 @@ class Agent:
         self._tell_fleet(whole=whole)
         self.metrics.errors["internal"] += self._notices.tell(self.state)
         self.metrics.errors["config"] += self._notices.tell_gone(self.state)
-        self.metrics.errors["config"] += self._notices.tell_namesakes(self.observer.namesakes())
+        namesakes = self.observer.namesakes()
+        self.metrics.errors["config"] += self._notices.tell_namesakes(namesakes)
+        for name in namesakes:  # libvirt's is served, and isn't left with the [[vm]]
+            self.store.sockets.pop(name, None)
         if self._backstop is not None:
             self._backstop.moved |= moved
 
@@ -442,3 +448,7 @@ class Agent:
         except Exception as error:  # guests wait for their limits
             self._notices.tell_saved(error)
             self.metrics.errors["store" if isinstance(error, IokeelError) else "internal"] += 1
+
+
+def _sockets(config: Config) -> dict[str, str]:
+    return {vm.name: str(vm.socket) for vm in config.vms}

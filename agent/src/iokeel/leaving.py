@@ -3,7 +3,8 @@
 A VM with a drive that can't be set, because its QEMU hangs, stays connected. It isn't served any
 more, but its drives stay known, with what they had before the agent. It is tried again each minute
 and whenever it changes, until all its drives are set, or it is certain that it doesn't run. The
-state file has it, so that the next agent goes on with that.
+state file has it, so that the next agent goes on with that. It has the VMs that are served, too, so
+that those are left that go while no agent runs.
 """
 
 from __future__ import annotations

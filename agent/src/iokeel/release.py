@@ -7,6 +7,7 @@ import time
 
 from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
+from iokeel.core.state import DriveState
 from iokeel.daemon import Agent
 from iokeel.errors import IokeelError
 from iokeel.host.cgroup.groups import Cgroups
@@ -34,6 +35,7 @@ async def release_all(config: Config) -> int:
         agent.remember()
         Cgroups(store).restore()
         before = len(_held(agent))
+        unknown = _of_unknown_vms(agent)
         followers = [asyncio.create_task(source.run()) for source in agent.sources]
         try:
             await _release_drives(agent)
@@ -41,9 +43,11 @@ async def release_all(config: Config) -> int:
             for task in followers:
                 task.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
-            await agent.save(agent.state.drives, whole=True)
-        if left := [*_held(agent), *store.load_cgroups()]:
+            await agent.save({**unknown, **agent.state.drives}, whole=True)
+        if left := [*unknown, *_held(agent), *store.load_cgroups()]:
             mend = "see that libvirtd and each QEMU answer, and try again"
+            if unknown:
+                mend = "put each VM's [[vm]] back, or enable [libvirt], and try again"
             raise IokeelError(", ".join(sorted(map(str, left))), "not given back", mend)
     return before
 
@@ -53,6 +57,14 @@ async def _release_drives(agent: Agent) -> None:
     while _held(agent) and time.monotonic() < deadline:
         await agent.look(None)
         await asyncio.sleep(_LOOK_S)
+
+
+def _of_unknown_vms(agent: Agent) -> dict[DriveId, DriveState]:
+    """Return the drives of VMs that no source can have. What is not libvirt's is a [[vm]]."""
+    if agent.config.libvirt.enabled:  # it knows all VMs; one that it lacks has ended
+        return {}
+    known = {vm.name for vm in agent.config.vms} | agent.store.leaving.keys()
+    return {drive: kept for drive, kept in agent.state.drives.items() if drive.domain not in known}
 
 
 def _held(agent: Agent) -> list[DriveId]:

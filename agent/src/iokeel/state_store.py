@@ -146,9 +146,11 @@ class StateStore:
     has become read-only, an agent still starts with what was saved, because new guests need limits.
 
     policies: the last good policy of each VM that may have a bad one next, by name. leaving: the
-    [[vm]]s that have gone from the configuration, but couldn't be left, by name. `load` fills
-    these, and each `save` writes their changes. strict: what can't be used raises ConfigError and
-    stays as it is. Else it counts as empty, because new guests need limits.
+    [[vm]]s that have gone from the configuration, but couldn't be left, by name; after `load`, all
+    that the agent before has served or couldn't leave. sockets: of the [[vm]]s that are served, by
+    name. `load` fills the first two, and each `save` writes the changes of all three. strict: what
+    can't be used raises ConfigError and stays as it is. Else it counts as empty, because new guests
+    need limits.
     """
 
     def __init__(self, folder: Path, *, strict: bool = False) -> None:
@@ -158,6 +160,7 @@ class StateStore:
         self._reserve = folder / "reserve"
         self.policies: dict[str, DomainPolicy] = {}
         self.leaving: dict[str, VmConfig] = {}
+        self.sockets: dict[str, str] = {}
         self._locked = False
         self._database: sqlite3.Connection | None = None
         self._saved: dict[DriveId, Kept | None] = {}  # None: as it was found
@@ -358,7 +361,7 @@ class StateStore:
         of_drives = _Changes.of(self._saved, sent, whole=whole)
         of_policies = _Changes.of(self._saved_policies, dict(self.policies))
         of_storages = _Changes.of(self._saved_storages, taught, whole=storages is not None)
-        sockets = {vm.name: str(vm.socket) for vm in [*self.leaving.values()]}
+        sockets = self.sockets | {vm.name: str(vm.socket) for vm in [*self.leaving.values()]}
         of_leaving = _Changes.of(self._saved_leaving, sockets)
         tables = self._tables  # a reload has others
         of_tables = _of_tables(tables) if tables is not self._saved_tables else ()

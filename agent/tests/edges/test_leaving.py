@@ -1,13 +1,17 @@
-"""VMs that an earlier agent couldn't leave."""
+"""VMs that an earlier agent hasn't left."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from iokeel.config.settings import Config, VmConfig
+from iokeel.core.counters import DriveId
+from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DomainPolicy
+from iokeel.core.state import DriveState, Sent
 from iokeel.daemon import Agent
 from iokeel.hypervisors.qmp.source import QmpSource
+from iokeel.hypervisors.source import VmInfo
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
 
@@ -19,8 +23,10 @@ async def test_an_agent_goes_on_leaving_those_vms_that_it_does_not_serve_again(
         return VmConfig(name, tmp_path / socket, DomainPolicy({}))
 
     before = StateStore(tmp_path)
-    before.leaving |= {name: vm(name, name) for name in ("db1", "db2", "db3")}
-    before.save({})
+    before.leaving |= {name: vm(name, name) for name in ("db1", "db2")}
+    before.sockets |= {name: str(tmp_path / name) for name in ("db3", "without limits")}
+    limited = DriveState(sent=Sent(ThrottleLimits(iops_total=400)))
+    before.save({DriveId(name, "vda"): limited for name in ("db1", "db2", "db3")})
     config = Config(vms=(vm("db1", "elsewhere"), vm("renamed", "db2")))
     source = QmpSource(config.vms)
     agent = Agent(config, [source], StateStore(tmp_path), Metrics())
@@ -28,3 +34,24 @@ async def test_an_agent_goes_on_leaving_those_vms_that_it_does_not_serve_again(
     assert agent.observer.leaving == {"db3": vm("db3", "db3")}
     assert source.leaves(config) == {"db3"}
     assert source.unread() == {"db1", "renamed", "db3"}
+
+
+class OfDb1(QmpSource):
+    """A source of the VM db1."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self._known = {"db1": VmInfo("db1", {})}
+
+
+async def test_a_vm_that_another_source_serves_too_is_not_left_with_its_table(
+    tmp_path: Path,
+) -> None:
+    vms = tuple(VmConfig(n, tmp_path / n, DomainPolicy({})) for n in ("db1", "db2"))
+    agent = Agent(Config(vms=vms), [OfDb1(), OfDb1()], StateStore(tmp_path), Metrics())
+    agent.remember()
+    await agent.look(None)
+    await agent.save({}, whole=True)
+    after = StateStore(tmp_path)
+    after.load()
+    assert after.leaving.keys() == {"db2"}

@@ -115,6 +115,53 @@ def test_a_qemu_that_hangs_is_named_and_released_later(
     assert iops(socket) == {"vda": BEFORE, "vdb": 0}
 
 
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_drives_of_a_vm_that_has_gone_from_the_configuration_are_released(
+    folder: Path, socket: Path, end: signal.Signals
+) -> None:
+    with agent_of(folder, socket) as agent:
+        limit(agent)
+        agent.stop(end)
+    Agent(folder)  # writes a configuration without it
+    done = iokeel("agent", "--release", "--config", agent.config)
+    assert done.out == "2 drives have their former limits again\n"
+    assert iops(socket) == {"vda": BEFORE, "vdb": 0}
+    assert iokeel("agent", "--release", "--config", agent.config).status == 0
+
+
+def test_drives_of_a_vm_that_has_gone_and_ended_are_forgotten(
+    folder: Path, qemu: tuple[subprocess.Popen[bytes], Path]
+) -> None:
+    process, socket = qemu
+    with agent_of(folder, socket) as agent:
+        limit(agent)
+        agent.stop()
+    process.kill()
+    process.wait()
+    Agent(folder)
+    for drives in (2, 0):
+        done = iokeel("agent", "--release", "--config", agent.config)
+        assert done.out == f"{drives} drives have their former limits again\n"
+
+
+def test_drives_of_a_vm_that_no_source_can_have_are_named_and_released_later(
+    folder: Path, socket: Path
+) -> None:
+    with agent_of(folder, socket) as agent:
+        limit(agent)
+        agent.stop()
+    held, text = iops(socket), agent.config.read_text()
+    agent.config.write_text(text.replace('"db1"', '"renamed"'))
+    for _ in range(2):
+        done = iokeel("agent", "--release", "--config", agent.config)
+        assert done.status == 1
+        assert "db1/vda, db1/vdb: not given back; put each VM's [[vm]] back" in done.err
+    assert iops(socket) == held
+    agent.config.write_text(text)
+    assert iokeel("agent", "--release", "--config", agent.config).status == 0
+    assert iops(socket) == {"vda": BEFORE, "vdb": 0}
+
+
 @pytest.mark.parametrize("damage", ["no database", "of a later version", "a row"])
 def test_nothing_is_forgotten_where_the_state_file_cant_be_used(
     folder: Path, socket: Path, damage: str

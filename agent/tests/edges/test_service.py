@@ -405,6 +405,24 @@ def test_virtual_machine_that_hangs_as_it_goes_is_left_by_the_next_agent(
     eventually(lambda: hung.rows() == [], what="it is forgotten")
 
 
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_virtual_machine_that_hangs_and_goes_between_two_agents_is_left_by_the_second(
+    hung: Hung, end: signal.Signals
+) -> None:
+    service = hung.service
+    without = service.config.read_text()
+    service.config.write_text(without + hung.tables)
+    service.hang_up()
+    service.stop(end)
+    service.config.write_text(without)
+    service.start()
+    assert service.says("VM db1: has gone from the configuration, but isn't left yet")
+    hung.qemu.send_signal(signal.SIGCONT)
+    eventually(lambda: service.says(LEFT), what="it is left")
+    assert 150 < highest_rate(hung.limits()) <= TOLERANCE * 200
+    eventually(lambda: hung.rows() == [], what="it is forgotten")
+
+
 def test_virtual_machine_that_hangs_as_it_goes_can_be_released_later(hung: Hung) -> None:
     service = hung.service
     service.stop(signal.SIGKILL)
