@@ -202,6 +202,7 @@ def test_the_command_decides_in_the_agents_place(strict: Host) -> None:
     assert given == b"<metadata>" + POLICY.replace("class=", "clas=").encode() + b"</metadata>"
 
 
+@pytest.mark.parametrize("declared", ["", ' xmlns:iokeel="urn:iokeel:policy:1"'])
 @pytest.mark.parametrize(
     ("policy", "refused"),
     [
@@ -215,11 +216,12 @@ def test_the_command_decides_in_the_agents_place(strict: Host) -> None:
     ],
 )
 def test_the_command_and_the_agent_judge_alike(
-    strict: Host, policy: str, refused: str | None
+    strict: Host, policy: str, refused: str | None, declared: str
 ) -> None:
     pytest.importorskip("typer", reason="the command needs typer")
     xml = (
-        f'<domain><name>db1</name>\n\n<metadata><policy xmlns="urn:iokeel:policy:1" {policy}'
+        f"<domain><name>db1</name>\n\n<metadata{declared}>"
+        f'<policy xmlns="urn:iokeel:policy:1" {policy}'
         '</metadata><devices><disk><target dev="vda"/></disk></devices></domain>'
     ).encode()
     strict.install_check(
