@@ -26,6 +26,8 @@ from testing.packages.agent import DISTRIBUTIONS, build_root
 from testing.packages.folder import LATER, later_folder, package_folder
 from testing.waiting import eventually
 
+HOOK = "/etc/libvirt/hooks/qemu.d/50-iokeel"
+
 pytestmark = [pytest.mark.booted, pytest.mark.timeout(1200)]
 
 
@@ -197,11 +199,10 @@ def test_restart_of_libvirtd_and_of_the_hook_lose_nothing(guest: Machine) -> Non
     guest.run("systemctl", "restart", "libvirtd")
     assert is_held(guest)
     xml = guest.run("virsh", "dumpxml", "db1")
-    hook = "/etc/libvirt/hooks/qemu.d/50-iokeel"
     bad = xml.replace("limit=", "limt=")
-    said = guest.run(hook, "db1", "prepare", "begin", "-", input=bad)
+    said = guest.run(HOOK, "db1", "prepare", "begin", "-", input=bad)
     assert "attribute 'limt' is not known" in said
-    assert guest.run(hook, "db1", "prepare", "begin", "-", input=xml) == ""
+    assert guest.run(HOOK, "db1", "prepare", "begin", "-", input=xml) == ""
 
 
 def test_upgrade_that_refuses_the_configuration_leaves_the_old_agent_running(
@@ -235,6 +236,9 @@ def test_removal_leaves_limits_and_purge_leaves_nothing(guest: Machine, before: 
     assert show(guest, "ActiveState") == "inactive"
     assert guest.run("cat", CONFIG)
     assert "state.db" in guest.run("ls", "/var/lib/iokeel")
+    xml = guest.run("virsh", "dumpxml", "db1")
+    assert "urn:iokeel:policy" in xml
+    assert guest.run(HOOK, "db1", "prepare", "begin", "-", input=xml) == ""
     guest.run("dpkg", "--purge", "iokeel")
     guest.run("virsh", "destroy", "db1")
     guest.run("rm", IMAGE)

@@ -25,6 +25,8 @@ from testing.packages.qemu import PATCHES, build_depends, patches, prepare
 AGENT = Path(__file__).parents[2]
 DEBIAN = AGENT / "debian"
 EXPOSURE = "3.0"
+ARRIVES = b"""<domain><metadata><policy xmlns="urn:iokeel:policy:1"/></metadata><iotune>
+<total_iops_sec_max>9</total_iops_sec_max></iotune></domain>"""
 
 
 def runtime_lock(folder: Path = AGENT) -> str:
@@ -101,6 +103,33 @@ def test_a_package_replaces_other_versions_for_its_own_distribution_alone(tmp_pa
         "iokeel_0.1.0~deb12_amd64.deb", "iokeel_0.2.0~deb13_amd64.deb",
         "qemu-utils_10.0.3+deb13u2+iokeel1_amd64.deb",
     ]  # fmt: skip
+
+
+# The hook
+
+
+@pytest.mark.parametrize("operation", ["prepare", "reconnect", "restore"])
+def test_the_packages_hook_does_nothing_once_its_command_is_gone(
+    tmp_path: Path, operation: str
+) -> None:
+    (make,) = re.findall("^\tsed .*50-iokeel$", (DEBIAN / "rules").read_text(), re.MULTILINE)
+    (tmp_path / "debian/build").mkdir(parents=True)
+    (tmp_path / "libvirt-hooks").symlink_to(AGENT.parent / "libvirt-hooks")
+    command, hook = tmp_path / "iokeel", tmp_path / "debian/build/50-iokeel"
+    make = make.replace("/usr/bin/iokeel", str(command))
+    subprocess.run(["sh", "-c", make], cwd=tmp_path, check=True)
+
+    def said() -> tuple[int, bytes]:
+        done = subprocess.run(
+            ["/usr/bin/python3", "-IS", hook, "db1", operation, "begin", "-"], input=ARRIVES,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={"IOKEEL_CONFIG": str(tmp_path)},  # a folder can't be read, which it tells
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+    assert said() == (0, b"")
+    command.touch()
+    assert (said() == (0, b"")) == (operation == "reconnect")
 
 
 # The default configuration
