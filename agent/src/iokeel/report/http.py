@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -107,7 +107,7 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
 async def _runner(
     stack: contextlib.AsyncExitStack, api: Api, routes: Iterable[web.AbstractRouteDef]
 ) -> web.AppRunner:
-    app = web.Application(client_max_size=_MOST_BYTES)
+    app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_answered])
     app[_API] = api
     app[_HOST] = OnceALook(api.looks, lambda: api.take_snapshot().host_report())
     app.add_routes(routes)
@@ -168,6 +168,23 @@ def _clear(path: Path) -> None:
         except BlockingIOError:  # it is served, and its queue of clients is full
             pass
     raise ConfigError(str(path), "another process serves it", "stop that agent first")
+
+
+@web.middleware
+async def _answered(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer a request also if that fails by a fault of the agent's own, and count the fault."""
+    try:
+        return await handler(request)
+    except (web.HTTPException, web.RequestPayloadError, ConnectionError):  # the client's fault
+        raise
+    except Exception:
+        request.app[_API].metrics.errors["internal"] += 1
+        log.exception("%s: internal error, please report it", request.path)
+        mend = "report what `journalctl -u iokeel` says"
+        error = IokeelError("the agent", "can't answer this because of a fault", mend)
+        return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, error)
 
 
 async def _host(request: web.Request) -> web.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import socket
 import stat
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,15 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from iokeel.report.http import HOOK_MESSAGE
+from iokeel.cli import client
+from iokeel.config.settings import AgentConfig, Config
+from iokeel.errors import IokeelError
+from iokeel.report.history import History
+from iokeel.report.http import HOOK_MESSAGE, Api, serve
 from iokeel.report.metric_table import DESCRIPTIONS
+from iokeel.report.prometheus import Metrics
 from iokeel.report.records import SERIES
+from iokeel.report.snapshot import Snapshot
 from testing.agents import NOBODY, Agent, Done, http, iokeel, start_qemu
 from testing.waiting import eventually
 from tests.edges.conftest import VM
@@ -159,6 +166,18 @@ def test_the_history_of_one_vm_tells_when_and_why_limits_changed(agent: Agent) -
 def drives_of(agent: Agent) -> Any:
     found = agent.ask("/v1/vms") and agent.ask("/v1/history?domain=db1")["drives"]
     return found if found and found[0]["orders"] else None
+
+
+async def test_a_fault_of_the_agents_own_is_said_and_counted(short_folder: Path) -> None:
+    def fail(domains: Collection[str] | None = None) -> Snapshot:
+        raise RuntimeError
+
+    path = short_folder / "fault.sock"
+    api = Api(Config, fail, lambda _: None, Metrics(), History(), lambda: 0)
+    async with serve(api, AgentConfig(socket=path)):
+        with pytest.raises(IokeelError, match="a fault; report what `journalctl -u iokeel` says"):
+            await asyncio.to_thread(client.vms, path)
+    assert api.metrics.errors == {"internal": 1}
 
 
 # Settings, and policies that somebody may write
