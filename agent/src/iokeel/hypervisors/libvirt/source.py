@@ -215,7 +215,7 @@ class LibvirtSource(SourceNews):
                 self.errors["refresh"] += 1
                 log.warning("%s", error)
             except Exception:  # or domains would be read again by their events only, for good
-                self.errors["refresh"] += 1
+                self.errors["internal"] += 1
                 log.exception("reading the domains again failed, please report it")
 
     async def resync(self) -> None:

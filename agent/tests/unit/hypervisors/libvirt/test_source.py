@@ -499,6 +499,7 @@ async def test_domains_are_read_again_after_a_fault_that_nobody_thought_of(
     async with following() as source:
         host.fault = RuntimeError("made up")
         await until(lambda: "please report it" in caplog.text)
+        assert source.errors == {"internal": 1}
         host.xml = XML.replace('limit="300"', 'limit="200"')
         policy = DomainPolicy({"vda": DrivePolicy(limit=200)})
         await until(lambda: source.vms()["db1"].policy == policy, 5.0)
