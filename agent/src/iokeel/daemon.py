@@ -124,7 +124,8 @@ class Agent:
         if self.cgroups is not None:
             errors.update(self.cgroups.errors)
         if self.fleet is not None:
-            errors["fleet"] += self.fleet.errors + self.fleet.handovers.errors
+            errors.update(self.fleet.errors)
+            errors["fleet"] += self.fleet.handovers.errors
         known = Known(
             self.state,
             self.observer.vms(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -42,21 +43,24 @@ _LEAVE_S = 2.0
 # So many steps are on their way to etcd at once.
 _AT_ONCE = 16
 _UNHEARD = IokeelError("etcd", "hasn't answered yet", "wait a moment")
+_FAULT = IokeelError(
+    "etcd", "isn't used: the agent has a fault", "report what `journalctl -u iokeel` says"
+)
 
 
 class Member:
     """This host as a member of the fleet.
 
     parts: this host's in all budgets. problems: budgets' errors. problem: etcd's; None if it
-    answers and has none. errors: their count since the start. on_change: called with a tenant whose
-    allowance here has changed. handovers: the credit of guests that come and leave.
+    answers and has none. errors: their count since the start, by kind. on_change: called with a
+    tenant whose allowance here has changed. handovers: the credit of guests that come and leave.
     """
 
     def __init__(self, config: FleetConfig, folder: Path, sums_of: SumsOf) -> None:
         self.host = config.host
         self.problem: IokeelError | None = _UNHEARD
         self.problems: dict[BudgetId, IokeelError] = {}
-        self.errors = 0
+        self.errors: Counter[str] = Counter()
         self.on_change: Callable[[str], None] = lambda _: None
         self.etcd: Etcd | None = None
         self.handovers = Handovers(Keys(config.access.prefix), lambda: self.etcd)
@@ -114,7 +118,8 @@ class Member:
             except ConfigError as error:  # a file with a certificate
                 self._tell(error)
             except Exception:
-                self.errors += 1
+                self.errors["internal"] += 1
+                self.problem = _FAULT
                 log.exception(
                     "fleet: internal error, please report it; the host goes to its floors"
                 )
@@ -313,7 +318,7 @@ class Member:
 
     def _tell(self, error: IokeelError | None) -> None:
         if error is not None and self.problem != error:
-            self.errors += 1
+            self.errors["fleet"] += 1
             log.error("fleet: %s; until it is mended, this host goes down to its floors", error)
         elif error is None and self.problem not in (None, _UNHEARD):
             log.info("fleet: etcd answers again")
@@ -323,7 +328,7 @@ class Member:
         if error is None:
             self.problems.pop(budget, None)
         elif self.problems.get(budget) != error:
-            self.errors += 1
+            self.errors["fleet"] += 1
             self.problems[budget] = error
             log.error("fleet, %s: %s", budget, error)
 

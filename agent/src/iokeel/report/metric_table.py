@@ -370,7 +370,8 @@ METRICS = (
         "connected",
         Kind.GAUGE,
         "1 or 0",
-        "1 if etcd can be used, else 0. Only with [fleet], as all metrics of the fleet.",
+        "1 if etcd can be used, and no fault of the agent's own prevents it, else 0. Only with"
+        " [fleet], as all metrics of the fleet.",
         lambda f: f.error is None,
     ),
     of_fleet(

@@ -105,7 +105,20 @@ async def test_a_host_has_a_problem_until_etcd_has_answered_it(
     async with running(tmp_path, one_etcd.urls[0], prefix, []) as member:
         assert str(member.snapshot().error) == "etcd: hasn't answered yet; wait a moment"
         await until(lambda: member.snapshot().error is None)
-        assert member.errors == 0
+        assert not member.errors
+
+
+async def test_a_fault_of_the_agents_own_is_told_and_counted_as_one(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    def fail(tenant: str) -> None:
+        raise RuntimeError(tenant)
+
+    await set_limits(etcd, "acme")
+    async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
+        member.on_change = fail
+        await until(lambda: "the agent has a fault" in str(member.snapshot().error), PATIENCE_S)
+        assert member.errors.keys() == {"internal"}
 
 
 async def test_many_tenants_are_read_in_time_though_etcd_is_far_away(
