@@ -9,6 +9,7 @@ https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from iokeel.report.metric_types import Description, Labels, Sample
 
@@ -38,7 +39,7 @@ def samples_text(described: Description, samples: Iterable[Sample], labels: Labe
     """Return a counter's or a gauge's text."""
     name = described.name
     lines = [
-        f"{name}{labels[values]} {float(value)!r}\n"
+        f"{name}{labels[values]} {'+Inf' if value == inf else repr(float(value))}\n"
         for values, value in samples
         if value is not None
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 
 from iokeel.errors import PolicyError
 from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
@@ -78,8 +79,9 @@ def _of_each_budget(kind: BudgetKind) -> tuple[Metric, ...]:
             kind,
             "held_iops",
             _IOPS,
-            "What the QEMUs here may be held to, orders on their way included.",
-            lambda b: b.report.held_iops,
+            "What the QEMUs here may be held to, orders on their way included. +Inf if a drive has"
+            " no limit.",
+            lambda b: inf if b.report.held_iops is None else b.report.held_iops,
         ),
         of_budget(
             kind,

@@ -3,8 +3,10 @@
 import asyncio
 
 from iokeel.host.disk_counters import Pressure
+from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.metric_table import METRICS
 from iokeel.report.prometheus import Metrics
+from iokeel.report.records import FleetBudgetReport
 from iokeel.report.snapshot import Snapshot
 
 
@@ -31,4 +33,19 @@ async def test_pressure_is_that_of_the_snapshot() -> None:
     assert lines == [
         'iokeel_host_io_pressure_ratio{kind="some"} 0.25',
         'iokeel_host_io_pressure_ratio{kind="full"} 0.125',
+    ]
+
+
+async def test_drives_that_are_held_to_nothing_are_held_to_infinity() -> None:
+    """Or a sum over hosts would leave them out, and be within the limit."""
+    acme = FleetBudgetReport(
+        name="acme", set_iops=4000, limit_iops=4000, allowed_iops=1000, floor_iops=0,
+        held_iops=None, stale_s=1.0, charges={}, silent=[], coordinator="hv1", error=None,
+    )  # fmt: skip
+    budgets = {"acme": BudgetInFleet(acme, 1000, {})}
+    fleet = FleetSnapshot("hv1", None, 1, 0, tenants=budgets, storages=budgets)
+    text = (await Metrics().text(Snapshot({}, {}, {}, {}, 0, fleet=fleet))).decode()
+    assert [line for line in text.splitlines() if "held_iops{" in line] == [
+        'iokeel_fleet_tenant_held_iops{tenant="acme"} +Inf',
+        'iokeel_fleet_storage_held_iops{storage="acme"} +Inf',
     ]
