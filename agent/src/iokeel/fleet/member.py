@@ -127,8 +127,8 @@ class Member:
 
     async def _serve(self, etcd: Etcd) -> None:
         """Take part in the fleet. Raises ConfigError."""
-        store = self.parts.store = FleetStore(etcd, self.parts.me)
-        self.parts.participants.clear()
+        store = FleetStore(etcd, self.parts.me)
+        self.parts.connect(store)
         waits, stay_at = delays(), 0.0
         async with Watches(etcd, self._changed) as watches:
             while True:

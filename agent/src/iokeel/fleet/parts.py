@@ -58,6 +58,14 @@ class Parts:
         self._started = self._begun = 0.0
         self._here: frozenset[BudgetId] = frozenset()
         self._told: set[BudgetId] = set()
+        # When a ledger was read by an earlier connection, or else since when this host takes part.
+        self._since_ns: dict[BudgetId, int] = {}
+
+    def connect(self, store: FleetStore) -> None:
+        """Begin anew by a new connection to etcd."""
+        self._since_ns |= {budget: self._read_ns(budget) for budget in self.participants}
+        self.participants.clear()
+        self.store = store
 
     def tenants(self, here: Collection[str]) -> dict[str, TenantPolicy]:
         """Return the policies now of those tenants with drives on this host that are the fleet's.
@@ -140,6 +148,8 @@ class Parts:
         if self.store is None or not self._begun:
             return
         self._told &= self.memory.known.keys()
+        for gone in self._since_ns.keys() - self.memory.known.keys() - self.participants.keys():
+            del self._since_ns[gone]
         answers = time.monotonic() < self.answered_at + TERM_S
         for budget, known in self.memory.known.items():
             if budget in self.participants or (budget in self._here and budget not in self._told):
@@ -150,6 +160,7 @@ class Parts:
             is_nobodys = known.ledger is not None and not known.ledger.entries
             if not is_ours and not is_nobodys and entry_of(part, self.store.me) is None:
                 continue
+            self._since_ns.setdefault(budget, now_ns())
             self.participants[budget] = Participant(
                 self.store,
                 budget,
@@ -186,7 +197,7 @@ class Parts:
     def leave(self, budget: BudgetId) -> None:
         """Take no more part in a budget."""
         self.called.discard(budget)
-        del self.participants[budget]
+        del self.participants[budget], self._since_ns[budget]
 
     def shown(
         self, kind: Kind, problems: Mapping[BudgetId, IokeelError]
@@ -195,11 +206,15 @@ class Parts:
         here = sorted(budget for budget in self.participants if budget.kind is kind)
         return {budget.name: self._shown(budget, problems.get(budget)) for budget in here}
 
+    def _read_ns(self, budget: BudgetId) -> int:
+        """Return when a budget's ledger was read, or else since when this host takes part."""
+        end_ns = self.participants[budget].part.end_ns
+        return self._since_ns[budget] if end_ns is None else end_ns - TERM_S * NS_PER_S
+
     def _shown(self, budget: BudgetId, error: IokeelError | None) -> BudgetInFleet:
         participant = self.participants[budget]
         part, entry, view = participant.part, participant.entry, participant.view
         held = self.sums(budget).held
-        asked_ns = None if part.end_ns is None else part.end_ns - TERM_S * NS_PER_S
         ledger = part.ledger
         entries = ledger.entries if ledger is not None else {}
         others = {host: other.amount for host, other in entries.items() if host != self.me.name}
@@ -214,7 +229,7 @@ class Parts:
             allowed_iops=self.allowance(budget),
             floor_iops=entry.floor if entry is not None else 0,
             held_iops=None if held >= ENDLESS else held,
-            stale_s=None if asked_ns is None else (now_ns() - asked_ns) / NS_PER_S,
+            stale_s=(now_ns() - self._read_ns(budget)) / NS_PER_S,
             charges={host: other.charged for host, other in entries.items()},
             silent=[host for host in others if view is not None and host not in view.claims],
             coordinator=view.leader if view is not None else None,

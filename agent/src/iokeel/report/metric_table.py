@@ -87,7 +87,8 @@ def _of_each_budget(kind: BudgetKind) -> tuple[Metric, ...]:
             kind,
             "stale_seconds",
             "seconds",
-            f"Time since the {kind}'s ledger was read. From 11 s on, the host is at its floor.",
+            f"Time since the {kind}'s ledger was read, or since this host takes part. From 11 s on,"
+            " the host is at its floor.",
             lambda b: b.report.stale_s,
         ),
     )

@@ -161,8 +161,8 @@ class FleetBudgetReport(Struct, kw_only=True):
     a policy. allowed_iops: what its drives here may do now; None: what they have, because etcd
     hasn't answered since the agent's start. floor_iops: this host's; 0 if it has no part yet.
     held_iops: the most that its QEMUs may be held to; None: that has no end. stale_s: how long ago
-    etcd was read; None: not since the agent's start. charges: what each host is charged, by name;
-    silent: those of the others that don't report. coordinator: None if there is none.
+    its ledger was read, or since when this host takes part. charges: what each host is charged, by
+    name; silent: those of the others that don't report. coordinator: None if there is none.
     """
 
     name: str
@@ -171,7 +171,7 @@ class FleetBudgetReport(Struct, kw_only=True):
     allowed_iops: int | None
     floor_iops: int
     held_iops: int | None
-    stale_s: float | None
+    stale_s: float
     charges: dict[str, int]
     silent: list[str]
     coordinator: str | None

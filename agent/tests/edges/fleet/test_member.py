@@ -15,7 +15,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import LAPSE_S, Me
 from iokeel.core.sharing.tenant_sums import Sums
 from iokeel.core.wants import wants_of
-from iokeel.errors import ConnectionLost
+from iokeel.errors import ConnectionLost, NewerSchema
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
@@ -30,6 +30,8 @@ LIMIT = 1000
 PATIENCE_S = 90.0
 # A few terms' worth of reads.
 WATCHED_S = 20.0
+# From then on, an alert tells that a ledger isn't read.
+STALE_S = 15.0
 SUMS = Sums(wants=wants_of([(0, 100, 5000)]), most=5000)
 
 
@@ -94,7 +96,7 @@ async def oldest_read_s(member: Member, tenants: Sequence[str]) -> float:
     worst, end = 0.0, time.monotonic() + WATCHED_S
     while time.monotonic() < end:
         there = member.snapshot().tenants
-        worst = max([worst, *(there[tenant].report.stale_s or 0.0 for tenant in tenants)])
+        worst = max([worst, *(there[tenant].report.stale_s for tenant in tenants)])
         await asyncio.sleep(0.2)
     return worst
 
@@ -174,6 +176,21 @@ async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_
             await asyncio.sleep(2)  # until that was looked at
             await set_limits(etcd, "acme")
             await until(lambda: limit(coordinator) == LIMIT, PATIENCE_S)
+
+
+async def test_a_ledger_that_was_never_read_gets_stale(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    """As after an agent is rolled back: a newer one has written it."""
+    acme = BudgetId(Kind.TENANT, "acme")
+    await set_limits(etcd, "acme")
+    await etcd.write([], [Put(Keys(prefix).ledger(acme), b'{"v":9}')])
+    async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
+        await until(lambda: "acme" in member.snapshot().tenants, PATIENCE_S)
+        assert member.snapshot().tenants["acme"].report.stale_s < STALE_S
+        await until(lambda: member.snapshot().tenants["acme"].report.stale_s > STALE_S, PATIENCE_S)
+        assert member.snapshot().error is None
+        assert isinstance(member.problems[acme], NewerSchema)
 
 
 async def test_a_budget_that_etcd_has_lost_with_everything_is_told(

@@ -15,7 +15,7 @@ from iokeel.core.fleet.host import GUARD_S, TERM_S, Part
 from iokeel.core.fleet.ledger import Ledger
 from iokeel.core.sharing.tenant_sums import Sums
 from iokeel.core.storage import Load
-from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.etcd import Etcd, now_ns
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import Demand, Holding, Participant
@@ -77,6 +77,27 @@ def test_a_host_stays_while_drives_without_a_policy_use_a_shared_storage(
     assert not host.may_leave(disk)
     load = Load()
     assert host.may_leave(disk)
+
+
+def test_the_time_since_a_ledger_was_read_outlasts_connections(parts: Parts) -> None:
+    def stale_s() -> float:
+        return parts.shown(Kind.TENANT, {})["acme"].report.stale_s
+
+    def connect() -> None:
+        assert parts.store is not None
+        parts.connect(parts.store)
+        parts.looked([ACME], complete=True)
+
+    parts.memory.keep(KNOWN)
+    parts.tenants({"acme"})
+    parts.looked([ACME], complete=True)
+    time.sleep(0.1)
+    connect()
+    assert stale_s() >= 0.1
+    read = parts.participants[ACME]
+    read.part = read.part._replace(end_ns=now_ns() + (TERM_S - 7) * NS_PER_S)
+    connect()
+    assert 7 <= stale_s() < 8
 
 
 def test_without_an_answer_a_host_keeps_what_it_has_for_a_term(parts: Parts) -> None:
