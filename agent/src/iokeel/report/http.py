@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -41,6 +42,12 @@ log = logging.getLogger(__name__)
 _SOCKET_MODE = 0o660
 # At a stop, clients have this long to take their answers.
 _SHUTDOWN_S = 2.0
+# A connection without a request is closed after this. Prometheus asks every 15 s.
+_IDLE_S = 30.0
+# Anybody on the host may connect to the port, and each connection costs a file of the agent's.
+_MOST_CONNECTIONS = 32
+# So many are taken at once before any of them is closed.
+_BACKLOG = 8
 # The longest message of a hook: twice the longest XML (policy_xml/xml.py), for JSON's escapes.
 _MOST_BYTES = 4 << 20
 # The histories of so many drives are made between two turns of the event loop: a few ms.
@@ -100,7 +107,7 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
         await _on_socket(stack, runner, config.socket)
         if config.metrics_address is not None:
             runner = await _runner(stack, api, public)
-            await _on_port(runner, config.metrics_address, api.metrics)
+            await _on_port(stack, runner, config.metrics_address, api.metrics)
         yield
 
 
@@ -111,7 +118,9 @@ async def _runner(
     app[_API] = api
     app[_HOST] = OnceALook(api.looks, lambda: api.take_snapshot().host_report())
     app.add_routes(routes)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=_SHUTDOWN_S, keepalive_timeout=_IDLE_S
+    )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     return runner
@@ -132,14 +141,35 @@ async def _on_socket(stack: contextlib.AsyncExitStack, runner: web.AppRunner, pa
     stack.callback(path.unlink, missing_ok=True)
 
 
-async def _on_port(runner: web.AppRunner, address: Address, metrics: Metrics) -> None:
+async def _on_port(
+    stack: contextlib.AsyncExitStack, runner: web.AppRunner, address: Address, metrics: Metrics
+) -> None:
+    assert runner.server is not None
+    new, loop = partial(_Bounded, runner.server), asyncio.get_running_loop()
     try:
-        await web.TCPSite(runner, *address).start()
+        port = await loop.create_server(new, *address, backlog=_BACKLOG)
+        stack.callback(port.close)
     except OSError as error:
         metrics.errors["config"] += 1
         what = f"{address.host} port {address.port} can't be served, {reason(error)}"
         mend = "give a free port and restart the agent; the socket has the metrics, too"
         log.error("%s", ConfigError("[agent] metrics_address", what, mend))
+
+
+class _Bounded(asyncio.Protocol):
+    """A connection that the server gets unless it has enough."""
+
+    def __init__(self, server: web.Server) -> None:
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if len(self._server.connections) >= _MOST_CONNECTIONS:
+            transport.abort()
+            return
+        protocol = self._server()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
 
 
 def _clear(path: Path) -> None:

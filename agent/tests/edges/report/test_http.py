@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import stat
 import time
 import tracemalloc
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from iokeel.report.metric_table import DESCRIPTIONS
 from iokeel.report.prometheus import Metrics
 from iokeel.report.records import SERIES
 from iokeel.report.snapshot import Snapshot
-from testing.agents import NOBODY, Agent, Done, http, iokeel, start_qemu
+from testing.agents import NOBODY, Agent, Done, free_port, http, iokeel, start_qemu
 from testing.waiting import eventually
 from tests.edges.conftest import VM
 
@@ -448,6 +450,23 @@ def test_a_port_in_use_is_told_and_ends_nothing(fresh: Agent) -> None:
                 " in use; give a free port and restart the agent"
             )
             assert agent.metrics()['iokeel_agent_errors_total{kind="config"}'] == 1
+
+
+def test_whoever_connects_to_the_port_does_not_use_up_the_agents_files(fresh: Agent) -> None:
+    port = free_port()
+    text = fresh.config.read_text()
+    fresh.config.write_text(
+        text.replace("[agent]", f'[agent]\nmetrics_address = "127.0.0.1:{port}"')
+    )
+    with fresh as agent, ExitStack() as idle:
+        assert agent.process is not None
+        resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (128, 128))
+        for _ in range(200):
+            with suppress(OSError):
+                idle.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+        assert agent.ask("/v1/vms") == []
+        idle.close()
+        eventually(lambda: "iokeel_agent_domains" in families(("127.0.0.1", port)), what="metrics")
 
 
 # The state folder and the configuration
