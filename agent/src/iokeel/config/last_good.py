@@ -15,8 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from iokeel.config.load import storages_of, tenants_of
-from iokeel.config.settings import Config
+from iokeel.config.settings import Config, StorageConfig
 from iokeel.config.validation import validated
+from iokeel.core.policy import TenantPolicy
 from iokeel.errors import ConfigError, IokeelError, PolicyError
 from iokeel.words.quoting import shown_path
 
@@ -49,6 +50,7 @@ def with_last_good(config: Config, saved: Mapping[TableId, str]) -> tuple[Config
     last.
     """
     unusable = []
+    kept: list[tuple[TableId, dict[str, TenantPolicy], dict[str, StorageConfig]]] = []
     taken = {place for each in config.storages.values() for place in each.places}
     for table, text in reversed([*saved.items()]):
         if table.name in config.tables.get(table.kind, {}):
@@ -67,6 +69,9 @@ def with_last_good(config: Config, saved: Mapping[TableId, str]) -> tuple[Config
         if any(taken.intersection(each.places) for each in storages.values()):
             continue
         taken.update(place for each in storages.values() for place in each.places)
+        kept.append((table, tenants, storages))
+    # In their order in the file, because of several that fit a drive the first one is taken.
+    for table, tenants, storages in reversed(kept):
         what = "has gone from the configuration, so what it said last stays in force"
         mend = f"put it back, or write an empty {table} to lift its limits"
         config = replace(

@@ -68,6 +68,12 @@ def test_a_storage_that_is_renamed_and_then_goes_stays_as_it_was_last(
         assert later.gone.keys() == {("storage", name)}
 
 
+def test_of_two_storages_that_have_gone_the_first_that_fits_is_still_taken(tmp_path: Path) -> None:
+    some, others = "[storage.fast]\ndrives = ['db*/*']\n", "[storage.rest]\ndrives = ['*/*']\n"
+    started(tmp_path, some + others)
+    assert [*started(tmp_path, "").storages] == ["fast", "rest"]
+
+
 def test_a_table_that_makes_no_sense_any_more_is_told_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
