@@ -98,7 +98,7 @@ class DriveStorages:
             found = {path for path in self._paths.values() if self._places.get(path)}
             wanted |= set(self._paths.values()) - found - {""}
             wanted |= set(self._configured_paths())
-            await self._find(found - wanted, 0.0)  # nothing waits for these
+            await self._find(found - wanted, 0.0, known=True)  # nothing waits for these
         await self._find(wanted, timeout_s)
 
     def _take(
@@ -128,31 +128,43 @@ class DriveStorages:
 
     # Looking
 
-    async def _find(self, paths: Collection[str], timeout_s: float) -> None:
-        """Look at paths. After the timeout it returns and the search goes on."""
+    async def _find(
+        self, paths: Collection[str], timeout_s: float, *, known: bool = False
+    ) -> None:
+        """Look at paths. After the timeout it returns and the search goes on.
+
+        known: they were found before, so a mount point that hangs isn't worth a second thread.
+        """
         if paths:
-            task = asyncio.create_task(self._look(paths))
+            task = asyncio.create_task(self._look(paths, known=known))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
             done, _ = await asyncio.wait({task}, timeout=timeout_s)
             for task in done:
                 task.result()
 
-    async def _look(self, paths: Iterable[str]) -> None:
+    async def _look(self, paths: Iterable[str], *, known: bool) -> None:
         finder = await asyncio.to_thread(self._finder)
-        by_mount: dict[str, list[str]] = {}
-        for path in paths:
-            by_mount.setdefault(finder.mount_point(path), []).append(path)
+        by_mount = await asyncio.to_thread(_by_mount, finder, paths)
+        if known:
+            for point, _ in +self._stuck:
+                by_mount.pop(point, None)
         await asyncio.gather(
-            *(self._look_below(finder, point, below) for point, below in by_mount.items())
+            *(
+                self._look_below(finder, point, below, known=known)
+                for point, below in by_mount.items()
+            )
         )
 
-    async def _look_below(self, finder: StoragePaths, point: str, paths: list[str]) -> None:
+    async def _look_below(
+        self, finder: StoragePaths, point: str, paths: list[str], *, known: bool
+    ) -> None:
         """Look at the paths under a mount point. After one that is stuck, go on with the next."""
         left = paths
         while left := [p for p in left if self._stuck[_folder(point, p)] < _MOST_STUCK]:
             found: Found = {}
-            done = _in_thread(finder, left, found)
+            enough = threading.Event()
+            done = _in_thread(finder, left, found, enough)
             while not done.is_set():
                 before = len(found)
                 try:
@@ -167,7 +179,10 @@ class DriveStorages:
                 return
             stuck, *left = left[len(so_far) :]
             log.warning("%s: doesn't answer; a new drive there has no storage until it does", stuck)
+            enough.set()
             self._leave(done, _folder(point, stuck), found)
+            if known:
+                return
 
     def _leave(self, done: asyncio.Event, folder: tuple[str, str], found: Found) -> None:
         """Leave a thread that is stuck to itself, and use its findings if it ends."""
@@ -261,10 +276,20 @@ def _folder(point: str, path: str) -> tuple[str, str]:
     return point, os.path.dirname(path)
 
 
-def _in_thread(finder: StoragePaths, paths: list[str], found: Found) -> asyncio.Event:
+def _by_mount(finder: StoragePaths, paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return paths by the mount point that their names tell."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        found.setdefault(finder.mount_point(path), []).append(path)
+    return found
+
+
+def _in_thread(
+    finder: StoragePaths, paths: list[str], found: Found, enough: threading.Event
+) -> asyncio.Event:
     """Look at paths one after another in a thread, and return an event that its end sets.
 
-    The thread is no executor's, because one that hangs would keep that from shutting down.
+    enough: it ends after the path that it is at. The thread is no executor's, because one that hangs would keep that from shutting down.
     """
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -273,6 +298,8 @@ def _in_thread(finder: StoragePaths, paths: list[str], found: Found) -> asyncio.
         try:
             for path in paths:
                 found[path] = finder.places(path)
+                if enough.is_set():
+                    break
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(done.set)

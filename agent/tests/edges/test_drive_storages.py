@@ -179,6 +179,30 @@ async def test_a_known_path_that_hangs_delays_no_tick(
     paths.answer.set()
 
 
+async def test_known_paths_that_hang_cost_one_thread_and_one_look_each(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "RECHECK_S", 0.0)
+    monkeypatch.setattr(storages, "_PATIENCE_S", 0.02)
+    filer = Place("nfs:filer:/x")
+    images = {f"vm{number}": f"/nfs/{number}/disk" for number in range(20)}
+    paths.known |= dict.fromkeys(images.values(), (filer,))
+    found = DriveStorages({}, lambda: paths)
+    running = vms(**images)
+    await found.follow(running, A_MINUTE_S)
+    paths.dead = set(images.values())
+    paths.asked.clear()
+    for _ in range(5):
+        await found.follow(running, A_MINUTE_S)
+        await asyncio.sleep(0.1)
+    assert len(paths.asked) == 1
+    monkeypatch.setattr(storages, "RECHECK_S", A_MINUTE_S)
+    await found.follow(running, A_MINUTE_S)
+    paths.answer.set()
+    await until(lambda: not found._looking)
+    assert len(paths.asked) <= 1 + len(images)
+
+
 async def test_a_path_that_hangs_delays_nothing(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
