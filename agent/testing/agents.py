@@ -198,6 +198,7 @@ class Agent:
 
     def own_faults(self) -> list[str]:
         """Return its log's lines about faults of its own, and how it ended when it shouldn't."""
+        self._note_early_end()
         signs = ("please report it", "Traceback", "never retrieved")
         lines = self.log().splitlines()
         return [*self._ends, *(line for line in lines if any(sign in line for sign in signs))]
@@ -236,19 +237,20 @@ class Agent:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End it by a signal, and return its exit status."""
-        assert self.process is not None
+        process = self.process
+        assert process is not None
         self.send(number)
-        status = self.process.wait(20)
-        if number is signal.SIGTERM and status:
+        status = process.wait(20)
+        if number is signal.SIGTERM and status and self.process is not None:
             self._ends.append(f"the agent ended with status {status} at its stop")
         self.process = None
         return status
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        assert self.process is not None
+        """Send it a signal, if it still runs."""
         self._note_early_end()
-        self.process.send_signal(number)
+        if self.process is not None:
+            self.process.send_signal(number)
 
     def end(self) -> None:
         """End it by SIGKILL, if it still runs."""
@@ -265,6 +267,7 @@ class Agent:
         """Note that it has ended by itself."""
         if self.process is not None and (status := self.process.poll()) is not None:
             self._ends.append(f"the agent ended by itself with status {status}")
+            self.process = None
 
     def __enter__(self) -> Self:
         return self.start()

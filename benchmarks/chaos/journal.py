@@ -22,10 +22,14 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a drive may be held to: from when to when which limit, and when something else."""
+    """What a drive may be held to: from when to when which limit, and when something else.
+
+    less: when it may be less.
+    """
 
     limits: Sequence[tuple[float, float, int]]
     others: Sequence[Span]
+    less: Sequence[Span]
 
     def excuses(self, at_s: float) -> bool:
         """Return whether the drive's limits may be wrong at a time."""
@@ -35,9 +39,9 @@ class Allowed:
         """Return the highest limit that may have held it at some time; None if unknown."""
         return max(self._at(begin_s, end_s), default=None)
 
-    def least(self, at_s: float) -> int | None:
-        """Return the lowest limit that may hold it at a time; None if unknown."""
-        return min(self._at(at_s, at_s), default=None)
+    def least(self, at_s: float) -> int:
+        """Return the lowest limit that may hold it at a time; 0 if unknown."""
+        return 0 if touch(self.less, at_s, at_s) else min(self._at(at_s, at_s), default=0)
 
     def _at(self, begin_s: float, end_s: float) -> list[int]:
         return [limit for at_s, over_s, limit in self.limits if at_s <= end_s and over_s >= begin_s]
@@ -90,6 +94,8 @@ class Journal:
         return Allowed(
             [(at_s, over_s, limit) for (at_s, limit), over_s in zip(limits, until, strict=True)],
             [(begin_s, self.settled_s(end_s)) for begin_s, end_s in self.unsettled[drive]],
+            # A restored guest has what libvirt was told, which may be half.
+            [(begin_s, self.settled_s(end_s)) for begin_s, end_s in self.away[drive[0]]],
         )
 
 

@@ -121,7 +121,7 @@ def judge_limits(
         if limits is None:
             continue
         most, least = allowed.most(look.at_s, look.at_s), allowed.least(look.at_s)
-        if most is None or least is None or _away(journal, name, look.at_s):
+        if most is None or _away(journal, name, look.at_s):
             continue
         rate = ceiling(limits)
         ratio = rate / most

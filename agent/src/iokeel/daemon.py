@@ -441,8 +441,8 @@ class Agent:
         await asyncio.wait([saving], timeout=_SAVE_S)
         try:
             if not saving.done():
-                self._hung = saving
-                saving.add_done_callback(lambda task: task.exception())  # the next one tells it
+                self._hung = saving  # if it fails, the next one tells it
+                saving.add_done_callback(lambda task: task.cancelled() or task.exception())
                 raise self.store.hangs()
             if saving.result():
                 self._notices.tell_saved(None)

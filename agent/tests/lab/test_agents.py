@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,12 @@ def test_an_agent_that_ends_by_itself_is_at_fault_also_once_another_runs(tmp_pat
     assert agent.process is not None
     agent.process.kill()
     agent.process.wait()
-    agent.stop(signal.SIGKILL)
+    ended = ["the agent ended by itself with status -9"]
+    assert agent.own_faults() == ended
+    agent.end()
     agent.start()
     assert agent.stop() == 0
-    assert agent.own_faults() == ["the agent ended by itself with status -9"]
+    assert agent.own_faults() == ended
 
 
 def test_a_traceback_in_its_log_is_a_fault(tmp_path: Path) -> None:

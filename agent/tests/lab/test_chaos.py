@@ -106,6 +106,14 @@ def test_a_limit_that_is_too_low_breaks_a_promise() -> None:
     assert judged(by_hand, (10.2, low)).excused == 1
 
 
+def test_a_restored_guest_may_have_less_until_the_agent_has_had_its_time() -> None:
+    saved, low = journal((0, 600)), HELD._replace(iops_total=300)
+    saved.away["g"].append((10.0, 11.0))
+    assert not judged(saved, (11.5, low)).breaches
+    assert judged(saved, (11.5, Limits())).unlimited == 1
+    assert judged(saved, (11.1 + SETTLE_S, low)).too_low == 1
+
+
 def test_the_limit_before_counts_until_the_agent_has_had_its_time() -> None:
     changed = journal((0, 600), (10, 300))
     assert not judged(changed, (10 + SETTLE_S, HELD)).breaches
