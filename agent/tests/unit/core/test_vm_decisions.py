@@ -28,7 +28,8 @@ NONSENSE: Any = object()
 class Guest:
     """A guest whose drives do 4 KiB reads, as many as their limits and `rates` allow.
 
-    overshoot: how far limits are off, as a ratio. broken: the drives on which the law fails.
+    overshoot: how far limits are off, as a ratio. levels: what each drive has done beyond its
+    limits without their burst, since these were set. broken: the drives on which the law fails.
     """
 
     exact: bool = True
@@ -39,6 +40,7 @@ class Guest:
     in_force: dict[DriveId, ThrottleLimits] = field(default_factory=dict)
     done: dict[DriveId, int] = field(default_factory=dict)
     overshoot: float = 1.0
+    levels: dict[DriveId, float] = field(default_factory=dict)
     second: int = 0
     sums: list[int] = field(default_factory=list)
     broken: set[DriveId] = field(default_factory=set)
@@ -54,7 +56,7 @@ class Guest:
         for drive, rate in self.rates.items():
             held = self.in_force.setdefault(drive, UNLIMITED)
             if not partial:
-                did = min(rate, held.iops_total_max or held.iops_total or rate)
+                did = self._served(drive, rate, held)
                 did = round(did * (self.overshoot if did < rate else 1.0))
                 self.done[drive] = self.done.get(drive, 0) + did
             count = self.done.get(drive, 0)
@@ -74,8 +76,20 @@ class Guest:
         self.sums = []
         for order in orders:
             self.in_force[order.drive] = order.limits
+            self.levels[order.drive] = 0.0
             self.sums.append(sum(held.iops_total or 0 for held in self.in_force.values()))
         return [order.reason for order in orders]
+
+    def _served(self, drive: DriveId, rate: float, held: ThrottleLimits) -> float:
+        """Return the rate of a second. As in QEMU, a burst ends when its bucket is full."""
+        base = min(
+            held.iops_total or rate, rate if held.bps_total is None else held.bps_total / 4096
+        )
+        burst, level = held.iops_total_max or 0, self.levels.get(drive, 0.0)
+        bursts = burst and level < burst * (held.iops_total_max_length or 0)
+        did = min(rate, burst if bursts else base)
+        self.levels[drive] = max(0.0, level + did - base)
+        return did
 
     def looks(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -161,6 +175,24 @@ def test_beside_a_drive_on_which_the_law_fails_a_lower_limit_holds_the_others(
     assert guest.rates_held[VDA] == held
     assert guest.total == max(burst or 0, 2500)
     assert guest.bases[VDB] <= 2500 - 2500 / (burst or 2500) * held
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_beside_a_drive_on_which_the_law_fails_a_vms_burst_ends(exact: bool) -> None:
+    vm = VmPolicy(limit=1000, burst=5000, burst_seconds=60)
+    guest = Guest(exact, {VDA: 0.0, VDB: 0.0}, vm=vm)
+    guest.looks(70)
+    guest.broken, guest.rates = {VDA}, {VDA: 0.0, VDB: 3000.0}
+    guest.looks(70)
+    part = guest.state.drives[VDB].vm
+    assert part is not None
+    assert part.credit.seconds < 2
+    assert guest.in_force[VDB].iops_total_max is None
+    guest.rates[VDB] = 10.0
+    guest.looks(10)
+    part = guest.state.drives[VDB].vm
+    assert part is not None
+    assert part.credit.seconds < 2, "what vda does is not known"
 
 
 def test_a_drive_that_is_unplugged_leaves_its_part_to_the_others() -> None:

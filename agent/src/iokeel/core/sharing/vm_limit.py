@@ -101,11 +101,15 @@ def _credit(
 ) -> Credit:
     """Return a VM's burst credit after a tick. A drive that is new doesn't know it yet.
 
-    complete: these are all drives of the VM. If not, its rate isn't known.
+    complete: these are all drives of the VM. If not, its rate may be higher than their sum, so that
+    credit is spent and not earned.
     """
     credit = min((part.credit for part in before if part.most is not None), default=NO_CREDIT)
     rates = [drive.measured.rate for drive in drives]
-    total = None if None in rates or not complete else sum(rate or 0.0 for rate in rates)
+    total = None if None in rates else sum(rate or 0.0 for rate in rates)
+    if total is not None and not complete:
+        assert policy.limit is not None
+        total = max(total, float(policy.limit))
     elapsed_s = max((did.elapsed_s for d in drives if (did := d.measured.rates)), default=0.0)
     return credit_after(credit, policy, total, elapsed_s)
 
