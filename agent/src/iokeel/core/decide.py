@@ -29,7 +29,7 @@ docs/control-law.md has the whole law with its symbols.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
@@ -69,6 +69,8 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     """
     models = _models(state.model, state.storages if seen.partial else seen.storages)
     failures: dict[DriveId | None, Exception] = {}
+    if seen.partial:
+        failures.update((d, e) for d, e in state.failures.items() if d not in seen.drives)
     drives = _read(state, seen, models, failures)
     storages, shares = _divide(state, seen, models, drives, failures)
     orders, suspects = _look_at_all(state, seen, models, drives, storages, shares, failures, now_ns)
@@ -113,16 +115,21 @@ def _divide(
     there: Mapping[DriveId, DriveState] = {
         drive: drives[drive] for drive in seen.drives if drive not in failures
     }
+    aside = _set_aside(drives, failures.keys() | state.failures.keys())
+    in_parts = {d: there[d] for d in there if d not in aside} if aside else there
     has_parts = state.has_parts or bool(seen.granted or seen.granted_storages)
     try:
-        there = with_vm_parts(there, _held_by_failed(drives, failures, models))
-        drives.update(there)
+        in_parts = with_vm_parts(in_parts, _held_by_vm(aside, models))
+        drives.update(in_parts)
         tenants = with_granted(state.tenants, seen.granted)
         if has_parts:
             drives.update(with_tenant_parts(drives, seen, tenants, models))
+        if has_parts or aside:
             there = {drive: drives[drive] for drive in there}
+        else:
+            there = in_parts
         if not seen.partial:
-            others = [known for drive, known in drives.items() if drive not in there]
+            others = [known for d, known in drives.items() if d not in there or d in aside]
             storages, shares = allocate(
                 there,
                 _storages(seen, state, drives),
@@ -140,16 +147,25 @@ def _divide(
     return storages, shares
 
 
-def _held_by_failed(
-    drives: Mapping[DriveId, DriveState],
-    failures: Mapping[DriveId | None, Exception],
-    models: Mapping[str | None, CostModel],
+def _set_aside(
+    drives: Mapping[DriveId, DriveState], failed: Iterable[DriveId | None]
+) -> Mapping[DriveId, DriveState]:
+    """Return the drives that keep their limits because the law fails on them.
+
+    failed: now, or in the look before. An error in a look comes after the division, and most likely
+    will again.
+    """
+    known = [drive for drive in failed if drive is not None and drive in drives]
+    return {drive: drives[drive] for drive in known if drives[drive].is_held}
+
+
+def _held_by_vm(
+    drives: Mapping[DriveId, DriveState], models: Mapping[str | None, CostModel]
 ) -> Mapping[str, float]:
-    """Return the rates that drives on which the law fails keep, by VM."""
+    """Return the sums of the rates that drives keep, by VM."""
     held: dict[str, float] = defaultdict(float)
-    for drive in failures:
-        if drive is not None and (known := drives[drive]).is_held:
-            held[drive.domain] += held_unread(known, models[known.storage])
+    for drive, known in drives.items():
+        held[drive.domain] += held_unread(known, models[known.storage])
     return held
 
 
@@ -163,9 +179,15 @@ def _look_at_all(
     failures: dict[DriveId | None, Exception],
     now_ns: int,
 ) -> tuple[list[SetLimits], tuple[DriveId, ...]]:
-    """Look at each drive, and return the orders and the drives that need a second look."""
+    """Look at each drive, and return the orders and the drives that need a second look.
+
+    If the first look to fail is at a drive of a VM with a limit, no other drive of it is raised:
+    the division didn't know yet what the first one keeps.
+    """
     orders: list[SetLimits] = []
-    raises: list[SetLimits] = []  # of a VM with a limit: another drive's is lowered before
+    # Of a VM with a limit: another drive's is lowered before. With the state before the look.
+    raises: list[tuple[SetLimits, DriveState]] = []
+    unsure: set[str] = set()
     suspects: list[DriveId] = []
     new: Mapping[DriveId, Share] = {}
     if shares is None:
@@ -185,15 +207,33 @@ def _look_at_all(
             after, order = look(before, known, share, now, model, split_size, now_ns)
         except Exception as error:
             failures[drive] = error
+            drives[drive] = _with_vm_part_of(before, known)
+            if drive not in state.failures:
+                unsure.add(drive.domain)
             continue
         if order is not None:
             after = with_order(after)
-            last = raises if after.vm is not None and _is_raised(before, after) else orders
-            last.append(SetLimits(drive, *order))
+            if after.vm is not None and _is_raised(before, after):
+                raises.append((SetLimits(drive, *order), known))
+            else:
+                orders.append(SetLimits(drive, *order))
         drives[drive] = after
         if after.finding.verdict is Verdict.SUSPECT:
             suspects.append(drive)
-    return orders + raises, tuple(suspects)
+    for raised, known in raises:
+        if raised.drive.domain in unsure:
+            drives[raised.drive] = known
+        else:
+            orders.append(raised)
+    return orders, tuple(suspects)
+
+
+def _with_vm_part_of(before: DriveState, known: DriveState) -> DriveState:
+    """Return a drive's state with the part of its VM's limit that its limits are still made for."""
+    if known.vm is None or before.vm is None or before.vm.most is None:
+        return known
+    part = known.vm._replace(most=before.vm.most, sustained=before.vm.sustained)
+    return known._replace(vm=part)
 
 
 def _is_undivided(known: DriveState) -> bool:

@@ -445,8 +445,8 @@ class State:
 
     tenants: the policies of tenants that have one. suspects: drives that need a second look,
     LOOK_AGAIN_S from now (drive/retune.py). failures: errors of the law itself in the last
-    decision, by drive; under None, one of the division among all drives. has_parts: some tenants
-    or storages are the fleet's.
+    decision on each drive; under None, one of the division among all drives. has_parts: some
+    tenants or storages are the fleet's.
     """
 
     model: CostModel = DEFAULT_MODEL

@@ -198,6 +198,23 @@ def test_drives_that_can_not_be_read_keep_their_part_of_their_tenants_limit(
     assert state.drives[VDB].allowed == 1000, "the other has gone"
 
 
+def test_a_drive_on_which_the_law_failed_keeps_its_part_of_its_tenants_limit() -> None:
+    failed = DriveState(
+        FREE, tenant="acme", pricing=Pricing(rate=700), sent=Sent(exact_limits(DEFAULT_MODEL, 700))
+    )
+    known = DriveState(FREE, tenant="acme", demand=Demand(rate=5000, backlogged=True))
+    state = State(
+        drives={VDA: failed, VDB: known},
+        tenants={"acme": TenantPolicy(limit=1000)},
+        failures={VDA: TypeError("these are no limits")},
+    )
+    seen = DriveSeen(FREE, None, UNLIMITED, abilities=PATCHED, tenant="acme")
+    state, _ = decide(state, Observation({VDA: seen, VDB: seen}), NS_PER_S)
+    allowed = state.drives[VDB].allowed
+    assert allowed is not None
+    assert 300 <= allowed <= (1 + TENANT_SPARE_RATIO) * 300
+
+
 def test_new_drives_divide_what_their_tenant_can_spare_before_the_first_division() -> None:
     host = Host(State(tenants={"acme": TenantPolicy(limit=600)}))
     host.look({VDA: FREE, VDB: FREE}, tenant="acme", partial=True)

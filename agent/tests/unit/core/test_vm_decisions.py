@@ -15,6 +15,7 @@ from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import Reason
 from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy, VmPolicy
 from iokeel.core.state import Credit, State, VmPart
+from iokeel.notices import Notices
 from testing.hypervisors.abilities import PATCHED
 from tests.unit.core.stopping import left_at_stop
 
@@ -24,12 +25,25 @@ VM = VmPolicy(limit=3000)
 NONSENSE: Any = object()
 
 
+class Incomparable:
+    """Limits in force as no edge tells them: the law fails when it compares them."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("these are no limits")
+
+
+INCOMPARABLE: Any = Incomparable()
+
+
 @dataclass
 class Guest:
     """A guest whose drives do 4 KiB reads, as many as their limits and `rates` allow.
 
     overshoot: how far limits are off, as a ratio. levels: what each drive has done beyond its
-    limits without their burst, since these were set. broken: the drives on which the law fails.
+    limits without their burst, since these were set. broken: the drives on which the law fails;
+    broken_late: only once all is divided.
     """
 
     exact: bool = True
@@ -44,6 +58,7 @@ class Guest:
     second: int = 0
     sums: list[int] = field(default_factory=list)
     broken: set[DriveId] = field(default_factory=set)
+    broken_late: set[DriveId] = field(default_factory=set)
 
     def look(self, *, partial: bool = False) -> list[Reason]:
         """Let a second pass, or none if the look is partial, and carry out the orders.
@@ -66,13 +81,13 @@ class Guest:
             seen[drive] = DriveSeen(
                 self.policy,
                 counters,
-                held,
+                INCOMPARABLE if drive in self.broken_late else held,
                 abilities=PATCHED if self.exact else STOCK,
                 vm=self.vm,
             )
         now_ns = self.second * NS_PER_S
         self.state, orders = decide(self.state, Observation(seen, partial=partial), now_ns)
-        assert self.state.failures.keys() == self.broken
+        assert self.state.failures.keys() == self.broken | self.broken_late
         self.sums = []
         for order in orders:
             self.in_force[order.drive] = order.limits
@@ -157,6 +172,43 @@ def test_a_drive_on_which_the_law_fails_keeps_its_part(exact: bool, new: bool) -
     guest.broken = set()
     guest.looks(5)
     assert guest.rates_held == dict.fromkeys(guest.rates, 1500)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("wakes", [VDA, VDB])
+def test_a_drive_at_which_the_law_cant_look_keeps_its_part(exact: bool, wakes: DriveId) -> None:
+    guest = Guest(exact, {VDA: 0.0, VDB: 0.0})
+    sleeps = VDB if wakes == VDA else VDA
+    guest.rates[sleeps] = 1e6
+    guest.looks(5)
+    kept = guest.in_force[VDA]
+    guest.broken_late, guest.rates = {VDA}, {sleeps: 0.0, wakes: 1e6}
+    for _ in range(5):
+        guest.look()
+        assert guest.total <= 3000
+        assert guest.in_force[VDA] == kept
+    guest.broken_late = set()
+    for _ in range(5):
+        guest.look()
+        assert guest.total <= 3000
+    assert guest.rates_held[wakes] == 2925
+
+
+def test_a_look_at_another_vm_changes_nothing_for_a_drive_that_is_set_aside() -> None:
+    guest = Guest(rates={VDA: 1e6, VDB: 0.0})
+    guest.looks(5)
+    guest.broken_late, guest.rates = {VDA}, {VDA: 0.0, VDB: 1e6}
+    notices = Notices({})
+    new = []
+    for _ in range(3):
+        guest.look()
+        new.append(notices.tell(guest.state))
+        other = DriveSeen(PLAIN, None, UNLIMITED, abilities=PATCHED, vm=VM)
+        seen = Observation({DriveId("db2", "vda"): other}, partial=True)
+        guest.state, _ = decide(guest.state, seen, guest.second * NS_PER_S)
+        new.append(notices.tell(guest.state))
+        assert sum(guest.rates_held[drive] or 0.0 for drive in guest.rates) <= 3000
+    assert new == [1, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("burst", [None, 6000])
