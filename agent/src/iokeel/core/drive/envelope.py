@@ -95,13 +95,23 @@ def limits_for_any_size(
 
 def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
     """Return limits that hold any mix to `ratio` times the rate that these hold it to."""
-    alone = not (limits.bps_total or limits.bps_read or limits.bps_write)
+    alone = iops_alone(limits)
     rates = {
-        name: _whole(value * ratio, alone=alone)
+        name: _whole(value * ratio, alone=name in alone)
         for name in AVERAGES
         if (value := getattr(limits, name))
     }
     return UNLIMITED.with_fields({**rates, "iops_size": limits.iops_size})
+
+
+def iops_alone(limits: ThrottleLimits) -> dict[str, int]:
+    """Return the iops bounds beside which no bps bound holds the same requests, by field."""
+    return {
+        f"iops_{way}": iops
+        for way in ("total", "read", "write")
+        if (iops := getattr(limits, f"iops_{way}"))
+        and not (limits.bps_total or getattr(limits, f"bps_{way}"))
+    }
 
 
 def held_rates(limits: ThrottleLimits, mix: Mix | Rates, cost: float) -> tuple[float, float] | None:

@@ -12,7 +12,7 @@ from iokeel.core.abilities import Abilities
 from iokeel.core.curve import CostModel
 from iokeel.core.drive import exact
 from iokeel.core.drive.burst import carried
-from iokeel.core.drive.envelope import limits_for, limits_for_any_size, scaled
+from iokeel.core.drive.envelope import iops_alone, limits_for, limits_for_any_size, scaled
 from iokeel.core.drive.retune import judge
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.mix import Mix
@@ -68,8 +68,8 @@ def price(
     if unit is None or mix is not known.pricing.mix or reason is Reason.POLICY:
         unit = limits_for(model, _UNIT_RATE, mix, separate=separate)
     base = scaled(unit, rate / _UNIT_RATE)
-    if mix is None and 1 in (base.iops_total, base.iops_read, base.iops_write):
-        base = limits_for(model, rate, separate=separate)  # less than one may be needed
+    if 1 in iops_alone(base).values():  # less than one may be needed
+        base = limits_for(model, rate, mix, separate=separate)
     return Pricing(allowed, rate, mix, unit, base)
 
 
