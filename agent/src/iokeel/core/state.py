@@ -196,8 +196,8 @@ class Share:
 
     most: the rate that it may have. storage, tenant: the one that bounds it; the other is None.
     owed: the part of its reservation that fits. by_weight: the part that its weight adds, inf if
-    there is enough for all. cut: what it gave up for the drives in StorageState.suffering. The
-    first two less this make `most`, unless there is enough for all.
+    there is enough for all and it wasn't cut. cut: what it gave up for the drives in
+    StorageState.suffering. The first two less this make `most`, unless `by_weight` is inf.
     """
 
     most: float

@@ -196,6 +196,17 @@ def test_the_parts_of_shares_beside_a_latency_target_add_up() -> None:
         assert share == pytest.approx(reserved + by_weight - cut, abs=2)
 
 
+def test_a_cut_is_told_though_there_is_more_than_is_wanted() -> None:
+    backup = DriveId("backup", "vda")
+    promises = {VDA: DrivePolicy(limit=500, latency_target_ms=1.0), backup: DrivePolicy(limit=3000)}
+    reads = {VDA: 100, backup: 3000}
+    told = told_of_share({}, *[reads] * 20, promises=promises, capacity=9000)
+    assert len(told) == 1
+    share, reserved, by_weight, cut = told[0]
+    assert cut > 0
+    assert share == pytest.approx(reserved + by_weight - cut, abs=2)
+
+
 def test_that_the_reservation_of_a_vm_is_not_guaranteed_is_told() -> None:
     state = State()
     for second in (1, 2):

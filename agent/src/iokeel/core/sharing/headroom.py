@@ -131,7 +131,8 @@ def cut_to_room(budget: float, others: Sequence[Claimant], amounts: dict[DriveId
         elif has == had:  # it may be idle, and gets an equal part when it wakes
             most = max(has, share.owed, budget * claim.weight / weight)
         if most < share.most:
-            claimant.share = replace(share, most=most, cut=share.most - most)
+            by_weight = min(share.by_weight, share.most - share.owed)
+            claimant.share = replace(share, most=most, by_weight=by_weight, cut=share.most - most)
     return sum(before) - sum(after)
 
 

@@ -442,6 +442,20 @@ def test_the_lowest_weight_is_cut_first_for_a_drive_that_suffers() -> None:
     assert not host.disk.division.exhausted
 
 
+def test_the_parts_of_a_share_that_is_cut_though_demands_fit_add_up() -> None:
+    host = Host()
+    host.drive("victim", 400, latency_ms=20.0, limit=500, **VICTIM)
+    host.drive("low", 3000, full=True, limit=3000, reservation=1000)
+    for _ in range(10):
+        shares = host.allot()
+    low = shares["low"]
+    assert low.most == pytest.approx(host.disk.feedback.room * 10_000)
+    assert 1000 < low.most < 3000
+    assert low.owed == 1000
+    assert low.cut > 0
+    assert low.owed + low.by_weight - low.cut == pytest.approx(low.most)
+
+
 def test_nobody_is_cut_below_what_it_is_owed_and_it_is_said_when_that_is_all_that_is_left() -> None:
     host = suffering(reservation=1500)
     for _ in range(40):
