@@ -33,7 +33,7 @@ function rowOf(vm: Vm, drive: Drive, suffering: ReadonlySet<string>): Row {
 function stateOf(drive: Drive, fault: Fault | null, suffers: boolean): State {
     if (fault) return "error";
     if (suffers) return "suffers";
-    if (drive.burst_open && (drive.normalized_iops ?? 0) > (drive.limit_iops ?? 0)) return "bursts";
+    if (drive.bursts) return "bursts";
     return drive.binding.length ? "held" : "free";
 }
 

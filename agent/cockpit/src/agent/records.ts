@@ -39,6 +39,7 @@ export const Drive = v.object({
     write: v.nullable(Throttle),
     credit_s: count,
     burst_open: v.boolean(),
+    bursts: v.boolean(),
     binding: v.array(v.string()),
     retunes: count,
     error: v.nullable(Fault),

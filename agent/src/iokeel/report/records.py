@@ -57,12 +57,13 @@ class DriveReport(Struct, kw_only=True):
     mode: "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits;
     None if it is not held. allowed_iops: its limit, or its burst while that is open, and never more
     than its share of its storage, tenant and VM; None: nothing limits it. If reads and writes have
-    a budget each, limit_iops and allowed_iops are of both together. Latencies are mean values in
-    seconds, with the throttle's wait and, as *_device_latency_s, without it. Requests and bytes are
-    counted from the guest's start. read, write: None unless QEMU counts. limits_in_force: as last
-    read from QEMU or libvirt, in QEMU's words; empty if nothing is limited. binding: the limits
-    that the last interval used up. errors: orders that failed; error: that of the last one, if it
-    failed.
+    a budget each, limit_iops and allowed_iops are of both together. bursts: it did more than its
+    limit in the last interval, in one budget at least, and its burst is open. Latencies are mean
+    values in seconds, with the throttle's wait and, as *_device_latency_s, without it.
+    Requests and bytes are counted from the guest's start. read, write: None unless QEMU counts.
+    limits_in_force: as last read from QEMU or libvirt, in QEMU's words; empty if nothing is
+    limited. binding: the limits that the last interval used up. errors: orders that failed; error:
+    that of the last one, if it failed.
     """
 
     domain: str
@@ -92,6 +93,7 @@ class DriveReport(Struct, kw_only=True):
     write: ThrottleReport | None
     credit_s: float
     burst_open: bool
+    bursts: bool
     binding: list[str]
     throttled_s: float
     retunes: int

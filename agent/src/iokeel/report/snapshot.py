@@ -267,6 +267,7 @@ def _drive(drive: DriveId, tenant: str | None, info: DriveInfo, known: Known) ->
         write=_throttle(measured, write=True),
         credit_s=state.credit.seconds,
         burst_open=state.credit.open,
+        bursts=_bursts(state),
         binding=full_bounds(state),
         throttled_s=state.demand.throttled_s,
         retunes=sent.retunes,
@@ -282,6 +283,14 @@ def _allowed(state: DriveState) -> float | None:
     """Return the rate that a drive may have now, over both budgets; None if nothing limits it."""
     allowed, policy = state.allowed, state.policy
     return allowed if allowed is None or policy is None else allowed * budgets(policy)
+
+
+def _bursts(state: DriveState) -> bool:
+    """Return whether a drive spends burst credit; with separate budgets, in one of the two."""
+    policy, rate = state.policy, state.measured.budget_rate
+    if not state.credit.open or policy is None or policy.limit is None or rate is None:
+        return False
+    return rate > policy.limit
 
 
 def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:

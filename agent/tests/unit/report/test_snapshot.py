@@ -114,6 +114,21 @@ def test_limit_and_allowed_rate_are_of_both_budgets_as_the_rate_is() -> None:
     assert series_values(state)[1] == 2000
 
 
+def test_a_drive_bursts_if_one_of_its_budgets_is_exceeded() -> None:
+    policy = DrivePolicy(limit=1000, burst=3000, burst_seconds=60, separate_budgets=True)
+    vms = {"db1": VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}))}
+    state, writes, bursts = State(), 0, []
+    for second, rate in enumerate([0, *[0] * 10, 900, 1900], 1):
+        writes += rate
+        counters = Counters(second * NS_PER_S, 0, 0, writes, writes * 4096, 0, 0)
+        seen = Observation({VDA: DriveSeen(policy, counters, None, abilities=STOCK)})
+        state, _ = decide(state, seen, second * NS_PER_S)
+        drive = snapshot_of(Known(state, vms, {}, {}, {}, {}, 0)).drives[VDA]
+        bursts.append((drive.burst_open, drive.bursts))
+    assert bursts[0] == (False, False)
+    assert bursts[-2:] == [(True, False), (True, True)]
+
+
 def test_a_vms_own_limit_is_in_its_snapshot_its_record_and_its_metrics() -> None:
     policy = VmPolicy(50, 3000, 6000, 40)
     state = State()

@@ -52,7 +52,7 @@ def _state(drive: DriveReport, wrong: bool, suffering: set[str]) -> str:
         return ERROR
     if f"{drive.domain}/{drive.target}" in suffering:
         return SUFFERS
-    if drive.burst_open and (drive.normalized_iops or 0.0) > (drive.limit_iops or 0):
+    if drive.bursts:
         return BURSTS
     return FREE if bound_by(drive) is None else HELD
 

@@ -64,7 +64,7 @@ def test_wide_characters_count_twice() -> None:
 
 
 def test_the_worst_state_is_shown() -> None:
-    over: dict[str, Any] = {"burst_open": True, "limit_iops": 500, "rate": 900.0}
+    over: dict[str, Any] = {"burst_open": True, "bursts": True}
     drives = [
         drive("vda", error=ERROR, binding=["iops_total"]),
         drive("vdb", **over, binding=["iops_total"]),
