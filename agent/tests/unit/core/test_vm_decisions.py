@@ -317,6 +317,18 @@ def test_a_vm_opens_and_closes_its_burst_for_all_drives_at_once() -> None:
     assert all(held.iops_total_max is None for held in guest.in_force.values())
 
 
+def test_the_last_credit_of_a_vm_is_no_reason_for_the_same_limits_again() -> None:
+    vm = VmPolicy(limit=1000, burst=2000, burst_seconds=60)
+    guest = Guest(exact=False, rates={VDA: 0.0}, vm=vm, overshoot=0.96)
+    guest.looks(10)
+    guest.rates = {VDA: 1e6}
+    guest.looks(30)
+    part = guest.state.drives[VDA].vm
+    assert part is not None
+    assert part.credit.open
+    assert [guest.look() for _ in range(30)] == [[]] * 30
+
+
 def test_a_vms_open_burst_is_nothing_to_a_drive_at_its_own_limit() -> None:
     vm = VmPolicy(limit=9000, burst=12_000, burst_seconds=60)
     guest = Guest(policy=DrivePolicy(limit=1000), vm=vm, overshoot=1.02)

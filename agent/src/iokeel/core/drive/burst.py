@@ -112,7 +112,10 @@ def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns
     else:
         return False
     if known.demand.backlogged and held and rate < FULL_RATIO * held:
-        return before.demand.backlogged and now_ns - known.sent.at_ns >= REOPEN_S * NS_PER_S
+        if not before.demand.backlogged or now_ns - known.sent.at_ns < REOPEN_S * NS_PER_S:
+            return False
+        # Without a burst before and after, they would only be the same again.
+        return bool(_length_s(credit_s, ratio) or _length_s(known.sent.credit_s, ratio))
     if credit_s < GROWN_RATIO * known.sent.credit_s:
         return False
     if rate > limit:
