@@ -298,8 +298,8 @@ def _with_reading(
         elif limits is not None and did.throttled is not None and did.throttled.something_waits:
             use = HELD
         reservation = policy.reservation if policy else 0
-        charged_rate = before.pricing.base_rate if by_curve else None
-        demand = demand_after(demand, measured, use, reservation, abilities, charged_rate)
+        paid_rate = (limits.iops_total or limits.iops_read) if limits and by_curve else None
+        demand = demand_after(demand, measured, use, reservation, abilities, paid_rate)
         credit = credit_after_use(credit, policy, rate, did.elapsed_s, use, charged=charged)
     return DriveState(
         policy,

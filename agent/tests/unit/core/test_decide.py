@@ -638,6 +638,18 @@ def test_waits_side_by_side_count_once() -> None:
         assert full_bounds(drive.known) == []
 
 
+def test_charges_are_paid_at_the_whole_rate_that_qemu_has() -> None:
+    drive = Exact()
+    drive.look()
+    pricing = drive.known.pricing._replace(base_rate=LIMIT - 0.4)
+    known = drive.known._replace(pricing=pricing)
+    drive.state = replace(drive.state, drives={DRIVE: known})
+    full: dict[str, Any] = {"requests": LIMIT, "bytes": LIMIT * 4096, "cost": float(LIMIT)}
+    for _ in range(5):
+        assert drive.look(waited=1, wait_ns=NS_PER_S // 2, **full) == []
+    assert drive.known.demand.unpaid == 0
+
+
 def test_a_wait_counts_in_each_interval_that_it_spans() -> None:
     drive = Exact()
     drive.look()

@@ -41,17 +41,17 @@ def demand_after(
     use: Use,
     reservation: int,
     abilities: Abilities | None,
-    charged_rate: float | None,
+    paid_rate: int | None,
 ) -> Demand:
     """Return a drive's demand after an interval whose rates are known.
 
-    use: of its limits. reservation: of its policy. charged_rate: the rate of its limits, without
-    their burst, by which QEMU charged each request; None if it did not.
+    use: of its limits. reservation: of its policy. paid_rate: the iops limit, without its burst, by
+    which charges by the curve are paid; None if QEMU doesn't charge by it.
     """
     assert measured.rates is not None
     assert measured.rate is not None
     assert measured.counters is not None
-    held_s, unpaid = _held(before.unpaid, measured, use, charged_rate)
+    held_s, unpaid = _held(before.unpaid, measured, use, paid_rate)
     recent, rate = demand_rate(before.recent, measured.rate, reservation, abilities)
     return Demand(
         recent,
@@ -89,7 +89,7 @@ def hidden_demand(demand: float, busy_ratio: float) -> float:
 
 
 def _held(
-    unpaid: float, measured: Measured, use: Use, charged_rate: float | None
+    unpaid: float, measured: Measured, use: Use, paid_rate: int | None
 ) -> tuple[float, float]:
     """Return how long a drive was throttled in an interval, in seconds, and what is unpaid then.
 
@@ -101,8 +101,10 @@ def _held(
     if did.throttled is None:
         return (did.elapsed_s if use.full else 0.0), 0.0
     most_s, left = inf, 0.0
-    if charged_rate and rate is not None:
+    if paid_rate and rate is not None:
         charges = unpaid + rate * did.elapsed_s
-        most_s, left = charges / charged_rate, max(0.0, charges - charged_rate * did.elapsed_s)
+        most_s, left = charges / paid_rate, max(0.0, charges - paid_rate * did.elapsed_s)
+    if did.throttled.nothing_waited:
+        return 0.0, left
     reads_s = did.throttled.held_s(write=False, most_s=most_s)
     return max(reads_s, did.throttled.held_s(write=True, most_s=most_s)), left
