@@ -128,9 +128,7 @@ class DriveStorages:
 
     # Looking
 
-    async def _find(
-        self, paths: Collection[str], timeout_s: float, *, known: bool = False
-    ) -> None:
+    async def _find(self, paths: Collection[str], timeout_s: float, *, known: bool = False) -> None:
         """Look at paths. After the timeout it returns and the search goes on.
 
         known: they were found before, so a mount point that hangs isn't worth a second thread.
@@ -289,7 +287,8 @@ def _in_thread(
 ) -> asyncio.Event:
     """Look at paths one after another in a thread, and return an event that its end sets.
 
-    enough: it ends after the path that it is at. The thread is no executor's, because one that hangs would keep that from shutting down.
+    enough: it ends after the path that it is at. The thread is no executor's, because one that
+    hangs would keep that from shutting down.
     """
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
