@@ -121,8 +121,11 @@ def _limits(state: State, known: DriveState, most: float) -> ThrottleLimits | No
     if share is NOT_DIVIDED and known.pricing.rate is not None:
         rates.append(known.pricing.rate)
     elif share is NOT_DIVIDED:
-        if limits is None or (1 + OVERSHOOT_RATIO) * rate_in_force(limits, model) <= most:
+        if limits is None:
             return None
+        if (1 + OVERSHOOT_RATIO) * rate_in_force(limits, model) <= most:
+            # They stay, but the order that set them may not have been carried out.
+            return None if known.sent.replaced is None else limits
     elif share is not None and share.storage is not None:
         rates.append(share.most)
     for part in (known.part, known.storage_part):

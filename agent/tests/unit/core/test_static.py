@@ -161,6 +161,13 @@ def test_a_drive_whose_share_is_not_known_gets_no_more_than_it_has() -> None:
     assert rates(State(drives={VDA: priced})) == {VDA: 800}
 
 
+def test_an_order_that_may_not_have_been_carried_out_is_given_again() -> None:
+    known = drive(DrivePolicy(limit=5000), share=NOT_DIVIDED)
+    lower, before = (ThrottleLimits(iops_total=iops, iops_size=4096) for iops in (900, 9000))
+    (order,) = left_at_stop(State(drives={VDA: known._replace(sent=Sent(lower, before))}))
+    assert order.limits == lower
+
+
 def test_what_nothing_limits_or_nobody_has_limited_is_left_alone() -> None:
     there = {VDA: drive(), VDB: drive(DrivePolicy(limit=9))._replace(sent=Sent())}
     assert left_at_stop(State(drives=there)) == []
