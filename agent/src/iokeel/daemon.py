@@ -59,7 +59,7 @@ _SAVE_INTERVAL_S = 5.0
 # A write that takes longer is left to itself: guests wait for their limits.
 _SAVE_S = 2.0
 # At a stop, orders on their way take 5 s at most (enforcer.py), and so do the last ones. All of it
-# ends before systemd kills the agent (TimeoutStopSec), though a write to a disk that hangs doesn't.
+# ends before systemd kills the agent (TimeoutStopSec), but for a write to a disk that hangs.
 _STOP_S = 12.0
 # The part of a tick that a sample may take: a VM that hangs leaves time to decide and to send.
 _SAMPLE_RATIO = 0.8

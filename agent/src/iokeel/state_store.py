@@ -411,7 +411,7 @@ class StateStore:
         return kept
 
     def with_tables(self, config: Config) -> Config:
-        """Do the same for a running agent: the next `save` writes the tables. Waits for nothing."""
+        """Return what keep_tables does, for a running agent: the next `save` writes the tables."""
         last, now = self._tables, tables_to_save(config)
         kept, unusable = with_last_good(
             config, {table: text for table, text in last.items() if text is not None}

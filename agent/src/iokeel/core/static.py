@@ -113,7 +113,7 @@ def _parts(limit: int, drives: Drives, most: Mapping[DriveId, float]) -> dict[Dr
 
 
 def _limits(state: State, known: DriveState, most: float) -> ThrottleLimits | None:
-    """Return a drive's static limits; None if nothing limits it, or if it keeps those it has."""
+    """Return a drive's static limits; None if nothing limits it, or nobody has limited it."""
     policy, share, limits = _policy(known), known.share, known.sent.limits
     storage = state.storages.get(known.storage or "")
     model = state.model if storage is None else storage.policy.model or state.model
@@ -124,8 +124,7 @@ def _limits(state: State, known: DriveState, most: float) -> ThrottleLimits | No
         if limits is None:
             return None
         if (1 + OVERSHOOT_RATIO) * rate_in_force(limits, model) <= most:
-            # They stay, but the order that set them may not have been carried out.
-            return None if known.sent.replaced is None else limits
+            return limits  # again, because the last order may not have been carried out
     elif share is not None and share.storage is not None:
         rates.append(share.most)
     for part in (known.part, known.storage_part):
