@@ -47,13 +47,15 @@ class Fio:
         """Run a job to its end. Raises CalibrationError if fio or the storage fails."""
         # A stream has one reader: of several, each would read what another has just cached.
         threads = 1 if job.sequential else min(self.threads, job.depth)
+        # fio may end before it logs the last window, unless it goes on for a while.
+        seconds = job.seconds + job.window_s / 2
         options = [
             f"--rw={'' if job.sequential else 'rand'}{job.direction}",
             f"--bs={job.size_bytes}",
             f"--iodepth={-(-job.depth // threads)}",
             f"--numjobs={threads}",
             "--time_based",
-            f"--runtime={round(1000 * job.seconds)}ms",
+            f"--runtime={round(1000 * seconds)}ms",
             f"--ramp_time={round(1000 * job.ramp_s)}ms",
             # Repeated blocks do no harm here, and a map of those done costs memory and time.
             "--norandommap",
@@ -65,9 +67,10 @@ class Fio:
         options += self._region_options(job)
         with tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX) as folder:
             options.append(f"--write_iops_log={folder}/log")
-            output = self._fio(options, Path(folder), job.seconds + job.ramp_s)
+            output = self._fio(options, Path(folder), seconds + job.ramp_s)
             logs = [log.read_text() for log in Path(folder).glob("log_iops*.log")]
-        return output.result(job, fio_output.window_rates(logs, job.seconds))
+        rates = fio_output.window_rates(logs, job.seconds, job.window_s)
+        return output.result(job, rates)
 
     def fill(self, start: int, count: int) -> None:
         """Write `count` bytes of random data from `start` on, and flush them to the medium."""

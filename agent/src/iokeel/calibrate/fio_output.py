@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
 from statistics import fmean
 from typing import Annotated
 
@@ -17,8 +16,6 @@ from iokeel.words.quoting import shown, shown_path
 
 # The key of the 99th percentile, as fio writes it.
 _P99 = "99.000000"
-# fio logs a window up to this late. A window that is later still lies after the run's end.
-_LATE_MS = 100
 _WINDOW = re.compile(r" *([0-9]{1,15}), *([0-9]{1,15}(?:\.[0-9]{1,15})?) *(?:,|$)")
 _REQUEST_FAILED = re.compile(
     r"io_u error on file [^\n]*: ([^:\n]*): (read|write) offset=(\d{1,19})"
@@ -90,25 +87,30 @@ def parsed(name: str, status: int, text: str, messages: str) -> FioJob:
     raise _failure(name, messages)
 
 
-def window_rates(logs: Iterable[str], seconds: float) -> list[float]:
-    """Return the rate in each window, summed over threads.
+def window_rates(logs: Iterable[str], seconds: float, window_s: float) -> list[float]:
+    """Return the rate in each whole window of a run, summed over threads.
 
-    logs: one text per thread, with lines of "time in ms, rate, ...". A window that any thread
-    lacks is left out. Raises CalibrationError if a line isn't like that.
+    logs: one text per thread, with lines of "time in ms, rate, ...". fio writes a line at the end
+    of a window, a few ms early or late. It writes none for a window in which it finished nothing.
+    Raises CalibrationError if a line isn't like that.
     """
-    windows = zip_longest(*(list(_thread_rates(log, seconds)) for log in logs))
-    return [sum(window) for window in windows if None not in window]
+    rates = [0.0] * int(seconds / window_s)
+    for log in logs:
+        for time_ms, rate in _lines(log):
+            window = round(time_ms / 1000 / window_s)  # the first is 1
+            if 1 <= window <= len(rates):
+                rates[window - 1] += rate
+    return rates
 
 
-def _thread_rates(log: str, seconds: float) -> Iterator[float]:
+def _lines(log: str) -> Iterator[tuple[float, float]]:
     for line in log.splitlines():
         window = _WINDOW.match(line)
         if window is None:
             mend = "make room for temporary files (TMPDIR)"
             raise CalibrationError("fio's log", f"a line is {shown(line)}", mend)
         time_ms, rate = window.groups()
-        if float(time_ms) <= 1000 * seconds + _LATE_MS:
-            yield float(rate)
+        yield float(time_ms), float(rate)
 
 
 def request_error(name: str, direction: str, offset: int, reason: str) -> CalibrationError:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from iokeel.calibrate.fio import Fio
+from iokeel.calibrate.job import Job
 from iokeel.config.load import parse
 from testing.agents import IOKEEL, NOBODY, iokeel
 from testing.host.storage import MIB, loop_device, mounted, nbd_server
@@ -348,6 +350,17 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
     alone_ms = 1e3 * times[4]
     assert table["source"] == f"nbd:unix:{tmp_path}/nbd.sock"
     assert table["latency_target_ms"] == pytest.approx((2 * 2 - 3 / 4) * alone_ms, rel=0.3)
+
+
+def test_a_slow_device_is_not_measured_too_fast(tmp_path: Path) -> None:
+    """One request at a time takes 0.7 s, so in some half-seconds none is finished."""
+    job = Job(write=False, sequential=False, size_bytes=4 * KIB, depth=1, seconds=3.0, ramp_s=0.5)
+    with nbd_server(tmp_path, "--filter=delay", "memory", "64m", "rdelay=700ms") as (uri, _):
+        result = Fio("slow", ("--ioengine=nbd", f"--uri={uri}"), 0).run(job)
+    assert len(result.window_iops) == 6
+    assert result.window_iops.count(0) >= 1
+    # The first may have begun before.
+    assert 3 * result.raw_iops <= 3 / 0.7 + 1
 
 
 @root_only

@@ -21,7 +21,7 @@ def fio(data: bytes) -> None:
     """A job has finite figures. The input is its output, its messages and its logs."""
     text, messages, *logs = [*data.decode(errors="replace").split("\n=\n"), ""]
     with only(CalibrationError):
-        rates = window_rates(logs, 1.0)
+        rates = window_rates(logs, 1.0, 0.5)
         result = parsed("disk", 0, text, messages).result(_READS, rates)
         figures = (result.raw_iops, result.latency_s, result.latency_p99_s, result.busy_ratio)
         assert all(0 <= figure < float("inf") for figure in figures)

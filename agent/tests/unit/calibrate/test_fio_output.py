@@ -40,21 +40,29 @@ def test_rate_latencies_and_load_are_read() -> None:
 
 
 def test_without_windows_fios_own_rate_counts() -> None:
-    assert parsed("disk", 0, output(), "").result(READS, []).window_iops == (4000.0,)
+    assert parsed("disk", 0, output(), "").result(READS, [0.0, 0.0]).window_iops == (4000.0,)
 
 
 def test_windows_are_summed_over_threads_and_end_with_the_run() -> None:
-    one = "500, 100, 0, 4096\n1000, 110, 0, 4096\n1500, 120, 0, 4096\n"
-    other = "502, 10, 0, 4096\n"
-    assert window_rates([one], 1.0) == [100, 110]
-    assert window_rates([one, other], 1.0) == [110]
-    assert window_rates([], 1.0) == []
+    one = "499, 100, 0, 4096\n1003, 110, 0, 4096\n1500, 120, 0, 4096\n"
+    other = "502, 10, 0, 4096\n999, 20, 0, 4096\n"
+    assert window_rates([one], 1.0, 0.5) == [100, 110]
+    assert window_rates([one, other], 1.0, 0.5) == [110, 130]
+    assert window_rates(["200, 50, 0, 4096\n"], 0.2, 0.2) == [50]
+
+
+def test_a_window_without_a_line_is_one_in_which_nothing_was_served() -> None:
+    stalled = "500, 1000, 0, 4096\n1000, 1000, 0, 4096\n3000, 1000, 0, 4096\n"
+    assert window_rates([stalled], 3.0, 0.5) == [1000, 1000, 0, 0, 0, 1000]
+    slow = "1001, 2, 0, 4096\n2001, 2, 0, 4096\n"
+    assert window_rates([stalled, slow], 3.0, 0.5) == [1000, 1002, 0, 2, 0, 1000]
+    assert window_rates([], 1.0, 0.5) == [0, 0]
 
 
 @pytest.mark.parametrize("line", ["", "500", "500,", "x, 1", "nan, 1", "500, nan", "500, -1"])
 def test_a_log_that_was_cut_is_named(line: str) -> None:
     with pytest.raises(CalibrationError, match="fio's log: a line is"):
-        window_rates([f"400, 100, 0, 4096\n{line}\n"], 1.0)
+        window_rates([f"400, 100, 0, 4096\n{line}\n"], 1.0, 0.5)
 
 
 @pytest.mark.parametrize("name", ['"iops": 4000.0', '"mean": 2000000.0', '"usr_cpu": 20.5'])
