@@ -18,6 +18,8 @@ from iokeel.core.fitting.steadiness import Steadiness, joined_windows, steadines
 _EXPECTED_FROM_ONE = {4 * KIB: 8, 1024 * KIB: 5}
 # Other searches begin near the depth of the size before.
 _EXPECTED_FROM_NEAR = 2
+# A median of fewer runs than this is no more than their mean.
+_LEAST_MEDIAN_RUNS = 3
 # How often the queue must turn over in a run, at the least.
 _LEAST_TURNS = 3
 
@@ -75,15 +77,28 @@ class Series:
         return steadiness(joined_windows(windows, self.job.window_s))
 
     @property
+    def slowest_counts(self) -> bool:
+        """Whether the slowest run's rate is the one to count on: there are two modes, or may be."""
+        spread = self.steadiness
+        few = len(self.saturated) < _LEAST_MEDIAN_RUNS
+        return spread.modes is not None or (few and not spread.steady)
+
+    @property
     def raw_iops(self) -> float:
-        """The rate to count on: the median run's, or the slowest run's if there are two modes."""
+        """The rate to count on: the median run's, or the slowest run's."""
         rates = [run.raw_iops for run in self.saturated]
-        return min(rates) if self.steadiness.modes else median(rates)
+        return min(rates) if self.slowest_counts else median(rates)
 
     @property
     def rates(self) -> Mapping[int, float]:
-        """The rate by depth."""
-        return {run.job.depth: run.raw_iops for run in self.search}
+        """The rate by depth, lowered as far as the slowest run if that one counts.
+
+        The search may have met only the faster of two modes.
+        """
+        found = {run.job.depth: run.raw_iops for run in self.search}
+        first = self.saturated[0]
+        factor = self.raw_iops / first.raw_iops if self.slowest_counts else 1.0
+        return {depth: factor * rate for depth, rate in found.items()}
 
     @property
     def searched_from_one(self) -> bool:

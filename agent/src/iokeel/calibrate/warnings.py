@@ -51,7 +51,9 @@ def _rate_warnings(one: Series) -> Iterator[str]:
             f" the time; the slowest run counts, {iops}/s"
         )
     elif not steadiness.steady:
-        yield f"{job} are unsteady: {iops}/s, with a spread of {percent(steadiness.spread_ratio)}"
+        spread = f"with a spread of {percent(steadiness.spread_ratio)}"
+        slowest = "; the slowest run counts" if one.slowest_counts else ""
+        yield f"{job} are unsteady: {iops}/s, {spread}{slowest}"
     if one.unsaturated:
         yield f"{job} were still gaining at a depth of {job.depth}: the storage may do more"
     busy = max(run.busy_ratio for run in one.saturated)

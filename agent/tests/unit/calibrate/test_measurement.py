@@ -194,6 +194,25 @@ def test_a_bistable_device_is_told_with_both_figures_and_the_lower_counts() -> N
     )
 
 
+def out_of_credit(job: Job, time: int) -> tuple[float, ...]:
+    """All is at a twentieth of its rate once the searches are done."""
+    return (served(job) / (20 if time > 1 else 1),) * (2 if job.seconds <= 1 else 6)
+
+
+@pytest.mark.parametrize("plan", [Plan(), QUICK])
+def test_a_volume_that_runs_out_of_credit_is_as_slow_as_it_gets(plan: Plan) -> None:
+    result = evaluate(measured(out_of_credit, plan=plan), None)
+    fast = evaluate(measured(plan=plan), None)
+    assert result.fit.capacity == pytest.approx(fast.fit.capacity / 20, rel=0.01)
+    # The target is given with two digits.
+    assert result.latency_target_ms == pytest.approx(20 * fast.latency_target_ms, rel=0.03)
+    kind = "random 4 KiB reads"
+    assert result.latencies_s[kind] == pytest.approx(20 * fast.latencies_s[kind])
+    (warning,) = [w for w in result.warnings if w.startswith(f"{kind} are ")]
+    assert warning.startswith(f"{kind} are {'unsteady: 376/s' if plan is QUICK else 'bistable'}")
+    assert "; the slowest run counts" in warning
+
+
 def test_an_unsteady_device_is_told() -> None:
     def unsteady(job: Job, time: int) -> tuple[float, ...]:
         return tuple(served(job) * (0.8 + 0.02 * i) for i in range(20))
