@@ -51,10 +51,13 @@ class Calibration:
         return self.fit.error_ratio(job.size_bytes, series.raw_iops, write=job.write)
 
 
-def evaluate(series: Sequence[Series], zero_ratio: float | None) -> Calibration:
+def evaluate(
+    series: Sequence[Series], zero_ratio: float | None, cache: tuple[str, str] | None = None
+) -> Calibration:
     """Fit a calibration to series, which must include random 4 KiB reads.
 
-    zero_ratio: the part of the storage that reads as zeros; None if unknown.
+    zero_ratio: the part of the storage that reads as zeros; None if unknown. cache: the memory that
+    may have answered reads, and how to go around it.
     """
     rates: dict[bool, dict[int, float]] = {False: {}, True: {}}
     for one in series:
@@ -63,7 +66,7 @@ def evaluate(series: Sequence[Series], zero_ratio: float | None) -> Calibration:
     spread = sum(s.steadiness.spread_ratio for s in series) / len(series) / 2
     tolerance = max(TOLERANCE_RATIO, min(spread, _MOST_TOLERANCE_RATIO))
     fitted = fit(rates[False], rates[True], tolerance)
-    warnings = [*series_warnings(series, fitted), *data_warnings(zero_ratio)]
+    warnings = [*series_warnings(series, fitted), *data_warnings(zero_ratio, cache)]
     if fitted.write is None:
         warnings.append("writes were not measured, so they are priced like reads")
     return Calibration(

@@ -15,6 +15,7 @@ from pathlib import Path
 from iokeel.calibrate import target_checks as checks
 from iokeel.calibrate.fio import Fio
 from iokeel.errors import CalibrationError, ConfigError
+from iokeel.host.direct_io import memory_cache
 from iokeel.host.in_use import InUse
 from iokeel.host.network_storage import network_place
 from iokeel.words.os_errors import reason
@@ -55,6 +56,7 @@ class Target:
     writable: bool
     zero_ratio: float | None = None
     empty: bool = False
+    cache: tuple[str, str] | None = None
 
     @property
     def default_name(self) -> str:
@@ -117,7 +119,8 @@ def _export(uri: str, options: TargetOptions) -> Target:
 @contextmanager
 def _device(path: str, options: TargetOptions, users: InUse) -> Iterator[Target]:
     checks.check_fill(options.fill, options.destroy_data)
-    found = list(users.users_of_device(os.stat(path).st_rdev))
+    number = os.stat(path).st_rdev
+    found = list(users.users_of_device(number))
     checks.check_users(path, found, options.destroy_data, options.even_if_in_use)
     access = os.O_RDWR if options.destroy_data else os.O_RDONLY
     # While it is open with O_EXCL, nobody can mount it. The kernel also knows of users that no file
@@ -137,7 +140,8 @@ def _device(path: str, options: TargetOptions, users: InUse) -> Iterator[Target]
         region = checks.usable_bytes(path, options.size_bytes, size)
         fio = Fio(path, _file_options(device), region, options.threads, (device,))
         zeros = None if options.fill else checks.zero_ratio(path, region)
-        yield Target("device", path, fio, options.destroy_data, zeros)
+        cache = memory_cache(number)
+        yield Target("device", path, fio, options.destroy_data, zeros, cache=cache)
 
 
 @contextmanager
@@ -148,7 +152,8 @@ def _temporary_file(folder: str, options: TargetOptions, users: InUse) -> Iterat
         raise ConfigError(option, "is for devices and exports", mend)
     size = DEFAULT_FILE_BYTES if options.size_bytes is None else options.size_bytes
     region = checks.usable_bytes(folder, size, size)
-    found = list(users.guests_on_filesystem(os.stat(folder).st_dev))
+    number = os.stat(folder).st_dev
+    found = list(users.guests_on_filesystem(number))
     checks.check_users(folder, found, options.destroy_data, options.even_if_in_use)
     checks.check_free_space(folder, size)
     try:
@@ -161,7 +166,8 @@ def _temporary_file(folder: str, options: TargetOptions, users: InUse) -> Iterat
         raise checks.open_error(folder, error) from None
     with checks.closing(file):
         fio = Fio(folder, _file_options(file), region, options.threads, (file,))
-        yield Target("path", folder, fio, writable=True, empty=True)
+        cache = memory_cache(number)
+        yield Target("path", folder, fio, writable=True, empty=True, cache=cache)
 
 
 def _file_options(descriptor: int) -> tuple[str, ...]:

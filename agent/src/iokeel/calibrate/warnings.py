@@ -33,8 +33,14 @@ def series_warnings(series: Sequence[Series], fitted: Fit) -> Iterator[str]:
     yield from _order_warnings(series)
 
 
-def data_warnings(zero_ratio: float | None) -> Iterator[str]:
-    """Yield a warning if much of the storage reads as zeros. None: unknown."""
+def data_warnings(zero_ratio: float | None, cache: tuple[str, str] | None) -> Iterator[str]:
+    """Yield a warning if much of the storage reads as zeros, or if memory may have answered.
+
+    cache: that memory, and how to go around it. None: unknown.
+    """
+    if cache is not None:
+        name, mend = cache
+        yield f"reads may have come from memory, {name}, instead of the storage; {mend}"
     if zero_ratio is not None and zero_ratio >= _ZERO_RATIO:
         yield (
             f"{percent(zero_ratio)} of the device reads as zeros, which an SSD may return without"

@@ -55,7 +55,7 @@ def run_calibration(
         fio = fio_version()
         with open_target(storage, options, progress.filled, InUse()) as target:
             series = measure(target.fio, plan, target.writable, progress)
-    calibration = evaluate(series, target.zero_ratio)
+    calibration = evaluate(series, target.zero_ratio, target.cache)
     if plot is not None:
         draw_plot(storage, calibration, plot)
     config = config_text(name or target.default_name, target, calibration, fio)

@@ -377,6 +377,9 @@ def test_a_device_is_only_read_and_can_be_pasted(device: Path) -> None:
     assert pasted.model.same
     assert "warning: writes were not measured" in err
     assert "as zeros" not in err
+    said = f"the page cache below {device.name}, instead of the storage; use losetup --direct-io=on"
+    told = Path("/sys/block", device.name, "loop/dio").read_text().strip() == "0"
+    assert (said in err) == (said in out) == told
 
 
 def test_a_folder_is_left_as_it_was(tmp_path: Path) -> None:

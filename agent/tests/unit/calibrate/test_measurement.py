@@ -249,3 +249,10 @@ def test_a_device_that_is_never_saturated_is_told() -> None:
 def test_a_device_of_zeros_is_told() -> None:
     assert evaluate(measured(), 0.9).warnings[0].startswith("90 % of the device reads as zeros")
     assert evaluate(measured(), 0.1).warnings == []
+
+
+def test_a_storage_that_memory_may_have_answered_for_is_told() -> None:
+    (warning,) = evaluate(measured(), None, ("the cache", "go around it")).warnings
+    assert warning == (
+        "reads may have come from memory, the cache, instead of the storage; go around it"
+    )
