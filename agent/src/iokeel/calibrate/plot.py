@@ -35,6 +35,14 @@ def check_plot_file(file: Path) -> None:
         raise ConfigError("--plot", f"{name} is not a picture", mend)
     if not file.absolute().parent.is_dir():
         raise ConfigError("--plot", f"the folder of {name} does not exist", "create it")
+    new = not file.exists()
+    try:
+        file.open("ab").close()
+        if new:
+            file.unlink()
+    except OSError as error:
+        mend = "give another file"
+        raise ConfigError("--plot", f"{name} can't be written, {reason(error)}", mend) from None
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -52,7 +60,9 @@ def draw_plot(title: str, calibration: Calibration, file: Path) -> None:
 
     figure = Figure(figsize=(12, 5), layout="constrained")
     costs, latencies = figure.subplots(1, 2)
-    figure.suptitle(f"{title}: {rate(calibration.fit.capacity)} normalized iops")
+    # A dollar sign would begin a formula.
+    whole = f"{title}: {rate(calibration.fit.capacity)} normalized iops"
+    figure.suptitle(whole, parse_math=False)
     _draw_costs(costs, calibration)
     _draw_latencies(latencies, calibration)
     for axes in (costs, latencies):

@@ -56,15 +56,15 @@ def run_calibration(
         with open_target(storage, options, progress.filled, InUse()) as target:
             series = measure(target.fio, plan, target.writable, progress)
     calibration = evaluate(series, target.zero_ratio, target.cache)
-    if plot is not None:
-        draw_plot(storage, calibration, plot)
     config = config_text(name or target.default_name, target, calibration, fio)
     if as_json:
         conditions = Conditions.now(storage, fio, plan.seconds, options.size_bytes, options.threads)
         print(json_text(conditions, calibration, config))
-        return
-    _print_summary(console, calibration)
-    print(config, end="")
+    else:
+        _print_summary(console, calibration)
+        print(config, end="")
+    if plot is not None:  # last, so that its failure takes no result away
+        draw_plot(storage, calibration, plot)
 
 
 def parse_size_option(text: str) -> int:

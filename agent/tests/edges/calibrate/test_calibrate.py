@@ -84,6 +84,10 @@ def device(tmp_path: Path) -> Iterator[Path]:
         ("/tmp --name a/b", "--name: 'a/b' is not a name"),
         ("/tmp --plot x.doc", "--plot: x.doc is not a picture; end it in .png, .svg or .pdf"),
         ("/tmp --plot /none/x.png", "--plot: the folder of /none/x.png does not exist; create it"),
+        (
+            "/tmp --plot /proc/x.png",
+            "--plot: /proc/x.png can't be written, no such file or directory; give another file",
+        ),
         ("/tmp --seconds 0", "--seconds"),
         ("/tmp --threads 0", "--threads"),
         ("", ""),
@@ -391,6 +395,18 @@ def test_a_folder_is_left_as_it_was(tmp_path: Path) -> None:
     assert table.keys() == {"capacity", "latency_target_ms", "curve_read", "curve_write"}
     assert parse(out.encode(), "pasted").storages
     assert err.splitlines()[0].split() == "kind size rate bytes/s depth p99 cost fit error".split()
+
+
+@root_only
+def test_a_plot_that_fails_takes_no_result_away(small: Path, device: Path) -> None:
+    with contextlib.suppress(OSError), (small / "all").open("wb") as file:
+        while True:
+            file.write(bytes(MIB))
+    plot = small / "x.png"
+    status, out, err = calibrate(device, *QUICKEST, "--plot", plot)
+    assert status == 1
+    assert parse(out.encode(), "pasted").storages
+    assert f"iokeel: {plot}: can't be written, no space left on device; give another" in err
 
 
 @root_only

@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from iokeel.calibrate.fio import Fio
 from iokeel.calibrate.job import Job, JobResult
 from iokeel.calibrate.json_report import Conditions, json_text
 from iokeel.calibrate.measurement import QUICK, Plan, Series, measure
+from iokeel.calibrate.plot import check_plot_file, draw_plot
 from iokeel.calibrate.result import evaluate
 from iokeel.core.curve import KIB
 
@@ -131,6 +133,14 @@ def test_what_is_left_is_known_and_comes_to_an_end() -> None:
 
 
 # Its result
+
+
+def test_a_storage_with_dollar_signs_in_its_name_is_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "plot.svg"
+    check_plot_file(file)
+    assert not file.exists()
+    draw_plot("/srv/$a_$_{", evaluate(measured(), None), file)
+    assert file.exists()
 
 
 def test_a_device_without_faults_gives_no_warning() -> None:
