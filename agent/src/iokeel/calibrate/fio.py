@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ from iokeel.calibrate import fio_output
 from iokeel.calibrate.fio_output import FioJob
 from iokeel.calibrate.job import Job, JobResult
 from iokeel.errors import CalibrationError
+from iokeel.words.os_errors import reason
 
 # How long a run may take beyond its time. A hard disk that retries a bad block, or empties its
 # write buffer, can take minutes.
@@ -65,10 +67,10 @@ class Fio:
         if job.write:  # else the next run would wait for the write buffer that this one filled
             options.append("--end_fsync=1")
         options += self._region_options(job)
-        with tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX) as folder:
+        with _temporary_folder() as folder:
             options.append(f"--write_iops_log={folder}/log")
-            output = self._fio(options, Path(folder), seconds + job.ramp_s)
-            logs = [log.read_text() for log in Path(folder).glob("log_iops*.log")]
+            output = self._fio(options, folder, seconds + job.ramp_s)
+            logs = [log.read_text(errors="replace") for log in folder.glob("log_iops*.log")]
         rates = fio_output.window_rates(logs, job.seconds, job.window_s)
         return output.result(job, rates)
 
@@ -84,8 +86,8 @@ class Fio:
             "--fallocate=none",
             "--end_fsync=1",
         ]
-        with tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX) as folder:
-            self._fio(options, Path(folder), _FILL_S)
+        with _temporary_folder() as folder:
+            self._fio(options, folder, _FILL_S)
 
     def _region_options(self, job: Job) -> Iterator[str]:
         """Yield the options for the part of the storage to use.
@@ -132,8 +134,8 @@ class Fio:
                         cwd=folder,
                     )
                 status = process.wait(seconds)
-            except OSError:
-                raise _missing() from None
+            except OSError as error:
+                raise _not_started(error) from None
             except subprocess.TimeoutExpired:
                 what = "stopped answering"
                 raise CalibrationError(self.name, what, "check the kernel's log") from None
@@ -142,6 +144,17 @@ class Fio:
                     _kill(process)
             messages.seek(0)
             return status, messages.read().decode(errors="replace")
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    try:
+        with tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX) as folder:
+            yield Path(folder)
+    except OSError as error:
+        what = f"can't be written, {reason(error)}"
+        mend = "make room, or name another folder in TMPDIR"
+        raise CalibrationError("temporary files", what, mend) from None
 
 
 @contextmanager
@@ -173,13 +186,21 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def fio_version() -> str:
-    """Return fio's version, as "fio-3.33". Raises CalibrationError if fio is not installed."""
+    """Return fio's version, as "fio-3.33". Raises CalibrationError if fio can't be started."""
     try:
         done = subprocess.run(["fio", "--version"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        raise _missing() from None
+    except OSError as error:
+        raise _not_started(error) from None
+    except subprocess.CalledProcessError as error:
+        what = f"--version fails with status {error.returncode}"
+        raise CalibrationError(
+            "fio", what, "install it anew (apt-get install --reinstall fio)"
+        ) from None
     return done.stdout.strip()
 
 
-def _missing() -> CalibrationError:
-    return CalibrationError("fio", "command not found", "install it (apt-get install fio)")
+def _not_started(error: OSError) -> CalibrationError:
+    if error.errno == errno.ENOENT:
+        return CalibrationError("fio", "command not found", "install it (apt-get install fio)")
+    mend = "check its rights and the limits of this shell (ulimit -a)"
+    return CalibrationError("fio", f"can't be started, {reason(error)}", mend)

@@ -48,7 +48,7 @@ def run_calibration(
     if plot is not None:
         check_plot_file(plot)
     console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal or not console.width:
         console.width = PIPE_COLUMNS
     reporter = ProgressLines() if as_lines else ProgressBar(console)
     with _interruptible(), reporter as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator, MutableMapping
@@ -15,8 +16,11 @@ from typer.core import TyperGroup
 from iokeel import __version__
 from iokeel.cli import commands
 from iokeel.errors import ConfigError, IokeelError
+from iokeel.words.os_errors import reason
 
 _FAILURE, _USAGE = 1, 2
+# Why output can't be written.
+_NO_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Commands(MutableMapping[str, Any]):
@@ -88,9 +92,19 @@ def main() -> None:
     except typer.Abort:
         status = _FAILURE
     except BrokenPipeError:  # as in `iokeel stats | head`: the reader has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = _FAILURE
+        status = _without_output()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NO_OUTPUT:
+            raise
+        _complain(f"standard output: can't be written, {reason(error)}")
+        status = _without_output()
     sys.exit(status)
+
+
+def _without_output() -> int:
+    """Drop the rest of the output, and return the exit status."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _FAILURE
 
 
 def _usage(error: typer.TyperException) -> int:

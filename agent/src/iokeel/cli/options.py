@@ -19,7 +19,7 @@ _SOCKET_VARIABLE = "IOKEEL_SOCKET"
 PIPE_COLUMNS = 1000
 
 out = Console(highlight=False, markup=False, emoji=False)  # names are shown as they are
-if not out.is_terminal and "COLUMNS" not in os.environ:
+if not out.width or (not out.is_terminal and "COLUMNS" not in os.environ):  # 0: also not known
     out.width = PIPE_COLUMNS
 
 ConfigOption = Annotated[

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import pytest
 from iokeel.calibrate.fio import Fio
 from iokeel.calibrate.job import Job
 from iokeel.config.load import parse
+from iokeel.errors import CalibrationError
 from testing.agents import IOKEEL, NOBODY, iokeel
 from testing.host.storage import MIB, loop_device, mounted, nbd_server
 from testing.lab.processors import Processors
@@ -106,6 +108,29 @@ def test_a_name_that_cant_be_written_is_refused(tmp_path: Path) -> None:
 def test_without_fio_the_mend_is_said(tmp_path: Path) -> None:
     said = refused(1, tmp_path, environment={"PATH": str(tmp_path)})
     assert said == "fio: command not found; install it (apt-get install fio)"
+
+
+@pytest.mark.parametrize(
+    ("script", "mode", "said"),
+    [
+        ("#!/bin/sh\nexit 3\n", 0o755, "fio: --version fails with status 3; install it anew"),
+        ("#!/bin/sh\n", 0o644, "fio: can't be started, permission denied; check its rights"),
+    ],
+)
+def test_a_fio_that_cant_be_used_is_told(tmp_path: Path, script: str, mode: int, said: str) -> None:
+    fio = tmp_path / "fio"
+    fio.write_text(script)
+    fio.chmod(mode)
+    assert refused(1, tmp_path, environment={"PATH": str(tmp_path)}).startswith(said)
+
+
+def test_a_folder_for_temporary_files_that_cant_be_used_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    job = Job(write=False, sequential=False, size_bytes=4 * KIB, depth=1, seconds=0.2, ramp_s=0.0)
+    with pytest.raises(CalibrationError, match="temporary files: can't be written, no such file"):
+        Fio("disk", (), 0).run(job)
 
 
 # Wrong storages

@@ -299,6 +299,8 @@ def test_why_and_check_of_a_vm(agent: Agent) -> None:
     eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     done = iokeel("why", "db1", "vda", "--socket", agent.socket)
     assert done.out.startswith("db1/vda\n  1. The policy gives a limit of 400 iops")
+    none = iokeel("why", "db1", "vda", "--socket", agent.socket, environment={"COLUMNS": "0"})
+    assert none.out.splitlines()[1] == done.out.splitlines()[1]
     done = iokeel("why", "db1", "--json", "--socket", agent.socket)
     assert set(json.loads(done.out)) == {"vda", "vdb"}
     done = iokeel("policy", "check", "db1", "--socket", agent.socket)
@@ -487,3 +489,13 @@ def test_a_reader_that_leaves_is_no_error(words: list[str]) -> None:
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("words", [["curve", "table"], ["curve", "table", "--json"], ["--help"]])
+def test_output_that_cant_be_written_is_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [IOKEEL, *words], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    said = b"iokeel: standard output: can't be written, no space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
