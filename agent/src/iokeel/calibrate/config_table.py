@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 
 from iokeel import __version__
@@ -11,6 +12,8 @@ from iokeel.calibrate.target import Target
 from iokeel.core.curve import KIB, CostCurve
 
 _MIB = KIB**2
+# The keys that TOML takes without quotes.
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def config_text(name: str, target: Target, calibration: Calibration, fio_version: str) -> str:
@@ -26,7 +29,7 @@ def config_table(name: str, key: str, value: str, calibration: Calibration) -> s
     """Return the storage's TOML table. key, value: say which storage it is."""
     fitted = calibration.fit
     lines = [
-        f"[storage.{name}]",
+        f"[storage.{name if _BARE_KEY.fullmatch(name) else json.dumps(name)}]",
         f"{key} = {json.dumps(value, ensure_ascii=False)}",
         f"capacity = {fitted.capacity}",
         f"latency_target_ms = {calibration.latency_target_ms}",

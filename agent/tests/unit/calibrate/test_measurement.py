@@ -165,6 +165,11 @@ def test_the_table_is_toml_with_the_curves() -> None:
     assert table["curve_read"][-1][0] == "1m"
 
 
+def test_a_name_with_dots_is_one_name() -> None:
+    text = config_table("rbd.pool", "source", "rbd:pool", evaluate(measured(), None))
+    assert [*tomllib.loads(text)["storage"]] == ["rbd.pool"]
+
+
 def test_the_json_has_every_run_of_every_series() -> None:
     result = evaluate(measured(), None)
     conditions = Conditions.now("/dev/x", "fio-3", 1.0, None, 1)
