@@ -24,6 +24,8 @@ def network_place(url: str) -> Place | None:
     except ValueError:
         return None
     kind, _, transport = parts.scheme.partition("+")
+    if kind == "nbds":  # over TLS
+        kind = "nbd"
     path = unquote(parts.path).strip("/").split("/")
     socket = parse_qs(parts.query).get("socket", [""])[0]
     at = address(host, port or _PORTS.get(kind))

@@ -268,6 +268,8 @@ def test_the_mount_point_of_a_path_is_told_without_looking_at_the_path(host: Hos
     [
         ("nbd://filer/export", "nbd:filer:10809"),
         ("nbd://filer:1/export", "nbd:filer:1"),
+        ("nbds://filer/export", "nbd:filer:10809"),
+        ("nbds+unix:///exp?socket=/run/x.sock", "nbd:unix:/run/x.sock"),
         ("nbd://[fd00::1]:1/export", "nbd:[fd00::1]:1"),
         ("nbd+unix:///exp?socket=/run/a%20b.sock", "nbd:unix:/run/a b.sock"),
         ("nbd+unix://?socket=/run/x.sock", "nbd:unix:/run/x.sock"),
