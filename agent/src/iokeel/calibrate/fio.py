@@ -36,7 +36,8 @@ class Fio:
 
     name: the storage's name in errors. storage_options: the options that point fio at it.
     region_bytes: how much of it is used, from its start; 0: all of it. threads: the most threads
-    that submit requests. pass_fds: file descriptors that fio inherits.
+    that submit requests, rounded down to a power of two, as depths are. pass_fds: file descriptors
+    that fio inherits.
     """
 
     name: str
@@ -48,13 +49,14 @@ class Fio:
     def run(self, job: Job) -> JobResult:
         """Run a job to its end. Raises CalibrationError if fio or the storage fails."""
         # A stream has one reader: of several, each would read what another has just cached.
-        threads = 1 if job.sequential else min(self.threads, job.depth)
+        most = 1 if job.sequential else min(self.threads, job.depth)
+        threads = 1 << (most.bit_length() - 1)
         # fio may end before it logs the last window, unless it goes on for a while.
         seconds = job.seconds + job.window_s / 2
         options = [
             f"--rw={'' if job.sequential else 'rand'}{job.direction}",
             f"--bs={job.size_bytes}",
-            f"--iodepth={-(-job.depth // threads)}",
+            f"--iodepth={job.depth // threads}",
             f"--numjobs={threads}",
             "--time_based",
             f"--runtime={round(1000 * seconds)}ms",

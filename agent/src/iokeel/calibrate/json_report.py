@@ -53,7 +53,8 @@ class SeriesReport:
 class Conditions:
     """What a calibration was made of, and with.
 
-    fio, iokeel: versions. size_bytes: as given by --size; None: the default.
+    fio, iokeel: versions. size_bytes: as given by --size; None: the default. threads: as
+    given by --threads.
     """
 
     storage: str

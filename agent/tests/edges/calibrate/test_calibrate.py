@@ -124,6 +124,25 @@ def test_a_fio_that_cant_be_used_is_told(tmp_path: Path, script: str, mode: int,
     assert refused(1, tmp_path, environment={"PATH": str(tmp_path)}).startswith(said)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3, 7, 8, 64])
+def test_a_queue_is_as_deep_as_asked_with_any_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    words = tmp_path / "words"
+    fio = tmp_path / "fio"
+    fio.write_text(f'#!/bin/sh\necho "$@" >{words}\n')
+    fio.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for depth in (1, 2, 4, 8, 512):
+        job = Job(False, False, 4 * KIB, depth, seconds=0.2, ramp_s=0.0)
+        with pytest.raises(CalibrationError):
+            Fio("disk", (), 0, threads).run(job)
+        given = dict(word.partition("=")[::2] for word in words.read_text().split())
+        jobs = int(given["--numjobs"])
+        assert jobs <= threads
+        assert jobs * int(given["--iodepth"]) == depth
+
+
 def test_a_folder_for_temporary_files_that_cant_be_used_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -51,7 +51,8 @@ def calibrate(
             "--threads",
             min=1,
             max=_MOST_THREADS,
-            help="Submitting threads, if one can't keep the storage busy.",
+            help="Submitting threads, if one can't keep the storage busy (rounded down to a power"
+            " of two).",
         ),
     ] = 1,
     destroy_data: Annotated[
