@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
@@ -121,14 +121,26 @@ class Progress(Protocol):
         """Called after a run."""
 
 
-def measure(fio: Fio, plan: Plan, writes: bool, progress: Progress) -> list[Series]:
+def measure(
+    fio: Fio,
+    plan: Plan,
+    writes: bool,
+    progress: Progress,
+    before_writes: Callable[[], None] = lambda: None,
+) -> list[Series]:
     """Measure reads and then, if `writes`, writes.
 
-    Raises CalibrationError if fio or the storage fails.
+    before_writes: called between the two, which are minutes apart. Raises CalibrationError if fio
+    or the storage fails.
     """
     rounds = [plan.jobs(write=write) for write in ((False, True) if writes else (False,))]
     measurement = _Measurement(fio, plan, progress, rounds)
-    return [series for jobs in rounds for series in measurement.all_series(jobs)]
+    found: list[Series] = []
+    for jobs in rounds:
+        if jobs[0].write:
+            before_writes()
+        found += measurement.all_series(jobs)
+    return found
 
 
 class _Measurement:

@@ -57,6 +57,7 @@ class Target:
     zero_ratio: float | None = None
     empty: bool = False
     cache: tuple[str, str] | None = None
+    check: Callable[[], None] = lambda: None
 
     @property
     def default_name(self) -> str:
@@ -120,8 +121,12 @@ def _export(uri: str, options: TargetOptions) -> Target:
 def _device(path: str, options: TargetOptions, users: InUse) -> Iterator[Target]:
     checks.check_fill(options.fill, options.destroy_data)
     number = os.stat(path).st_rdev
-    found = list(users.users_of_device(number))
-    checks.check_users(path, found, options.destroy_data, options.even_if_in_use)
+
+    def check() -> None:
+        found = list(users.users_of_device(number))
+        checks.check_users(path, found, options.destroy_data, options.even_if_in_use)
+
+    check()
     access = os.O_RDWR if options.destroy_data else os.O_RDONLY
     # While it is open with O_EXCL, nobody can mount it. The kernel also knows of users that no file
     # in /proc or /sys tells of, such as mounts in other namespaces.
@@ -141,7 +146,7 @@ def _device(path: str, options: TargetOptions, users: InUse) -> Iterator[Target]
         fio = Fio(path, _file_options(device), region, options.threads, (device,))
         zeros = None if options.fill else checks.zero_ratio(path, region)
         cache = memory_cache(number)
-        yield Target("device", path, fio, options.destroy_data, zeros, cache=cache)
+        yield Target("device", path, fio, options.destroy_data, zeros, cache=cache, check=check)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def run_calibration(
     with _interruptible(), reporter as progress:
         fio = fio_version()
         with open_target(storage, options, progress.filled, InUse()) as target:
-            series = measure(target.fio, plan, target.writable, progress)
+            series = measure(target.fio, plan, target.writable, progress, target.check)
     calibration = evaluate(series, target.zero_ratio, target.cache)
     config = config_text(name or target.default_name, target, calibration, fio)
     if as_json:

@@ -19,8 +19,10 @@ import pytest
 
 from iokeel.calibrate.fio import Fio
 from iokeel.calibrate.job import Job
+from iokeel.calibrate.target import TargetOptions, open_target
 from iokeel.config.load import parse
 from iokeel.errors import CalibrationError
+from iokeel.host.in_use import InUse
 from testing.agents import IOKEEL, NOBODY, iokeel
 from testing.host.storage import MIB, loop_device, mounted, nbd_server
 from testing.lab.processors import Processors
@@ -202,6 +204,21 @@ def test_a_device_that_a_program_has_open_is_refused(device: Path, flags: int) -
         assert f"(process {os.getpid()})" in refused(1, device)
     finally:
         os.close(handle)
+
+
+@root_only
+def test_a_device_that_is_opened_after_the_start_isnt_written(device: Path) -> None:
+    options = TargetOptions(destroy_data=True)
+    with open_target(str(device), options, lambda done, total: None, InUse()) as target:
+        target.check()
+        with device.open("rb") as disk:
+            guest = subprocess.Popen(["sleep", "inf"], stdin=disk)
+        try:
+            with pytest.raises(CalibrationError, match=r"is in use: open by .* stop its"):
+                target.check()
+        finally:
+            guest.kill()
+            guest.wait()
 
 
 @root_only

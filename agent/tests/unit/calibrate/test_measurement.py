@@ -18,6 +18,7 @@ from iokeel.calibrate.measurement import QUICK, Plan, Series, measure
 from iokeel.calibrate.plot import check_plot_file, draw_plot
 from iokeel.calibrate.result import evaluate
 from iokeel.core.curve import KIB
+from iokeel.errors import CalibrationError
 
 Windows = Callable[[Job, int], tuple[float, ...]]
 
@@ -94,6 +95,24 @@ def test_without_writes_nothing_is_written() -> None:
     fio = device()
     measure(fio, Plan(), False, RunCounter())
     assert not any(job.write for job in fio.jobs)
+
+
+def test_writes_begin_only_after_a_check() -> None:
+    def in_use() -> None:
+        raise CalibrationError("disk", "is in use")
+
+    fio = device()
+    with pytest.raises(CalibrationError, match="is in use"):
+        measure(fio, Plan(), True, RunCounter(), in_use)
+    reads = len(fio.jobs)
+    assert {job.write for job in fio.jobs} == {False}
+    checks: list[bool] = []
+    fio = device()
+    measure(fio, Plan(), True, RunCounter(), lambda: checks.append(fio.jobs[-1].write))
+    assert checks == [False]
+    assert [job.write for job in fio.jobs[:reads]] == [False] * reads
+    assert fio.jobs[reads].write
+    measure(device(), Plan(), False, RunCounter(), in_use)
 
 
 def test_each_series_ends_at_saturation_and_is_repeated() -> None:
