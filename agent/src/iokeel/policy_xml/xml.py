@@ -17,7 +17,7 @@ _DOCTYPE = re.compile(r"(?:\s|<\?.*?\?>|<!--.*?-->)*+<!DOCTYPE", re.DOTALL)
 
 # A domain with 500 disks has some 350 KB, 5,000 tags and 15,000 attributes. These bound the time
 # that a text can take, which is the event loop's.
-_MOST_BYTES = 2 << 20
+MOST_BYTES = 2 << 20
 _MOST_TAGS = 10_000
 _MOST_ATTRIBUTES = 30_000
 
@@ -36,7 +36,7 @@ def parsed(xml: str | bytes, where: str) -> etree._Element:
     except UnicodeError:
         raise PolicyError(where, "the XML is not UTF-8", "save it as UTF-8") from None
     for what, count, most in (
-        ("bytes", len(data), _MOST_BYTES),
+        ("bytes", len(data), MOST_BYTES),
         ("tags", data.count(b"<"), _MOST_TAGS),
         ("attributes", data.count(b"="), _MOST_ATTRIBUTES),
     ):

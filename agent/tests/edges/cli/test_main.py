@@ -187,6 +187,23 @@ def test_a_word_that_is_neither_file_nor_vm_is_not_so(tmp_path: Path) -> None:
     assert said == f"'db1': no such file, and {path}: {NONE_THERE}"
 
 
+def test_a_folder_hides_no_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "db1").mkdir()
+    said = refused(1, "policy", "check", "db1", "--socket", tmp_path / "s")
+    assert said.startswith("'db1': no such file, and ")
+
+
+def test_a_disk_is_not_read_whole(tmp_path: Path, policy: Path) -> None:
+    disk = tmp_path / "db1"
+    with disk.open("wb") as file:
+        file.truncate(1 << 40)
+    assert refused(1, "policy", "check", disk).startswith(f"{disk}: more than 2097152 bytes")
+    assert "more than" in refused(1, "policy", "check", "-", stdin=bytes((2 << 20) + 1))
+    policy.write_bytes(policy.read_bytes().ljust(2 << 20))
+    assert iokeel("policy", "check", policy).status == 0
+
+
 # Questions to the agent
 
 

@@ -19,9 +19,12 @@ from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
 from iokeel.policy_xml.domain import domain_targets
 from iokeel.policy_xml.policy import check_targets, parse_policy
+from iokeel.policy_xml.xml import MOST_BYTES
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import did_you_mean, shown, shown_path
 
+# What parse_policy refuses for its size. The word may also name a disk of 100 GB.
+_ENOUGH_BYTES = MOST_BYTES + 1
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
@@ -45,7 +48,7 @@ def check(
     socket: SocketOption = DEFAULT_SOCKET,
 ) -> None:
     """Check the policy of a running VM, or one in a file: domain XML, or the policy alone."""
-    text = sys.stdin.buffer.read() if what == "-" else _read(what)
+    text = sys.stdin.buffer.read(_ENOUGH_BYTES) if what == "-" else _read(what)
     if text is None:
         _check_running(what, socket, as_json)
         return
@@ -56,12 +59,13 @@ def check(
 def _read(file: str) -> bytes | None:
     """Return a file's contents; None if there is none and the word may be a VM's name."""
     try:
-        return Path(file).read_bytes()
-    except FileNotFoundError:
-        if "/" not in file:
-            return None
-        raise ConfigError(shown_path(file), "no such file", "give a file, - or a VM") from None
+        with Path(file).open("rb") as opened:
+            return opened.read(_ENOUGH_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        if "/" not in file and isinstance(error, FileNotFoundError | IsADirectoryError):
+            return None
+        if isinstance(error, FileNotFoundError):
+            raise ConfigError(shown_path(file), "no such file", "give a file, - or a VM") from None
         what = f"can't be read, {reason(error)}"
         raise ConfigError(shown_path(file), what, "give a readable file, - or a VM") from None
 
