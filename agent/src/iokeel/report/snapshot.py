@@ -219,6 +219,7 @@ def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
         reservation_iops=policy.reservation if policy else 0,
         credit_s=part.credit.seconds if part else 0.0,
         burst_open=part is not None and part.credit.open,
+        has_policy=vm.policy is not None,
         policy_error=ErrorReport.of(vm.policy_error) if vm.policy_error else None,
         cgroup=dict(known.cgroups.get(vm.name, {})),
         drives=[

@@ -8,13 +8,16 @@ import os
 import socket
 import subprocess
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from testing.agents import IOKEEL, NOBODY, Agent, Done, iokeel
 from testing.waiting import eventually
+from tests.unit.cli.reports import drive, vm
 
 KIB = 1024
 KEYS = [
@@ -262,6 +265,13 @@ def test_without_permission_the_mend_is_said(agent: Agent) -> None:
 )
 def test_an_answer_that_is_none_is_one_line(short_folder: Path, answer: bytes, said: str) -> None:
     path = short_folder / "odd.sock"
+    with answering(path, lambda _: answer):
+        assert said in refused(1, "stats", "--socket", path)
+
+
+@contextlib.contextmanager
+def answering(path: Path, answer: Callable[[bytes], bytes]) -> Iterator[None]:
+    """Serve a socket. answer: the answer to a request."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
@@ -271,17 +281,32 @@ def test_an_answer_that_is_none_is_one_line(short_folder: Path, answer: bytes, s
                 while True:
                     client, _ = server.accept()
                     with client:
-                        client.recv(4096)
-                        client.sendall(answer)
+                        client.sendall(answer(client.recv(4096)))
 
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            assert said in refused(1, "stats", "--socket", path)
+            yield
         finally:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()
             path.unlink()
+
+
+def test_a_vm_without_a_policy_is_not_one_with_a_valid_one(short_folder: Path) -> None:
+    vms = msgspec.json.encode([vm(drive(), has_policy=False)])
+
+    def answer(request: bytes) -> bytes:
+        body = vms if b"/v1/vms" in request else b"[]"
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+    path = short_folder / "s"
+    with answering(path, answer):
+        said = refused(1, "policy", "check", "db1", "--socket", path)
+        done = iokeel("policy", "check", "db1", "--json", "--socket", path)
+    assert said.startswith("db1: has no policy; set one by virsh metadata with --live too")
+    assert done.status == 1
+    assert json.loads(done.out)["error"]["what"] == "has no policy"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
+from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.core.state import State
 from iokeel.core.storage import StoragePolicy
 from iokeel.errors import IokeelError, LimitsRejected, PolicyError
@@ -101,6 +101,13 @@ def test_all_that_the_api_tells_is_in_the_records_of_a_snapshot() -> None:
     assert (storage.storage, storage.capacity_iops, storage.drives) == ("sda", 2000, 2)
     assert (storage.normalized_iops, storage.reserved_iops) == (750, 200)
     assert report.fleet is None
+
+
+def test_a_vm_without_a_policy_is_told_from_one_whose_policy_is_not_known() -> None:
+    for policy, told in ((None, False), (UNKNOWN, True), (DomainPolicy({}), True)):
+        vms = {"db1": VmInfo("db1", {}, policy)}
+        (vm,) = snapshot_of(replace(known(), vms=vms)).host_report().vms
+        assert vm.has_policy is told
 
 
 def test_limit_and_allowed_rate_are_of_both_budgets_as_the_rate_is() -> None:

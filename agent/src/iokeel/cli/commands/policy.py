@@ -20,11 +20,16 @@ from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
 from iokeel.policy_xml.domain import domain_targets
 from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.policy_xml.xml import MOST_BYTES
+from iokeel.report.records import ErrorReport
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import did_you_mean, shown, shown_path
 
 # What parse_policy refuses for its size. The word may also name a disk of 100 GB.
 _ENOUGH_BYTES = MOST_BYTES + 1
+_MEND_OF_NONE = (
+    "set one by virsh metadata with --live too: with --config alone, it holds from the VM's next"
+    " start on"
+)
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
@@ -98,6 +103,8 @@ def _check_running(vm: str, socket: Path, as_json: bool) -> None:
     storages = [storage for storage in client.storages(socket) if storage.storage in mine]
     warnings = [*storage_complaints(storages)]
     wrong = report.policy_error
+    if wrong is None and not report.has_policy:
+        wrong = ErrorReport(where=vm, what="has no policy", mend=_MEND_OF_NONE)
     if as_json:
         fields = None if wrong is None else msgspec.to_builtins(wrong)
         print(json.dumps({"domain": vm, "error": fields, "warnings": warnings}))
