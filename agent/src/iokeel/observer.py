@@ -123,6 +123,7 @@ class Observer:
                         self.storages.of(drive),
                         tenant,
                         promise,
+                        policy.default if policy else None,
                     ),
                 )
 

@@ -69,7 +69,8 @@ CLASS_LIMIT = 500
 class Policy:
     """A policy's attributes and its drive; valid: to an agent that has all classes.
 
-    limit: of vda, and of every other drive too if it is from a class.
+    limit: of vda, and of every other drive too if it is from a class. in_part: it names a drive
+    that isn't there, so that its class is only for a drive that had no limits.
     """
 
     text: str
@@ -77,6 +78,7 @@ class Policy:
     tenant: bool = False
     valid: bool = True
     needs_class: bool = False
+    in_part: bool = False
 
     def covers(self, target: str) -> bool:
         """Return whether a drive has a policy. One that has none draws on no tenant's limit."""
@@ -84,6 +86,15 @@ class Policy:
 
     def limit_of(self, target: str) -> int | None:
         return self.limit if self.covers(target) else None
+
+
+MISSPELT = Policy(
+    ' class="small"><iokeel:drive target="vdz" limit="9"/>',
+    CLASS_LIMIT,
+    valid=False,
+    needs_class=True,
+    in_part=True,
+)
 
 
 def policies() -> st.SearchStrategy[Policy | None]:
@@ -100,6 +111,7 @@ def policies() -> st.SearchStrategy[Policy | None]:
         st.just(Policy(' class="nowhere">', valid=False)),
         st.just(Policy('><iokeel:drive target="vdz" limit="9"/>', valid=False)),
         st.just(Policy('><iokeel:drive target="vda" limt="9"/>', valid=False)),
+        st.just(MISSPELT),
     )
 
 
@@ -213,6 +225,7 @@ class LimitsHold(RuleBasedStateMachine):
         self.folder = Path(self.exits.enter_context(TemporaryDirectory()))
         self.domains = {name: Domain(self, name, is_stock=name != patched) for name in NAMES}
         self.good: dict[str, Policy | None] = dict.fromkeys(NAMES)
+        self.in_part: dict[str, Policy] = {}  # those that were read since
         self.tables: dict[str, int | None] = {}  # acme's limit and the storage's capacity
         self.saved: dict[str, int | None] = {}  # the same as the agent could save it
         self.has_class = True
@@ -247,6 +260,8 @@ class LimitsHold(RuleBasedStateMachine):
 
     def check_rate(self, domain: Domain, target: str, rate: float) -> None:
         """Note a rate that is above what is allowed. It can't fail in one of the agent's tasks."""
+        if domain.title in self.in_part and not domain.limits.get(target):
+            self.good[domain.title] = self.in_part[domain.title]
         good = self.good[domain.title]
         if good is None:
             return
@@ -373,6 +388,9 @@ class LimitsHold(RuleBasedStateMachine):
             if policy is None or (policy.valid and (self.has_class or not policy.needs_class)):
                 self.is_late |= self.is_full and self.good[name] != policy
                 self.good[name] = policy
+                self.in_part.pop(name, None)
+            elif policy.in_part and self.has_class:
+                self.in_part[name] = policy
 
     @rule()
     def look(self) -> None:
@@ -624,6 +642,22 @@ def test_of_two_readings_the_later_one_counts(two_limited: LimitsHold) -> None:
     policy = machine.source.vms()["db1"].policy
     assert policy is not None
     assert policy.for_drive("vda") == DrivePolicy(limit=1000)
+
+
+def test_a_class_beside_a_misspelt_target_lifts_no_limit_that_holds() -> None:
+    machine = LimitsHold()
+    machine.first_start((Policy('><iokeel:drive target="vda" limit="300"/>', 300), None))
+    machine.settle()
+    machine.change_policy("db1", MISSPELT)
+    machine.settle()
+    machine.restart(True, False, 600, 4000, True, None)
+    machine.restart(True, True, 600, 4000, True, None)  # without its state
+    machine.settle()
+    machine.fault("db1", "plug")
+    machine.settle()
+    assert highest_rate(machine.domains["db1"].limits["vda"]) <= TOLERANCE * 300
+    assert machine.domains["db1"].limits["vdb"], "it is new, and has the class"
+    machine.teardown()
 
 
 @pytest.fixture

@@ -324,10 +324,12 @@ def _last_promises(
 ) -> tuple[DrivePolicy | None, str | None, VmPolicy | None]:
     """Return the last known policy of a drive, and its tenant and the promise to its VM.
 
-    These two may be known now: a policy can be read, and only not tell whether it covers the drive.
+    These two may be known now: a policy can be read, and only not tell what it is to the drive. One
+    that never had a policy takes the default. Without one, it has its part of what all have.
     """
+    if before.policy is None and seen.default is not None:
+        return seen.default, seen.tenant, seen.vm
     if before.policy is None and (seen.tenant is not None or seen.vm is not None):
-        # Its own promise was never known, but that of all drives together is.
         return DrivePolicy(), seen.tenant, seen.vm
     vm = seen.vm or (before.vm and before.vm.policy)
     return before.policy, seen.tenant or before.tenant, vm

@@ -21,7 +21,8 @@ class DriveSeen(NamedTuple):
     they can't be read now. in_force: its limits, None if they aren't known. failed: the last order
     to this drive was not carried out. abilities: those of its QEMU, None if they aren't known now.
     storage: the name of its storage, None if that can't be told now. tenant: its owner. vm: the
-    promise to all drives of its VM together.
+    promise to all drives of its VM together. default: the policy of a drive that is new if
+    `policy` is UNKNOWN; None if that can't be told either.
     """
 
     policy: DrivePolicy | UnknownPolicy | None
@@ -32,6 +33,7 @@ class DriveSeen(NamedTuple):
     storage: str | None = None
     tenant: str | None = None
     vm: VmPolicy | None = None
+    default: DrivePolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

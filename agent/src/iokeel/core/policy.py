@@ -106,6 +106,11 @@ class UnknownPolicy(Enum):
         """The promise to the VM isn't known."""
         return None
 
+    @property
+    def default(self) -> None:
+        """The policy of a new drive isn't known."""
+        return None
+
 
 UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
@@ -114,14 +119,19 @@ UNKNOWN: Final = UnknownPolicy.UNKNOWN
 class PolicyInPart:
     """A domain's policy that names drives that the domain doesn't have.
 
-    A drive that it doesn't cover may be the one that was meant, so the policy of that is unknown.
+    A drive that it doesn't name may be the one that was meant, so the policy of that is unknown.
     """
 
     policy: DomainPolicy
 
     def for_drive(self, target: str) -> DrivePolicy | UnknownPolicy:
         """Return a drive's policy as far as it is known."""
-        return self.policy.drives.get(target, self.policy.default) or UNKNOWN
+        return self.policy.drives.get(target, UNKNOWN)
+
+    @property
+    def default(self) -> DrivePolicy | None:
+        """The policy of a drive that isn't named and is new, as one just plugged in."""
+        return self.policy.default
 
     @property
     def tenant(self) -> str | None:

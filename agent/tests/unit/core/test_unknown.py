@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
@@ -30,6 +32,7 @@ from iokeel.core.state import NEW, Credit, Demand, DriveState, Pricing, Sent, St
 from iokeel.core.storage import StoragePolicy
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.iotune import highest_rate
+from tests.unit.core.policies import POLICIES
 from tests.unit.core.stopping import left_at_stop
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("db2", "vda")
@@ -57,6 +60,7 @@ class Host:
         tenant: str | None = None,
         storages: Mapping[str, StorageSeen] = FAST,
         abilities: Abilities | None = STOCK,
+        default: DrivePolicy | None = None,
     ) -> list[SetLimits]:
         self.now_s += 1
         counters = Counters(self.now_s * NS_PER_S, 0, 0, 0, 0, 0, 0) if counted else None
@@ -68,6 +72,7 @@ class Host:
                 abilities=abilities,
                 storage=storage,
                 tenant=tenant,
+                default=default,
             )
             for drive, policy in policies.items()
         }
@@ -249,6 +254,87 @@ def test_a_drive_that_a_policy_may_not_name_has_what_all_together_have(promise: 
     assert all(limits.iops_total for limits in in_force.values())
 
 
+GOLD = DrivePolicy(limit=10_000, burst=20_000)
+ROOT, DATA, NEW_ONE = (DriveId("db1", target) for target in ("vda", "vdb", "vdc"))
+
+
+def tell(
+    host: Host, told: DomainPolicy | PolicyInPart, *drives: DriveId, partial: bool = False
+) -> list[SetLimits]:
+    """Let a host look at db1's drives by what is told of its policy."""
+    policies = {drive: told.for_drive(drive.target) for drive in drives}
+    return host.look(policies, default=told.default, partial=partial)
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_misspelt_target_lifts_no_limit_to_that_of_the_policys_class(
+    restart: bool, partial: bool
+) -> None:
+    host, own = Host(), DrivePolicy(limit=500, burst=500)
+    tell(host, DomainPolicy({"vdb": own}, GOLD), ROOT, DATA)
+    held = dict(host.in_force)
+    misspelt = PolicyInPart(DomainPolicy({"vbd": own}, GOLD))
+    for again in range(3):
+        assert tell(host, misspelt, ROOT, DATA, partial=partial) == []
+        host = host.restarted() if restart and not again else host
+    (plugged,) = tell(host, misspelt, ROOT, DATA, NEW_ONE, partial=partial)
+    assert (plugged.drive, plugged.limits) == (NEW_ONE, held[ROOT])
+    assert host.in_force == {**held, NEW_ONE: held[ROOT]}
+    tell(host, DomainPolicy({"vdb": replace(own, limit=400)}, GOLD), ROOT, DATA)
+    assert host.state.drives[DATA].policy == replace(own, limit=400)
+
+
+@given(
+    named=st.dictionaries(st.sampled_from(["vda", "vdb", "vdc"]), POLICIES, min_size=1),
+    misspelt=st.sets(st.sampled_from(["vda", "vdb", "vdc"])),
+    classes=st.tuples(st.none() | POLICIES, st.none() | POLICIES),
+)
+def test_misspelling_any_targets_leaves_all_drives_their_policies(
+    named: dict[str, DrivePolicy],
+    misspelt: set[str],
+    classes: tuple[DrivePolicy | None, DrivePolicy | None],
+) -> None:
+    """Also if another class is written with it: that is for drives that had no policy."""
+    host, drives = Host(), (ROOT, DATA, NEW_ONE)
+    tell(host, DomainPolicy(named, classes[0]), *drives)
+    last = {drive: host.state.drives[drive].policy for drive in drives}
+    wrong = {f"{target}x" if target in misspelt else target: p for target, p in named.items()}
+    told = PolicyInPart(DomainPolicy({"vdz": FREE, **wrong}, classes[1]))
+    for _ in range(2):
+        tell(host, told, *drives)
+    now = {drive: host.state.drives[drive].policy for drive in drives}
+    assert now == {drive: policy or classes[1] for drive, policy in last.items()}
+
+
+def test_without_a_saved_state_a_misspelt_target_leaves_limits_that_are_in_force() -> None:
+    host = Host(in_force={DATA: HELD})
+    told = PolicyInPart(DomainPolicy({"vbd": LIMITED}, GOLD))
+    assert tell(host, told, DATA) == tell(host, told, DATA) == []
+    assert host.state.drives[DATA].finding.verdict is Verdict.POLICY_UNKNOWN
+    host.in_force[DATA] = UNLIMITED
+    assert [order.drive for order in tell(host, told, DATA)] == [DATA]
+
+
+def test_with_a_drive_unplugged_the_named_ones_follow_and_the_others_keep_their_policies() -> None:
+    """The class's value has changed, and vdb is gone for now."""
+    host, silver = Host(), DrivePolicy(limit=4000)
+    tell(host, DomainPolicy({"vda": GOLD, "vdb": LIMITED}, GOLD), ROOT, DATA, NEW_ONE)
+    in_part = PolicyInPart(DomainPolicy({"vda": silver, "vdb": LIMITED}, silver))
+    tell(host, in_part, ROOT, NEW_ONE)
+    assert host.state.drives[ROOT].policy == silver
+    assert host.state.drives[NEW_ONE].policy == GOLD
+    tell(host, in_part.policy, ROOT, DATA, NEW_ONE)  # it is back
+    assert host.state.drives[NEW_ONE].policy == silver
+
+
+def test_a_new_drive_under_a_policy_in_part_has_the_class_within_the_vms_limit() -> None:
+    told = PolicyInPart(DomainPolicy({"vdz": FREE}, LIMITED, None, VmPolicy(limit=1500)))
+    state = look_at_vm(State(), told, 1)
+    assert {known.policy for known in state.drives.values()} == {LIMITED}
+    assert sum(known.allowed or 0 for known in state.drives.values()) <= 1500
+
+
 def look_at_vm(state: State, told: DomainPolicy | PolicyInPart, second: int) -> State:
     """Return the state after a look at a VM with two idle drives, whose limits are in force."""
     seen = {
@@ -259,6 +345,7 @@ def look_at_vm(state: State, told: DomainPolicy | PolicyInPart, second: int) -> 
             abilities=STOCK,
             tenant=told.tenant,
             vm=told.vm,
+            default=told.default,
         )
         for drive in (VDA, DriveId("db1", "vdb"))
     }
