@@ -55,7 +55,11 @@ def guest(host: Host) -> Iterator[Vm]:
 def agent(host: Host, guest: Vm) -> Iterator[HostAgent]:
     """A running agent, and the policy that each test begins with."""
     set_metadata(host, "db1", GIVEN)
-    storage = f'[storage.pool]\npath = "{host.dir}"\ncapacity = 2000\n'
+    storage = (
+        f'[storage.pool]\npath = "{host.dir}"\ncapacity = 2000\n'
+        'curve_read = [["4k", 1], ["64k", 10], ["1m", 120]]\n'  # its own from 1M on
+        'curve_write = [["4k", 1], ["64k", 10], ["1m", 120]]\n'
+    )
     with HostAgent(host, storage) as running:
         eventually(lambda: running.drive("db1")["limit_iops"] == 400, what="the policy is read")
         yield running
@@ -98,7 +102,7 @@ def test_a_noisy_neighbour_is_found_understood_and_limited(
     expect(row).to_contain_text("held")
     dialog = form(page)
     dialog.get_by_label("Limit", exact=True).fill("60")
-    expect(dialog).to_contain_text("4K reads 60 a second, 64K reads 6, 1M reads 0.4")
+    expect(dialog).to_contain_text("4K reads 60 a second, 64K reads 6, 1M reads 0.5")
     dialog.get_by_label("Burst", exact=True).fill("")
     dialog.get_by_label("Reservation", exact=True).fill("30")
     expect(dialog).to_contain_text("pool then promises 30 of the")
@@ -316,7 +320,7 @@ def test_a_drive_gets_its_first_policy(
     page.get_by_role("button", name="Change its policy").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Class", exact=True).select_option("gold")
-    expect(dialog).to_contain_text("4K reads 10,000 a second, 64K reads 1,000, 1M reads 66")
+    expect(dialog).to_contain_text("4K reads 10,000 a second, 64K reads 1,000, 1M reads 83")
     dialog.get_by_role("button", name="Save").click()
     expect(page.get_by_text("The policy is saved.")).to_be_visible()
     eventually(lambda: agent.drive("db1", "vdb")["limit_iops"] == 10_000, what="the agent has it")

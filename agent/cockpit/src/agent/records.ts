@@ -136,11 +136,14 @@ export type Promised = v.InferOutput<typeof Promised>;
 const Curve = v.array(v.tuple([v.number(), v.number()]));
 export type Curve = v.InferOutput<typeof Curve>;
 
+const Curves = v.object({ read_curve: Curve, write_curve: Curve });
+export type Curves = v.InferOutput<typeof Curves>;
+
 export const Settings = v.object({
+    ...Curves.entries,
     version: v.string(),
     libvirt_uri: v.nullable(v.string()),
-    read_curve: Curve,
-    write_curve: Curve,
+    storages: v.record(v.string(), Curves),
     classes: v.record(v.string(), Promised),
     tenants: v.record(v.string(), Promised),
 });

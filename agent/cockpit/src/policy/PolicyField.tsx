@@ -10,25 +10,30 @@ import {
     InputGroupText,
     TextInput,
 } from "@patternfly/react-core";
-import type { Promised, Settings } from "../agent/records";
+import type { Curves, Promised, Settings } from "../agent/records";
 import { visible } from "../shared/words";
 import type { Field } from "./attributes";
 import { meaning } from "./meaning";
 
 const WHOLE = /^[0-9]{1,12}$/;
 
-/** One attribute, and what its number means. text: null until it is known. byClass: what it is without. */
+/**
+ * One attribute, and what its number means. text: null until it is known. byClass: what it is without.
+ * curves: those of its storage.
+ */
 export function PolicyField({
     field: { attribute, word, kind },
     text,
     byClass,
     settings,
+    curves,
     onChange,
 }: {
     field: Field;
     text: string | null;
     byClass: Promised | null;
     settings: Settings;
+    curves: Curves;
     onChange: (text: string) => void;
 }) {
     const id = attribute.replace(".", "-");
@@ -68,7 +73,7 @@ export function PolicyField({
             {unit === "iops" && iops !== null && (
                 <FormHelperText>
                     <HelperText>
-                        <HelperTextItem>{meaning(iops, settings)}</HelperTextItem>
+                        <HelperTextItem>{meaning(iops, curves)}</HelperTextItem>
                     </HelperText>
                 </FormHelperText>
             )}

@@ -40,6 +40,7 @@ export function PolicyForm({
     const { values, edits, promised } = policy;
     const text = (attribute: Attribute) => values && (edits[attribute] ?? values[attribute] ?? "");
     const byClass = settings.classes[text("drive.class") || text("policy.class") || ""] ?? null;
+    const curves = settings.storages[storage?.storage ?? ""] ?? settings;
     const save = async () => {
         if (await policy.save()) onClose(true);
     };
@@ -51,6 +52,7 @@ export function PolicyForm({
                 text={text(field.attribute)}
                 byClass={byClass}
                 settings={settings}
+                curves={curves}
                 onChange={(typed) => policy.edit(field.attribute, typed)}
             />
         ));

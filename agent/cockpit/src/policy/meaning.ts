@@ -1,6 +1,6 @@
-/** What a normalized rate means in requests, by the agent's cost curve. */
+/** What a normalized rate means in requests, by the cost curves that the agent uses. */
 
-import type { Curve, Settings } from "../agent/records";
+import type { Curve, Curves } from "../agent/records";
 import { rate, size } from "../shared/words";
 
 const SIZES = [4 << 10, 64 << 10, 1 << 20];
@@ -17,8 +17,7 @@ export function cost(curve: Curve, bytes: number): number {
 }
 
 /** "4K reads 4,000 a second, 64K reads 400, 1M reads 26", and writes if they cost something else. */
-export function meaning(iops: number, settings: Settings): string {
-    const { read_curve, write_curve } = settings;
+export function meaning(iops: number, { read_curve, write_curve }: Curves): string {
     const reads = some(iops, read_curve, "reads");
     const same = JSON.stringify(read_curve) === JSON.stringify(write_curve);
     return same ? reads : `${reads}; ${some(iops, write_curve, "writes")}`;

@@ -6,17 +6,21 @@ from collections.abc import Iterable
 
 from iokeel import __version__
 from iokeel.config.settings import Config
+from iokeel.core.curve import CostModel
 from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.report.records import PolicyReport, PromiseReport, SettingsReport
+from iokeel.report.records import CurvesReport, PolicyReport, PromiseReport, SettingsReport
 
 
 def settings_report(config: Config) -> SettingsReport:
     """Return the settings that give a policy its meaning."""
+    default = _to_curves(config.model)
+    own = {name: storage.policy.model for name, storage in config.storages.items()}
     return SettingsReport(
         version=__version__,
         libvirt_uri=config.libvirt.uri if config.libvirt.enabled else None,
-        read_curve=list(config.model.read.points),
-        write_curve=list(config.model.write.points),
+        read_curve=default.read_curve,
+        write_curve=default.write_curve,
+        storages={name: _to_curves(model) for name, model in own.items() if model is not None},
         classes={name: _to_drive(policy) for name, policy in config.classes.items()},
         tenants={name: _to_tenant(policy) for name, policy in config.tenants.items()},
     )
@@ -36,6 +40,10 @@ def policy_report(policy: DomainPolicy | None, targets: Iterable[str]) -> Policy
         },
         vm=None if policy.vm is None else _to_vm(policy.vm),
     )
+
+
+def _to_curves(model: CostModel) -> CurvesReport:
+    return CurvesReport(read_curve=list(model.read.points), write_curve=list(model.write.points))
 
 
 def _to_drive(policy: DrivePolicy) -> PromiseReport:

@@ -252,19 +252,28 @@ class PromiseReport(Struct, kw_only=True):
     separate_budgets: bool = False
 
 
-class SettingsReport(Struct, kw_only=True):
+class CurvesReport(Struct, kw_only=True):
+    """Cost curves.
+
+    Points of a size in bytes and the cost of such a request, which is linear between them, the same
+    below the first, and goes on beyond the last by the last slope.
+    """
+
+    read_curve: list[tuple[int, float]]
+    write_curve: list[tuple[int, float]]
+
+
+class SettingsReport(CurvesReport, kw_only=True):
     """The settings that give a policy its meaning.
 
     version: the agent's. libvirt_uri: its connection to libvirt; None if it has none. read_curve,
-    write_curve: points of a size in bytes and the cost of such a request, which is linear between
-    them, the same below the first, and goes on beyond the last by the last slope. classes, tenants:
-    by name.
+    write_curve: of drives on other storages than those in `storages`, which have curves of their
+    own. storages, classes, tenants: by name.
     """
 
     version: str
     libvirt_uri: str | None
-    read_curve: list[tuple[int, float]]
-    write_curve: list[tuple[int, float]]
+    storages: dict[str, CurvesReport]
     classes: dict[str, PromiseReport]
     tenants: dict[str, PromiseReport]
 

@@ -123,6 +123,20 @@ def test_a_curve_comes_from_the_configuration(tmp_path: Path) -> None:
     assert table("--sizes", "4k", "--config", str(config), "--writes")[0]["cost"] == 350
 
 
+def test_a_storages_curve_is_its_own_or_that_of_all(tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        "[curve]\nread = [['4k', 2.0]]\n[storage.plain]\npath = '/dev/a'\n"
+        "[storage.pool]\npath = '/dev/b'\ncurve_read = [['4k', 1], ['64k', 2.2], ['1m', 24]]\n"
+    )
+    given = ("--config", str(config), "--max", "4000", "--sizes", "4k,64k,1m")
+    rows = table("--storage", "pool", *given)
+    assert [row["max_iops"] for row in rows] == [4000, 1818, 167]
+    assert {row["cost"] for row in table("--storage", "plain", *given)} == {200}
+    said = "--storage: 'poll' is not in the configuration; did you mean 'pool'?"
+    assert refused(2, "curve", "table", "--storage", "poll", *given) == said
+
+
 # policy check
 
 

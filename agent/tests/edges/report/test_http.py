@@ -22,12 +22,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from iokeel.cli import client
+from iokeel.config.load import parse
 from iokeel.config.settings import AgentConfig, Config
 from iokeel.errors import IokeelError
 from iokeel.report.history import History
 from iokeel.report.http import HOOK_MESSAGE, Api, serve
 from iokeel.report.metric_table import DESCRIPTIONS
 from iokeel.report.prometheus import Metrics
+from iokeel.report.promises import settings_report
 from iokeel.report.records import SERIES
 from iokeel.report.snapshot import Snapshot
 from testing.agents import NOBODY, Agent, Done, free_port, http, iokeel, start_qemu
@@ -183,6 +185,16 @@ async def test_a_fault_of_the_agents_own_is_said_and_counted(short_folder: Path)
 
 
 # Settings, and policies that somebody may write
+
+
+def test_the_settings_have_the_curves_of_storages_with_curves_of_their_own() -> None:
+    text = "[storage.pool]\npath = '/dev/b'\ncurve_write = [['4k', 1], ['1m', 24]]\n"
+    text += "[storage.plain]\npath = '/dev/a'\n"
+    settings = settings_report(parse(text.encode(), "agent.toml"))
+    (own,) = settings.storages.items()
+    assert own[0] == "pool"
+    assert own[1].write_curve == [(4096, 1), (1 << 20, 24)]
+    assert own[1].read_curve == settings.read_curve
 
 
 def test_the_settings_give_a_policy_its_meaning(agent: Agent) -> None:

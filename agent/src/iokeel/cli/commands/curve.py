@@ -13,9 +13,11 @@ from rich.table import Table
 from iokeel.cli.cells import plain_table
 from iokeel.cli.options import ConfigOption, JsonOption, out
 from iokeel.config.load import load
-from iokeel.core.curve import KIB, CostCurve
+from iokeel.config.settings import Config
+from iokeel.core.curve import KIB, CostCurve, CostModel
 from iokeel.core.policy import MOST_IOPS
 from iokeel.errors import ConfigError
+from iokeel.words.quoting import did_you_mean, shown
 from iokeel.words.units import parse_size, size
 
 Row: TypeAlias = dict[str, float | None]
@@ -40,6 +42,9 @@ def table(
     ] = None,
     sizes: Annotated[str | None, typer.Option(help="Such as 4k,8k,1m.")] = None,
     writes: Annotated[bool, typer.Option("--writes", help="The curve for writes.")] = False,
+    storage: Annotated[
+        str | None, typer.Option(help="The curve of a storage in the configuration.")
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,13 +55,23 @@ def table(
     rates = {"min": least, "max": most, "burst": burst}
     _check_order(rates)
     chosen = _sizes(sizes)
-    model = load(config, default_missing=True).model
+    model = _model(load(config, default_missing=True), storage)
     cost_curve = model.write if writes else model.read
     rows = [_row(cost_curve, size_bytes, rates) for size_bytes in chosen]
     if as_json:
         print(json.dumps(rows, indent=2))
     else:
         out.print(_table(rows, [name for name, rate in rates.items() if rate is not None]))
+
+
+def _model(config: Config, storage: str | None) -> CostModel:
+    """Return a storage's cost model; the default one if it has none, or if none is named."""
+    if storage is None:
+        return config.model
+    if storage not in config.storages:
+        what = f"{shown(storage)} is not in the configuration"
+        raise ConfigError("--storage", what, did_you_mean(storage, config.storages))
+    return config.storages[storage].policy.model or config.model
 
 
 def _check_order(rates: Mapping[str, int | None]) -> None:
