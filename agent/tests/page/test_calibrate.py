@@ -41,7 +41,11 @@ def test_a_folder_is_measured_and_gives_its_configuration(page: Page, folder: Pa
     (name,) = tomllib.loads(config)["storage"]
     assert parse(config.encode(), "page").storages[name].policy.capacity
     expect(page.get_by_role("img", name="Cost of a request by its size")).to_be_visible()
-    assert page.locator("table[aria-label=Runs] tbody tr").count() > 4
+    runs = page.locator("table[aria-label=Runs] tbody tr")
+    assert runs.count() > 4
+    for row in runs.all():
+        is_fitted = row.locator("[data-label=Kind]").inner_text().startswith("random")
+        assert (row.locator("[data-label=Cost]").inner_text() != "\u2013") == is_fitted
     picture(page, "calibrated")
     assert violations(page) == []
 

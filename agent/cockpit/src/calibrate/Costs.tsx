@@ -10,19 +10,20 @@ const BOTTOM = 24;
 export function Costs({ result }: { result: Result }) {
     const measured = result.series.filter((one) => one.fit_error_ratio !== null);
     const curves = [result.curve_read, ...(result.curve_write ? [result.curve_write] : [])];
-    const points = [...curves.flat(), ...measured.map((one) => [one.size_bytes, one.cost] as const)];
+    const cost = (one: (typeof measured)[number]) => result.capacity / one.raw_iops;
+    const points = [...curves.flat(), ...measured.map((one) => [one.size_bytes, cost(one)] as const)];
     const sizes = points.map(([bytes]) => Math.log2(bytes));
-    const costs = points.map(([, cost]) => Math.log2(cost));
+    const costs = points.map(([, value]) => Math.log2(value));
     const scale = (value: number, all: number[], from: number, to: number) => {
         const least = Math.min(...all);
         return from + ((value - least) / (Math.max(...all) - least || 1)) * (to - from);
     };
     const x = (bytes: number) => scale(Math.log2(bytes), sizes, LEFT, WIDTH - 20);
-    const y = (cost: number) => scale(Math.log2(cost), costs, HEIGHT - BOTTOM, 10);
+    const y = (value: number) => scale(Math.log2(value), costs, HEIGHT - BOTTOM, 10);
     const ticks = [...new Set(measured.map((one) => one.size_bytes))].sort((a, b) => a - b);
     const words = curves.map((curve, number) => {
-        const [last, cost] = curve.at(-1) ?? [0, 0];
-        return `a ${size(last)} ${number ? "write" : "read"} costs ${rate(cost)}`;
+        const [last, dearest] = curve.at(-1) ?? [0, 0];
+        return `a ${size(last)} ${number ? "write" : "read"} costs ${rate(dearest)}`;
     });
     return (
         <svg
@@ -46,14 +47,14 @@ export function Costs({ result }: { result: Result }) {
                     key={number}
                     className={number ? "iokeel-allowed" : "iokeel-rate"}
                     fill="none"
-                    d={curve.map(([bytes, cost], i) => `${i ? "L" : "M"}${x(bytes)} ${y(cost)}`).join("")}
+                    d={curve.map(([bytes, value], i) => `${i ? "L" : "M"}${x(bytes)} ${y(value)}`).join("")}
                 />
             ))}
             {measured.map((one) => (
                 <circle
                     key={`${one.kind}${one.size_bytes}`}
                     cx={x(one.size_bytes)}
-                    cy={y(one.cost)}
+                    cy={y(cost(one))}
                     r="3"
                     className="iokeel-point"
                 />

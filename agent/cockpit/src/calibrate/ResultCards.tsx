@@ -11,7 +11,7 @@ import {
 } from "@patternfly/react-core";
 import { Table, Tbody, Td, Th, Thead, Tr } from "@patternfly/react-table";
 import { useState } from "react";
-import { duration, rate, size, visible } from "../shared/words";
+import { duration, NONE, rate, size, visible } from "../shared/words";
 import { Costs } from "./Costs";
 import type { Result } from "./records";
 
@@ -79,9 +79,9 @@ export function ResultCards({ result }: { result: Result }) {
                                     </Td>
                                     <Td dataLabel="Size">{size(one.size_bytes)}</Td>
                                     <Td dataLabel="Rate">{rate(one.raw_iops)} a second</Td>
-                                    <Td dataLabel="Depth">{one.depth}</Td>
+                                    <Td dataLabel="Depth">{one.saturation_depth}</Td>
                                     <Td dataLabel="p99">{duration(one.latency_p99_s)}</Td>
-                                    <Td dataLabel="Cost">{rate(one.cost)}</Td>
+                                    <Td dataLabel="Cost">{one.fit_error_ratio === null ? NONE : rate(one.cost)}</Td>
                                 </Tr>
                             ))}
                         </Tbody>

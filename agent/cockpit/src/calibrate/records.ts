@@ -15,7 +15,7 @@ export const Result = v.object({
             kind: v.string(),
             order: v.string(),
             size_bytes: v.number(),
-            depth: v.number(),
+            saturation_depth: v.number(),
             raw_iops: v.number(),
             latency_p99_s: v.number(),
             cost: v.number(),

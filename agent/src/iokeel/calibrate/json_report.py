@@ -33,7 +33,8 @@ class SeriesReport:
     """All runs of one direction, order and size.
 
     kind: read or write. order: random or sequential. saturation_depth: where p99 is taken. depth:
-    where the rate is taken. fit_error_ratio: None for sequential requests, which are not fitted.
+    where the rate is taken. cost: by the fitted curve, which describes random requests only; the
+    measured one is capacity / raw_iops. fit_error_ratio: None for sequential requests.
     """
 
     kind: str
