@@ -287,6 +287,33 @@ def test_the_policy_of_the_next_start_keeps_what_else_is_in_it(
     assert 'limit="700" weight="9" latency-target-ms="2.5"' in metadata(host, "--config")
 
 
+def test_a_drive_that_only_the_next_start_has_blocks_no_change(
+    page: Page, host: Host, agent: HostAgent
+) -> None:
+    later = GIVEN.replace("</policy>", '<drive target="vdc" limit="60"/></policy>')
+    host.virsh("metadata", "db1", "--uri", NAMESPACE, "--key", "iokeel", "--set", later, "--config")
+    dialog = form(page)
+    dialog.get_by_label("Limit", exact=True).fill("300")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("The policy is saved.")).to_be_visible()
+    assert 'target="vda" limit="300"' in metadata(host, "--live")
+    text = metadata(host, "--config")
+    assert 'target="vda" limit="300"' in text
+    assert 'target="vdc" limit="60"' in text
+
+
+def test_a_drive_that_has_gone_is_a_warning(page: Page, host: Host, agent: HostAgent) -> None:
+    set_metadata(
+        host, "db1", GIVEN.replace("</policy>", '<drive target="vdc" limit="60"/></policy>')
+    )
+    dialog = form(page)
+    expect(dialog).to_contain_text("the policy names vdc, but there is no such drive")
+    dialog.get_by_label("Limit", exact=True).fill("300")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("The policy is saved.")).to_be_visible()
+    assert 'target="vda" limit="300"' in metadata(host, "--live")
+
+
 def test_a_guest_named_like_anothers_number_is_not_taken_for_it(
     page: Page, cockpit: Cockpit, host: Host, guest: Vm, agent: HostAgent
 ) -> None:

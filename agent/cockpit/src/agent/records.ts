@@ -151,6 +151,7 @@ export type Settings = v.InferOutput<typeof Settings>;
 
 export const Checked = v.object({
     error: v.nullable(Fault),
+    warning: v.nullable(Fault),
     tenant: v.nullable(v.string()),
     drives: v.record(v.string(), v.nullable(Promised)),
     vm: v.nullable(Promised),

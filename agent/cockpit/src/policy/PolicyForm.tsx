@@ -10,6 +10,7 @@ import {
     ModalFooter,
     ModalHeader,
 } from "@patternfly/react-core";
+import { said } from "../agent/client";
 import type { Settings, Storage, Vm } from "../agent/records";
 import { Name } from "../shared/Name";
 import { visible } from "../shared/words";
@@ -79,6 +80,11 @@ export function PolicyForm({
                     <Notes theirs={policy.theirs} apart={policy.apart} transient={policy.transient} />
                     {policy.error && (
                         <Alert component="h2" variant="danger" isInline role="alert" title={visible(policy.error)} />
+                    )}
+                    {promised?.warning && (
+                        <Alert component="h2" variant="warning" isInline title={visible(said(promised.warning))}>
+                            Drives that it doesn't name keep the policies that they have.
+                        </Alert>
                     )}
                     <Grid hasGutter md={6}>
                         <GridItem>

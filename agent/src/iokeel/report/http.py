@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from iokeel.config.settings import Address, AgentConfig, Config
-from iokeel.errors import ConfigError, IokeelError, PolicyError
+from iokeel.errors import ConfigError, IokeelError, PolicyError, TargetsMissing
 from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.report.explain import explain
 from iokeel.report.history import History
@@ -328,11 +328,15 @@ async def _policy(request: web.Request) -> web.Response:
     where = f"domain {shown_path(domain)}"
     try:
         policy = parse_policy(xml, classes, where)
-        if policy is not None:
-            check_targets(policy, targets, where)
     except PolicyError as error:
         return _json(PolicyReport(error=ErrorReport.of(error)))
-    return _json(policy_report(policy, targets))
+    report = policy_report(policy, targets)
+    if policy is not None:
+        try:
+            check_targets(policy, targets, where)
+        except TargetsMissing as missing:
+            report.warning = ErrorReport.of(missing)
+    return _json(report)
 
 
 async def _metrics(request: web.Request) -> web.Response:

@@ -281,12 +281,14 @@ class SettingsReport(CurvesReport, kw_only=True):
 class PolicyReport(Struct, kw_only=True):
     """A policy that somebody may write: its error, or its promises.
 
-    error: why it can't be used. drives: the promise to each of the VM's drives, by target; None: it
-    has none. vm: that to all of them together; None: there is none. Both are empty after an error,
-    and if the XML has no policy.
+    error: why it can't be used. warning: it names drives that the VM doesn't have, maybe not yet or
+    not any more; the drives that it doesn't name then keep the policies that they have. drives: the
+    promise to each of the VM's drives, by target; None: it has none. vm: that to all of them
+    together; None: there is none. Both are empty after an error, and if the XML has no policy.
     """
 
     error: ErrorReport | None
+    warning: ErrorReport | None = None
     tenant: str | None = None
     drives: dict[str, PromiseReport | None] = {}
     vm: PromiseReport | None = None

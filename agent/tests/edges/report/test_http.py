@@ -239,9 +239,9 @@ def test_a_policy_is_told_by_its_promises(agent: Agent) -> None:
             " write it like 500, at most 100000000",
         ),
         (
-            '<policy><drive target="vdz" limit="4"/></policy>',
-            "domain db1: the policy names vdz, but there is no such drive;"
-            " correct the target or plug the drive in; the domain has vda, vdb",
+            '<policy><drive target="vdz" limit="4k"/></policy>',
+            "domain db1, line 1: limit is '4k', not a whole number in plain digits;"
+            " write it like 500, at most 100000000",
         ),
     ],
 )
@@ -252,6 +252,20 @@ def test_a_bad_policy_is_refused_in_the_words_of_its_schema(
     status, told = policy(agent, "db1", xml)
     error = told["error"]
     assert (status, f"{error['where']}: {error['what']}; {error['mend']}") == (200, said)
+
+
+def test_a_policy_of_a_drive_that_is_missing_is_told_with_a_warning(agent: Agent) -> None:
+    """The drive may be there from the next start on, or not any more: the rest can be changed."""
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
+    xml = '<policy><drive target="vdz" limit="4"/><drive target="vda" limit="5"/></policy>'
+    status, told = policy(agent, "db1", xml)
+    assert (status, told["error"], told["drives"]["vda"]["limit_iops"]) == (200, None, 5)
+    assert told["drives"].keys() == {"vda", "vdb"}
+    assert told["warning"] == {
+        "where": "domain db1",
+        "what": "the policy names vdz, but there is no such drive",
+        "mend": "correct the target or plug the drive in; the domain has vda, vdb",
+    }
 
 
 def test_a_policy_of_no_vm_is_not_found(agent: Agent) -> None:
