@@ -28,10 +28,9 @@ from typing import NamedTuple
 from benchmarks import result_file
 from benchmarks.law import own_requests
 from benchmarks.law.constants import Sweep
-from iokeel.core.counters import Flow
+from iokeel.core.counters import Flow, Mix
 from iokeel.core.curve import DEFAULT_MODEL, KIB
 from iokeel.core.drive.envelope import limits_for
-from iokeel.core.mix import Mix
 from iokeel.core.policy import DrivePolicy
 from testing.sim.drive import Phase, Run, Stream, run
 

@@ -7,9 +7,9 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from iokeel.core.counters import Mix
 from iokeel.core.curve import CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.mix import Mix
 from iokeel.core.policy import MOST_BURST_SECONDS, DomainPolicy, DrivePolicy, checked
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO
 from iokeel.core.sharing.headroom import LEAST_ROOM

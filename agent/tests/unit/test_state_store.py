@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from iokeel.config.load import parse
 from iokeel.config.settings import Config, VmConfig
-from iokeel.core.counters import DriveId, Flow
+from iokeel.core.counters import DriveId, Flow, Mix
 from iokeel.core.curve import CostCurve
 from iokeel.core.limits import FIELDS, ThrottleLimits
-from iokeel.core.mix import Mix
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.core.sharing.headroom import LEAST_ROOM
 from iokeel.core.state import (

@@ -93,6 +93,16 @@ class Flow(NamedTuple):
 NO_FLOW = Flow(0.0, 0.0)
 
 
+class Mix(NamedTuple):
+    """A drive's reads and writes, as rates in any common unit."""
+
+    read: Flow
+    write: Flow
+
+
+NO_MIX = Mix(NO_FLOW, NO_FLOW)
+
+
 class Throttled(NamedTuple):
     """A throttle group's work between two readings; no counter went backwards."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from iokeel.core.counters import Flow, Rates
+from iokeel.core.counters import Flow, Mix, Rates
 from iokeel.core.curve import CostCurve, CostModel, is_uniform
 from iokeel.core.limits import ThrottleLimits
 
@@ -21,16 +21,6 @@ _NOISE_GAIN = 0.2
 # The most that one change may count, as a multiple of the noise, because a shift is no noise. If
 # changes are normally distributed, 1.7 % of them are beyond that.
 _NOISE_CLIP = 3.0
-
-
-class Mix(NamedTuple):
-    """A drive's reads and writes, as rates in any common unit."""
-
-    read: Flow
-    write: Flow
-
-
-NO_MIX = Mix(Flow(0, 0), Flow(0, 0))
 
 
 def flow_cost(curve: CostCurve, flow: Flow) -> float:

@@ -12,10 +12,10 @@ from math import floor, inf
 from typing import Final, NamedTuple
 
 from iokeel.core.abilities import Abilities
-from iokeel.core.counters import Counters, DriveId, Rates
+from iokeel.core.counters import Counters, DriveId, Mix, Rates
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.mix import NO_NOISE, Mix, Noise
+from iokeel.core.mix import NO_NOISE, Noise
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.storage import Load, StorageActivity, StorageCounters, StoragePolicy

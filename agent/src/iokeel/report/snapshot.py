@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import NamedTuple, Protocol
 
-from iokeel.core.counters import NS_PER_S, DriveId, Rates
+from iokeel.core.counters import NS_PER_S, DriveId, Mix, Rates
 from iokeel.core.drive.binding import full_bounds
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.mix import Mix
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.sharing.claimant import budgets

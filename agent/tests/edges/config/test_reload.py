@@ -9,8 +9,7 @@ import pytest
 from iokeel.config.load import parse
 from iokeel.config.reload import carried_over, for_running
 from iokeel.config.settings import AgentConfig, Config, LibvirtConfig
-from iokeel.core.counters import DriveId, Flow
-from iokeel.core.mix import Mix
+from iokeel.core.counters import DriveId, Flow, Mix
 from iokeel.core.state import DriveState, Pricing, State
 
 OTHER = parse(

@@ -32,13 +32,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
+from math import fsum, inf
 from typing import TypeAlias
 
-from iokeel.core.counters import Flow, Rates
+from iokeel.core.counters import NO_MIX, Flow, Mix, Rates
 from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
 from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
-from iokeel.core.mix import NO_MIX, Mix, bounds_on, flow_cost
+from iokeel.core.mix import bounds_on, flow_cost
 
 # How far above its limit a drive may be between a shift and the next retune, or for good if the
 # agent dies. QEMU adds a tenth of a second at each change of limits, and another after idleness.
@@ -270,13 +270,13 @@ def _budgets(
 
 def _budget(limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, ...]) -> _Budget:
     most = most_ratio * limit
-    cost = sum(flow_cost(bound.curve, flow) for bound in bounds for flow in bound.flows)
+    cost = fsum(flow_cost(bound.curve, flow) for bound in bounds for flow in bound.flows)
     if cost <= 0:
         return _Budget(limit, most, field, 0.0, bounds, 0.0)
     scale = limit / cost
-    bps = scale * sum(flow.bps for bound in bounds for flow in bound.flows)
+    bps = scale * fsum(flow.bps for bound in bounds for flow in bound.flows)
     size, least = bounds[0].curve.points[0]
-    requests = scale * sum(flow.raw_iops for bound in bounds for flow in bound.flows)
+    requests = scale * fsum(flow.raw_iops for bound in bounds for flow in bound.flows)
     is_flat = least * requests >= (1 - _EXCESS_RATIO) * limit  # and not only small in the mean
     if is_flat and len(bounds) == 1 and bps < size * requests:
         return _Budget(limit, most, field, size * limit / least, bounds, scale, flat=True)
@@ -313,7 +313,7 @@ def _units(flows: Iterable[Flow], iops_size: int | None) -> float:
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:
     if len(a) == 1:  # as nearly always, and in the innermost loop
         return a[0] * b[0]
-    return sum(x * y for x, y in zip(a, b, strict=True))
+    return fsum(x * y for x, y in zip(a, b, strict=True))
 
 
 @lru_cache(maxsize=4096)
@@ -358,5 +358,5 @@ def gains_by_price(curves: tuple[CostCurve, ...], iops_size: int | None) -> tupl
     found = []
     for p in prices:
         gains = tuple(max(_LEAST_GAIN, *((c - p * s) / units for s, c, units in t)) for t in tables)
-        found.append((p, gains, sum(gains)))
+        found.append((p, gains, fsum(gains)))
     return tuple(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import inf
+from math import fsum, inf
 
 from iokeel.core.curve import CostCurve, CostModel
 from iokeel.core.drive.envelope import OVERSHOOT_RATIO, dearer_curve, gains_by_price
@@ -26,7 +26,7 @@ def rate_in_force(limits: ThrottleLimits, model: CostModel) -> float:
     dearest traffic by OVERSHOOT_RATIO, which limits of ours may be above their rate.
     """
     if limits.cost_read is not None:
-        return sum(_most(limits, f"iops_{way}") for way in _ways(limits, "iops"))
+        return fsum(_most(limits, f"iops_{way}") for way in _ways(limits, "iops"))
     size = limits.iops_size
     read, write = model.read, model.write
     bps = [_most(limits, f"bps_{way}") for way in _ways(limits, "bps")]
@@ -35,7 +35,7 @@ def rate_in_force(limits: ThrottleLimits, model: CostModel) -> float:
         cost = _cost(bps[0], iops[:1], (read,), size) + _cost(bps[1], iops[1:], (write,), size)
     else:
         curves = (dearer_curve(model),) if len(iops) == 1 else (read, write)
-        cost = _cost(sum(bps), iops, curves, size)
+        cost = _cost(fsum(bps), iops, curves, size)
     return cost / (1 + OVERSHOOT_RATIO)
 
 
@@ -62,5 +62,5 @@ def _cost(
             0.0 if gain < _NOTHING else units * gain
             for units, gain in zip(iops, gains, strict=True)
         ]
-        least = min(least, by_bytes + sum(by_requests))
+        least = min(least, by_bytes + fsum(by_requests))
     return least

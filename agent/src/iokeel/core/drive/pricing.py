@@ -9,13 +9,13 @@ which.
 from __future__ import annotations
 
 from iokeel.core.abilities import Abilities
+from iokeel.core.counters import Mix
 from iokeel.core.curve import CostModel
 from iokeel.core.drive import exact
 from iokeel.core.drive.burst import carried
 from iokeel.core.drive.envelope import iops_alone, limits_for, limits_for_any_size, scaled
 from iokeel.core.drive.retune import judge
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.mix import Mix
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import DriveState, Finding, Pricing, Verdict

@@ -36,11 +36,11 @@ through. docs/measurements.md shows the cost and gain of each constant.
 from __future__ import annotations
 
 import iokeel.core.mix as mix_law
-from iokeel.core.counters import NO_FLOW, NS_PER_S, Flow, Rates
+from iokeel.core.counters import NO_FLOW, NS_PER_S, Flow, Mix, Rates
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.envelope import held_rates
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.mix import Mix, mix_cost
+from iokeel.core.mix import mix_cost
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import DriveState, Finding, Verdict

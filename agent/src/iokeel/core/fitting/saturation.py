@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
+from math import fsum
 
 # If doubling the depth gains less than this, it adds latency and nothing else.
 GROWTH_RATIO = 1.05
@@ -58,8 +59,8 @@ def open_latency_s(rates: Mapping[int, float], load_ratio: float = LOAD_RATIO) -
     odds = [math.exp(log - top) for log in logs]
     # Beyond the deepest, each is load_ratio times the one before.
     deepest, tail = len(served), load_ratio / (1 - load_ratio)
-    total = sum(odds) + odds[-1] * tail
-    requests = sum(n * p for n, p in enumerate(odds)) + odds[-1] * tail * (
+    total = fsum(odds) + odds[-1] * tail
+    requests = fsum(n * p for n, p in enumerate(odds)) + odds[-1] * tail * (
         deepest + 1 / (1 - load_ratio)
     )
     return requests / total / arrivals

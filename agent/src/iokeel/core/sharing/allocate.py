@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import ceil, inf
+from math import ceil, fsum, inf
 
 from iokeel.core.counters import NS_PER_S, DriveId
 from iokeel.core.curve import CostModel
@@ -254,7 +254,7 @@ def _bound_by_tenants_limits(
     for tenant, group in by_tenant.items():
         limit = float(limits[tenant])
         division = divide(limit, [c.claim for c in group])
-        spare = (1 + TENANT_SPARE_RATIO) * limit - sum(division.amounts)
+        spare = (1 + TENANT_SPARE_RATIO) * limit - fsum(division.amounts)
         weight = sum(c.policy.weight for c in group)
         for claimant, amount in zip(group, division.amounts, strict=True):
             share = share_of(claimant, division, amount, limit, None)

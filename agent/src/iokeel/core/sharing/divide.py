@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf
+from math import fsum, inf
 from typing import NamedTuple
 
 
@@ -50,7 +50,7 @@ class Division:
 def divide(capacity: float, claims: Sequence[Claim]) -> Division:
     """Divide a capacity (>= 0) among claims. Never gives more than it, nor more than they want."""
     owed = [min(claim.reservation, claim.wants) for claim in claims]
-    total = sum(owed)
+    total = fsum(owed)
     if total > capacity:
         kept = capacity / total
         return Division(tuple(kept * o for o in owed), 0.0, kept)
@@ -77,7 +77,7 @@ def cut_by_weight(budget: float, claims: Sequence[Claim], amounts: Sequence[floa
     Claims of one weight give up the same part of their amounts on top of those owed. Returns the
     amounts left; they exceed the budget if only amounts owed are left.
     """
-    excess = sum(amounts) - budget
+    excess = fsum(amounts) - budget
     left = list(amounts)
     order = sorted(range(len(claims)), key=lambda i: claims[i].weight)
     start = 0
@@ -86,7 +86,7 @@ def cut_by_weight(budget: float, claims: Sequence[Claim], amounts: Sequence[floa
         while end < len(order) and claims[order[end]].weight == claims[order[start]].weight:
             end += 1
         floors = {i: min(claims[i].reservation, left[i]) for i in order[start:end]}
-        above = sum(left[i] - floor for i, floor in floors.items())
+        above = fsum(left[i] - floor for i, floor in floors.items())
         part = min(1.0, excess / above) if above > 0 else 0.0
         for i, floor in floors.items():
             left[i] = floor if part == 1 else left[i] - part * (left[i] - floor)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import fsum, inf
 from typing import NamedTuple, TypeAlias
 
 from iokeel.core.counters import DriveId
@@ -46,8 +46,10 @@ class Group:
     def claim(self) -> Claim:
         """The claim of its members together."""
         claims = [member.claim for member in self.members]
-        owed = sum(min(float(claim.reservation), claim.wants) for claim in claims)
-        return Claim(max(self.reservation, owed), self.weight, sum(claim.wants for claim in claims))
+        owed = fsum(min(float(claim.reservation), claim.wants) for claim in claims)
+        return Claim(
+            max(self.reservation, owed), self.weight, fsum(claim.wants for claim in claims)
+        )
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -113,7 +115,7 @@ def _with_vms(claimants: Sequence[Claimant], vms: Mapping[str, int]) -> list[Mem
 
 def promised(members: Sequence[Member]) -> float:
     """Return the sum of what is reserved."""
-    return sum(
+    return fsum(
         member.promised if isinstance(member, Group) else float(member.policy.reservation)
         for member in members
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import fsum, inf
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
@@ -46,7 +46,7 @@ def worst_strain(protected: Sequence[Claimant]) -> tuple[float | None, list[Driv
 def rate_of(others: Sequence[Claimant]) -> float | None:
     """Return what drives did together in the last interval; None if it isn't known."""
     rates = [c.known.measured.rate for c in others]
-    return None if None in rates else sum(rate or 0.0 for rate in rates)
+    return None if None in rates else fsum(rate or 0.0 for rate in rates)
 
 
 def room_after(
@@ -119,7 +119,7 @@ def cut_to_room(budget: float, others: Sequence[Claimant], amounts: dict[DriveId
     claims = [c.claim._replace(reservation=c.owed) for c in others]
     before = [amounts[c.drive] for c in others]
     after = cut_by_weight(budget, claims, before)
-    slack = max(0.0, budget - sum(after))
+    slack = max(0.0, budget - fsum(after))
     weight = sum(claim.weight for claim in claims)
     for claimant, claim, had, has in zip(others, claims, before, after, strict=True):
         share = claimant.share
@@ -133,12 +133,12 @@ def cut_to_room(budget: float, others: Sequence[Claimant], amounts: dict[DriveId
         if most < share.most:
             by_weight = min(share.by_weight, share.most - share.owed)
             claimant.share = replace(share, most=most, by_weight=by_weight, cut=share.most - most)
-    return sum(before) - sum(after)
+    return fsum(before) - fsum(after)
 
 
 def give_rest(usable: float, protected: Sequence[Claimant], amounts: dict[DriveId, float]) -> None:
     """Let protected drives have all that the others leave: no throttle should slow them."""
-    rest = max(0.0, usable - sum(amounts.values()))
+    rest = max(0.0, usable - fsum(amounts.values()))
     for claimant in protected:
         share = claimant.share
         if share is not None and share.storage is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import fsum
 from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
@@ -76,7 +77,7 @@ class HeldUp:
     def _exhausted(self) -> bool:
         """Whether drives do next to nothing beyond what is reserved."""
         assert self.policy.capacity is not None
-        beyond = sum(max(0.0, _done(_drives(m)) - m.claim.reservation) for m in self.members)
+        beyond = fsum(max(0.0, _done(_drives(m)) - m.claim.reservation) for m in self.members)
         return beyond <= _NOTHING_RATIO * self.policy.capacity
 
     def _reckon(self, members: Iterable[Member]) -> None:
@@ -94,8 +95,8 @@ class HeldUp:
         """Raise the demands of drives that have a reservation together."""
         found = [seen for c in drives if (seen := self._look(c))]
         more = [max(0.0, seen.demand - seen.claimant.wants) for seen in found]
-        missing = max(0.0, reserved - sum(c.wants for c in drives))
-        part = min(1.0, missing / total) if (total := sum(more)) else 0.0
+        missing = max(0.0, reserved - fsum(c.wants for c in drives))
+        part = min(1.0, missing / total) if (total := fsum(more)) else 0.0
         for seen, extra in zip(found, more, strict=True):
             claimant = seen.claimant
             claimant.wants = min(claimant.most, claimant.wants + part * extra)
@@ -166,7 +167,7 @@ class HeldUp:
 
 
 def _done(drives: Iterable[Claimant]) -> float:
-    return sum(claimant.known.measured.rate or 0.0 for claimant in drives)
+    return fsum(claimant.known.measured.rate or 0.0 for claimant in drives)
 
 
 def _drives(member: Member) -> Iterable[Claimant]:

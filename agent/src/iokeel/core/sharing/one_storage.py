@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 
 import iokeel.core.sharing.capacity as capacity_law
 from iokeel.core.counters import DriveId
@@ -95,7 +96,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     capacity = _capacity(one, before, feedback, suffers=suffers)
     if one.granted is not None:
         _want_spare(one.claimants)
-    wanted = sum(c.wants for c in one.claimants)
+    wanted = fsum(c.wants for c in one.claimants)
     wants = _wants(one) if one.is_shared else None
     division = Division(exhausted=one.only_reads and bool(suffering))
     amounts: dict[DriveId, float] = {}
@@ -190,7 +191,7 @@ def _least_ratio(one: OneStorage) -> float:
     capacity = one.seen.policy.capacity
     if capacity is None:
         return 0.0
-    owed = sum(min(claim.reservation, claim.wants) for claim in (m.claim for m in one.members))
+    owed = fsum(min(claim.reservation, claim.wants) for claim in (m.claim for m in one.members))
     return (owed + one.strangers) / capacity / (1 - LEAST_ROOM)
 
 
@@ -222,10 +223,10 @@ def _load(one: OneStorage, before: StorageState) -> Load:
     counters, activity = one.seen.counters, one.activity
     return Load(
         activity,
-        sum(rate or 0.0 for rate in rates),
+        fsum(rate or 0.0 for rate in rates),
         one.strangers,
         None not in rates,
-        sum(gift(c.known) for c in one.claimants),
+        fsum(gift(c.known) for c in one.claimants),
         counters is None or activity is None or 2 * counters.in_flight < activity.queue,
         before.feedback.room if one.keeps_headroom else 1.0,
     )
@@ -300,7 +301,7 @@ def _divide(
     top = divide_members(one.members, usable, one.name, amounts)
     cut = cut_to_room(room * usable, one.others, amounts) if one.keeps_headroom else 0.0
     give_rest(usable, one.protected, amounts)
-    given = sum(min(amount, wants[drive]) for drive, amount in amounts.items())
+    given = fsum(min(amount, wants[drive]) for drive, amount in amounts.items())
     division = Division(
         usable,
         given=given,
@@ -315,7 +316,7 @@ def _divide(
     if one.keeps_headroom and one.granted is not None:
         # What is left of the grant is headroom on this host.
         rest = [Claim(0.0, c.policy.weight) for c in one.protected]
-        more = divide(max(0.0, usable - sum(amounts.values())), rest).amounts
+        more = divide(max(0.0, usable - fsum(amounts.values())), rest).amounts
         for claimant, extra in zip(one.protected, more, strict=True):
             amounts[claimant.drive] += extra
     return division, amounts

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil, floor, inf
+from math import ceil, floor, fsum, inf
 
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
@@ -179,7 +179,7 @@ def parts_of(
     base = [0.0 if now == inf else now for now in held]
     wanted = [max(0.0, part - now) for part, now in zip(parts, base, strict=True)]
     more = divide(
-        max(0.0, limit - sum(base)),
+        max(0.0, limit - fsum(base)),
         [Claim(0, max(1, p), w) for p, w in zip(parts, wanted, strict=True)],
     )
     return [

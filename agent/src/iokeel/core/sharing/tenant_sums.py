@@ -6,7 +6,7 @@ They are those of a tenant, or those on a storage that other hosts use too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import inf
+from math import fsum, inf
 from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
@@ -87,7 +87,7 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
         kept += 0.0 if now == inf else now
     claims = [claim for vm, own in by_vm.items() for claim in _with_vm(promised.get(vm, 0), own)]
     return Sums(
-        whole(sum(claim.reservation for claim in claims)),
+        whole(fsum(claim.reservation for claim in claims)),
         active or idle or 100,
         wants_of(claims),
         whole(most),
@@ -99,10 +99,10 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
 
 def _with_vm(promised: int, drives: list[Claim]) -> list[Claim]:
     """Return the claims of a VM's drives, as one if the VM has more reserved than they have."""
-    if promised <= sum(claim.reservation for claim in drives):
+    if promised <= fsum(claim.reservation for claim in drives):
         return drives
-    weight, wants = (sum(claim[i] for claim in drives) for i in (1, 2))
-    return [Claim(promised, weight, wants)]
+    weight = sum(claim.weight for claim in drives)
+    return [Claim(promised, weight, fsum(claim.wants for claim in drives))]
 
 
 def by_tenant(drives: Mapping[DriveId, DriveState]) -> dict[str, list[tuple[DriveId, DriveState]]]:

@@ -20,7 +20,7 @@ QEMU each change lets a tenth of a second through for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import floor, inf
+from math import floor, fsum, inf
 from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
@@ -106,7 +106,7 @@ def _credit(
     """
     credit = min((part.credit for part in before if part.most is not None), default=NO_CREDIT)
     rates = [drive.measured.rate for drive in drives]
-    total = None if None in rates else sum(rate or 0.0 for rate in rates)
+    total = None if None in rates else fsum(rate or 0.0 for rate in rates)
     if total is not None and not complete:
         assert policy.limit is not None
         total = max(total, float(policy.limit))
@@ -146,7 +146,7 @@ def divided(limit: int, wishes: Sequence[Wish]) -> tuple[list[int], tuple[float,
         Claim(0, wish.policy.weight, max(0.0, wish.most - amount))
         for wish, amount in zip(wishes, amounts, strict=True)
     ]
-    extra = divide(max(0.0, limit - sum(amounts)), rest).amounts
+    extra = divide(max(0.0, limit - fsum(amounts)), rest).amounts
     least = [budgets(wish.policy) for wish in wishes]
     parts = [max(low, floor(a + b)) for low, a, b in zip(least, amounts, extra, strict=True)]
     for _ in range(sum(parts) - limit):

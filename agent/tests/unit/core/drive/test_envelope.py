@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.core.counters import Flow
+from iokeel.core.counters import Flow, Mix
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB, CostCurve, CostModel
 from iokeel.core.drive.envelope import (
     OVERSHOOT_RATIO,
@@ -16,7 +16,6 @@ from iokeel.core.drive.envelope import (
 )
 from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.mix import Mix
 
 LIMIT = 10_000
 NONE = Flow(0, 0)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from iokeel.core.abilities import STOCK
-from iokeel.core.counters import Flow
+from iokeel.core.counters import Flow, Mix
 from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB
 from iokeel.core.drive.envelope import OVERSHOOT_RATIO
 from iokeel.core.drive.pricing import price
-from iokeel.core.mix import Mix
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import DriveState, Pricing
