@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Print those lines of the lock file that the agent needs to run.
+"""Print those lines of the lock file that the agent needs to run, or that some tools need.
 
-    runtime_lock.py AGENT_FOLDER
+    runtime_lock.py AGENT_FOLDER [TOOL...]
 
 The lock's comments ("# via") say which libraries need each one. Tools for tests are left out, and
 libvirt-python, because the distribution's own fits its libvirt.
@@ -36,7 +36,7 @@ def runtime_lock(lock: str, direct: set[str]) -> str:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+    folder, *tools = Path(sys.argv[1]), *sys.argv[2:]
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    names = {re.split(r"[^a-z0-9-]", wanted)[0] for wanted in project["dependencies"]}
+    names = {re.split(r"[^a-z0-9-]", wanted)[0] for wanted in tools or project["dependencies"]}
     print(runtime_lock((folder / "requirements.lock").read_text(), names), end="")

@@ -29,6 +29,7 @@ DISTRIBUTIONS = {"bookworm": "deb12", "trixie": "deb13"}
 # What the packages are made from: paths in the checkout, and in the source package.
 _SOURCES = {
     "LICENSE": "LICENSE",
+    "agent/compile_law.py": "agent/compile_law.py",
     "agent/debian": "debian",
     "agent/pyproject.toml": "agent/pyproject.toml",
     "agent/requirements.lock": "agent/requirements.lock",
@@ -85,7 +86,8 @@ def _export(tree: Path, codename: str) -> None:
         to = tree / place
         to.parent.mkdir(parents=True, exist_ok=True)
         if (PROJECT / source).is_dir():
-            shutil.copytree(PROJECT / source, to, ignore=shutil.ignore_patterns("__pycache__"))
+            made = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(PROJECT / source, to, ignore=made)
         else:
             shutil.copy(PROJECT / source, to)
     changelog = tree / "debian/changelog"
@@ -115,23 +117,27 @@ def _contents(tree: Path) -> list[str | bytes]:
 
 
 def _wheels(codename: str, root: Path, tree: Path) -> Path:
-    """Return a folder with the libraries' wheels, as the lock file pins them."""
-    lock = subprocess.run(
-        [tree / "debian/runtime_lock.py", tree / "agent"], capture_output=True, check=True
-    ).stdout
+    """Return a folder with the wheels of the libraries and of mypyc, as the lock file pins them."""
+    lock_of = [tree / "debian/runtime_lock.py", tree / "agent"]
+    locks = [
+        subprocess.run([*lock_of, *tools], capture_output=True, check=True).stdout
+        for tools in ((), ("mypy",))
+    ]
 
     def download(folder: Path) -> None:
         lent = [Path(p) for p in (*NETWORK, os.environ.get("PIP_FIND_LINKS", "")) if p]
         binds = {path: (path, "ro") for path in lent if path.exists()}
         binds |= {Path("/wheels"): (folder, "rw")}
         with Namespace(Path(tempfile.mkdtemp(prefix="lab-")), root, binds) as inside:
-            inside.run(
-                ["python3", "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes",
-                 "--only-binary=:all:", "--dest=/wheels", "--requirement=/dev/stdin"],
-                lock.decode(), timeout=600,
-            )  # fmt: skip
+            for lock in locks:
+                inside.run(
+                    ["python3", "-m", "pip", "download", "--quiet", "--no-deps",
+                     "--require-hashes", "--only-binary=:all:", "--dest=/wheels",
+                     "--requirement=/dev/stdin"],
+                    lock.decode(), timeout=600,
+                )  # fmt: skip
 
-    return cached(f"wheels-{codename}", [root.name, lock], download)
+    return cached(f"wheels-{codename}", [root.name, *locks], download)
 
 
 def put(folder: Path, to: Path = PROJECT / "build/packages") -> None:
