@@ -43,6 +43,8 @@ MOST_REPLY_BYTES = 64 << 20
 _UNKNOWN, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 2, 4, 7, 14, 16
 _PASSING = frozenset({_UNKNOWN, _DEADLINE, _UNAVAILABLE})
 _ERROR = msgspec.json.Decoder(Fault, strict=False)
+# etcd's words for a token that isn't valid any more.
+_TOKEN_REFUSED = ("invalid auth token",)
 
 T = TypeVar("T")
 
@@ -65,7 +67,7 @@ class Found(NamedTuple):
     leases: Mapping[str, int] = MappingProxyType({})
 
 
-class _TokenRefused(OutcomeUnknown):
+class TokenRefused(OutcomeUnknown):
     """The user's token isn't valid any more; a new one may be."""
 
 
@@ -86,6 +88,7 @@ class Etcd:
         self._urls = [url.rstrip("/") for url in access.urls]
         random.shuffle(self._urls)  # so that hosts don't all ask one member
         self._token: str | None = None
+        self._login: asyncio.Task[str] | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -179,10 +182,9 @@ class Etcd:
         try:
             try:
                 return await self._post(url, path, body, kind)
-            except _TokenRefused:
-                self.forget_token()
+            except TokenRefused:
                 return await self._post(url, path, body, kind)
-        except _TokenRefused:
+        except TokenRefused:
             raise FleetRefused(
                 url, "refuses the user's token", "see that etcd's members have the same users"
             ) from None
@@ -190,9 +192,10 @@ class Etcd:
             self.give_up(url)
             raise
 
-    def forget_token(self) -> None:
-        """Log in again before the next question."""
-        self._token = None
+    def forget_token(self, headers: Mapping[str, str]) -> None:
+        """Log in again before the next question, unless that has been done since these headers."""
+        if headers.get("Authorization") == self._token:
+            self._token = None
 
     def give_up(self, url: str) -> None:
         """Ask another member from now on, unless that is so already."""
@@ -204,7 +207,11 @@ class Etcd:
 
     async def _post(self, url: str, path: str, body: Json, kind: type[T]) -> T:
         headers = await self.headers(url)
-        raw = await self._exchange(url, path, body, headers)
+        try:
+            raw = await self._exchange(url, path, body, headers)
+        except TokenRefused:
+            self.forget_token(headers)
+            raise
         self.trips += 1
         try:
             return msgspec.json.decode(raw, type=kind, strict=False)
@@ -212,17 +219,34 @@ class Etcd:
             raise not_etcd(url, raw) from None
 
     async def headers(self, url: str) -> dict[str, str]:
-        """Return the headers of a question, with the user's token if there is a user."""
+        """Return the headers of a question, with the user's token if there is a user.
+
+        All who need a token share one login, because each costs etcd a bcrypt.
+        """
         if self.access.user is None:
             return {}
-        if self._token is None:
+        token = self._token
+        if token is None:
+            if self._login is None:
+                self._login = asyncio.create_task(self._log_in(url))
+                # Those who wait for it may all be cancelled.
+                self._login.add_done_callback(lambda login: login.cancelled() or login.exception())
+            login = self._login
+            await asyncio.wait({login})
+            token = login.result()
+        return {"Authorization": token}
+
+    async def _log_in(self, url: str) -> str:
+        try:
             body = {"name": self.access.user, "password": self.access.password()}
             raw = await self._exchange(url, "/v3/auth/authenticate", body, {})
             try:
                 self._token = msgspec.json.decode(raw, type=AuthReply).token
             except (ValueError, RecursionError):
                 raise not_etcd(url, raw) from None
-        return {"Authorization": self._token}
+            return self._token
+        finally:
+            self._login = None
 
     async def _exchange(self, url: str, path: str, body: Json, headers: Mapping[str, str]) -> bytes:
         assert self._session is not None
@@ -262,8 +286,8 @@ class Etcd:
         except (ValueError, RecursionError):
             return not_etcd(url, raw)
         said = fault.message or fault.error
-        if fault.code == _UNAUTHENTICATED or "invalid auth token" in said:
-            return _TokenRefused(url, "refuses the user's token")
+        if fault.code == _UNAUTHENTICATED or refuses_token(said):
+            return TokenRefused(url, "refuses the user's token")
         if fault.code in _PASSING or (not fault.code and status >= 500):
             mend = "see whether it has a quorum"
             if self.access.is_tls and "connection" in said:
@@ -286,6 +310,11 @@ _Stream = aiohttp.client._RequestContextManager  # aiohttp has no other name for
 
 class BadMember(FleetRefused):
     """One member can't be used: it isn't etcd, or nobody can trust it. Others may be."""
+
+
+def refuses_token(said: str) -> bool:
+    """Return whether etcd's words are about a token that isn't valid any more."""
+    return any(words in said for words in _TOKEN_REFUSED)
 
 
 def not_etcd(url: str, raw: bytes) -> BadMember:

@@ -15,7 +15,15 @@ import aiohttp
 import msgspec
 
 from iokeel.errors import ConnectionLost, IokeelError
-from iokeel.fleet.etcd import MOST_REPLY_BYTES, BadMember, Etcd, lost, not_etcd
+from iokeel.fleet.etcd import (
+    MOST_REPLY_BYTES,
+    BadMember,
+    Etcd,
+    TokenRefused,
+    lost,
+    not_etcd,
+    refuses_token,
+)
 from iokeel.fleet.messages import WatchReply, WatchResult, keys_from
 from iokeel.hypervisors.backoff import delays
 from iokeel.words.quoting import shown
@@ -36,8 +44,9 @@ async def changes(etcd: Etcd, prefix: str) -> AsyncIterator[Changes | None]:
     try:
         async for found in _follow(etcd, url, moved, prefix):
             yield found
+    except TokenRefused:
+        raise
     except (ConnectionLost, BadMember):
-        etcd.forget_token()
         if not moved.is_set():
             etcd.give_up(url)
         raise
@@ -61,6 +70,9 @@ async def _follow(
                         event.kv.name: None if event.type == "DELETE" else event.kv.value
                         for event in result.events
                     }
+    except TokenRefused:
+        etcd.forget_token(headers)
+        raise
     except (aiohttp.ClientError, OSError) as error:
         raise lost(url, error) from None
     raise ConnectionLost(url, "has ended the watch")
@@ -100,6 +112,8 @@ def _result(url: str, line: bytes) -> WatchResult:
     result = reply.result or WatchResult()
     if result.canceled:
         why = result.cancel_reason or f"compacted at {result.compact_revision}"
+        if refuses_token(why):
+            raise TokenRefused(url, "refuses the user's token")
         raise ConnectionLost(url, f"etcd ends the watch: {shown(why)}")
     return result
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import copy
+from urllib.request import urlopen
 
 import pytest
 from aiohttp import web
@@ -18,7 +22,7 @@ from iokeel.config.etcd_access import Access
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, OutcomeUnknown
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.messages import Delete, Is, Put
-from iokeel.fleet.watch import changes
+from iokeel.fleet.watch import Watches, changes
 from testing.agents import free_port
 from testing.fleet import etcd as real
 from tests.edges.fleet.conftest import again
@@ -200,17 +204,21 @@ async def test_plain_http_to_a_tls_port(tls_etcd: real.Etcd) -> None:
 # Users
 
 
+def guard(etcd: real.Etcd) -> None:
+    """Add the user iokeel, who may use /iokeel/ only."""
+    etcd.ctl("user", "add", "root:toor")
+    etcd.ctl("user", "grant-role", "root", "root")
+    etcd.ctl("role", "add", "iokeel")
+    etcd.ctl("role", "grant-permission", "--prefix=true", "iokeel", "readwrite", "/iokeel/")
+    etcd.ctl("user", "add", f"iokeel:{SECRET}")
+    etcd.ctl("user", "grant-role", "iokeel", "iokeel")
+    etcd.ctl("auth", "enable")
+
+
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.Etcd]:
-    """An etcd with the user iokeel, who may use /iokeel/ only."""
     with real.running(real.Etcd(tmp_path_factory.mktemp("e"))) as etcd:
-        etcd.ctl("user", "add", "root:toor")
-        etcd.ctl("user", "grant-role", "root", "root")
-        etcd.ctl("role", "add", "iokeel")
-        etcd.ctl("role", "grant-permission", "--prefix=true", "iokeel", "readwrite", "/iokeel/")
-        etcd.ctl("user", "add", f"iokeel:{SECRET}")
-        etcd.ctl("user", "grant-role", "iokeel", "iokeel")
-        etcd.ctl("auth", "enable")
+        guard(etcd)
         yield etcd
 
 
@@ -267,6 +275,72 @@ async def test_logs_in_again_when_etcd_has_forgotten_its_token(
         guarded.start(guarded.members[0], user="root:toor")
         await etcd.read(["/iokeel/a"])
         assert await etcd.write([], [Put("/iokeel/b", b"1")])
+
+
+def logins(*members: real.Member) -> int:
+    """Return how often members were asked for a token, by their own count."""
+    counts = [urlopen(f"{member.url}/metrics").read().decode() for member in members]
+    asked = re.compile(r'^grpc_server_started_total\{grpc_method="Authenticate",.*\} (\d+)$', re.M)
+    return sum(int(found[1]) for text in counts for found in asked.finditer(text))
+
+
+async def test_many_watches_that_begin_at_once_share_a_login(
+    guarded: real.Etcd, tmp_path: Path
+) -> None:
+    before = await asyncio.to_thread(logins, *guarded.members)
+    async with Etcd(user_access(guarded, tmp_path)) as etcd:
+        await begin_watches(etcd)
+        assert await asyncio.to_thread(logins, *guarded.members) == before + 1
+
+
+async def begin_watches(etcd: Etcd, end: Callable[[], None] | None = None) -> None:
+    """Follow 32 prefixes until each has begun; end: called then, after which each begins again."""
+    counts: Counter[str] = Counter()
+
+    async def begin(times: int) -> None:
+        async with asyncio.timeout(60):
+            while min(counts[prefix] for prefix in prefixes) < times:
+                await asyncio.sleep(0.05)
+
+    prefixes = {f"/iokeel/w{number}/" for number in range(32)}
+    async with Watches(etcd, lambda prefix, found: counts.update([prefix])) as watches:
+        watches.follow(prefixes)
+        await begin(1)
+        if end is not None:
+            end()
+            await begin(2)
+
+
+async def test_a_token_outlives_the_member_that_was_asked(
+    cluster: real.Etcd, tmp_path: Path
+) -> None:
+    guard(cluster)
+    async with Etcd(user_access(cluster, tmp_path)) as etcd:
+        await etcd.read(["/iokeel/a"])
+        member = member_of(cluster, etcd)
+        others = [other for other in cluster.members if other is not member]
+        before = await asyncio.to_thread(logins, *others)
+        await begin_watches(etcd, end=member.kill)
+        assert await asyncio.to_thread(logins, *others) == before
+
+
+async def test_watches_share_a_login_when_etcd_refuses_their_token(
+    guarded: real.Etcd, tmp_path: Path
+) -> None:
+    before = 0
+
+    def refuse() -> None:
+        nonlocal before
+        for words in (["delete", "iokeel"], ["add", f"iokeel:{SECRET}"]):
+            guarded.ctl("user", *words, user="root:toor")
+        guarded.ctl("user", "grant-role", "iokeel", "iokeel", user="root:toor")
+        guarded.members[0].kill()
+        guarded.start(guarded.members[0], user="root:toor")
+        before = logins(*guarded.members)
+
+    async with Etcd(user_access(guarded, tmp_path)) as etcd:
+        await begin_watches(etcd, end=refuse)
+    assert await asyncio.to_thread(logins, *guarded.members) == before + 1
 
 
 # What else can be wrong
