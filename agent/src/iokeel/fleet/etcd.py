@@ -43,8 +43,12 @@ MOST_REPLY_BYTES = 64 << 20
 _UNKNOWN, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 2, 4, 7, 14, 16
 _PASSING = frozenset({_UNKNOWN, _DEADLINE, _UNAVAILABLE})
 _ERROR = msgspec.json.Decoder(Fault, strict=False)
-# etcd's words for a token that isn't valid any more.
-_TOKEN_REFUSED = ("invalid auth token",)
+# etcd's words for a token that isn't valid any more. A JWT isn't after any change of etcd's users.
+_TOKEN_REFUSED = (
+    "invalid auth token",
+    "revision of auth store is old",
+    "revision in header is old",
+)
 
 T = TypeVar("T")
 

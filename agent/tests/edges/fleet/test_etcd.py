@@ -277,6 +277,21 @@ async def test_logs_in_again_when_etcd_has_forgotten_its_token(
         assert await etcd.write([], [Put("/iokeel/b", b"1")])
 
 
+async def test_a_change_of_etcds_users_only_costs_a_login(tmp_path: Path) -> None:
+    key = tmp_path / "jwt.key"
+    key.write_text("a key that only etcd has")
+    tokens = f"--auth-token=jwt,priv-key={key},sign-method=HS256,ttl=1h"
+    with real.running(real.Etcd(tmp_path / "e", options=(tokens,))) as there:
+        guard(there)
+        async with Etcd(user_access(there, tmp_path)) as etcd:
+            for number in range(2):
+                assert await etcd.write([], [Put("/iokeel/a", b"%d" % number)])
+                there.ctl("user", "add", f"other{number}:secret", user="root:toor")
+            assert (await etcd.read(["/iokeel/a"])).values == {"/iokeel/a": b"1"}
+            there.ctl("user", "add", "another:secret", user="root:toor")
+            await begin_watches(etcd)
+
+
 def logins(*members: real.Member) -> int:
     """Return how often members were asked for a token, by their own count."""
     counts = [urlopen(f"{member.url}/metrics").read().decode() for member in members]
