@@ -138,7 +138,10 @@ class FleetStore:
             await self.etcd.revoke_lease(lease)
 
     async def claim(self, claims: Mapping[BudgetId, HostClaim | None]) -> bool:
-        """Make claims, or take them back (None). Return False if this host has to sign in first."""
+        """Make claims, or take them back (None). Return False if this host has to sign in first.
+
+        Its key may be gone though its lease lives, so `lease` is None then.
+        """
         if self.lease is None:
             return False
         changes: list[Put | Delete] = []
@@ -150,7 +153,9 @@ class FleetStore:
                 Delete(key) if claim is None else Put(key, claim_value(claim), self.lease),
                 Delete(by_level) if value is None else Put(by_level, value, self.lease),
             ]
-        return await self._as_host(changes)
+        if not await self._as_host(changes):
+            self.lease = None
+        return self.lease is not None
 
     async def campaign(self, budget: BudgetId) -> bool:
         """Become a budget's coordinator if it has none, and return whether this succeeded."""

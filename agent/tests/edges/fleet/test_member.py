@@ -204,6 +204,21 @@ async def test_a_budget_that_etcd_has_lost_with_everything_is_told(
         await until(lambda: "its budget is gone" in str(member.problems.get(acme)), PATIENCE_S)
 
 
+async def test_a_host_whose_key_is_gone_signs_in_again(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    acme, keys = BudgetId(Kind.TENANT, "acme"), Keys(prefix)
+    mine = [keys.host("a"), keys.claim(acme, "a")]
+    await set_limits(etcd, "acme")
+    async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
+        await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
+        await etcd.write([], [Delete(key) for key in mine])
+        async with asyncio.timeout(PATIENCE_S):
+            while {*(await etcd.read(mine)).values} != {*mine}:
+                await asyncio.sleep(0.2)
+        assert not member.errors
+
+
 async def test_a_coordinator_reads_many_claims_seldom_however_often_they_change(
     one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
 ) -> None:
