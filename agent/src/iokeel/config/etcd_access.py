@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,12 @@ class Access:
                 raise _unusable(f"{self.certificate}, {self.key}", error, what) from None
         return context
 
+    def stamp(self) -> tuple[object, ...]:
+        """Return what differs once a file that `tls` reads has changed. Does no more than stat."""
+        system = ssl.get_default_verify_paths()
+        ca = self.ca or system.cafile or system.capath
+        return tuple(_stamp(file) for file in (ca, self.certificate, self.key) if file is not None)
+
     def password(self) -> str:
         """Return the user's password. Raises ConfigError."""
         assert self.password_file is not None
@@ -97,6 +104,14 @@ class Access:
                 str(self.password_file), "is not one line", "write the user's password, and no more"
             )
         return text.strip()
+
+
+def _stamp(file: Path | str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
 
 
 def _no_password() -> str:

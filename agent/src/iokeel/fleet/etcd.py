@@ -8,6 +8,7 @@ the caller has to look.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
 import time
@@ -19,7 +20,7 @@ import aiohttp
 import msgspec
 
 from iokeel.config.etcd_access import Access
-from iokeel.errors import ConnectionLost, FleetRefused, OutcomeUnknown
+from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, OutcomeUnknown
 from iokeel.fleet.messages import (
     AuthReply,
     Delete,
@@ -49,6 +50,8 @@ _TOKEN_REFUSED = (
     "revision of auth store is old",
     "revision in header is old",
 )
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -88,6 +91,7 @@ class Etcd:
         self.failures = 0
         self.moved = asyncio.Event()  # replaced whenever another member is asked
         self._clock = clock
+        self._stamp = access.stamp()
         self._tls = access.tls()
         self._urls = [url.rstrip("/") for url in access.urls]
         random.shuffle(self._urls)  # so that hosts don't all ask one member
@@ -194,7 +198,19 @@ class Etcd:
             ) from None
         except (ConnectionLost, BadMember):
             self.give_up(url)
+            await self._renew()
             raise
+
+    async def _renew(self) -> None:
+        """Load the certificates again if they have changed. Files that can't be used are told."""
+        stamp = self.access.stamp()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp  # so that the files are told once, and loaded once
+        try:
+            self._tls = await asyncio.to_thread(self.access.tls)
+        except ConfigError as error:
+            log.error("fleet: %s; until it is mended, the certificates from before are used", error)
 
     def forget_token(self, headers: Mapping[str, str]) -> None:
         """Log in again before the next question, unless that has been done since these headers."""
@@ -264,7 +280,6 @@ class Etcd:
                     gathered += await response.content.read(MOST_REPLY_BYTES - len(gathered))
                 raw = bytes(gathered)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._tls = self.access.tls()  # the certificates may have been renewed
             raise lost(url, error) from None
         if response.status != 200:
             raise self.refused(url, raw, response.status)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import re
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -171,13 +173,47 @@ def files_of(certificates: real.Certificates) -> dict[str, Path]:
     return {"ca": certificates.ca, "client.crt": certificate, "client.key": key}
 
 
-async def test_a_certificate_that_is_gone_is_named(tls_etcd: real.Etcd, tmp_path: Path) -> None:
+async def test_files_that_are_gone_are_told_once_and_the_next_member_is_asked(
+    tls_etcd: real.Etcd, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert tls_etcd.tls is not None
+    used = {name: tmp_path / name for name in ("client.crt", "client.key")}
+    for name, path in used.items():
+        copy(files_of(tls_etcd.tls)[name], path)
+    dead = f"https://127.0.0.1:{free_port()}"
+    access = Access((dead, *tls_etcd.urls), tls_etcd.tls.ca, used["client.crt"], used["client.key"])
+    async with Etcd(access) as etcd:
+        used["client.key"].unlink()
+        for _ in range(3):
+            if etcd.member != dead:
+                etcd.give_up(etcd.member)
+            assert (await etcd.read(["/gone"])).values == {}
+    (said,) = caplog.messages
+    assert "client.key: can't be read: no such file" in said
+    assert "certificates from before are used" in said
+
+
+async def test_certificates_are_loaded_again_only_if_they_have_changed(
+    tls_etcd: real.Etcd, tmp_path: Path
+) -> None:
+    loads = 0
+
+    class Counted(Access):
+        def tls(self) -> ssl.SSLContext | None:
+            nonlocal loads
+            loads += 1
+            return super().tls()
+
+    assert tls_etcd.tls is not None
     ca = tmp_path / "ca"
-    copy(real.Certificates(tmp_path / "other").ca, ca)
-    async with Etcd(replace(tls_access(tls_etcd), ca=ca)) as etcd:
-        ca.unlink()
-        with pytest.raises(ConfigError, match="ca: can't be read: no such file"):
-            await etcd.read(["/gone"])
+    copy(tls_etcd.tls.ca, ca)
+    async with Etcd(Counted((f"https://127.0.0.1:{free_port()}",), ca)) as etcd:
+        for expected in (1, 2):
+            for _ in range(3):
+                with pytest.raises(ConnectionLost):
+                    await etcd.read(["/a"])
+            assert loads == expected
+            os.utime(ca, (expected, expected))
 
 
 async def test_etcd_refuses_a_client_without_a_certificate(tls_etcd: real.Etcd) -> None:
