@@ -53,7 +53,7 @@ _TOKEN_REFUSED = (
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+T = TypeVar("T", TxnReply, LeaseReply, KeepAliveReply)
 
 
 def now_ns() -> int:
@@ -97,6 +97,7 @@ class Etcd:
         random.shuffle(self._urls)  # so that hosts don't all ask one member
         self._token: str | None = None
         self._login: asyncio.Task[str] | None = None
+        self._cluster: int | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -138,7 +139,8 @@ class Etcd:
             try:
                 reply = await self._ask("/v3/kv/txn", body, TxnReply)
             except (ConnectionLost, BadMember) as lost:
-                error = lost
+                if not isinstance(error, BadMember):  # that one doesn't pass by itself
+                    error = lost
                 continue
             found = [kv for r in reply.responses if r.response_range for kv in r.response_range.kvs]
             values = {kv.name: kv.value for kv in found}
@@ -225,6 +227,11 @@ class Etcd:
             self.moved.set()
             self.moved = asyncio.Event()
 
+    def leave_cluster(self) -> None:
+        """Ask another member from now on, and take its cluster for the fleet's."""
+        self.give_up(self.member)
+        self._cluster = None
+
     async def _post(self, url: str, path: str, body: Json, kind: type[T]) -> T:
         headers = await self.headers(url)
         try:
@@ -234,9 +241,19 @@ class Etcd:
             raise
         self.trips += 1
         try:
-            return msgspec.json.decode(raw, type=kind, strict=False)
+            reply: T = msgspec.json.decode(raw, type=kind, strict=False)
         except (ValueError, RecursionError):
             raise not_etcd(url, raw) from None
+        cluster = reply.header.cluster_id
+        if self._cluster is None:
+            self._cluster = cluster
+        if cluster != self._cluster:
+            raise BadMember(
+                url,
+                f"is a member of etcd's cluster {cluster:x}, and the fleet's is {self._cluster:x}",
+                "leave it out of [fleet] etcd, or restart the agent if the fleet has moved there",
+            )
+        return reply
 
     async def headers(self, url: str) -> dict[str, str]:
         """Return the headers of a question, with the user's token if there is a user.
@@ -328,7 +345,7 @@ _Stream = aiohttp.client._RequestContextManager  # aiohttp has no other name for
 
 
 class BadMember(FleetRefused):
-    """One member can't be used: it isn't etcd, or nobody can trust it. Others may be."""
+    """One member can't be used: it isn't the fleet's etcd, or nobody can trust it. Others may."""
 
 
 def refuses_token(said: str) -> bool:

@@ -17,7 +17,7 @@ from iokeel.config.settings import FleetConfig
 from iokeel.core.policy import TenantPolicy
 from iokeel.core.wants import TenantLevel
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
-from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.etcd import BadMember, Etcd
 from iokeel.fleet.handover import Handovers
 from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in
 from iokeel.fleet.memory import Memory, Remembered
@@ -150,7 +150,7 @@ class Member:
 
     async def _stay(self, store: FleetStore) -> None:
         if not await store.stay():
-            await store.open()
+            await store.open(create=not self._memory.known)
             await self._list(store)  # before anything else: also one that is refused has to know
             await store.sign_in()
 
@@ -164,7 +164,7 @@ class Member:
                 await self._list(store)
             elif budgets:
                 await self._list(store, budgets)
-        except ConnectionLost:
+        except (ConnectionLost, BadMember):
             raise
         except IokeelError as error:
             problem = error
@@ -204,7 +204,7 @@ class Member:
         before = self.parts.allowance(budget)
         try:
             await participant.step()
-        except ConnectionLost:
+        except (ConnectionLost, BadMember):
             self._due.add(budget)
             raise
         except IokeelError as error:

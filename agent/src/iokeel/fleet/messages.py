@@ -60,9 +60,16 @@ class _Response(msgspec.Struct):
     response_range: RangeReply | None = None
 
 
+class Header(msgspec.Struct):
+    """What each answer begins with."""
+
+    cluster_id: int
+
+
 class TxnReply(msgspec.Struct):
     """The answer to a transaction. succeeded: what it demanded was so."""
 
+    header: Header
     succeeded: bool = False
     responses: list[_Response] = []
 
@@ -70,6 +77,7 @@ class TxnReply(msgspec.Struct):
 class LeaseReply(msgspec.Struct):
     """A lease, with its time to live in seconds: 0 or less if there is none."""
 
+    header: Header
     id: int = msgspec.field(name="ID", default=0)
     ttl: int = msgspec.field(name="TTL", default=0)
 
@@ -78,6 +86,10 @@ class KeepAliveReply(msgspec.Struct):
     """The answer of a stream in which only one was asked for."""
 
     result: LeaseReply
+
+    @property
+    def header(self) -> Header:
+        return self.result.header
 
 
 class AuthReply(msgspec.Struct):

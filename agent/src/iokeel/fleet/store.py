@@ -92,10 +92,11 @@ class FleetStore:
                     "give [fleet] a prefix of its own",
                 )
             if not create:
+                self.etcd.leave_cluster()  # it may not be the fleet's
                 raise FleetRefused(
                     f"etcd {prefix}",
                     "holds no fleet yet",
-                    "see [fleet] prefix, or begin with `iokeel fleet tenant set`",
+                    "see [fleet] etcd and prefix, or begin with `iokeel fleet tenant set`",
                 )
             await self.etcd.write([Is(key, None)], [Put(key, encoded(Format()))])
             found = await self.etcd.read([key])

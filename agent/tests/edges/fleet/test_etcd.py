@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import os
 import re
@@ -475,6 +476,29 @@ async def test_another_program_on_the_port_is_no_etcd(said: bytes) -> None:
     ):
         with pytest.raises(FleetRefused, match="isn't etcd"):
             await etcd.read(["a"])
+
+
+async def test_a_member_of_another_cluster_is_not_taken_for_the_fleets(
+    one_etcd: real.Etcd, prefix: str, tmp_path: Path
+) -> None:
+    with real.running(real.Etcd(tmp_path / "e")) as own:
+        ids = [cluster_id(there) for there in (one_etcd, own)]
+        async with Etcd(Access((*one_etcd.urls, *own.urls), prefix=prefix)) as etcd:
+            if etcd.member not in own.urls:
+                etcd.give_up(etcd.member)
+            assert await etcd.write([], [Put(f"{prefix}a", b"1")])
+            own.end()
+            complaint = f"cluster {ids[0]:x}, and the fleet's is {ids[1]:x}; leave it out of "
+            for _ in range(2):  # whoever is asked first
+                with pytest.raises(FleetRefused, match=complaint):
+                    await etcd.read([f"{prefix}a"])
+            own.start()
+            assert (await etcd.read([f"{prefix}a"])).values == {f"{prefix}a": b"1"}
+
+
+def cluster_id(etcd: real.Etcd) -> int:
+    (found,) = json.loads(etcd.ctl("endpoint", "status"))
+    return int(found["Status"]["header"]["cluster_id"])
 
 
 async def test_a_member_that_is_no_etcd_is_left_for_the_next(

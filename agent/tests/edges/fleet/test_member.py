@@ -44,7 +44,7 @@ async def set_limits(etcd: Etcd, *tenants: str) -> None:
 
 @contextlib.asynccontextmanager
 async def running(
-    folder: Path, url: str, prefix: str, tenants: Sequence[str], host: str = "a"
+    folder: Path, urls: str | tuple[str, ...], prefix: str, tenants: Sequence[str], host: str = "a"
 ) -> AsyncIterator[Member]:
     """Let a host take part whose drives are these tenants', and look at them as an agent does."""
 
@@ -57,7 +57,8 @@ async def running(
     def sums_of(tenant: str) -> Sums:
         return SUMS if tenant in tenants else Sums()
 
-    config = FleetConfig(Access((url,), prefix=prefix), host)
+    access = Access((urls,) if isinstance(urls, str) else urls, prefix=prefix)
+    config = FleetConfig(access, host)
     member = Member(config, folder, {Kind.TENANT: sums_of, Kind.STORAGE: lambda _: Sums()})
     tasks = [asyncio.create_task(member.run()), asyncio.create_task(look())]
     try:
@@ -217,6 +218,33 @@ async def test_a_host_whose_key_is_gone_signs_in_again(
             while {*(await etcd.read(mine)).values} != {*mine}:
                 await asyncio.sleep(0.2)
         assert not member.errors
+
+
+async def test_an_etcd_that_is_not_the_fleets_counts_as_an_outage_and_gets_nothing(
+    one_etcd: real.Etcd, prefix: str, tmp_path: Path
+) -> None:
+    own = real.Etcd(tmp_path / "own")
+    urls = own.urls + one_etcd.urls
+
+    def lives_by_its_floor() -> bool:
+        limit = member.granted(["acme"])["acme"].limit
+        return limit is not None and limit < LIMIT
+
+    with real.running(own):
+        async with Etcd(Access(own.urls, prefix=prefix)) as etcd:
+            await set_limits(etcd, "acme")
+        async with running(tmp_path, own.urls, prefix, ["acme"]) as member:
+            await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
+        async with running(tmp_path, urls, prefix, ["acme"]) as member:
+            await until(lambda: member.problem is None, PATIENCE_S)
+            own.end()
+            await until(lambda: "leave it out of [fleet] etcd" in str(member.problem), PATIENCE_S)
+            await until(lives_by_its_floor, PATIENCE_S)
+            assert "leave it out of [fleet] etcd" in str(member.problem)
+    async with running(tmp_path, urls, prefix, ["acme"]) as member:
+        await until(lambda: "holds no fleet yet" in str(member.problem), PATIENCE_S)
+    async with Etcd(Access(one_etcd.urls, prefix=prefix)) as etcd:
+        assert not (await etcd.read([], [prefix])).values
 
 
 async def test_a_coordinator_reads_many_claims_seldom_however_often_they_change(

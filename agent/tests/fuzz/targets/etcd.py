@@ -17,8 +17,9 @@ from tests.fuzz.budget import only
 from tests.fuzz.targets.target import Target
 
 _WORDS = [
-    *(b"header revision kvs key value lease response_range responses succeeded ID TTL".split()),
-    *(b"result token message error code events type PUT DELETE created canceled".split()),
+    *(b"header cluster_id revision kvs key value lease response_range responses".split()),
+    *(b"succeeded ID TTL result token message error code grpc_code".split()),
+    *(b"events type PUT DELETE created canceled".split()),
     *(b"compact_revision cancel_reason kv L2lva2VlbC9h eyJ2IjoxfQ== 200 400 401 503".split()),
     *(
         b'"5"',
