@@ -138,6 +138,8 @@ class Etcd:
                 f"--initial-advertise-peer-urls={member.peer_url}",
                 f"--initial-cluster={self._cluster}",
                 "--initial-cluster-state=new",
+                "--auto-compaction-mode=periodic",
+                "--auto-compaction-retention=5m",
                 "--logger=zap",
                 "--log-level=error",
                 *tls,

@@ -23,7 +23,7 @@ from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in
 from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import READ_S, Participant
 from iokeel.fleet.parts import Parts, SumsOf
-from iokeel.fleet.store import LEASE_S, FleetStore
+from iokeel.fleet.store import LEASE_S, FleetStore, NameTaken
 from iokeel.fleet.watch import Watches
 from iokeel.hypervisors.backoff import delays
 from iokeel.report.fleet_snapshot import FleetSnapshot
@@ -129,15 +129,17 @@ class Member:
         """Take part in the fleet. Raises ConfigError."""
         store = FleetStore(etcd, self.parts.me)
         self.parts.connect(store)
-        waits, stay_at = delays(), 0.0
+        waits, stay_at, refused = delays(), 0.0, None
         async with Watches(etcd, self._changed) as watches:
             while True:
                 try:
                     if time.monotonic() >= stay_at or store.lease is None:
-                        await self._stay(store)
+                        refused = await self._stay(store)
                         stay_at = time.monotonic() + _STAY_S
                     watches.follow(self._prefixes(store))
                     await self._round(store)
+                    if refused is not None:
+                        raise refused
                 except IokeelError as error:
                     self._unlisted = None
                     self._tell(error)
@@ -148,11 +150,21 @@ class Member:
                 waits = delays()
                 await self._rest()
 
-    async def _stay(self, store: FleetStore) -> None:
+    async def _stay(self, store: FleetStore) -> FleetRefused | None:
+        """Stay signed in, or return why nothing can be written, as if etcd is full.
+
+        Then this host makes no claims, but what it reads still prolongs its amounts.
+        """
         if not await store.stay():
             await store.open(create=not self._memory.known)
             await self._list(store)  # before anything else: also one that is refused has to know
-            await store.sign_in()
+            try:
+                await store.sign_in()
+            except (BadMember, NameTaken):
+                raise
+            except FleetRefused as error:
+                return error
+        return None
 
     async def _round(self, store: FleetStore) -> None:
         """Do what is due. A budget that can't be listed doesn't hold up the steps of others."""
@@ -319,7 +331,11 @@ class Member:
     def _tell(self, error: IokeelError | None) -> None:
         if error is not None and self.problem != error:
             self.errors["fleet"] += 1
-            log.error("fleet: %s; until it is mended, this host goes down to its floors", error)
+            log.error(
+                "fleet: %s; until it is mended, this host goes down to its floors, unless it can"
+                " still read the ledgers",
+                error,
+            )
         elif error is None and self.problem not in (None, _UNHEARD):
             log.info("fleet: etcd answers again")
         self.problem = error

@@ -184,7 +184,7 @@ class Participant:
         await self._claim(view)
         if view.budget is None:
             return
-        if view.leader == self._store.me.name:
+        if view.leader == self._store.me.name and self._store.lease is not None:
             await self._coordinate(view)
         else:
             self._tenure = None

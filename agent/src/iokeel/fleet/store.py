@@ -43,6 +43,10 @@ log = logging.getLogger(__name__)
 LEASE_S = 15
 
 
+class NameTaken(FleetRefused):
+    """Another host of this name is in the fleet."""
+
+
 @dataclass(frozen=True)
 class View:
     """A budget at one moment. asked_ns: before it was asked for, as `iokeel.fleet.etcd.now_ns`.
@@ -106,14 +110,14 @@ class FleetStore:
     async def sign_in(self) -> None:
         """Tell that this host is there, under a new lease.
 
-        Raises ConnectionLost, or FleetRefused if another host of its name is there.
+        Raises ConnectionLost, NameTaken, or FleetRefused if nothing can be written.
         """
         key = self.keys.host(self.me.name)
         found = (await self.etcd.read([key])).values.get(key)
         if found is not None and decoded(HostRecord, key, found) != HostRecord(
             instance=self.me.instance
         ):
-            raise FleetRefused(
+            raise NameTaken(
                 f"host {self.me.name}",
                 "is in the fleet already, as another host",
                 "give each host a name of its own, or wait until the other one is gone",
@@ -121,7 +125,7 @@ class FleetStore:
         lease = await self.etcd.grant_lease(LEASE_S)
         if not await self.etcd.write([Is(key, found)], [Put(key, self._value, lease)]):
             await self.etcd.revoke_lease(lease)
-            raise FleetRefused(
+            raise NameTaken(
                 f"host {self.me.name}", "was taken by another host at this moment", "try again"
             )
         self.lease = lease

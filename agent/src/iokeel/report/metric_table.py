@@ -47,6 +47,11 @@ def _info(snapshot: Snapshot) -> Iterator[Sample]:
         yield (*name, drive.storage or "", drive.tenant or "", drive.mode or ""), 1
 
 
+def _refused(fleet: FleetSnapshot) -> int:
+    budgets = (*fleet.tenants.values(), *fleet.storages.values())
+    return sum(budget.report.error is not None for budget in budgets)
+
+
 def _coordinated(fleet: FleetSnapshot, budgets: Mapping[str, BudgetInFleet]) -> int:
     return sum(budget.report.coordinator == fleet.host for budget in budgets.values())
 
@@ -390,6 +395,13 @@ METRICS = (
         "failures",
         "How often a member of etcd failed, and another one was asked.",
         lambda f: f.failures,
+    ),
+    of_fleet(
+        "refused_budgets",
+        Kind.GAUGE,
+        "tenants and storages",
+        "Tenants and storages whose last step here was refused, as all are if etcd is full.",
+        _refused,
     ),
     of_fleet(
         "coordinated_tenants",

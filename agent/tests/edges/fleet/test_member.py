@@ -15,7 +15,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import LAPSE_S, Me
 from iokeel.core.sharing.tenant_sums import Sums
 from iokeel.core.wants import wants_of
-from iokeel.errors import ConnectionLost, NewerSchema
+from iokeel.errors import ConnectionLost, FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
@@ -218,6 +218,34 @@ async def test_a_host_whose_key_is_gone_signs_in_again(
             while {*(await etcd.read(mine)).values} != {*mine}:
                 await asyncio.sleep(0.2)
         assert not member.errors
+
+
+async def test_an_agent_that_starts_while_etcd_is_full_has_its_amount_and_says_so(
+    prefix: str, tmp_path: Path
+) -> None:
+    full, here = "etcd says 'etcdserver: mvcc: database space exceeded'", ["acme"]
+    own = real.Etcd(tmp_path / "own", options=(f"--quota-backend-bytes={1 << 20}",))
+
+    def allowed() -> int | None:
+        return member.granted(["acme"])["acme"].limit
+
+    with real.running(own):
+        async with Etcd(Access(own.urls, prefix=prefix)) as etcd:
+            await set_limits(etcd, "acme")
+            async with running(tmp_path, own.urls, prefix, here) as member:
+                await until(lambda: allowed() == LIMIT, PATIENCE_S)
+                with contextlib.suppress(FleetRefused):
+                    while True:
+                        await etcd.write([], [Put("/fill", b"1" * (64 << 10))])
+                here.clear()  # so that there is something to tell
+                await until(lambda: full in str([*member.problems.values()]), PATIENCE_S)
+                assert member.snapshot().tenants["acme"].report.error is not None
+                assert allowed() == LIMIT
+                here.append("acme")
+        async with running(tmp_path, own.urls, prefix, here) as member:
+            await until(lambda: allowed() not in (None, LIMIT), PATIENCE_S)  # it has just come
+            await until(lambda: allowed() == LIMIT, PATIENCE_S)
+            assert full in str(member.problem)
 
 
 async def test_an_etcd_that_is_not_the_fleets_counts_as_an_outage_and_gets_nothing(

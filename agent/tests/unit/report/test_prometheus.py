@@ -2,11 +2,12 @@
 
 import asyncio
 
+from iokeel.errors import FleetRefused
 from iokeel.host.disk_counters import Pressure
 from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.metric_table import METRICS
 from iokeel.report.prometheus import Metrics
-from iokeel.report.records import FleetBudgetReport
+from iokeel.report.records import ErrorReport, FleetBudgetReport
 from iokeel.report.snapshot import Snapshot
 
 
@@ -49,3 +50,18 @@ async def test_drives_that_are_held_to_nothing_are_held_to_infinity() -> None:
         'iokeel_fleet_tenant_held_iops{tenant="acme"} +Inf',
         'iokeel_fleet_storage_held_iops{storage="acme"} +Inf',
     ]
+
+
+async def test_budgets_whose_steps_are_refused_are_counted() -> None:
+    def known(name: str, error: ErrorReport | None) -> BudgetInFleet:
+        report = FleetBudgetReport(
+            name=name, set_iops=4000, limit_iops=4000, allowed_iops=1000, floor_iops=0,
+            held_iops=1000, stale_s=1.0, charges={}, silent=[], coordinator="hv1", error=error,
+        )  # fmt: skip
+        return BudgetInFleet(report, 1000, {})
+
+    full = ErrorReport.of(FleetRefused("http://etcd1:2379", "etcd says 'space exceeded'"))
+    tenants = {"acme": known("acme", full), "umbra": known("umbra", None)}
+    fleet = FleetSnapshot("hv1", None, 1, 0, tenants=tenants, storages={"san": known("san", full)})
+    text = (await Metrics().text(Snapshot({}, {}, {}, {}, 0, fleet=fleet))).decode()
+    assert "iokeel_fleet_refused_budgets 2.0" in text.splitlines()
