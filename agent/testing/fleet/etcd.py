@@ -23,11 +23,13 @@ _ENV = {key: value for key, value in os.environ.items() if not key.startswith("E
 class Certificates:
     """A CA, and what it has signed: a server's certificate and a client's.
 
-    server_usage: what the server's is for. etcd's gateway shows it to etcd, as a client.
+    server_usage: what the server's is for. etcd's gateway shows it to etcd, as a client. days: how
+    long what is signed is valid.
     """
 
     folder: Path
     server_usage: str = "serverAuth,clientAuth"
+    days: int = 30
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -47,6 +49,7 @@ class Certificates:
             self._openssl(
                 *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key"),
                 *("-CAcreateserial", "-out", f"{name}.crt", "-extfile", f"{name}.ext"),
+                f"-days={self.days}",
             )
 
     def of(self, name: str) -> tuple[Path, Path]:

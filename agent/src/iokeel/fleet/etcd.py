@@ -41,8 +41,10 @@ from iokeel.words.quoting import shown
 TIMEOUT_S = 2.0
 # A longer answer ends the connection: ten thousand hosts' claims take a few MB.
 MOST_REPLY_BYTES = 64 << 20
-_UNKNOWN, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 2, 4, 7, 14, 16
-_PASSING = frozenset({_UNKNOWN, _DEADLINE, _UNAVAILABLE})
+_CANCELED, _UNKNOWN, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 1, 2, 4, 7, 14, 16
+_PASSING = frozenset({_CANCELED, _UNKNOWN, _DEADLINE, _UNAVAILABLE})  # as a member that stops
+# OpenSSL's codes of a certificate that isn't valid yet, or any more.
+_DATES = frozenset({9, 10})
 _ERROR = msgspec.json.Decoder(Fault, strict=False)
 # etcd's words for a token that isn't valid any more. A JWT isn't after any change of etcd's users.
 _TOKEN_REFUSED = (
@@ -318,19 +320,18 @@ class Etcd:
     def refused(self, url: str, raw: bytes, status: int) -> FleetRefused | OutcomeUnknown:
         """Return the error for an answer that is one."""
         try:
-            fault = _ERROR.decode(raw)
+            code, said = _ERROR.decode(raw).told
         except (ValueError, RecursionError):
             return not_etcd(url, raw)
-        said = fault.message or fault.error
-        if fault.code == _UNAUTHENTICATED or refuses_token(said):
+        if code == _UNAUTHENTICATED or refuses_token(said):
             return TokenRefused(url, "refuses the user's token")
-        if fault.code in _PASSING or (not fault.code and status >= 500):
+        if code in _PASSING or (not code and status >= 500):
             mend = "see whether it has a quorum"
             if self.access.is_tls and "connection" in said:
                 # With --client-cert-auth, the gateway is a client that shows the server's own.
                 mend += ", and that its server certificate has the usage clientAuth, too"
             return OutcomeUnknown(url, f"etcd says {shown(said)}", mend)
-        if fault.code == _DENIED:
+        if code == _DENIED:
             mend = f"let the user read and write {self.access.prefix}"
         elif "user name" in said or "authentication" in said:
             mend = "see [fleet] user and password_file"
@@ -363,11 +364,11 @@ def not_etcd(url: str, raw: bytes) -> BadMember:
 def lost(url: str, error: Exception) -> ConnectionLost | BadMember:
     """Return the error for a connection that failed."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return BadMember(
-            url,
-            f"has a certificate that can't be trusted: {error.certificate_error}",
-            "see that [fleet] ca has signed it, and that it names this address",
-        )
+        why = error.certificate_error
+        mend = "see that [fleet] ca has signed it, and that it names this address"
+        if getattr(why, "verify_code", None) in _DATES:
+            mend = "see this host's clock and the certificate's dates"
+        return BadMember(url, f"has a certificate that can't be trusted: {why}", mend)
     if isinstance(error, aiohttp.ClientConnectorError):
         return ConnectionLost(url, f"can't be reached: {reason(error.os_error)}")
     if isinstance(error, TimeoutError):

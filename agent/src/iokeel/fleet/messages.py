@@ -99,11 +99,19 @@ class AuthReply(msgspec.Struct):
 
 
 class Fault(msgspec.Struct):
-    """An error. code: gRPC's."""
+    """An error. code, grpc_code: gRPC's, by either name. error: a stream's has the error in it."""
 
     message: str = ""
-    error: str = ""
+    error: str | Fault = ""
     code: int = 0
+    grpc_code: int = 0
+
+    @property
+    def told(self) -> tuple[int, str]:
+        """The code and the message."""
+        if isinstance(self.error, Fault):
+            return self.error.told
+        return self.code or self.grpc_code, self.message or self.error
 
 
 class _Event(msgspec.Struct):

@@ -107,7 +107,7 @@ def _result(url: str, line: bytes) -> WatchResult:
     except (ValueError, RecursionError):
         raise not_etcd(url, line) from None
     if reply.error is not None:
-        said = reply.error.message or reply.error.error
+        _, said = reply.error.told
         raise ConnectionLost(url, f"etcd ends the watch: {shown(said)}")
     result = reply.result or WatchResult()
     if result.canceled:

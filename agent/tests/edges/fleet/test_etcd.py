@@ -147,6 +147,18 @@ async def test_a_wrong_ca_is_refused(tls_etcd: real.Etcd, tmp_path: Path) -> Non
             await etcd.read(["/a"])
 
 
+async def test_a_certificate_that_is_not_valid_any_more_is_said(tmp_path: Path) -> None:
+    certificates = real.Certificates(tmp_path, days=0)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*certificates.of("server"))
+    await asyncio.sleep(2)
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Etcd(Access((url,), certificates.ca)) as etcd:
+            with pytest.raises(FleetRefused, match=r"expired.*this host's clock and the"):
+                await etcd.read(["/a"])
+
+
 @pytest.mark.parametrize("outdated", [("ca",), ("client.crt", "client.key")])
 async def test_renewed_certificates_are_taken_over(
     tls_etcd: real.Etcd, tmp_path: Path, outdated: Sequence[str]
@@ -476,6 +488,30 @@ async def test_another_program_on_the_port_is_no_etcd(said: bytes) -> None:
     ):
         with pytest.raises(FleetRefused, match="isn't etcd"):
             await etcd.read(["a"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        # A stream's error, as of a member that stops.
+        (
+            {"error": {"grpc_code": 14, "http_code": 503, "message": "etcdserver: server stopped"}},
+            "server stopped",
+        ),
+        ({"error": "grpc: closing", "message": "grpc: closing", "code": 1}, "grpc: closing"),
+    ],
+)
+async def test_a_member_that_stops_is_an_etcd(fault: dict[str, object], said: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(fault, status=503)
+
+    app = web.Application()
+    app.router.add_post("/v3/{what:.*}", answer)
+    async with TestServer(app) as server:
+        async with Etcd(Access((f"http://127.0.0.1:{server.port}",))) as etcd:
+            for ask in (etcd.keep_lease(1), anext(changes(etcd, "/a"))):
+                with pytest.raises(ConnectionLost, match=f"etcd says .*{said}"):
+                    await ask
 
 
 async def test_a_member_of_another_cluster_is_not_taken_for_the_fleets(
