@@ -7,7 +7,7 @@ import getpass
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -35,9 +35,11 @@ from iokeel.fleet.records import (
 )
 from iokeel.fleet.store import FleetStore
 
-# etcd takes 128 changes in a transaction by default. A budget is two, and drops an old one.
+# So many writes etcd takes in a transaction by default.
+_MOST_WRITES = 128
+# A budget is two writes, and drops an old change.
 MOST_AT_ONCE = 40
-# Changes that etcd keeps.
+# Changes that are kept. Those that one transaction can't drop go with later ones.
 _MOST_CHANGES = 1000
 
 
@@ -155,10 +157,9 @@ class Operator:
         if not changes:
             return []
         await appoint(self._store, fresh)
-        past = sorted(key for key in found.values if key.startswith(keys.history))
-        too_many = max(0, len(past) + len(changes) - _MOST_CHANGES)
-        puts += [Delete(key) for key in past[:too_many]]
+        past = [key for key in found.values if key.startswith(keys.history)]
         puts += _history(keys, changes)
+        puts += _dropped(past, len(changes), _MOST_WRITES - len(puts))
         try:
             done = await self._store.etcd.write(demands, puts)
         except OutcomeUnknown as error:
@@ -196,7 +197,9 @@ class Operator:
         told = [budget for budget in mine if await say(self._store, budget, host, word)]
         if told:
             what = f"forget {host} --{word.value}: {', '.join(map(str, told))}"
-            await self._store.etcd.write([], [*_history(self._store.keys, [what])])
+            keys, etcd = self._store.keys, self._store.etcd
+            past = (await etcd.read([], [keys.history])).values
+            await etcd.write([], [*_history(keys, [what]), *_dropped(past, 1, _MOST_WRITES - 1)])
         return told
 
 
@@ -244,6 +247,12 @@ def _history(keys: Keys, changes: list[str]) -> list[Put | Delete]:
         )
         for number, what in enumerate(changes)
     ]
+
+
+def _dropped(past: Collection[str], new: int, most: int) -> list[Put | Delete]:
+    """Drop the oldest changes that are too many with some new ones, but only so many at most."""
+    too_many = min(max(0, len(past) + new - _MOST_CHANGES), most)
+    return [Delete(key) for key in sorted(past)[:too_many]]
 
 
 @contextlib.asynccontextmanager

@@ -17,6 +17,7 @@ from iokeel.core.wants import wants_of
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.messages import Put
+from iokeel.fleet.records import ChangeRecord, encoded
 from iokeel.fleet.store import FleetStore
 from testing.agents import Done, free_port, iokeel
 from testing.fleet import etcd as real
@@ -233,6 +234,37 @@ def test_a_dead_host_is_shown_and_answered_for(
     (row,) = json.loads(fleet("why", "acme", "--json").out)["hosts"]
     assert row["answered_for"] == "off-for-good"
     assert "is charged nothing" in fleet("forget", "nobody", "--at-floor", "--yes").complaint
+
+
+@pytest.mark.parametrize("number", [1050, 1300])
+def test_a_long_history_is_shortened_by_each_change_and_ends_none(
+    fleet: Callable[..., Done], config: Path, one_etcd: real.Etcd, prefix: str, number: int
+) -> None:
+    left = 0
+
+    async def fill(store: FleetStore) -> None:
+        change = encoded(ChangeRecord(at="2026-01-01T00:00:00+00:00", by="me", what="forget a"))
+        puts = [Put(f"{store.keys.history}{old:020d}", change) for old in range(number)]
+        for first in range(0, number, 100):
+            await store.etcd.write([], puts[first : first + 100])
+
+    async def count(store: FleetStore) -> None:
+        nonlocal left
+        left = len((await store.etcd.read([], [store.keys.history])).values)
+
+    fleet("tenant", "set", "acme", "--limit", "4000")
+    in_store(one_etcd, prefix, with_a_dead_host)
+    in_store(one_etcd, prefix, fill)
+    assert fleet("forget", "dead", "--at-floor", "--yes").status == 0
+    in_store(one_etcd, prefix, count)
+    assert left == max(1000, number + 2 - 127)
+    in_store(one_etcd, prefix, fill)
+    file = config.with_name("import.toml")
+    tables = (f"[tenants.t{tenant}]\nlimit = 1000\n" for tenant in range(40))
+    file.write_text("".join(tables))
+    assert fleet("import", file).status == 0
+    in_store(one_etcd, prefix, count)
+    assert left == max(1000, number + 2 + 40 - 48)
 
 
 def test_a_host_whose_agent_is_there_is_not_off_for_good(
