@@ -9,6 +9,7 @@ from rich.table import Table
 
 from iokeel.cli.cells import NONE, ms_cell, name_cell, plain_table, rate_cell
 from iokeel.core.fleet.capacity import together
+from iokeel.core.fleet.ledger import Entry, Word
 from iokeel.core.policy import ENDLESS
 from iokeel.fleet.keys import Kind
 from iokeel.fleet.operator import BudgetView, FleetView
@@ -277,11 +278,20 @@ def complaints(view: FleetView) -> Iterator[str]:
             yield f"{name} has no coordinator now; another host takes over within seconds"
         for host, entry in known.entries.items():
             if not known.reports(host):
+                shown = name_cell(host)
                 yield (
-                    f"{name}: host {name_cell(host)} doesn't report, and stays charged"
-                    f" {rate_cell(entry.charged)}; start its agent, or answer for it by `iokeel"
-                    f" fleet forget {name_cell(host)}`"
+                    f"{name}: host {shown} doesn't report, and stays charged"
+                    f" {rate_cell(entry.charged)}; {_answer(shown, entry)}"
                 )
+
+
+def _answer(host: str, entry: Entry) -> str:
+    """Return what an operator can do about a host that doesn't report, or has done."""
+    if entry.word is None:
+        return f"start its agent, or answer for it by `iokeel fleet forget {host}`"
+    if entry.word is Word.AT_FLOOR and entry.charged <= max(entry.amount, entry.lasting):
+        return "answered for, at its floor"
+    return "answered for; takes effect once a host coordinates"
 
 
 def _charges(name: str, known: BudgetView) -> Iterator[str]:

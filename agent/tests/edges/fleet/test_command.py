@@ -222,7 +222,10 @@ def test_a_dead_host_is_shown_and_answered_for(
 ) -> None:
     fleet("tenant", "set", "acme", "--limit", "4000")
     in_store(one_etcd, prefix, with_a_dead_host)
-    assert "host dead doesn't report, and stays charged 4000" in fleet("status").out
+    assert (
+        "host dead doesn't report, and stays charged 4000; start its agent, or answer for it by"
+        " `iokeel fleet forget dead`"
+    ) in fleet("status").out.replace("\n", " ")
     (row,) = json.loads(fleet("why", "acme", "--json").out)["hosts"]
     assert (row["host"], row["reports"], row["charged_iops"]) == ("dead", False, 4000)
     (host,) = json.loads(fleet("hosts", "--json").out)
@@ -233,6 +236,9 @@ def test_a_dead_host_is_shown_and_answered_for(
     assert "recorded for tenant acme" in fleet("forget", "dead", "--off-for-good", "--yes").out
     (row,) = json.loads(fleet("why", "acme", "--json").out)["hosts"]
     assert row["answered_for"] == "off-for-good"
+    said = fleet("status").out.replace("\n", " ")
+    assert "4000; answered for; takes effect once a host coordinates" in said
+    assert "forget dead" not in said
     assert "is charged nothing" in fleet("forget", "nobody", "--at-floor", "--yes").complaint
 
 

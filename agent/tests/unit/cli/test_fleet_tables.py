@@ -1,0 +1,34 @@
+"""What `iokeel fleet status` complains of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from iokeel.cli.fleet_tables import complaints
+from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.ledger import Entry, Stamp, Word, first_ledger
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.operator import BudgetView, FleetView
+
+
+@pytest.mark.parametrize(
+    ("word", "charged", "said"),
+    [
+        (None, 1000, "start its agent, or answer for it by `iokeel fleet forget kvm7`"),
+        (Word.AT_FLOOR, 1000, "answered for; takes effect once a host coordinates"),
+        (Word.OFF_FOR_GOOD, 200, "answered for; takes effect once a host coordinates"),
+        (Word.AT_FLOOR, 200, "answered for, at its floor"),
+    ],
+)
+def test_a_silent_host_is_told_with_what_there_is_to_do(
+    word: Word | None, charged: int, said: str
+) -> None:
+    entry = Entry("i", 200, 200, charged, 200, Stamp("e", 1), word)
+    ledger = replace(first_ledger(4000, "e"), entries={"kvm7": entry})
+    known = BudgetView(Budget(4000), ledger)
+    (complaint,) = complaints(FleetView("", {}, {BudgetId(Kind.TENANT, "acme"): known}))
+    assert complaint == (
+        f"tenant acme: host kvm7 doesn't report, and stays charged {charged}; {said}"
+    )
