@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tomllib
 from pathlib import Path
@@ -109,6 +110,23 @@ def test_a_wrong_variable_is_refused_by_its_name(refusals: Played, name: str) ->
     (message,) = [message for host, message in refusals.failures if host == name]
     assert REFUSED[name][1] in message
     assert refusals.recap[name]["changed"] == 0
+
+
+def test_packages_below_the_home_folder_are_found(tmp_path: Path) -> None:
+    for release in (12, 13):
+        for version in (1, 2):
+            (tmp_path / f"iokeel_{version}~deb{release}_amd64.deb").touch()
+    folder = Path("~", os.path.relpath(tmp_path, Path.home()))
+    hosts = {"hv1": {**LOCAL, "iokeel_package": str(folder)}}
+    ((_, message),) = play("deploy.yml", inventory(tmp_path, hosts), "--check").failures
+    assert f"{folder} has several packages (iokeel_1~deb" in message
+
+
+def test_each_path_on_the_controller_may_begin_with_a_tilde() -> None:
+    found = [line for file in ROLE.rglob("*.yml") for line in file.read_text().splitlines()]
+    paths = [line for line in found if "| realpath" in line]
+    assert paths
+    assert all("| expanduser | realpath" in line for line in paths)
 
 
 def test_a_host_that_cannot_be_reached_is_named_and_the_others_are_checked(
