@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tomllib
@@ -159,6 +160,54 @@ def test_facts_of_a_cache_are_gathered_anew(tmp_path: Path) -> None:
     ((_, message),) = play(playbook, inventory(tmp_path, hosts)).failures
     assert why in message
     assert "Plan9" not in message
+
+
+# What the agent says of guests a and b, which run on each of these hosts.
+FAULT = {"where": "drive a/vda", "what": "limits couldn't be set", "mend": "see QEMU's log"}
+SEEN: dict[str, list[dict[str, Any]] | None] = {
+    "hung": [{"domain": "a", "policy_error": None, "drives": [{"error": FAULT}]}],
+    "blind": [],
+    "dead": None,
+}
+
+
+@pytest.fixture(scope="module")
+def verified(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """The role's last look at hosts whose programs say what they are told to."""
+    folder = tmp_path_factory.mktemp("verified")
+    for host, seen in SEEN.items():
+        said = {"virsh": "a\nb", "systemctl": "ActiveState=active", "journalctl": "its last words"}
+        if seen is not None:
+            said["iokeel"] = json.dumps(seen)
+        (folder / host).mkdir()
+        for program, words in said.items():
+            (folder / host / program).write_text(f"#!/bin/sh\ncat <<'END'\n{words}\nEND\n")
+            (folder / host / program).chmod(0o755)
+    (folder / "dead" / "iokeel").symlink_to("/bin/false")
+    role = {"name": "iokeel", "tasks_from": "verify"}
+    alone = {
+        "hosts": "all",
+        "gather_facts": False,
+        "environment": {"PATH": f"{folder}/{{{{ inventory_hostname }}}}:/usr/bin:/bin"},
+        "tasks": [{"ansible.builtin.import_role": role}],
+    }
+    (folder / "play.yml").write_text(yaml.safe_dump([alone]))
+    return play(folder / "play.yml", inventory(folder, dict.fromkeys(SEEN, LOCAL)))
+
+
+def test_a_guest_that_hangs_is_named_and_ends_no_deployment(verified: Played) -> None:
+    assert verified.recap["hung"]["failed"] == 0
+    assert "drive a/vda: limits couldn't be set: see QEMU's log" in verified.out
+    assert "hung: guests that run, but that the agent does not see: b: `journalctl" in verified.out
+
+
+def test_an_agent_that_sees_no_guest_or_does_not_answer_ends_the_deployment(
+    verified: Played,
+) -> None:
+    assert dict(verified.failures) == {
+        "blind": "blind: the agent sees none of the guests that run: a, b",
+        "dead": "dead: the agent does not answer:  (its last words)",
+    }
 
 
 POLICIES: dict[str, tuple[dict[str, Any], str]] = {
