@@ -127,7 +127,7 @@ def measure(vm: Vm) -> Told:
 
 
 def _source(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if "__pycache__" in info.name else info
+    return None if "__pycache__" in info.name or info.name.endswith(".so") else info
 
 
 def main() -> None:
