@@ -16,4 +16,4 @@ def pytest_configure() -> None:
     """Refuse to test another law than that of the sources."""
     if stale := compiled_law.stale():
         names = ", ".join(file.name for file in stale)
-        pytest.exit(f"{names}: changed since it was compiled: run make setup", returncode=4)
+        pytest.exit(f"{names}: changed since the law was compiled: run make setup", returncode=4)
