@@ -311,6 +311,21 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         separate = self.policy is not None and self.policy.separate_budgets
         return max(1, part // 2) if separate else part
 
+    def each_of_share(self, share: Share) -> float:
+        """Return what a share allows; with separate budgets, for each of both.
+
+        As large a part of it as the busier one has of all that the drive does, so that reads alone
+        can do all that is reserved; half of it if that is unknown. In sixteenths, because each
+        change of limits has a price; rounded down if it is of a tenant's limit.
+        """
+        if self.policy is None or not self.policy.separate_budgets:
+            return share.most
+        _, _, rate, _, _, _, _, _, _, _, budget_rate = self.measured
+        if not rate or budget_rate is None:
+            return share.most / 2
+        rounding = 0.0 if share.storage is None else 0.5
+        return share.most * floor(16 * budget_rate / rate + rounding) / 16
+
     def allowed_by(self, share: Share | None) -> float | None:
         """Return the rate that policy, VM, fleet and a share allow, at least 1; None if none does.
 
@@ -318,8 +333,9 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         """
         ceiling = self.credit.ceiling(self.policy)
         allowed = None if ceiling is None else float(ceiling)
-        if share is not None and (allowed is None or share.most < allowed):
-            allowed = max(1.0, share.most)
+        if share is not None and (allowed is None or share.most / 2 < allowed):
+            each = max(1.0, self.each_of_share(share))
+            allowed = each if allowed is None else min(allowed, each)
         if self.vm is not None and (most := self.vm_most) is not None:
             allowed = max(1.0, most if allowed is None else min(most, allowed))
         if (most := self.fleet_most) is not None:  # in whole numbers, so that sums are exact

@@ -126,7 +126,7 @@ def _limits(state: State, known: DriveState, most: float) -> ThrottleLimits | No
         if (1 + OVERSHOOT_RATIO) * rate_in_force(limits, model) <= most:
             return limits  # again, because the last order may not have been carried out
     elif share is not None and share.storage is not None:
-        rates.append(share.most)
+        rates.append(known.each_of_share(share))
     for part in (known.part, known.storage_part):
         if part is not None:  # what it has now: nobody would hear of a raise
             rates.append(known.each_budget(floor(min(part.most, part.held))))

@@ -9,7 +9,6 @@ from iokeel.core.counters import DriveId, Flow
 from iokeel.core.drive.envelope import OVERSHOOT_RATIO
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, VmPolicy
-from iokeel.core.sharing.claimant import budgets
 from iokeel.core.state import Share
 from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.records import DriveReport, ThrottleReport
@@ -226,9 +225,8 @@ def _allowance(drive: DriveReport, policy: DrivePolicy) -> Iterator[str]:
     used = ""
     if drive.normalized_iops:
         used = f", and used {percent(drive.normalized_iops / drive.allowed_iops)} of that"
-    count = budgets(policy)
-    each = " each of reads and writes" if count > 1 else ""
-    yield f"So it may do {iops(drive.allowed_iops / count)}{each} now{used}."
+    both = ", reads and writes together" if policy.separate_budgets else ""
+    yield f"So it may do {iops(drive.allowed_iops)} now{both}{used}."
 
 
 def _limits(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import NamedTuple, Protocol
 
 from iokeel.core.counters import NS_PER_S, DriveId, Mix, Rates
@@ -19,7 +19,16 @@ from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.sharing.claimant import budgets
-from iokeel.core.state import NEW, NOT_DIVIDED, DriveState, Measured, Share, State, StorageState
+from iokeel.core.state import (
+    NEW,
+    NOT_DIVIDED,
+    DriveState,
+    Measured,
+    Share,
+    State,
+    StorageState,
+    VmPart,
+)
 from iokeel.errors import IokeelError
 from iokeel.host.disk_counters import Pressure
 from iokeel.hypervisors.source import DriveInfo, VmInfo
@@ -281,8 +290,11 @@ def _drive(drive: DriveId, tenant: str | None, info: DriveInfo, known: Known) ->
 
 def _allowed(state: DriveState) -> float | None:
     """Return the rate that a drive may have now, over both budgets; None if nothing limits it."""
-    allowed, policy = state.allowed, state.policy
-    return allowed if allowed is None or policy is None else allowed * budgets(policy)
+    allowed, policy, share = state.allowed, state.policy, state.share
+    if allowed is None or policy is None:
+        return allowed
+    shared = share.most if isinstance(share, Share) else inf
+    return min(allowed * budgets(policy), max(allowed, shared))
 
 
 def _bursts(state: DriveState) -> bool:
@@ -299,9 +311,9 @@ def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:
         policy=state.policy,
         elapsed_s=did.elapsed_s if did else None,
         share=None if state.share is NOT_DIVIDED else state.share,
-        vm_iops=state.vm_most,
-        tenant_iops=state.tenant_most,
-        fleet_storage_iops=state.storage_most,
+        vm_iops=_vm_part(state.vm),
+        tenant_iops=None if state.part is None else state.part.most,
+        fleet_storage_iops=None if state.storage_part is None else state.storage_part.most,
         limits=sent.limits,
         in_force=info.in_force,
         limits_reason=sent.reason,
@@ -311,6 +323,11 @@ def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:
         read_wait_s=did.wait_s(write=False) if did else None,
         write_wait_s=did.wait_s(write=True) if did else None,
     )
+
+
+def _vm_part(vm: VmPart | None) -> int | None:
+    """Return a drive's part of its VM's limit; None if the VM has none."""
+    return None if vm is None else vm.policy.limit if vm.most is None else vm.most
 
 
 def _flow(did: Rates | None, write: bool) -> tuple[float | None, float | None, float | None]:

@@ -245,10 +245,16 @@ def test_burst_and_credit_are_told() -> None:
     assert "So it may do 3000 iops now." in said
 
 
-def test_the_vms_limit_its_credit_and_the_drives_part_are_told() -> None:
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_vms_limit_its_credit_and_the_drives_part_are_told(separate: bool) -> None:
     state = State()
     vm = VmPolicy(100, 3000, 6000, 40)
-    drives = {VDA: DrivePolicy(weight=200), DriveId("db1", "vdb"): DrivePolicy()}
+    drives = {
+        VDA: DrivePolicy(weight=200, separate_budgets=separate),
+        DriveId("db1", "vdb"): DrivePolicy(),
+    }
+    budget = "; reads and writes each have a budget of their own" if separate else ""
+    both = ", reads and writes together" if separate else ""
     for second in range(1, 4):
         counters = Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0)
         seen = {
@@ -258,20 +264,20 @@ def test_the_vms_limit_its_credit_and_the_drives_part_are_told() -> None:
         state, _ = decide(state, Observation(seen), second * NS_PER_S)
     said = lines(state)
     assert said[:2] == [
-        "The policy gives no limit.",
+        f"The policy gives no limit{budget}.",
         "All drives of db1 together have a limit of 3000 iops, a burst of 6000 iops for up to 40 s,"
         " and a reservation of 100 iops.",
     ]
     assert "db1 has 2 s of burst credit; its burst is closed." in said
     assert "The drive's part of the limit of db1 is 2000 iops." in said
-    assert "So it may do 2000 iops now." in said
+    assert f"So it may do 2000 iops now{both}." in said
 
 
 def test_separate_budgets_are_told() -> None:
     policy = replace(POLICY, separate_budgets=True)
     said = lines(after(policy, reads=(1000, 4096), writes=(1000, 4096)))
     assert said[0].endswith("; reads and writes each have a budget of their own.")
-    assert "So it may do 1000 iops each of reads and writes now, and used 100 % of that." in said
+    assert "So it may do 2000 iops now, reads and writes together, and used 100 % of that." in said
 
 
 def test_a_policy_without_limit_promises_none() -> None:
