@@ -6,11 +6,13 @@ import math
 from math import inf
 from typing import NamedTuple
 
-from iokeel.core.curve import is_uniform
+from iokeel.core.curve import SMALLEST_REQUEST_BYTES, is_uniform
 
 NS_PER_S = 1_000_000_000
 # So many sizes are remembered of each direction.
 _SEEN_SIZES = 4
+# The mean size of fewer is often the same by chance.
+_MANY_REQUESTS = 30
 
 
 class DriveId(NamedTuple):
@@ -258,10 +260,10 @@ def rates(
 ) -> Rates | None:
     """Return the rates between two readings, or None if they can't be known.
 
-    reads_before, writes_before: flows with the sizes that the drive was seen to use. They are
-    unknown if a counter went backwards (a guest restarted, a counter wrapped or was reset), if no
-    time lies between the readings, or if there are bytes without a request. But a throttle group
-    counts a request that passes in parts with the first of them.
+    reads_before, writes_before: the flows before, with the sizes that the drive was seen to use.
+    The rates are unknown if a counter went backwards (a guest restarted, a counter wrapped or was
+    reset), if no time lies between the readings, or if there are bytes without a request. But a
+    throttle group counts a request that passes in parts with the first of them.
     """
     at_ns, reads0, read_bytes0, writes0, write_bytes0, read_ns0, write_ns0, throttle0 = earlier
     to_ns, reads1, read_bytes1, writes1, write_bytes1, read_ns1, write_ns1, throttle1 = later
@@ -279,24 +281,34 @@ def rates(
     elapsed_s = elapsed_ns / NS_PER_S
     return Rates(
         elapsed_s,
-        _flow(reads / elapsed_s, read_bytes / elapsed_s, reads_before.seen_bytes),
-        _flow(writes / elapsed_s, write_bytes / elapsed_s, writes_before.seen_bytes),
+        _flow(reads, read_bytes, elapsed_s, reads_before),
+        _flow(writes, write_bytes, elapsed_s, writes_before),
         read_ns / reads / NS_PER_S if reads and read_ns is not None else None,
         write_ns / writes / NS_PER_S if writes and write_ns is not None else None,
         throttled,
     )
 
 
-def _flow(raw_iops: float, bps: float, seen: tuple[float, ...]) -> Flow:
+def _flow(requests: int, sent: int, elapsed_s: float, before: Flow) -> Flow:
     """Return a flow with the sizes of its uniform requests so far, newest first.
 
     A workload mostly shifts because a stream joins or ends. So a mix is likely made of sizes that
-    were there alone before.
+    were there alone before. Many requests whose mean is twice exactly the same number of pages
+    hardly differ: of sizes by chance, it would be once in as many looks as there are requests.
     """
-    if raw_iops > 0 and is_uniform(mean := bps / raw_iops):
+    raw_iops, bps, seen = requests / elapsed_s, sent / elapsed_s, before.seen_bytes
+    if not (requests and sent):
+        return Flow(raw_iops, bps, seen)
+    mean = sent / requests
+    size = None
+    if is_uniform(mean):
         size = float(2 ** round(math.log2(mean)))
-        if not seen or seen[0] != size:
-            seen = (size, *(other for other in seen if other != size))[:_SEEN_SIZES]
+    elif requests >= _MANY_REQUESTS and sent % (requests * SMALLEST_REQUEST_BYTES) == 0:
+        last = before.mean_size_bytes
+        if last is not None and abs(mean / last - 1) <= 1e-9:
+            size = mean
+    if size is not None and (not seen or seen[0] != size):
+        seen = (size, *(other for other in seen if other != size))[:_SEEN_SIZES]
     return Flow(raw_iops, bps, seen)
 
 

@@ -20,6 +20,9 @@ _FAR_BYTES = 1 << 40
 #: The highest cost of a request, in normalized I/O operations. Beyond this, sums of costs are no
 #: longer sure to be finite.
 MOST_COST = 1e12
+# How much cheaper than they are requests may be taken to be, as a ratio. A drive has that much more
+# than its limit then, and a second may have 25 % more.
+_MOST_TOO_CHEAP = 0.2
 # The most points that a QEMU throttle group takes (qemu-patches).
 _MAX_POINTS = 32
 # The highest cost of a byte in a part of a large request, as a multiple of that in a large one.
@@ -82,20 +85,22 @@ class CostCurve:
     def mean_cost(self, mean_size_bytes: float, seen_bytes: Sequence[float] = ()) -> float:
         """Estimate the mean cost of requests of which only the mean size is known.
 
-        If the mean is a power of two, all requests are taken to have that size. If it is up to
-        4 KiB, or to the first point if that is less, all are taken to be as small, unless sizes
-        below and above the mean have been seen. Else their mean cost may lie anywhere within
-        `mean_cost_bounds`, and the geometric mean of the two has the least worst ratio: 2.2 % for
-        the published curve, about half that if one of the sizes has been seen. Raises ValueError
-        for a size of 0 or less.
+        If the mean is a power of two, or was the size of all requests before, all requests are
+        taken to have that size. If it is up to 4 KiB, or to the first point if that is less, all
+        are taken to be as small, unless sizes below and above the mean have been seen. Else their
+        mean cost may lie anywhere within `mean_cost_bounds`, and the geometric mean of the two has
+        the least worst ratio: 2.2 % for the published curve, about half that if one of the sizes
+        has been seen. But they are never taken to be cheaper than the most by more than a fifth.
+        Raises ValueError for a size of 0 or less.
         """
-        if is_uniform(mean_size_bytes):
+        if is_one_size(mean_size_bytes, seen_bytes):
             return self.cost(mean_size_bytes)
         if mean_size_bytes <= self._upper[0][0] and not (
             seen_bytes and min(seen_bytes) < mean_size_bytes < max(seen_bytes)
         ):
             return self.cost(mean_size_bytes)
-        return math.sqrt(math.prod(self.mean_cost_bounds(mean_size_bytes, seen_bytes)))
+        least, most = self.mean_cost_bounds(mean_size_bytes, seen_bytes)
+        return max(math.sqrt(least * most), most / (1 + _MOST_TOO_CHEAP))
 
     def mean_cost_bounds(
         self, mean_size_bytes: float, seen_bytes: Sequence[float] = ()
@@ -130,6 +135,13 @@ def is_uniform(mean_size_bytes: float) -> bool:
         return False
     mantissa, _ = math.frexp(mean_size_bytes)  # 0.5 up to 1
     return mantissa - 0.5 <= 0.5e-9 or 1 - mantissa <= 1e-9
+
+
+def is_one_size(mean_size_bytes: float, seen_bytes: Sequence[float]) -> bool:
+    """Return whether all requests have one size, going also by those that were seen alone."""
+    return is_uniform(mean_size_bytes) or any(
+        abs(mean_size_bytes / size - 1) <= 1e-9 for size in seen_bytes
+    )
 
 
 @dataclass(frozen=True)

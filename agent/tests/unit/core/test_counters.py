@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.counters import Counters, ThrottleCount, ThrottleCounters, rates
+from iokeel.core.counters import (
+    NO_FLOW,
+    NS_PER_S,
+    Counters,
+    ThrottleCount,
+    ThrottleCounters,
+    rates,
+)
 
 START = Counters(1_000_000_000, 100, 409_600, 50, 819_200, 10_000_000, 20_000_000)
 counters = st.builds(Counters, *[st.integers(0, 2**64) for _ in range(7)])
@@ -145,3 +152,24 @@ def test_means_over_both_directions_are_unknown_without_requests_or_counts() -> 
     did = rates(untimed, untimed._replace(at_ns=3_000_000_000, read_requests=300))
     assert did is not None
     assert did.mean_latency_s is None
+
+
+def _two_looks(reads: tuple[int, int], sent: tuple[int, int]) -> tuple[float, ...]:
+    """Return the sizes that a drive is known to use after two intervals with so many reads."""
+    before = NO_FLOW
+    for count, size in zip(reads, sent, strict=True):
+        later = Counters(NS_PER_S, count, size, 0, 0, 0, 0)
+        found = rates(Counters(0, 0, 0, 0, 0, 0, 0), later, before)
+        assert found is not None
+        before = found.read
+    return before.seen_bytes
+
+
+@pytest.mark.parametrize("pages", [3, 25, 48])
+def test_a_size_that_is_no_power_of_two_is_known_once_it_was_seen_twice(pages: int) -> None:
+    size = pages * 4096
+    assert _two_looks((50, 70), (50 * size, 70 * size)) == (size,)
+    assert _two_looks((0, 70), (0, 70 * size)) == ()
+    assert _two_looks((50, 70), (50 * size, 70 * size - 4096)) == ()  # not all were alike
+    assert _two_looks((50, 70), (50 * size + 50, 70 * size + 70)) == ()  # no whole pages
+    assert _two_looks((20, 20), (20 * size, 20 * size)) == ()  # too few to tell

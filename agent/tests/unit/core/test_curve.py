@@ -119,6 +119,19 @@ def test_mean_cost_of_requests_all_alike_is_exact(kib: int) -> None:
     assert DEFAULT_CURVE.mean_cost(mean) == pytest.approx(DEFAULT_CURVE.cost(kib * KIB), rel=1e-6)
 
 
+@given(curves(), st.integers(4096, 1 << 22))
+def test_no_mix_is_taken_to_be_much_too_cheap(curve: CostCurve, mean: int) -> None:
+    _, most = curve.mean_cost_bounds(mean)
+    assert is_uniform(mean) or most <= 1.2 * curve.mean_cost(mean) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("size", [12 * KIB, 96 * KIB, 100 * KIB])
+def test_a_mean_that_was_seen_alone_is_a_size(size: int) -> None:
+    mean = float(size)
+    assert DEFAULT_CURVE.mean_cost(mean, (mean,)) == DEFAULT_CURVE.cost(mean)
+    assert DEFAULT_CURVE.mean_cost(mean) != DEFAULT_CURVE.cost(mean)
+
+
 @pytest.mark.parametrize(
     ("points", "match"),
     [

@@ -829,3 +829,24 @@ def test_a_look_before_the_storage_is_known_changes_no_parts(
     )
     assert orders == []
     assert beside.look() == []
+
+
+PLATEAU = CostCurve(((4 * KIB, 1.0), (128 * KIB, 10.0), (1024 * KIB, 12.0)))
+
+
+@pytest.mark.parametrize("kib", [12, 24, 96, 192])
+def test_one_size_keeps_its_limit_on_a_curve_that_flattens(kib: int) -> None:
+    log = run(
+        [Phase(12, (Stream.of(kib * KIB),))],
+        DrivePolicy(limit=3000),
+        model=CostModel(PLATEAU, PLATEAU),
+    )
+    assert log.rate(4, 12) == pytest.approx(3000, rel=0.01)
+
+
+@pytest.mark.parametrize("sizes", [(8, 64), (64, 1024), (16, 144)])
+def test_sizes_never_seen_alone_pass_by_a_fifth_at_most(sizes: tuple[int, int]) -> None:
+    stream = Stream(tuple((kib * KIB, 0.5) for kib in sizes))
+    log = run([Phase(12, (stream,))], DrivePolicy(limit=3000), model=CostModel(PLATEAU, PLATEAU))
+    assert log.rate(4, 12) <= 1.2 * 3000
+    assert log.worst_window(4, 12) <= 1.3 * 3000

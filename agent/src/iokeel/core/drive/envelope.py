@@ -36,7 +36,7 @@ from math import fsum, inf
 from typing import TypeAlias
 
 from iokeel.core.counters import NO_MIX, Flow, Mix, Rates
-from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_uniform
+from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_one_size
 from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.core.mix import bounds_on, flow_cost
 
@@ -302,7 +302,7 @@ def _units(flows: Iterable[Flow], iops_size: int | None) -> float:
     for flow in flows:
         if flow.raw_iops > 0:
             mean = flow.bps / flow.raw_iops
-            if iops_size is None or is_uniform(mean):
+            if iops_size is None or is_one_size(mean, flow.seen_bytes):
                 units = _units_of(mean, iops_size)
             else:
                 units = 1 + mean / iops_size

@@ -22,7 +22,7 @@ def measure(
     separate: reads and writes have a budget each.
     """
     last, mix = before.counters, before.mix
-    seen = mix or NO_MIX
+    seen = before.rates or mix or NO_MIX
     did = None
     if last is not None and reading is not None:
         did = rates(last, reading, seen.read, seen.write)
