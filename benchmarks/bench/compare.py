@@ -27,7 +27,7 @@ from benchmarks.bench.records import Result, read_all
 from benchmarks.bench.report.figures import Figures
 from benchmarks.bench.report.figures import shown as value_shown
 from benchmarks.bench.scenario import load
-from benchmarks.bench.student import student
+from benchmarks.bench.student import noise
 
 ODDS, LEAST_RATIO = 0.01, 0.02
 #: Below this, in the metric's unit, a figure is nothing, and its ratio to another means nothing.
@@ -125,10 +125,9 @@ def changes(pairs: Sequence[Pair]) -> Comparison:
     for pair in usable:
         together, freedom = pooled[_kind(pair)]
         spread = max(together, _spread(pair.before), _spread(pair.after))
-        least = student(freedom, ODDS / len(usable))
-        noise = least * spread * math.sqrt(1 / len(pair.before) + 1 / len(pair.after))
-        change = Change(pair, noise)
-        if abs(change.ratio) > max(noise, LEAST_RATIO):
+        samples = [(spread, len(values)) for values in (pair.before, pair.after)]
+        change = Change(pair, noise(freedom, ODDS / len(usable), *samples))
+        if abs(change.ratio) > max(change.noise_ratio, LEAST_RATIO):
             found.append(change)
     found.sort(key=lambda change: (not change.worse, -abs(change.ratio)))
     return Comparison(found, len(usable), len(pairs) - len(usable))

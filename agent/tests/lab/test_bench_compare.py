@@ -126,3 +126,25 @@ def test_a_figure_is_shown_with_its_confidence_unless_all_values_look_alike() ->
     assert str(Spread(work, (0.5, 0.6, 0.7))) == "60 % (50 to 70) ±25"
     assert str(Spread(work, (0.6, 0.6001, 0.6))) == "60 %"
     assert str(Spread(work, (0.6,))) == "60 %"
+
+
+def test_figures_are_apart_only_if_neither_ranges_meet_nor_noise_explains_it() -> None:
+    work = METRICS["work"]
+    # Student's t for 2 to 4 degrees of freedom is 4.30, 3.18 and 2.78; Welch's is 2.2 and 9.8.
+    uneven = Spread(work, (0.50, 0.60, 0.70)), Spread(work, (0.71, 0.72, 0.80))
+    even = Spread(work, (0.50, 0.51, 0.52)), Spread(work, (0.58, 0.59, 0.60))
+    meeting = Spread(work, (0.50, 0.51, 0.60)), Spread(work, (0.59, 0.60, 0.61))
+    single = Spread(work, (0.50,)), Spread(work, (0.59, 0.60, 0.61))
+    found = [one.apart(other) for one, other in (uneven, even, meeting, single)]
+    assert found == [False, True, False, False]
+    assert Spread(work, (1.0, 1.0)).apart(Spread(work, (0.9, 0.9)))
+
+
+def test_equal_controllers_are_rarely_told_apart() -> None:
+    """Of three repeats each, ranges alone don't meet in 200 of 2000."""
+    chance, work = random.Random(0), METRICS["work"]
+
+    def spread() -> Spread:
+        return Spread(work, tuple(chance.gauss(1, 0.1) for _ in range(3)))
+
+    assert sum(spread().apart(spread()) for _ in range(2000)) <= 100

@@ -6,17 +6,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 
 from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, USUAL, title
 from benchmarks.bench.metric import Metric
 from benchmarks.bench.records import Result, read_all
 from benchmarks.bench.scenario import Suite, load, names
 from benchmarks.bench.shown import Shown
-from benchmarks.bench.student import student
+from benchmarks.bench.student import noise, welch
 
 #: With fewer, ranges that don't meet say nothing.
 LEAST_REPEATS = 2
+#: Of a mean outside its confidence interval, and of two that chance alone has set apart.
+_ODDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,17 @@ class Spread:
         return median(self.values)
 
     def apart(self, other: Spread) -> bool:
-        """Return whether no value of one is among those of the other."""
-        return max(self.values) < min(other.values) or max(other.values) < min(self.values)
+        """Return whether they differ: their ranges don't meet, and their means are not noise.
+
+        Of three repeats each, ranges don't meet by chance once in ten. So the means have to be
+        further apart than noise makes in one of twenty, by Welch's test.
+        """
+        if max(self.values) >= min(other.values) and max(other.values) >= min(self.values):
+            return False
+        if min(len(self.values), len(other.values)) < LEAST_REPEATS:
+            return False
+        least = noise(welch(self.values, other.values), _ODDS, self._sample, other._sample)
+        return abs(fmean(self.values) - fmean(other.values)) > least
 
     def better(self, other: Spread) -> bool:
         """Return whether its median is better."""
@@ -44,9 +55,7 @@ class Spread:
     def confidence(self) -> float:
         """Half of the 95 % confidence interval of the mean, by Student's t; inf of one run."""
         freedom = len(self.values) - 1
-        if freedom < 1:
-            return math.inf
-        return student(freedom, 0.05) * stdev(self.values) / math.sqrt(len(self.values))
+        return noise(freedom, _ODDS, self._sample) if freedom else math.inf
 
     @property
     def range(self) -> str:
@@ -62,6 +71,10 @@ class Spread:
         if "(" not in self.range:
             return self.range
         return f"{self.range} ±{shown(self.metric, self.confidence, '')}"
+
+    @property
+    def _sample(self) -> tuple[float, int]:
+        return stdev(self.values), len(self.values)
 
     @property
     def _without(self) -> str:
@@ -155,7 +168,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Where iokeel is ahead of the best other, where behind, and where they are even."""
+    """Where iokeel is ahead of the best other, where behind, and where none can tell."""
 
     ours: str
     other: str
@@ -172,7 +185,7 @@ class Verdict:
             parts.append(f"Ahead{of}: {'; '.join(self.ahead)}")
         if self.even:
             of = "" if parts else f" to {title(self.other)}"
-            parts.append(f"No difference{of}: {'; '.join(self.even)}")
+            parts.append(f"No clear difference{of}: {'; '.join(self.even)}")
         return ". ".join(parts)
 
 
@@ -205,7 +218,7 @@ def verdict(figures: Figures) -> Verdict | None:
 
 
 def _compared(figures: Figures, ours: str, other: str) -> Verdict:
-    """Compare two controllers; ahead or behind only if the repeats' ranges don't meet."""
+    """Compare two controllers; ahead or behind only if they are apart."""
     ahead, behind, even = [], [], []
     for what in figures.shown:
         mine, theirs = figures.spread(what, ours), figures.spread(what, other)
