@@ -408,6 +408,7 @@ METRICS = {
             "us",
             "less",
             of_run=_control_us,
+            of_processes=True,
         ),
         Metric(
             "fio_sys",

@@ -12,8 +12,9 @@ from benchmarks.bench import programs
 from benchmarks.bench.controllers import CONTROLLERS, chosen
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import VERSION, Result, Setup, read, read_all, write
-from benchmarks.bench.report.figures import Figures, all_figures, verdict
+from benchmarks.bench.report.figures import Figures, all_figures
 from benchmarks.bench.report.page import DOCS, MARKDOWN, rendered
+from benchmarks.bench.report.verdict import Verdict, verdict
 from benchmarks.bench.running.runner import plan
 from benchmarks.bench.scenario import SCENARIOS, load, names
 from benchmarks.bench.shown import Shown
@@ -220,6 +221,38 @@ def test_runs_without_a_figure_are_counted_and_there_is_no_verdict() -> None:
     spread = figures.spread(figures.shown[0], "iokeel-exact")
     assert ", 1 run without ±" in str(spread)
     assert verdict(figures) is None
+
+
+def latency_without_p99(controller: str, runs: int) -> Verdict:
+    """Return the verdict if the first runs of a controller had no 99th percentile."""
+    result = read_all(RESULTS)["latency-hdd-writers"]
+    case = result.cases[""]
+    changed = [
+        msgspec.structs.replace(
+            run,
+            drives={
+                **run.drives,
+                "victim": msgspec.structs.replace(run.drives["victim"], latency_p99_ms=None),
+            },
+        )
+        for run in case.runs[controller][:runs]
+    ] + case.runs[controller][runs:]
+    case = msgspec.structs.replace(case, runs={**case.runs, controller: changed})
+    result = msgspec.structs.replace(result, cases={"": case})
+    found = verdict(Figures(load("latency-hdd-writers"), result))
+    assert found is not None
+    return found
+
+
+def test_side_with_a_run_without_a_figure_is_behind_there() -> None:
+    p99 = "victim: latency over alone, p99"
+    assert f"{p99} 3.3 x against 7 x" in latency_without_p99("bfq", 3).ahead
+    for runs, said in ((1, "3.2 x, 1 run without"), (3, "no figure")):
+        behind = [one for one in latency_without_p99("iokeel-exact", runs).behind if p99 in one]
+        assert behind == [f"{p99} {said} against 7 x"]
+        ahead = [one for one in latency_without_p99("static-iops", runs).ahead if p99 in one]
+        assert len(ahead) == 1
+        assert ("no figure" if runs == 3 else "1 run without") in ahead[0]
 
 
 def test_controllers_that_could_have_run_are_named() -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
 
-from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, USUAL, title
+from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, USUAL
 from benchmarks.bench.metric import Metric
-from benchmarks.bench.records import Result, read_all
+from benchmarks.bench.records import Case, Result, read_all
 from benchmarks.bench.scenario import Suite, load, names
 from benchmarks.bench.shown import Shown
 from benchmarks.bench.student import noise, welch
@@ -64,7 +64,7 @@ class Spread:
         text = shown(self.metric, self.median)
         if shown(self.metric, low) != shown(self.metric, high):
             text += f" ({shown(self.metric, low, '')} to {shown(self.metric, high, '')})"
-        return text + self._without
+        return text + self.missing
 
     def __str__(self) -> str:
         """Its range and its confidence interval, unless all values look alike."""
@@ -77,7 +77,8 @@ class Spread:
         return stdev(self.values), len(self.values)
 
     @property
-    def _without(self) -> str:
+    def missing(self) -> str:
+        """How many runs don't have it, in words after a value."""
         runs = "run" if self.without == 1 else "runs"
         return f", {self.without} {runs} without" if self.without else ""
 
@@ -146,12 +147,22 @@ class Figures:
             return None
         if controller == ALONE and what.drive is None:
             return None  # a run of some drives only
-        cases = self.result.cases
-        found = cases[self.cases[-1] if case is None else case]
-        first = cases[self.cases[0]]
-        values = what.values(self.result.setup, found, controller, first)
-        without = len(found.runs.get(controller, [])) - len(values)
-        return Spread(what.metric, tuple(values), without) if values else None
+        values = self._values(what, controller, case)
+        return Spread(what.metric, values, self.without(what, controller, case)) if values else None
+
+    def without(self, what: Shown, controller: str, case: str | None = None) -> int:
+        """Return how many runs don't have a figure. case: as of `spread`."""
+        runs = self._case(case).runs.get(controller, [])
+        return len(runs) - len(self._values(what, controller, case))
+
+    def _values(self, what: Shown, controller: str, case: str | None) -> tuple[float, ...]:
+        assert self.result is not None
+        first = self._case(self.cases[0])
+        return tuple(what.values(self.result.setup, self._case(case), controller, first))
+
+    def _case(self, name: str | None) -> Case:
+        assert self.result is not None
+        return self.result.cases[self.cases[-1] if name is None else name]
 
     def best(self, controllers: Sequence[str]) -> str | None:
         """Return the controller with the best headline in the last case."""
@@ -164,75 +175,6 @@ class Figures:
         if not found:
             return None
         return min(found, key=lambda name: headline.metric.distance(found[name].median))
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Where iokeel is ahead of the best other, where behind, and where none can tell."""
-
-    ours: str
-    other: str
-    ahead: list[str]
-    behind: list[str]
-    even: list[str]
-
-    def __str__(self) -> str:
-        parts = []
-        if self.behind:
-            parts.append(f"**Loses** to {title(self.other)}: {'; '.join(self.behind)}")
-        if self.ahead:
-            of = "" if parts else f" of {title(self.other)}"
-            parts.append(f"Ahead{of}: {'; '.join(self.ahead)}")
-        if self.even:
-            of = "" if parts else f" to {title(self.other)}"
-            parts.append(f"No clear difference{of}: {'; '.join(self.even)}")
-        return ". ".join(parts)
-
-
-def verdict(figures: Figures) -> Verdict | None:
-    """Return iokeel against the best other by the headline, in every metric.
-
-    Of several ways to run iokeel it is the one that is behind in the fewest metrics; of those,
-    the one with the best headline. None: one side has no figure with LEAST_REPEATS, or a run
-    without it, which may have been the worst.
-    """
-    headline = figures.shown[0]
-
-    def repeated(names: Sequence[str]) -> list[str]:
-        spreads = {name: figures.spread(headline, name) for name in names}
-        return [
-            name
-            for name, one in spreads.items()
-            if one and len(one.values) >= LEAST_REPEATS and not one.without
-        ]
-
-    other = figures.best(figures.others)
-    if other is None or other not in repeated([other]):
-        return None
-    left = [_compared(figures, ours, other) for ours in repeated(figures.ours)]
-    if not left:
-        return None
-    fewest = min(len(one.behind) for one in left)
-    best = figures.best([one.ours for one in left if len(one.behind) == fewest])
-    return next(one for one in left if one.ours == best)
-
-
-def _compared(figures: Figures, ours: str, other: str) -> Verdict:
-    """Compare two controllers; ahead or behind only if they are apart."""
-    ahead, behind, even = [], [], []
-    for what in figures.shown:
-        mine, theirs = figures.spread(what, ours), figures.spread(what, other)
-        if mine is None or theirs is None:
-            continue
-        pair = f"{shown(what.metric, mine.median)} against {shown(what.metric, theirs.median)}"
-        text = f"{what.title} {pair}"
-        if not mine.apart(theirs):
-            even.append(what.title)
-        elif mine.better(theirs):
-            ahead.append(text)
-        else:
-            behind.append(text)
-    return Verdict(ours, other, ahead, behind, even)
 
 
 def all_figures(folder: Path) -> list[Figures]:

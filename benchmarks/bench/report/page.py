@@ -15,8 +15,9 @@ from benchmarks.bench.controllers import ALONE, CONTROLLERS, OURS, USUAL, title
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Setup
-from benchmarks.bench.report.figures import Figures, all_figures, shown, verdict
+from benchmarks.bench.report.figures import Figures, all_figures, shown
 from benchmarks.bench.report.plots import as_bytes, can_draw, draw
+from benchmarks.bench.report.verdict import verdict
 from benchmarks.bench.scenario import load
 from benchmarks.result_file import BENCHMARKS
 
