@@ -17,7 +17,7 @@ from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Setup
 from benchmarks.bench.report.figures import Figures, all_figures, shown
 from benchmarks.bench.report.plots import as_bytes, can_draw, draw
-from benchmarks.bench.report.verdict import verdict
+from benchmarks.bench.report.verdict import verdicts
 from benchmarks.bench.scenario import load
 from benchmarks.result_file import BENCHMARKS
 
@@ -72,9 +72,9 @@ def rendered(template: str, every: Sequence[Figures]) -> str:
 def overview(figures: Figures) -> dict[str, str]:
     """Return a scenario's row: question, published, none, best other, iokeel, verdict."""
     headline = figures.shown[0]
-    found = verdict(figures)
+    found = verdicts(figures)
     other = figures.best(figures.others)
-    ours = found.ours if found else figures.best(figures.ours)
+    ours = found[0].ours if found else figures.best(figures.ours)
 
     def cell(name: str | None, named: bool) -> str:
         spread = figures.spread(headline, name) if name else None
@@ -85,7 +85,8 @@ def overview(figures: Figures) -> dict[str, str]:
     if figures.result is None:
         says = "not measured yet"
     else:
-        says = str(found) if found else _no_verdict(figures)
+        short = [one.short for one in found[1:] if one.behind]
+        says = ". ".join([str(found[0]), *short]) if found else _no_verdict(figures)
     return {
         "name": figures.suite.name,
         "anchor": anchor(figures.suite.title),
@@ -117,6 +118,15 @@ def _no_verdict(figures: Figures) -> str:
     if not figures.best(figures.ours):
         return "iokeel has no figure"
     return "too few repeats to tell" if figures.best(figures.others) else "no other has a figure"
+
+
+def _verdicts(figures: Figures) -> list[str]:
+    """Return what to say of each way to run iokeel, the best first; nothing if there is none."""
+    found = {one.ours: str(one) for one in verdicts(figures)}
+    if len(figures.ours) < 2:
+        return [*found.values()]
+    untold = {name: "too few repeats to tell" for name in figures.ours} if found else {}
+    return [f"{title(name)}: {says}" for name, says in (found | untold | found).items()]
 
 
 def published(figures: Figures) -> str:
@@ -157,8 +167,7 @@ class _Section:
         assert figures.result is not None
         suite = figures.suite
         self.name, self.title, self.question = suite.name, suite.title, suite.question
-        found = verdict(figures)
-        self.verdict = str(found) if found else ""
+        self.verdicts = _verdicts(figures)
         self.setup = _setup(figures.result.setup)
         self.trial = figures.result.setup.shortened != 1
         self.source = suite.published.source if suite.published else None

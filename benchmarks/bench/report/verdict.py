@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.bench.controllers import title
@@ -31,33 +30,33 @@ class Verdict:
             parts.append(f"No clear difference{of}: {'; '.join(self.even)}")
         return ". ".join(parts)
 
+    @property
+    def short(self) -> str:
+        """In how many figures it loses."""
+        compared = len(self.ahead) + len(self.behind) + len(self.even)
+        return f"{title(self.ours)}: **loses** {len(self.behind)} of {compared} figures"
 
-def verdict(figures: Figures) -> Verdict | None:
-    """Return iokeel against the best other by the headline, in every metric.
 
-    Of several ways to run iokeel it is the one that is behind in the fewest metrics; of those,
-    the one with the best headline. None: one side has no figure with LEAST_REPEATS, or a run
-    without it, which may have been the worst.
+def verdicts(figures: Figures) -> list[Verdict]:
+    """Return iokeel against the best other by the headline, in every metric: the best way first.
+
+    There is one for each way to run iokeel. The best is behind in the fewest metrics; of those, it
+    has the best headline. Left out: a way with fewer than LEAST_REPEATS headlines, or a run without
+    it, which may have been the worst. If the other is so, there is none.
     """
     headline = figures.shown[0]
 
-    def repeated(names: Sequence[str]) -> list[str]:
-        spreads = {name: figures.spread(headline, name) for name in names}
-        return [
-            name
-            for name, one in spreads.items()
-            if one and len(one.values) >= LEAST_REPEATS and not one.without
-        ]
+    def repeated(name: str) -> bool:
+        one = figures.spread(headline, name)
+        return one is not None and len(one.values) >= LEAST_REPEATS and not one.without
 
     other = figures.best(figures.others)
-    if other is None or other not in repeated([other]):
-        return None
-    left = [_compared(figures, ours, other) for ours in repeated(figures.ours)]
-    if not left:
-        return None
-    fewest = min(len(one.behind) for one in left)
-    best = figures.best([one.ours for one in left if len(one.behind) == fewest])
-    return next(one for one in left if one.ours == best)
+    if other is None or not repeated(other):
+        return []
+    found = [_compared(figures, ours, other) for ours in figures.ours if repeated(ours)]
+    fewest = min((len(one.behind) for one in found), default=0)
+    best = figures.best([one.ours for one in found if len(one.behind) == fewest])
+    return sorted(found, key=lambda one: one.ours != best)
 
 
 def _compared(figures: Figures, ours: str, other: str) -> Verdict:
