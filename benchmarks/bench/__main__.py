@@ -132,10 +132,10 @@ def report(options: argparse.Namespace) -> int:
 
 
 def compared(options: argparse.Namespace) -> int:
-    """Print what has changed between two folders of results; 1 if something is worse."""
+    """Print what has changed between two folders of results; 1 if something is worse or lost."""
     found = compare(options.before, options.after)
     print(table(found))
-    return int(any(change.worse for change in found.changes))
+    return int(found.worse)
 
 
 def parser() -> argparse.ArgumentParser:

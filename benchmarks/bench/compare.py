@@ -6,6 +6,8 @@ few repeats can be alike by chance, and some controllers are less even than othe
 the means is a change if it is above LEAST_RATIO, and above what noise makes in one of a hundred
 comparisons like this one: noise counts as normal, is known from few repeats (Student's t), and all
 figures share the odds.
+
+A figure that more runs lack than before is lost, which is worse, too.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -24,7 +27,7 @@ from benchmarks.bench.controllers import title
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metric import Metric
 from benchmarks.bench.records import Result, read_all
-from benchmarks.bench.report.figures import Figures
+from benchmarks.bench.report.figures import Figures, Spread
 from benchmarks.bench.report.figures import shown as value_shown
 from benchmarks.bench.scenario import load
 from benchmarks.bench.student import noise
@@ -80,12 +83,28 @@ class Comparison:
     """All changes, and how many figures were compared.
 
     skipped: with fewer than two repeats. unlike: scenarios whose runs can't be compared, and why.
+    lost: figures that more runs lack than before. left_out: controllers that were not run again.
     """
 
     changes: list[Change]
     compared: int
     skipped: int
     unlike: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def worse(self) -> bool:
+        """Whether a figure is worse than before, or lost."""
+        return bool(self.lost) or any(change.worse for change in self.changes)
+
+
+@dataclass(frozen=True)
+class _Gone:
+    """What there was before, and isn't now. wanted: it was to be run."""
+
+    text: str
+    wanted: bool
 
 
 def compare(before: Path, after: Path) -> Comparison:
@@ -97,12 +116,20 @@ def compare(before: Path, after: Path) -> Comparison:
         if (why := _unlike(old[name], new[name])) is not None
     }
     both = sorted(old.keys() & new.keys() - unlike.keys())
-    found = [pair for name in both for pair in _pairs(name, old[name], new[name])]
-    if not found:
+    found = list(chain.from_iterable(_figures(name, old[name], new[name]) for name in both))
+    pairs = [one for one in found if isinstance(one, Pair)]
+    gone = [one for one in found if isinstance(one, _Gone)]
+    lost = tuple(one.text for one in gone if one.wanted)
+    if not pairs and not lost:
         what = "; ".join(["there is nothing to compare", *unlike.values()])
         mend = "name two folders with results of a scenario that both have"
         raise BenchError(f"{before} and {after}", what, mend)
-    return replace(changes(found), unlike=tuple(unlike.values()))
+    return replace(
+        changes(pairs),
+        unlike=tuple(unlike.values()),
+        lost=lost,
+        left_out=tuple(one.text for one in gone if not one.wanted),
+    )
 
 
 def _unlike(before: Result, after: Result) -> str | None:
@@ -154,18 +181,32 @@ def _pooled(pairs: Sequence[Pair]) -> dict[tuple[str, str], tuple[float, int]]:
     return {kind: (math.sqrt(squares[kind] / freedom[kind]), freedom[kind]) for kind in squares}
 
 
-def _pairs(name: str, before: Result, after: Result) -> Iterator[Pair]:
+def _figures(name: str, before: Result, after: Result) -> Iterator[Pair | _Gone]:
+    """Yield all figures that there were before."""
     suite = load(name)
     one, other = Figures(suite, before), Figures(suite, after)
     for case in [case for case in one.cases if case in other.cases]:
-        for controller in [each for each in one.controllers if each in other.controllers]:
+        for controller in one.controllers:
+            where = f"{name} {case}".strip() + f", {title(controller)}"
+            if controller not in {**after.cases[case].runs, **after.lacking}:
+                yield _Gone(where, wanted=False)
+                continue
             for what in one.shown:
                 then = one.spread(what, controller, case)
                 now = other.spread(what, controller, case)
-                if then is not None and now is not None:
+                if then is None:
+                    continue
+                if now is None or now.without > then.without:
+                    value = f"{what.title}, {then.range} before, and now {_now(now)}"
+                    yield _Gone(f"{where}: {value}", wanted=True)
+                else:
                     yield Pair(
                         name, case, controller, what.title, what.metric, then.values, now.values
                     )
+
+
+def _now(spread: Spread | None) -> str:
+    return "no figure" if spread is None else spread.range
 
 
 def table(found: Comparison) -> str:
@@ -190,10 +231,14 @@ def table(found: Comparison) -> str:
                 )
             out.print(rows)
             out.print("apart, noise: over the mean of before and after")
+        for lost in found.lost:
+            out.print(f"lost: {lost}", soft_wrap=True)
         same = found.compared - len(found.changes)
         out.print(f"{found.compared} figures compared: {same} as before, within their noise")
         if found.skipped:
             out.print(f"{found.skipped} figures have one run only, and can't be compared")
         for why in found.unlike:
             out.print(f"not compared: {why}")
+        if found.left_out:
+            out.print(f"not run again: {'; '.join(found.left_out)}", soft_wrap=True)
     return text.get()

@@ -6,13 +6,13 @@ import random
 from pathlib import Path
 from statistics import fmean
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.bench.compare import Pair, changes, compare, table
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
-from benchmarks.bench.records import Plan, path_of, read, write
+from benchmarks.bench.records import Plan, Result, path_of, read, write
 from benchmarks.bench.report.figures import Spread
 from benchmarks.result_file import RESULTS
 
@@ -64,11 +64,11 @@ def test_figures_of_a_kind_of_their_own_are_rarely_taken_for_a_change(figures: i
 def test_runs_of_another_length_or_promise_are_not_compared(tmp_path: Path) -> None:
     before = read(path_of(RESULTS, "weights"))
     folders = [tmp_path / name for name in ("before", "shorter", "other")]
-    setup = msgspec.structs.replace(before.setup, shortened=6.0)
+    setup = replace(before.setup, shortened=6.0)
     plans = {**before.cases[""].plans, "w400": Plan(1.0)}
-    case = msgspec.structs.replace(before.cases[""], plans=plans)
-    shorter = msgspec.structs.replace(before, setup=setup)
-    other = msgspec.structs.replace(before, cases={"": case})
+    case = replace(before.cases[""], plans=plans)
+    shorter = replace(before, setup=setup)
+    other = replace(before, cases={"": case})
     for folder, result in zip(folders, (before, shorter, other), strict=True):
         folder.mkdir()
         write(path_of(folder, "weights"), result)
@@ -79,6 +79,50 @@ def test_runs_of_another_length_or_promise_are_not_compared(tmp_path: Path) -> N
     for folder in folders[:2]:
         write(path_of(folder, "four-disks"), read(path_of(RESULTS, "four-disks")))
     assert "not compared: weights: the factor" in table(compare(folders[0], folders[1]))
+
+
+def without_finish(result: Result, count: int) -> Result:
+    """Return the boot storm's result with that many runs in which no guest ends."""
+    case = result.cases[""]
+    never = [
+        replace(run, drives={name: replace(d, finished_s=None) for name, d in run.drives.items()})
+        for run in case.runs["iokeel-exact"][:count]
+    ]
+    runs = {**case.runs, "iokeel-exact": never + case.runs["iokeel-exact"][count:]}
+    return replace(result, cases={"": replace(case, runs=runs)})
+
+
+def test_figures_that_runs_lack_now_are_lost_and_that_is_worse(tmp_path: Path) -> None:
+    before = read(path_of(RESULTS, "boot-storm"))
+    case = before.cases[""]
+    failed = replace(case, runs={**case.runs, "bfq": []})
+    chosen = replace(case, runs={name: runs for name, runs in case.runs.items() if name != "bfq"})
+    results = {
+        "before": before,
+        "one": without_finish(before, 1),
+        "all": without_finish(before, 3),
+        "failed": replace(before, cases={"": failed}),
+        "lacking": replace(before, cases={"": chosen}, lacking={"bfq": "no BFQ"}),
+        "chosen": replace(before, cases={"": chosen}),
+    }
+    for name, result in results.items():
+        (tmp_path / name).mkdir()
+        write(path_of(tmp_path / name, "boot-storm"), result)
+    found = {name: compare(tmp_path / "before", tmp_path / name) for name in results}
+    assert {name: (len(one.lost), one.worse) for name, one in found.items()} == {
+        "before": (0, False),
+        "one": (2, True),
+        "all": (2, True),
+        "failed": (2, True),
+        "lacking": (2, True),
+        "chosen": (0, False),
+    }
+    exact = "lost: boot-storm, iokeel, patched QEMU: the last finished after, 19.0 s (17.6 to 19.3)"
+    assert f"{exact} before, and now no figure" in table(found["all"])
+    assert "2 runs without" not in table(found["one"])
+    assert ", 1 run without" in table(found["one"])
+    assert "not run again: boot-storm, BFQ" in table(found["chosen"])
+    assert compare(tmp_path / "all", tmp_path / "before").lost == ()
 
 
 @pytest.mark.parametrize("seed", range(5))
