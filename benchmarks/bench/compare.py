@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks.bench.controllers import title
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metric import Metric
-from benchmarks.bench.records import Result, read_all
+from benchmarks.bench.records import Result, Setup, read_all
 from benchmarks.bench.report.figures import Figures, Spread
 from benchmarks.bench.report.figures import shown as value_shown
 from benchmarks.bench.scenario import load
@@ -42,7 +42,10 @@ _ALIKE = {
     "shortened": "factor by which it is shortened",
     "seconds": "length in seconds",
     "begin_s": "second in which figures begin",
+    "digest": "digest of what runs",
 }
+#: What is told if it isn't.
+_TOLD = {"cpu": "processor", "kernel": "kernel", "programs": "fio or qemu-storage-daemon"}
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Comparison:
 
     skipped: with fewer than two repeats. unlike: scenarios whose runs can't be compared, and why.
     lost: figures that more runs lack than before. left_out: controllers that were not run again.
+    elsewhere: what differs of the machines and programs, and in how many scenarios.
     """
 
     changes: list[Change]
@@ -92,6 +96,7 @@ class Comparison:
     unlike: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def worse(self) -> bool:
@@ -129,6 +134,7 @@ def compare(before: Path, after: Path) -> Comparison:
         unlike=tuple(unlike.values()),
         lost=lost,
         left_out=tuple(one.text for one in gone if not one.wanted),
+        elsewhere=tuple(_elsewhere([(old[name].setup, new[name].setup) for name in both])),
     )
 
 
@@ -142,6 +148,13 @@ def _unlike(before: Result, after: Result) -> str | None:
     if any(before.cases[case].plans != after.cases[case].plans for case in cases):
         return "drives are promised something else"
     return None
+
+
+def _elsewhere(setups: Sequence[tuple[Setup, Setup]]) -> Iterator[str]:
+    """Yield what differs of the machines and programs, and how often."""
+    for what, name in _TOLD.items():
+        if count := sum(getattr(old, what) != getattr(new, what) for old, new in setups):
+            yield f"another {name} in {count} of {len(setups)} scenarios"
 
 
 def changes(pairs: Sequence[Pair]) -> Comparison:
@@ -239,6 +252,8 @@ def table(found: Comparison) -> str:
             out.print(f"{found.skipped} figures have one run only, and can't be compared")
         for why in found.unlike:
             out.print(f"not compared: {why}")
+        if found.elsewhere:
+            out.print(f"measured with {', '.join(found.elsewhere)}", soft_wrap=True)
         if found.left_out:
             out.print(f"not run again: {'; '.join(found.left_out)}", soft_wrap=True)
     return text.get()

@@ -80,7 +80,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a result came about. digest: of the scenario; None: of a file before digests.
+    """How a result came about. digest: of what the scenario runs; None: of a file before digests.
 
     load_before: the machine's mean load in the minute before the first run.
     """

@@ -92,10 +92,10 @@ class Drive:
 class Scenario:
     """A case of a scenario: what runs on which disk.
 
-    name: of the scenario; case: "" if it has only one. device: the simulated disk, or the path of a
-    real one. capacity, latency_target_ms: of the disk at this slowdown. begin_s: when figures
-    begin. tenant_limit: of all drives together, if any. booted: all drives are processes of a host
-    that boots with cgroup v2.
+    name: of the scenario; case: "" if it has only one. digest: of what all cases run. device: the
+    simulated disk, or the path of a real one. capacity, latency_target_ms: of the disk at this
+    slowdown. begin_s: when figures begin. tenant_limit: of all drives together, if any. booted: all
+    drives are processes of a host that boots with cgroup v2.
     """
 
     name: str
@@ -189,7 +189,7 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
         table = msgspec.toml.decode(content, type=ScenarioTable)
         model = _model(path, table)
         question = _question(path, content.decode())
-        digest = hashlib.sha256(content + str(model).encode()).hexdigest()[:16]
+        digest = _digest(table, model)
         cases = [
             _case(path, table, case, model, question, digest, shorten)
             for case in table.cases or [CaseTable("")]
@@ -205,6 +205,16 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
         tuple(table.controllers),
         table.pair,
     )
+
+
+def _digest(table: ScenarioTable, model: CostModel) -> str:
+    """Return a digest of what runs: without what is only shown, or what figures are computed of."""
+    drives = [msgspec.structs.replace(one, file=None, credit_s=None) for one in table.drives]
+    runs = msgspec.structs.replace(
+        table, drives=drives, title="", metrics=[], pair=None, controllers=[], published=None
+    )
+    content = msgspec.json.encode(runs, order="deterministic") + str(model).encode()
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _question(path: Path, text: str) -> str:

@@ -10,7 +10,7 @@ Value = str | int | float | bool
 JobTable = dict[str, Value]
 
 
-class StreamTable(msgspec.Struct, forbid_unknown_fields=True):
+class StreamTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A table [[drives.streams]]: a part of the drive's load, beside what its job says."""
 
     name: str
@@ -19,7 +19,7 @@ class StreamTable(msgspec.Struct, forbid_unknown_fields=True):
     end_s: float | None = None
 
 
-class ScenarioDrive(msgspec.Struct, forbid_unknown_fields=True):
+class ScenarioDrive(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A table [[drives]]. count: so many alike; None: one, whose name has no number."""
 
     name: str
@@ -38,7 +38,7 @@ class ScenarioDrive(msgspec.Struct, forbid_unknown_fields=True):
         return self.streams or [StreamTable("io")]
 
 
-class CaseTable(msgspec.Struct, forbid_unknown_fields=True):
+class CaseTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A table [[cases]]: other options for the jobs of some drives, by the drive's name."""
 
     name: str
@@ -57,7 +57,7 @@ class PublishedTable(msgspec.Struct, forbid_unknown_fields=True):
     seconds: dict[str, list[float]] = {}
 
 
-class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True):
+class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The file. seconds: how long it runs; begin_s: when figures begin.
 
     metrics: what the report shows, the headline first: a name of metrics.py, then a drive's name

@@ -81,6 +81,24 @@ def test_runs_of_another_length_or_promise_are_not_compared(tmp_path: Path) -> N
     assert "not compared: weights: the factor" in table(compare(folders[0], folders[1]))
 
 
+def test_runs_of_another_load_are_not_compared_and_other_machines_are_told(tmp_path: Path) -> None:
+    weights, disks = (read(path_of(RESULTS, name)) for name in ("weights", "four-disks"))
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder in (before, after):
+        folder.mkdir()
+        write(path_of(folder, "weights"), weights)
+        write(path_of(folder, "four-disks"), disks)
+    assert "measured with" not in table(compare(before, after))
+    setup = replace(weights.setup, digest="0123456789abcdef")
+    write(path_of(after, "weights"), replace(weights, setup=setup))
+    setup = replace(disks.setup, cpu="another", programs={"fio": "fio-2"})
+    write(path_of(after, "four-disks"), replace(disks, setup=setup))
+    said = table(compare(before, after))
+    assert "not compared: weights: the digest of what runs is 0123456789abcdef, and was" in said
+    assert "measured with another processor in 1 of 1 scenarios, another fio or" in said
+    assert "another kernel" not in said
+
+
 def without_finish(result: Result, count: int) -> Result:
     """Return the boot storm's result with that many runs in which no guest ends."""
     case = result.cases[""]

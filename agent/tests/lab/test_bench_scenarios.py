@@ -98,6 +98,27 @@ def test_cases_shares_and_times_are_as_the_file_says(tmp_path: Path) -> None:
     assert plans["b"].shifts_s == [0, 4]
 
 
+def test_digest_is_of_what_runs_only(tmp_path: Path) -> None:
+    digest = load("small", folder=small(tmp_path)).cases[0].digest
+    changed = [
+        load("small", folder=small(tmp_path, old, new)).cases[0].digest != digest
+        for old, new in (
+            ("Is it so?", "Is it not so?"),
+            ('"Small"', '"Large"'),
+            ('["work"]', '["held b", "work"]'),
+            ("count = 2", "count = 2\ncredit_s = 5"),
+            ("count = 2", "count = 3"),
+            ("seconds = 20", "seconds = 21"),
+            ("weight = 300", "weight = 301"),
+            ('bs = "8k"', 'bs = "16k"'),
+            ("numjobs = 2", "numjobs = 3"),
+            ("seconds = 20", 'seconds = 20\ncurve = "published"'),
+        )
+    ]
+    assert changed == [False] * 4 + [True] * 6
+    assert load("small", 2.0, small(tmp_path)).cases[0].digest == digest
+
+
 def test_a_drive_is_owed_what_is_reserved_and_the_others_the_rest() -> None:
     (scenario,) = load("reservation").cases
     victim, *others = scenario.drives
@@ -184,8 +205,9 @@ def test_committed_results_are_whole_and_not_shortened() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(read_all(RESULTS)))
-def test_committed_results_are_of_what_drives_are_owed_now(name: str) -> None:
+def test_committed_results_are_of_what_runs_and_what_drives_are_owed_now(name: str) -> None:
     result = read_all(RESULTS)[name]
+    assert result.setup.digest == load(name).cases[0].digest
     for scenario in load(name).cases:
         case = result.cases[scenario.case]
         for drive in scenario.drives:
