@@ -84,9 +84,7 @@ def _run_scenarios(options: argparse.Namespace, wanted: Sequence[str]) -> int:
     check_machine(options.results)
     clean_up()
     if options.device:
-        device.check(options.device, force=options.force)
-        found = device.measure(options.device, options.results, _say)
-        suites = [device.moved(suite, found) for suite in suites]
+        device.check(options.device, suites, force=options.force)
     if any(case.booted for suite in suites for case in suite.cases):
         _say("the host that boots has a kernel of its own, which is built at first (14 minutes)")
         booted_host.prepare()
@@ -96,6 +94,9 @@ def _run_scenarios(options: argparse.Namespace, wanted: Sequence[str]) -> int:
     check_daemon(daemon)
     if warning := busy():
         print(f"iokeel-bench: {warning}", file=sys.stderr)
+    if options.device:  # last: the calibration overwrites it
+        found = device.measure(options.device, options.results, _say)
+        suites = [device.moved(suite, found) for suite in suites]
     runner = Runner(
         suites,
         controllers,

@@ -45,17 +45,17 @@ def case_on(disk: Path, folder: Path, name: str) -> Scenario:
 
 def refused(path: Path, *, force: bool = False) -> str:
     with pytest.raises(BenchError) as error:
-        device.check(path, force=force)
+        device.check(path, [], force=force)
     return str(error.value)
 
 
 def test_only_a_whole_device_that_nobody_uses_is_taken(disk: Path, tmp_path: Path) -> None:
-    device.check(disk, force=False)
+    device.check(disk, [], force=False)
     assert "No such file" in refused(tmp_path / "none")
     assert "it is no whole block device" in refused(tmp_path)
     subprocess.run(["mkfs.ext4", "-q", disk], check=True)
     assert "holds data: ext4; give --force" in refused(disk)
-    device.check(disk, force=True)
+    device.check(disk, [], force=True)
     with mounted(tmp_path / "mnt", disk):
         assert "is in use: mounted at" in refused(disk, force=True)
 
@@ -84,13 +84,31 @@ def test_a_scenario_keeps_its_proportions(disk: Path, tmp_path: Path) -> None:
     assert budget.model == DEFAULT_MODEL, "it was published with this one"
 
 
-def test_a_device_that_is_too_slow_or_too_small_is_refused(disk: Path, tmp_path: Path) -> None:
-    keep_calibration(tmp_path, disk)
-    with pytest.raises(BenchError, match=r"too small .* needs 4 GiB; its part is 32 MiB"):
-        device.moved(load("two-groups-random-sequential"), device.measure(disk, tmp_path, print))
+def test_a_device_that_is_too_slow_is_refused(disk: Path, tmp_path: Path) -> None:
     keep_calibration(tmp_path, disk, capacity=900)
     with pytest.raises(BenchError, match="too slow for scenario mix-8k-32k: 900 a second"):
         case_on(disk, tmp_path, "mix-8k-32k")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("two-groups-random-sequential",), "needs 4 GiB; its part is 32 MiB"),
+        (("mix-8k-32k", "--daemon", "/nowhere/qsd"), "this qemu-storage-daemon doesn't start"),
+    ],
+)
+def test_all_else_is_checked_before_a_calibration_overwrites_the_device(
+    words: tuple[str, ...], said: str, disk: Path, tmp_path: Path
+) -> None:
+    disk.write_bytes(b"precious")
+    out = ("--results", str(tmp_path), "--controllers", "static-iops", "--device", str(disk))
+    if "--daemon" not in words:
+        words += ("--daemon", STOCK)
+    status, _, err = ended("run", *words, *out)
+    assert status == 2
+    assert said in err
+    assert "is calibrated" not in err
+    assert disk.read_bytes().startswith(b"precious")
 
 
 def test_a_scenario_runs_on_a_device_and_leaves_it_as_it_was(disk: Path, tmp_path: Path) -> None:
@@ -105,7 +123,7 @@ def test_a_scenario_runs_on_a_device_and_leaves_it_as_it_was(disk: Path, tmp_pat
     assert found.setup.device == str(disk)
     assert {name for name, runs in found.cases[""].runs.items() if runs} == {"none", "static-iops"}
     assert scheduler.read_text() == before
-    device.check(disk, force=True)  # nobody uses it any more
+    device.check(disk, [], force=True)  # nobody uses it any more
     status, _, said = ended(*words, *out)
     assert (status, "of another device" in said) == (2, True)
     status, _, said = ended("run", "qemu", "--device", str(disk))

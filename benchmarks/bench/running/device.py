@@ -11,7 +11,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,19 +33,18 @@ _LEAST_RATIO = 0.1
 
 @dataclass(frozen=True)
 class Device:
-    """A device, and what a calibration found. size_bytes: of all of it."""
+    """A device, and what a calibration found."""
 
     path: Path
-    size_bytes: int
     capacity: float
     latency_target_ms: float
     model: CostModel
 
 
-def check(path: Path, *, force: bool) -> None:
-    """Raise BenchError unless all data of a whole block device may be lost.
+def check(path: Path, suites: Sequence[Suite], *, force: bool) -> None:
+    """Raise BenchError unless all data of a whole block device may be lost, for these scenarios.
 
-    force: also if it holds a signature. Nothing forces what is in use.
+    force: also if it holds a signature. Nothing forces what is in use or too small.
     """
     where = str(path)
     try:
@@ -56,6 +55,9 @@ def check(path: Path, *, force: bool) -> None:
         raise BenchError(where, "it is no whole block device", "name one, such as /dev/sdx")
     if users := list(InUse().users_of_device(status.st_rdev)):
         raise BenchError(where, f"is in use: {users[0]}", "stop its users, or name another device")
+    for suite in suites:
+        for case in suite.cases:
+            _check_size(path, case)
     words = ["wipefs", "--noheadings", "--output", "TYPE", where]
     found = subprocess.run(words, capture_output=True, text=True)
     if found.returncode:
@@ -89,13 +91,21 @@ def measure(path: Path, folder: Path, say: Callable[[str], None]) -> Device:
     if storage.device != path:
         mend = "name another folder by --results"
         raise BenchError(str(kept), f"it is of {storage.device}, not of {path}", mend)
-    size_bytes = int((_queue(path).parent / "size").read_text()) << 9
     model = policy.model or DEFAULT_MODEL
-    return Device(path, size_bytes, policy.capacity, policy.latency_target_ms, model)
+    return Device(path, policy.capacity, policy.latency_target_ms, model)
+
+
+def _check_size(path: Path, case: Scenario) -> None:
+    size_bytes = int((_queue(path).parent / "size").read_text()) << 9
+    part = size_bytes // max(sum(not drive.guest for drive in case.drives), 1)
+    for drive in case.drives:
+        if (needed := _needed_bytes(drive)) > part:
+            what = f"is too small for scenario {case.name}: {drive.name} needs {size(needed)}"
+            raise BenchError(str(path), what, f"its part is {size(part)}; name a larger device")
 
 
 def moved(suite: Suite, to: Device) -> Suite:
-    """Return a scenario on a device. Raises BenchError if that is too small or too slow for it."""
+    """Return a scenario on a device. Raises BenchError if that is too slow for it."""
     return replace(suite, cases=tuple(_moved(case, to) for case in suite.cases))
 
 
@@ -105,12 +115,6 @@ def _moved(case: Scenario, to: Device) -> Scenario:
         what = f"is too slow for scenario {case.name}: {to.capacity:.0f} a second"
         mend = f"it takes {_LEAST_RATIO * case.capacity:.0f}; choose one of a slower disk"
         raise BenchError(str(to.path), what, mend)
-    exports = sum(not drive.guest for drive in case.drives)
-    for drive in case.drives:
-        part, needed = to.size_bytes // max(exports, 1), _needed_bytes(drive)
-        if needed > part:
-            what = f"is too small for scenario {case.name}: {drive.name} needs {size(needed)}"
-            raise BenchError(str(to.path), what, f"its part is {size(part)}; name a larger device")
     target = to.latency_target_ms / case.latency_target_ms
     return replace(
         case,
