@@ -204,14 +204,20 @@ def _finish_spread(seen: Seen) -> float | None:
 
 
 def _control_us(seen: Seen) -> float | None:
-    counts = [one.requests for one in seen.run.drives.values()]
-    if seen.run.control_cpu_s is None or None in counts:
+    return _us_per_request(seen.run, seen.run.control_cpu_s)
+
+
+def _fio_sys_us(seen: Seen) -> float | None:
+    times = [one.fio_sys_s for one in seen.run.drives.values()]
+    known = [one for one in times if one is not None]
+    return _us_per_request(seen.run, sum(known) if len(known) == len(times) else None)
+
+
+def _us_per_request(run: Run, cpu_s: float | None) -> float | None:
+    counts = [one.requests for one in run.drives.values()]
+    if cpu_s is None or None in counts:
         return None
-    return _ratio(1e6 * seen.run.control_cpu_s, sum(one or 0 for one in counts))
-
-
-def _sys(seen: Seen) -> float | None:
-    return median_of([one.fio_sys_ratio for one in seen.run.drives.values()])
+    return _ratio(1e6 * cpu_s, sum(one or 0 for one in counts))
 
 
 METRICS = {
@@ -411,12 +417,12 @@ METRICS = {
             of_processes=True,
         ),
         Metric(
-            "fio_sys",
-            "fio's processor time in the kernel",
-            "fio's sys CPU, median of drives",
-            "%",
+            "fio_sys_us",
+            "fio's processor time in the kernel per request",
+            "processor time in the kernel / requests",
+            "us",
             "less",
-            of_run=_sys,
+            of_run=_fio_sys_us,
         ),
     )
 }

@@ -28,7 +28,7 @@ class DriveRun(msgspec.Struct, frozen=True, omit_defaults=True):
     requests: of the whole run. bytes_measured, latency_*: of requests that ended in the measured
     time. by_second: normalized operations in each second from the start on. finished_s: when its
     last request ended, of a drive that has a fixed amount to do; None: it has none, or hadn't done
-    it. fio_sys_ratio: fio's processor time in the kernel, over the time that it ran.
+    it. fio_sys_s: fio's processor time in the kernel.
     """
 
     rate: float
@@ -40,7 +40,7 @@ class DriveRun(msgspec.Struct, frozen=True, omit_defaults=True):
     latency_max_ms: float | None = None
     by_second: list[float] | None = None
     finished_s: float | None = None
-    fio_sys_ratio: float | None = None
+    fio_sys_s: float | None = None
 
 
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):

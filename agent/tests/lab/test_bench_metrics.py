@@ -12,6 +12,7 @@ from benchmarks.bench.controllers.average_size import limit
 from benchmarks.bench.controllers.static import Static, bytes_, requests, tuned
 from benchmarks.bench.metrics import METRICS, back_s
 from benchmarks.bench.records import Case, DriveRun, Plan, Run, Setup
+from benchmarks.bench.running.one_run import fio_sys_s
 from benchmarks.bench.running.requests import Done, drive_run
 from benchmarks.bench.scenario import Drive, Stream, load
 from benchmarks.bench.shown import Shown
@@ -69,12 +70,13 @@ def test_figure_of_a_drive_is_that_of_its_formula(words: str, value: float) -> N
         # x = r / w: 0.5 and 0.2.
         ("jain", 0.7**2 / (2 * (0.25 + 0.04))),
         ("control_us", 1e6 * 3 / 60_000),
+        ("fio_sys_us", 1e6 * (2 + 4) / 60_000),
     ],
 )
 def test_figure_beside_other_runs_is_that_of_its_formula(words: str, value: float) -> None:
     a = {"latency_mean_ms": 6.0, "latency_p99_ms": 20.0, "bytes_measured": 400}
-    run = Run({"a": drive(50, requests=20_000, **a), "b": drive(40, requests=40_000)})
-    run = Run(run.drives, control_cpu_s=3.0)
+    b = drive(40, requests=40_000, fio_sys_s=4.0)
+    run = Run({"a": drive(50, requests=20_000, fio_sys_s=2.0, **a), "b": b}, control_cpu_s=3.0)
     alone = {"latency_mean_ms": 2.0, "latency_p99_ms": 5.0, "bytes_measured": 1000}
     plans = {"a": Plan(100, weight=100), "b": Plan(200, weight=200)}
     found = figure(
@@ -209,3 +211,10 @@ def test_drive_that_has_not_done_its_amount_has_not_finished(tmp_path: Path) -> 
         assert drive_run(scenario, drive_, done, 10.0, None).finished_s == finished
     with pytest.raises(RuntimeError, match="db: fio logged no request"):
         Done.read("db", [], DEFAULT_MODEL)
+
+
+def test_processor_time_of_fio_is_the_sum_of_a_drives_jobs() -> None:
+    """Its streams run for different times, and fio tells percents of each."""
+    names = [("db-small", 10.0, 31_000), ("db-large", 5.0, 30_000), ("db2-io", 50.0, 1000)]
+    report = [{"jobname": name, "sys_cpu": cpu, "job_runtime": ms} for name, cpu, ms in names]
+    assert fio_sys_s(report, Drive("db", "db", {}, ())) == pytest.approx(3.1 + 1.5)

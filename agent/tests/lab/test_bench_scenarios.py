@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.bench import programs
 from benchmarks.bench.controllers import CONTROLLERS, chosen
 from benchmarks.bench.errors import BenchError
-from benchmarks.bench.records import VERSION, Result, Setup, read, read_all, write
+from benchmarks.bench.records import VERSION, DriveRun, Result, Setup, read, read_all, write
 from benchmarks.bench.report.figures import Figures, all_figures
 from benchmarks.bench.report.page import DOCS, MARKDOWN, overview, rendered
 from benchmarks.bench.report.verdict import Verdict, verdicts
@@ -297,6 +298,26 @@ def test_the_way_to_run_iokeel_that_loses_least_comes_first_and_the_others_are_t
     page = rendered(MARKDOWN, [figures])
     assert "iokeel over BFQ, patched QEMU: No clear difference to BFQ: " in page
     assert "iokeel, patched QEMU: **Loses** to BFQ: throughput" in page
+
+
+def test_figures_that_no_run_has_are_no_column() -> None:
+    result = read_all(RESULTS)["size-change"]
+    suite = load("size-change")
+    metrics = (*suite.cases[0].metrics, "fio_sys_us")  # none has it, as no run kept fio_sys_s once
+    suite = replace(suite, cases=(replace(suite.cases[0], metrics=metrics),))
+    case = result.cases[""]
+    runs = {
+        name: [msgspec.structs.replace(run, drives={"db": bare(run.drives["db"])}) for run in found]
+        for name, found in case.runs.items()
+    }
+    case = msgspec.structs.replace(case, runs=runs)
+    figures = Figures(suite, msgspec.structs.replace(result, cases={"": case}))
+    assert figures.measured == figures.shown[:-1]
+    assert "fio's processor time" not in rendered(MARKDOWN, [figures])
+
+
+def bare(drive: DriveRun) -> DriveRun:
+    return msgspec.structs.replace(drive, fio_sys_s=None)
 
 
 def test_html_needs_nothing_from_elsewhere() -> None:

@@ -106,6 +106,17 @@ class Figures:
         return [Shown.of(words) for words in self.suite.cases[0].metrics]
 
     @property
+    def measured(self) -> list[Shown]:
+        """The metrics that any run has, in the same order."""
+        return [
+            what
+            for what in self.shown
+            if any(
+                self.spread(what, name, case) for case in self.cases for name in self.controllers
+            )
+        ]
+
+    @property
     def cases(self) -> list[str]:
         """The cases that have runs."""
         return list(self.result.cases) if self.result else []

@@ -156,7 +156,7 @@ def strong(text: str) -> str:
 
 
 def _used(measured: list[Figures]) -> list[object]:
-    names = {what.metric.name for one in measured for what in one.shown}
+    names = {what.metric.name for one in measured for what in one.measured}
     return [metric for metric in METRICS.values() if metric.name in names]
 
 
@@ -172,7 +172,7 @@ class _Section:
         self.trial = figures.result.setup.shortened != 1
         self.source = suite.published.source if suite.published else None
         many = len(figures.cases) > 1
-        self.header = ["case"] * many + ["controller", *(what.title for what in figures.shown)]
+        self.header = ["case"] * many + ["controller", *(what.title for what in figures.measured)]
         self.rows = [_Row(name, cells[not many :]) for name, cells in _rows(figures)]
         self.lacking = {title(name): why for name, why in figures.result.lacking.items()}
         self.not_run = [title(name) for name in figures.not_run]
@@ -196,10 +196,10 @@ class _Row:
 
 def _rows(figures: Figures) -> list[tuple[str, list[str]]]:
     """Return the table: the controller and the cells of each row."""
-    rows = []
+    rows, measured = [], figures.measured
     for case in figures.cases:
         for name in (ALONE, *figures.controllers):
-            spreads = [figures.spread(what, name, case) for what in figures.shown]
+            spreads = [figures.spread(what, name, case) for what in measured]
             if any(spreads):
                 cells = ["" if spread is None else str(spread) for spread in spreads]
                 rows.append((name, [case, title(name), *cells]))

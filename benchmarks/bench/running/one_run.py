@@ -69,14 +69,14 @@ def _run_jobs(on: Stage) -> dict[str, DriveRun]:
     ahead_s = [vm.clock_offset().seconds for vm, _ in inside]
     fio = "cd /tmp && fio --output=fio.json --output-format=json job.fio"
     programs = [vm.start_program(fio) for vm, _ in inside]
-    done, sys_ratios = {}, {}
+    done, sys_s = {}, {}
     if exports:
         (on.folder / "jobs.fio").write_text(text)
         report = _fio(on.folder, scenario.seconds + _LATE_S)
         for drive in exports:
             logs = sorted(on.folder.glob(f"{drive.name}-*_lat.*.log"))
             done[drive.name] = Done.read(drive.name, logs, scenario.model)
-            sys_ratios[drive.name] = _sys_ratio(report, drive)
+            sys_s[drive.name] = fio_sys_s(report, drive)
     for (vm, own), program, ahead in zip(inside, programs, ahead_s, strict=True):
         ended = vm.wait(program, timeout=scenario.seconds + _LATE_S)
         if ended.status != 0:
@@ -88,10 +88,10 @@ def _run_jobs(on: Stage) -> dict[str, DriveRun]:
                 logs.append(on.folder / Path(path).name)
                 logs[-1].write_bytes(vm.read(path))
             done[drive.name] = Done.read(drive.name, logs, scenario.model, ahead)
-            sys_ratios[drive.name] = _sys_ratio(report, drive)
+            sys_s[drive.name] = fio_sys_s(report, drive)
     began_s = min(float(one.at_s[0]) for one in done.values())
     return {
-        name: drive_run(scenario, drive, done[name], began_s, sys_ratios[name])
+        name: drive_run(scenario, drive, done[name], began_s, sys_s[name])
         for name, drive in drives.items()
     }
 
@@ -109,14 +109,13 @@ def _fio(folder: Path, timeout_s: float) -> list[Mapping[str, object]]:
     return jobs
 
 
-def _sys_ratio(report: Sequence[Mapping[str, object]], drive: Drive) -> float | None:
-    """Return the processor time in the kernel of a drive's jobs, over their time."""
-    found = [
-        float(str(job["sys_cpu"])) / 100
+def fio_sys_s(report: Sequence[Mapping[str, object]], drive: Drive) -> float:
+    """Return the processor time in the kernel of a drive's jobs; fio tells it as % of theirs."""
+    return sum(
+        float(str(job["sys_cpu"])) / 100 * float(str(job["job_runtime"])) / 1000
         for job in report
         if str(job["jobname"]).startswith(f"{drive.name}-")
-    ]
-    return sum(found) / len(found) if found else None
+    )
 
 
 def _export_jobs(on: Stage) -> tuple[str, list[Drive]]:

@@ -47,7 +47,7 @@ class Done:
 
 
 def drive_run(
-    scenario: Scenario, drive: Drive, done: Done, began_s: float, fio_sys_ratio: float | None
+    scenario: Scenario, drive: Drive, done: Done, began_s: float, fio_sys_s: float | None
 ) -> DriveRun:
     """Return a drive's figures. began_s: when the run began, in seconds of the epoch."""
     at_s = done.at_s - began_s
@@ -65,7 +65,7 @@ def drive_run(
         latency_max_ms=float(measured.max()) if len(measured) else None,
         by_second=by_second(at_s, done.cost, int(end)),
         finished_s=float(at_s[-1]) if wanted and total >= wanted else None,
-        fio_sys_ratio=fio_sys_ratio,
+        fio_sys_s=fio_sys_s,
     )
 
 
