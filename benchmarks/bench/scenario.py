@@ -158,7 +158,8 @@ class Scenario:
 class Suite:
     """A file: a question, its cases, and the published figures beside which ours stand.
 
-    pair: the name of the scenario that asks the same of iokeel, if this one can't.
+    pair: the name of the scenario that asks the same of iokeel, if this one can't. caveat: what is
+    wrong with the committed result.
     """
 
     name: str
@@ -168,6 +169,7 @@ class Suite:
     published: PublishedTable | None
     controllers: tuple[str, ...]
     pair: str | None = None
+    caveat: str | None = None
 
 
 def names() -> list[str]:
@@ -204,6 +206,7 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
         table.published,
         tuple(table.controllers),
         table.pair,
+        table.caveat,
     )
 
 
@@ -211,7 +214,14 @@ def _digest(table: ScenarioTable, model: CostModel) -> str:
     """Return a digest of what runs: without what is only shown, or what figures are computed of."""
     drives = [msgspec.structs.replace(one, file=None, credit_s=None) for one in table.drives]
     runs = msgspec.structs.replace(
-        table, drives=drives, title="", metrics=[], pair=None, controllers=[], published=None
+        table,
+        drives=drives,
+        title="",
+        metrics=[],
+        pair=None,
+        caveat=None,
+        controllers=[],
+        published=None,
     )
     content = msgspec.json.encode(runs, order="deterministic") + str(model).encode()
     return hashlib.sha256(content).hexdigest()[:16]

@@ -62,7 +62,7 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
 
     metrics: what the report shows, the headline first: a name of metrics.py, then a drive's name
     if the metric is a drive's. pair: the scenario that asks the same of iokeel, if this one can't.
-    controllers: those that make sense here; none: all.
+    controllers: those that make sense here; none: all. caveat: what is wrong with the result.
     """
 
     title: str
@@ -78,6 +78,7 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     tenant_limit: int | None = None
     booted: bool = False
     pair: str | None = None
+    caveat: str | None = None
     controllers: list[str] = []
     cases: list[CaseTable] = []
     published: PublishedTable | None = None

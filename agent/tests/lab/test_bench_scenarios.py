@@ -14,7 +14,7 @@ from benchmarks.bench.controllers import CONTROLLERS, chosen
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import VERSION, DriveRun, Result, Setup, read, read_all, write
 from benchmarks.bench.report.figures import Figures, all_figures
-from benchmarks.bench.report.page import DOCS, MARKDOWN, overview, rendered
+from benchmarks.bench.report.page import DOCS, MARKDOWN, anchor, overview, rendered
 from benchmarks.bench.report.verdict import Verdict, verdicts
 from benchmarks.bench.running.runner import plan
 from benchmarks.bench.scenario import SCENARIOS, load, names
@@ -106,6 +106,7 @@ def test_digest_is_of_what_runs_only(tmp_path: Path) -> None:
         for old, new in (
             ("Is it so?", "Is it not so?"),
             ('"Small"', '"Large"'),
+            ("slowdown = 20", 'slowdown = 20\ncaveat = "It was broken."'),
             ('["work"]', '["held b", "work"]'),
             ("count = 2", "count = 2\ncredit_s = 5"),
             ("count = 2", "count = 3"),
@@ -116,7 +117,7 @@ def test_digest_is_of_what_runs_only(tmp_path: Path) -> None:
             ("seconds = 20", 'seconds = 20\ncurve = "published"'),
         )
     ]
-    assert changed == [False] * 4 + [True] * 6
+    assert changed == [False] * 5 + [True] * 6
     assert load("small", 2.0, small(tmp_path)).cases[0].digest == digest
 
 
@@ -318,6 +319,21 @@ def test_figures_that_no_run_has_are_no_column() -> None:
 
 def bare(drive: DriveRun) -> DriveRun:
     return msgspec.structs.replace(drive, fio_sys_s=None)
+
+
+def test_caveat_is_under_the_title_and_marks_the_row() -> None:
+    results = read_all(RESULTS)
+    for name in ("booted-sata-writers", "weights"):
+        figures = Figures(replace(load(name), caveat="It was broken."), results[name])
+        title = figures.suite.title
+        page = rendered(MARKDOWN, [figures])
+        assert f"## {title}\n\n**Caveat:** It was broken.\n\n{figures.suite.question}" in page
+        assert f"{title}](#{anchor(title)}) (with a caveat) |" in page
+        page = rendered("report.html", [figures])
+        assert "Caveat: It was broken." in page
+        assert f"{title}</a> (with a caveat)" in page
+        figures = replace(figures, suite=replace(figures.suite, caveat=None))
+        assert "aveat" not in rendered(MARKDOWN, [figures]) + rendered("report.html", [figures])
 
 
 def test_html_needs_nothing_from_elsewhere() -> None:

@@ -70,7 +70,10 @@ def rendered(template: str, every: Sequence[Figures]) -> str:
 
 
 def overview(figures: Figures) -> dict[str, str]:
-    """Return a scenario's row: question, published, none, best other, iokeel, verdict."""
+    """Return a scenario's row: question, published, none, best other, iokeel, verdict.
+
+    mark: after its title, if its result has a caveat.
+    """
     headline = figures.shown[0]
     found = verdicts(figures)
     other = figures.best(figures.others)
@@ -91,6 +94,7 @@ def overview(figures: Figures) -> dict[str, str]:
         "name": figures.suite.name,
         "anchor": anchor(figures.suite.title),
         "title": figures.suite.title,
+        "mark": " (with a caveat)" if figures.result and figures.suite.caveat else "",
         "question": figures.suite.question,
         "figure": headline.title,
         "published": published(figures),
@@ -167,6 +171,7 @@ class _Section:
         assert figures.result is not None
         suite = figures.suite
         self.name, self.title, self.question = suite.name, suite.title, suite.question
+        self.caveat = suite.caveat
         self.verdicts = _verdicts(figures)
         self.setup = _setup(figures.result.setup)
         self.trial = figures.result.setup.shortened != 1
