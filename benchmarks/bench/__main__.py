@@ -63,9 +63,10 @@ def show_list(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run scenarios, or a program."""
     known = programs.read()
-    scenarios = [name for name in options.scenario if name not in known]
-    named = [known[name] for name in options.scenario if name in known]
-    if options.device and (fixed := sorted(known.keys() & set(options.scenario))):
+    wanted = dict.fromkeys(options.scenario)
+    scenarios = [name for name in wanted if name not in known]
+    named = [known[name] for name in wanted if name in known]
+    if options.device and (fixed := sorted(known.keys() & wanted)):
         what = f"{fixed[0]} can't run on it"
         raise BenchError("--device", what, "it is for scenarios only: see list")
     for program in named:

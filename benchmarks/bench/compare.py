@@ -29,7 +29,7 @@ from benchmarks.bench.metric import Metric
 from benchmarks.bench.records import Result, Setup, read_all
 from benchmarks.bench.report.figures import Figures, Spread
 from benchmarks.bench.report.figures import shown as value_shown
-from benchmarks.bench.scenario import load
+from benchmarks.bench.scenario import load, names
 from benchmarks.bench.student import noise
 
 ODDS, LEAST_RATIO = 0.01, 0.02
@@ -118,7 +118,7 @@ def compare(before: Path, after: Path) -> Comparison:
     unlike = {
         name: f"{name}: {why}"
         for name in sorted(old.keys() & new.keys())
-        if (why := _unlike(old[name], new[name])) is not None
+        if (why := _unlike(name, old[name], new[name])) is not None
     }
     both = sorted(old.keys() & new.keys() - unlike.keys())
     found = list(chain.from_iterable(_figures(name, old[name], new[name]) for name in both))
@@ -138,12 +138,14 @@ def compare(before: Path, after: Path) -> Comparison:
     )
 
 
-def _unlike(before: Result, after: Result) -> str | None:
+def _unlike(name: str, before: Result, after: Result) -> str | None:
     """Return why two results of a scenario can't be compared; None if they can."""
-    for what, name in _ALIKE.items():
+    if name not in names():
+        return "there is no such scenario any more"
+    for what, words in _ALIKE.items():
         old, new = getattr(before.setup, what), getattr(after.setup, what)
         if old != new:
-            return f"the {name} is {new}, and was {old}"
+            return f"the {words} is {new}, and was {old}"
     cases = [case for case in before.cases if case in after.cases]
     if any(before.cases[case].plans != after.cases[case].plans for case in cases):
         return "drives are promised something else"

@@ -99,6 +99,15 @@ def test_runs_of_another_load_are_not_compared_and_other_machines_are_told(tmp_p
     assert "another kernel" not in said
 
 
+def test_a_result_without_a_scenario_leaves_the_others_to_be_compared(tmp_path: Path) -> None:
+    result = read(path_of(RESULTS, "weights"))
+    for name in ("weights", "gone"):
+        write(path_of(tmp_path, name), result)
+    found = compare(tmp_path, tmp_path)
+    assert found.unlike == ("gone: there is no such scenario any more",)
+    assert found.compared > 0
+
+
 def without_finish(result: Result, count: int) -> Result:
     """Return the boot storm's result with that many runs in which no guest ends."""
     case = result.cases[""]

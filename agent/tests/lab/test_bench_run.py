@@ -114,6 +114,13 @@ def test_cgroups_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None
     assert not left.exists()
 
 
+def test_scenario_that_is_named_twice_runs_once(tmp_path: Path) -> None:
+    words = ("run", "weights", "weights", *RUN[2:], "--results", str(tmp_path))
+    status, _, said = ended(*words, "--controllers", "none")
+    assert status == 0, said
+    assert "[1/1] weights, none" in said
+
+
 def test_run_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     daemon = tmp_path / "daemon"
     script = '#!/bin/sh\n[ "$1" = --version ] && exec echo daemon 1\necho broken >&2; exit 1\n'

@@ -336,6 +336,24 @@ def test_caveat_is_under_the_title_and_marks_the_row() -> None:
         assert "aveat" not in rendered(MARKDOWN, [figures]) + rendered("report.html", [figures])
 
 
+def test_result_without_cases_has_no_figures() -> None:
+    result = msgspec.structs.replace(read_all(RESULTS)["weights"], cases={})
+    figures = Figures(load("weights"), result)
+    assert overview(figures)["verdict"] == "iokeel has no figure"
+    assert "## Shares by weight" in rendered(MARKDOWN, [figures])
+    assert "Shares by weight" in rendered("report.html", [figures])
+
+
+def test_last_case_decides_even_if_it_has_no_runs_yet() -> None:
+    name = "two-groups-random-sequential"
+    result = read_all(RESULTS)[name]
+    *_, last = result.cases
+    cases = {**result.cases, last: msgspec.structs.replace(result.cases[last], runs={})}
+    figures = Figures(load(name), msgspec.structs.replace(result, cases=cases))
+    assert verdicts(figures) == []
+    assert overview(figures)["ours"] == "-"
+
+
 def test_html_needs_nothing_from_elsewhere() -> None:
     figures = [one for one in all_figures(RESULTS) if one.suite.name == "weights"]
     unmeasured = Figures(load("boot-storm"), None)

@@ -118,7 +118,7 @@ class Figures:
 
     @property
     def cases(self) -> list[str]:
-        """The cases that have runs."""
+        """Its result's cases, whether they have runs or not; the last one is the hardest."""
         return list(self.result.cases) if self.result else []
 
     @property
@@ -154,7 +154,7 @@ class Figures:
 
     def spread(self, what: Shown, controller: str, case: str | None = None) -> Spread | None:
         """Return a figure. case: None for the last one, which is the hardest."""
-        if self.result is None:
+        if not self.cases:
             return None
         if controller == ALONE and what.drive is None:
             return None  # a run of some drives only
