@@ -286,6 +286,17 @@ def test_controllers_that_could_have_run_are_named() -> None:
         *("static-iops", "static-bps", "static-iops-size", "average-size", "io.max"),
         *("iokeel-exact", "iokeel-bfq"),
     ]
+    assert overview(Figures(load("boot-storm"), result))["other"] == "- (5 not measured)"
+
+
+def test_best_other_says_of_how_many_it_is() -> None:
+    results = read_all(RESULTS)
+    others = {
+        name: overview(Figures(load(name), results[name]))["other"]
+        for name in ("boot-storm", "size-change")
+    }
+    assert others["boot-storm"] == "static iops: 15.3 s (best of 2; 4 not measured)"
+    assert "not measured" not in others["size-change"]
 
 
 def test_the_way_to_run_iokeel_that_loses_least_comes_first_and_the_others_are_told() -> None:

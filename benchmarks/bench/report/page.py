@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja2
 
 from benchmarks.bench import programs
-from benchmarks.bench.controllers import ALONE, CONTROLLERS, OURS, USUAL, title
+from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, USUAL, title
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Setup
@@ -99,10 +99,20 @@ def overview(figures: Figures) -> dict[str, str]:
         "figure": headline.title,
         "published": published(figures),
         "none": cell("none", named=False),
-        "other": cell(other, named=True),
+        "other": cell(other, named=True) + _of(figures),
         "ours": cell(ours, named=True),
         "verdict": says,
     }
+
+
+def _of(figures: Figures) -> str:
+    """Return of how many the best other is, if some weren't measured."""
+    if figures.result is None:
+        return ""
+    left = sum(name != NONE and name not in OURS for name in figures.not_run)
+    count = sum(figures.spread(figures.shown[0], name) is not None for name in figures.others)
+    best = f"best of {count}; " if count else ""
+    return f" ({best}{left} not measured)" if left else ""
 
 
 def _has_runs(controller: str, measured: Sequence[Figures]) -> bool:
