@@ -241,9 +241,16 @@ def test_runs_without_a_figure_are_counted_and_there_is_no_verdict() -> None:
     runs = [msgspec.structs.replace(first, drives=never), *others]
     changed = msgspec.structs.replace(case, runs={**case.runs, "iokeel-exact": runs})
     figures = Figures(load("boot-storm"), msgspec.structs.replace(result, cases={"": changed}))
+    says = "no verdict: too few repeats, or one without the figure"
+    assert overview(figures)["verdict"] == says
     spread = figures.spread(figures.shown[0], "iokeel-exact")
     assert ", 1 run without ±" in str(spread)
     assert verdicts(figures) == []
+    both = {**changed.runs, "iokeel-bfq": case.runs["iokeel-exact"]}
+    changed = msgspec.structs.replace(changed, runs=both)
+    figures = Figures(load("boot-storm"), msgspec.structs.replace(result, cases={"": changed}))
+    assert [one.ours for one in verdicts(figures)] == ["iokeel-bfq"]
+    assert f"\niokeel, patched QEMU: {says}.\n" in rendered(MARKDOWN, [figures])
 
 
 def latency_without_p99(controller: str, runs: int) -> Verdict:

@@ -24,6 +24,7 @@ from benchmarks.result_file import BENCHMARKS
 DOCS = BENCHMARKS.parent / "docs"
 HTML, MARKDOWN = "report.html", "benchmarks.md"
 _PLOTS = "benchmarks"
+_TOO_FEW = "no verdict: too few repeats, or one without the figure"
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -131,7 +132,7 @@ def _no_verdict(figures: Figures) -> str:
         return f"iokeel can't run there; see {load(figures.suite.pair).title}"
     if not figures.best(figures.ours):
         return "iokeel has no figure"
-    return "too few repeats to tell" if figures.best(figures.others) else "no other has a figure"
+    return _TOO_FEW if figures.best(figures.others) else "no other has a figure"
 
 
 def _verdicts(figures: Figures) -> list[str]:
@@ -139,7 +140,7 @@ def _verdicts(figures: Figures) -> list[str]:
     found = {one.ours: str(one) for one in verdicts(figures)}
     if len(figures.ours) < 2:
         return [*found.values()]
-    untold = {name: "too few repeats to tell" for name in figures.ours} if found else {}
+    untold = dict.fromkeys(figures.ours, _TOO_FEW) if found else {}
     return [f"{title(name)}: {says}" for name, says in (found | untold | found).items()]
 
 
