@@ -94,7 +94,7 @@ class StaticBps(Static):
 
 
 class TunedSize(Static):
-    """A limit on requests that counts large ones as several: the best that can be set once."""
+    """A limit on requests that counts large ones as several, as near to the curve as it can."""
 
     bound = "iops-total"
 
