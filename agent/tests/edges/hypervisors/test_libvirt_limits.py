@@ -97,3 +97,30 @@ async def test_it_counts_what_somebody_sets_while_a_domain_is_read() -> None:
     before = limits.changes("db1")
     limits.tuned("db1", event(THEIRS))  # the domain isn't known yet
     assert limits.changes("db1") != before
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        event(UNLIMITED) | {"blkdeviotune.disk": "/img"},  # libvirt takes a disk's path, too
+        {"blkdeviotune.disk": "vda", "blkdeviotune.total_iops_sec": 50},  # the rest stays
+    ],
+    ids=["a path", "some fields"],
+)
+async def test_an_event_that_does_not_tell_a_drives_limits_has_the_domain_read_again(
+    values: dict[str, object],
+) -> None:
+    domains, changed = running(), list[str]()
+    limits = LimitsInForce(domains, Slow(), SourceNews(), changed.append)
+    before = limits.changes("db1")
+    limits.tuned("db1", values)
+    assert changed == ["db1"]
+    assert limits.changes("db1") != before  # a reading from before is too old
+    assert domains["db1"].info.drives["vda"].in_force == UNLIMITED  # until it is read again
+
+
+async def test_an_event_of_limits_that_are_in_force_has_nothing_read_again() -> None:
+    domains, changed = running(), list[str]()
+    limits = LimitsInForce(domains, Slow(), SourceNews(), changed.append)
+    limits.tuned("db1", event(UNLIMITED))
+    assert changed == []

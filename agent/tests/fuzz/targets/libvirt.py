@@ -38,6 +38,8 @@ _WORDS = [
 ]
 _TUNABLE = "blkdeviotune."
 _EVENT_WORDS = [f'"{_TUNABLE}{name}"'.encode() for name in (*LIBVIRT_NAMES.values(), "disk")]
+# An event without one of these isn't taken over.
+_UNLIMITED = {f"{_TUNABLE}{name}": 0 for name in LIBVIRT_NAMES.values()}
 _MOST_INT = (1 << 64) - 1
 
 
@@ -89,7 +91,9 @@ async def _tuned(values: dict[str, Any]) -> None:
     info = VmInfo("db1", {"vda": DriveInfo("vda", None, ThrottleLimits(), PATCHED)})
     domains = {"db1": Domain(_XML, info, 1, PATCHED)}
     calls = Calls("test:///default")
-    LimitsInForce(domains, calls, SourceNews(), lambda _: None).tuned("db1", values)
+    limits = LimitsInForce(domains, calls, SourceNews(), lambda _: None)
+    limits.tuned("db1", values)
+    limits.tuned("db1", _UNLIMITED | values)
     for drive in domains["db1"].info.drives.values():
         limits_make_sense(drive.in_force)
 

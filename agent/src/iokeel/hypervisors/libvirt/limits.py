@@ -24,13 +24,14 @@ from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import Group, keep_patched
 from iokeel.hypervisors.source import DriveInfo, SourceNews
 from iokeel.policy_xml.domain import Disk
-from iokeel.policy_xml.iotune import from_libvirt
+from iokeel.policy_xml.iotune import LIBVIRT_NAMES, from_libvirt
 
 log = logging.getLogger(__name__)
 
 _UNREAD = b""
 # Before the names of the limits in a TUNABLE event.
 _TUNABLE = "blkdeviotune."
+_ALL_LIMITS = frozenset(LIBVIRT_NAMES.values())
 
 
 class LimitsInForce:
@@ -173,22 +174,31 @@ class LimitsInForce:
             self._found(DriveId(name, target), UNLIMITED)
 
     def tuned(self, name: str, values: Mapping[str, object]) -> None:
-        """Take over a disk's limits from a TUNABLE event, whoever set them."""
-        target = values.get(_TUNABLE + "disk")
-        if target is None:
+        """Take over a disk's limits from a TUNABLE event, whoever set them.
+
+        It has the disk by the name, and only the fields, that were given to libvirt
+        (qemuDomainSetBlockIoTune): the disk may go by its path, and other fields stay as they are.
+        Then the domain is read again.
+        """
+        told = {key.removeprefix(_TUNABLE): value for key, value in values.items()}
+        if "disk" not in told:
             return
-        limits = from_libvirt({k.removeprefix(_TUNABLE): v for k, v in values.items()})
-        drive = DriveId(name, str(target))
+        drive = DriveId(name, str(told["disk"]))
+        known = self._known(drive)
+        if known is None or not told.keys() >= _ALL_LIMITS:
+            self._tunings[name] += 1
+            self._changed(name)
+            return
+        limits = from_libvirt(told)
         fallback = self._fallbacks.get(drive)
         if fallback is not None and fallback.limits == limits:
             return  # from set_limits
         self._fallbacks.pop(drive, None)
-        known = self._known(drive)
         in_force = self._with_patched(drive, limits)
-        changed = known is None or known.in_force != in_force
+        changed = known.in_force != in_force
         if limits not in self._setting[drive] if drive in self._setting else changed:
             self._tunings[name] += 1
-        if known is not None and changed:
+        if changed:
             self._reached.pop(drive, None)  # its group may be another one now
             self._note(drive, in_force)
             self._news.on_change(name)
