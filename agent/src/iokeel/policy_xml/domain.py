@@ -68,7 +68,7 @@ def parse_domain(xml: str | bytes, where: str = "domain XML") -> DomainXml:
         root = parsed(xml, where)
     except PolicyError:
         root = parsed(_without_metadata(xml), where)
-    name = (root.findtext("name") or "").strip()
+    name = root.findtext("name")
     if root.tag != "domain" or not name:
         mend = "give what virsh dumpxml prints"
         raise PolicyError(at(root, where), "not a domain with a name", mend)

@@ -161,10 +161,17 @@ def test_a_domain_that_is_too_large_without_its_metadata_is_named() -> None:
         parse_domain(xml, "domain db1")
 
 
-@pytest.mark.parametrize("xml", ["<policy/>", "<domain/>", "<domain><name> </name></domain>"])
+@pytest.mark.parametrize("xml", ["<policy/>", "<domain/>", "<domain><name/></domain>"])
 def test_what_is_no_domain_is_refused(xml: str) -> None:
     with pytest.raises(PolicyError, match=r"line 1: not a domain with a name; give what virsh"):
         parse_domain(xml)
+
+
+def test_white_space_is_part_of_a_domains_name() -> None:
+    names = ("db1", " db1", "db1\t", " ")
+    assert tuple(parse_domain(f"<domain><name>{name}</name></domain>").name for name in names) == (
+        names
+    )
 
 
 def test_a_bare_policy_has_no_targets() -> None:

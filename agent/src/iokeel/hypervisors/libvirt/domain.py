@@ -91,7 +91,9 @@ def describe(connection: Any, name: str) -> Description:
                 elif code != libvirt.VIR_ERR_INVALID_ARG:  # the domain no longer has it
                     raise
         disks.append(replace(disk, unthrottled=why))
-    return Description(replace(xml, disks=tuple(disks)), text, handle.ID(), limits)
+    # Its XML may not have the name to the letter: a carriage return in it reads as a line's end.
+    xml = replace(xml, name=name, disks=tuple(disks))
+    return Description(xml, text, handle.ID(), limits)
 
 
 def has_volumes(xml: DomainXml) -> bool:

@@ -440,6 +440,22 @@ async def test_another_tools_large_metadata_leaves_the_last_good_policy_in_force
     assert "the last good policy stays" in caplog.text
 
 
+async def test_domains_whose_names_look_alike_have_each_its_own_last_good_policy(
+    host: Host,
+) -> None:
+    """In XML the last name reads like the one before: a carriage return ends a line there."""
+    limits = {"db1": 300, "db1 ": 301, " db1": 302, "db1\n": 303, "db1\r": 304}
+    for name, limit in limits.items():
+        host.running[name] = Host(name)
+        host.running[name].xml = host.running[name].xml.replace('"300"', f'"{limit}"')
+    async with following() as source:
+        for each in host.running.values():
+            each.xml = each.xml.replace('limit="', 'limit="x')
+        await source.resync()
+        vda = {name: vm.policy and vm.policy.for_drive("vda") for name, vm in source.vms().items()}
+    assert vda == {name: DrivePolicy(limit=limit) for name, limit in limits.items()}
+
+
 async def test_a_guest_that_hangs_when_the_agent_starts_keeps_no_other_from_being_read(
     host: Host,
 ) -> None:
