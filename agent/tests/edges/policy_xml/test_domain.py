@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import PolicyError
 from iokeel.policy_xml.domain import Disk, domain_targets, parse_domain
 from iokeel.policy_xml.iotune import LIBVIRT_NAMES, from_libvirt, to_libvirt
+from iokeel.policy_xml.policy import parse_policy
 from iokeel.policy_xml.schema import NAMESPACE
 
 DOMAIN = f"""<domain type='kvm' id='3'>
@@ -152,6 +154,39 @@ def test_metadata_that_is_too_large_does_not_hide_the_domains_disks(metadata: st
     xml = f"<domain><name>db1</name><metadata>{metadata}</metadata>{disks}</domain>"
     assert parse_domain(xml) == parse_domain(xml.encode())
     assert parse_domain(xml).targets == ("vda",)
+
+
+def chain(length: int) -> str:
+    """Return a <backingStore> with others in it, as libvirt has them."""
+    found = "<backingStore/>"
+    for i in range(length):
+        inside = f"<format type='qcow2'/>\n<source file='/images/{i}.qcow2'/>\n{found}"
+        found = f"<backingStore type='file' index='{i + 3}'>\n{inside}\n</backingStore>\n"
+    return found
+
+
+def test_the_images_beneath_disks_make_no_domain_too_large() -> None:
+    """libvirt takes chains of 200 (QEMU_DOMAIN_STORAGE_SOURCE_CHAIN_MAX_DEPTH)."""
+    disks = "".join(
+        f"<disk><source file='/a'/>{chain(200)}<mirror>{chain(1)}</mirror>"
+        f"<target dev='vd{i}'/></disk>"
+        "<disk><backingStore/><target dev='sda'/></disk>"
+        for i in range(60)
+    )
+    comment = "<metadata><x:a xmlns:x='urn:x'><!-- <backingStore> --></x:a>{}</metadata>"
+    policy = f"<policy xmlns='{NAMESPACE}'><drive target='vda' limit='7'/></policy>"
+    xml = f"<domain><name>db1</name>{comment.format(policy)}<devices>{disks}</devices></domain>"
+    domain = parse_domain(xml)
+    assert len(domain.disks) == 120
+    assert domain.disks[:2] == (Disk("vd0", "/a"), Disk("sda"))
+    assert parse_policy(xml, {}, "x") == DomainPolicy({"vda": DrivePolicy(limit=7)})
+
+
+@pytest.mark.parametrize("odd", ["<backingStore>", "</backingStore>", "<backingStore", "<b>"])
+def test_a_chain_of_images_hides_no_fault(odd: str) -> None:
+    xml = f"<domain>\n<name>db1</name>{chain(3)}\n{odd}</domain>"
+    with pytest.raises(PolicyError, match=f"line {xml.count(chr(10)) + 1}: not well-formed"):
+        parse_domain(xml)
 
 
 def test_a_domain_that_is_too_large_without_its_metadata_is_named() -> None:
