@@ -13,7 +13,7 @@ from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, Thr
 from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
 from iokeel.core.decide import decide
 from iokeel.core.drive.binding import full_bounds
-from iokeel.core.drive.envelope import OVERSHOOT_RATIO
+from iokeel.core.drive.envelope import OVERSHOOT_RATIO, limits_for_any_size
 from iokeel.core.drive.retune import IDLE_S
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
@@ -676,6 +676,40 @@ def test_a_curve_that_libvirt_does_not_tell_is_taken_back_with_its_limits() -> N
     drive.look()
     drive.in_force = ThrottleLimits(iops_total=EXACT.iops_total)
     assert [order.limits for order in drive.look(policy=None)] == [BY_HAND]
+
+
+@pytest.mark.parametrize("ratio", [1, 0.7, 0.5])
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_fallback_that_libvirt_has_is_taken_back_with_its_limits(
+    ratio: float, separate: bool
+) -> None:
+    """It may be for less than the curve's limits."""
+    drive = Exact(BY_HAND)
+    drive.look(replace(POLICY, separate_budgets=separate))
+    model = CostModel(DEFAULT_CURVE, DEFAULT_CURVE)
+    drive.in_force = limits_for_any_size(model, ratio * LIMIT, separate=separate)
+    assert [order.limits for order in drive.look(policy=None)] == [BY_HAND]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"iops_total": LIMIT // 4},
+        {"iops_total": 2 * LIMIT},
+        {"iops_size": 4096},
+        {"iops_size": None},
+        {"bps_total": 1 << 20},
+    ],
+    ids=str,
+)
+def test_limits_that_are_no_fallback_stay_when_a_policy_goes(
+    changed: dict[str, int | None],
+) -> None:
+    drive = Exact()
+    drive.look()
+    model = CostModel(DEFAULT_CURVE, DEFAULT_CURVE)
+    drive.in_force = limits_for_any_size(model, LIMIT).with_fields(changed)
+    assert drive.look(policy=None) == []
 
 
 def test_a_stopping_agent_leaves_limit_and_curve() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from iokeel.core.curve import CostModel
 from iokeel.core.drive import burst, pricing
 from iokeel.core.drive.burst import with_burst
+from iokeel.core.drive.exact import may_be_fallback
 from iokeel.core.drive.follow import SHARE_RATIO, share_has_moved
 from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -271,7 +272,10 @@ def _is_ours(in_force: ThrottleLimits | None, sent: Sent) -> bool:
     """Return whether limits in force may be ours.
 
     The last order may not have been carried out, if the agent crashed. Until QEMU itself has told
-    its limits, those in force are libvirt's view of them, without a curve.
+    its limits, those in force are libvirt's view of them, without a curve: QEMU's, or libvirt's own
+    of a throttle group, or of a QEMU that it has just started.
     """
     ours = [limits for limits in (sent.limits, sent.replaced) if limits is not None]
-    return in_force is None or any(in_force in (limits, limits.stock) for limits in ours)
+    return in_force is None or any(
+        in_force in (limits, limits.stock) or may_be_fallback(in_force, limits) for limits in ours
+    )
