@@ -159,6 +159,22 @@ def test_a_saved_policy_counts_only_with_the_limits_that_were_saved_with_it() ->
     assert host.in_force == {VDA: limits_for(DEFAULT_MODEL, 5000)}
 
 
+@pytest.mark.parametrize("defined", [UNLIMITED, limits_for(DEFAULT_MODEL, 9000)])
+def test_a_saved_policy_counts_for_a_guest_that_starts_with_the_limits_from_before_it(
+    defined: ThrottleLimits,
+) -> None:
+    """As those of its definition, after the host was restarted."""
+    host = Host(in_force={VDA: defined})
+    host.look({VDA: LIMITED})
+    assert host.in_force == {VDA: HELD}
+    host = host.restarted()
+    host.in_force = {VDA: defined}
+    for _ in range(2):
+        host.look({VDA: UNKNOWN})
+    assert host.in_force == {VDA: HELD}
+    assert host.state.drives[VDA].sent.found == defined
+
+
 def test_drives_that_can_not_be_read_are_kept_and_others_are_forgotten() -> None:
     known = {drive: DriveState(policy=LIMITED, sent=Sent(HELD)) for drive in (VDA, VDB)}
     seen = Observation({}, unread=[VDA])

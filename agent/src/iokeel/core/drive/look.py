@@ -198,10 +198,11 @@ def _is_out_of_date(known: DriveState, seen: DriveSeen) -> bool:
     """Return whether a restarted agent can't go by the policy that an earlier one saved.
 
     Other limits than those saved with it are in force: maybe a later policy's, which couldn't be
-    saved. Without any limits, as after a restart of its guest, an old policy is better than none.
+    saved. If there are none, or those from before the policy, as after a restart of its guest, an
+    old policy is better than none.
     """
     sent = known.sent
-    fits = seen.in_force in (sent.limits, sent.replaced, UNLIMITED)
+    fits = seen.in_force in (sent.limits, sent.replaced, sent.found, UNLIMITED)
     return known.pricing.base is None and not (seen.in_force is not None and fits)
 
 
