@@ -10,7 +10,7 @@ import msgspec
 from iokeel.core.counters import Mix
 from iokeel.core.curve import CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import MOST_BURST_SECONDS, DomainPolicy, DrivePolicy, checked
+from iokeel.core.policy import MOST_BURST_SECONDS, DomainPolicy, DrivePolicy, LastGood, checked
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO
 from iokeel.core.sharing.headroom import LEAST_ROOM
 from iokeel.core.state import (
@@ -187,21 +187,28 @@ def storage_of(text: str) -> StorageState:
     )
 
 
+class _Domain(msgspec.Struct):
+    """What stands in a row beside a policy's own fields."""
+
+    uuid: str | None = None  # a row of an older version has none
+
+
 _POLICIES = msgspec.json.Decoder(DomainPolicy)
+_DOMAINS = msgspec.json.Decoder(_Domain)
 
 
-def policy_text(policy: DomainPolicy) -> str:
-    """Return a domain's policy as a text."""
-    return msgspec.json.encode(policy).decode()
+def policy_text(last: LastGood) -> str:
+    """Return a domain's last good policy as a text."""
+    return msgspec.json.encode({**msgspec.to_builtins(last.policy), "uuid": last.uuid}).decode()
 
 
-def policy_of(text: str) -> DomainPolicy:
-    """Return a domain's policy. Raises NOT_OURS."""
+def policy_of(text: str) -> LastGood:
+    """Return a domain's last good policy. Raises NOT_OURS."""
     policy = _POLICIES.decode(text)
     for each in (*policy.drives.values(), policy.default, policy.vm):
         if each is not None:
             checked(each, "the saved policy")
-    return policy
+    return LastGood(policy, _DOMAINS.decode(text).uuid)
 
 
 def _values(limits: ThrottleLimits | None) -> dict[str, _Value] | None:

@@ -22,7 +22,7 @@ from iokeel.config.last_good import TableId, tables_to_save, with_last_good
 from iokeel.config.settings import Config, VmConfig
 from iokeel.config.values import Socket
 from iokeel.core.counters import DriveId
-from iokeel.core.policy import DomainPolicy
+from iokeel.core.policy import DomainPolicy, LastGood
 from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import StorageId
 from iokeel.errors import ConfigError, StateNotWritten
@@ -158,13 +158,13 @@ class StateStore:
         self._strict = strict
         self._file = folder / "state.db"
         self._reserve = folder / "reserve"
-        self.policies: dict[str, DomainPolicy] = {}
+        self.policies: dict[str, LastGood] = {}
         self.leaving: dict[str, VmConfig] = {}
         self.sockets: dict[str, str] = {}
         self._locked = False
         self._database: sqlite3.Connection | None = None
         self._saved: dict[DriveId, Kept | None] = {}  # None: as it was found
-        self._saved_policies: dict[str, DomainPolicy | None] = {}
+        self._saved_policies: dict[str, LastGood | None] = {}
         self._saved_storages: dict[str, str | None] = {}
         self._saved_leaving: dict[str, str | None] = {}
         self._tables: dict[TableId, str | None] = {}  # as a running agent has them; None: empty
@@ -376,7 +376,7 @@ class StateStore:
                 ("DELETE FROM drives WHERE domain = ? AND target = ?", [*of_drives.gone]),
                 (
                     _PUT[_POLICIES],
-                    [(domain, policy_text(policy)) for domain, policy in of_policies.new.items()],
+                    [(domain, policy_text(last)) for domain, last in of_policies.new.items()],
                 ),
                 ("DELETE FROM policies WHERE domain = ?", [(d,) for d in of_policies.gone]),
                 (_PUT[_STORAGES], [*of_storages.new.items()]),

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import pytest
 
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.policy import DomainPolicy, DrivePolicy, LastGood
 from iokeel.errors import ConfigError, StateNotWritten
 from iokeel.state_store import StateStore
 from testing.agents import Agent
@@ -58,8 +58,8 @@ def test_a_read_only_disk_is_read_and_written_again_once_it_can_be(
     store = StateStore(small)
     with store.lock():
         store.load()
-        assert store.policies["db1"].drives["vda"].limit == 300
-        store.policies["db1"] = DomainPolicy({"vda": DrivePolicy(limit=200)})
+        assert store.policies["db1"].policy.drives["vda"].limit == 300
+        store.policies["db1"] = LastGood(DomainPolicy({"vda": DrivePolicy(limit=200)}))
         with pytest.raises(StateNotWritten, match="can't be written: Read-only file system"):
             store.save({})
         with (
@@ -78,7 +78,7 @@ def test_a_folder_that_is_gone_is_told_as_any_other_that_cant_be_written(tmp_pat
         store.load()
         (tmp_path / "state").rename(tmp_path / "away")
         store._close()  # as after any failure to write
-        store.policies["db1"] = DomainPolicy({"vda": DrivePolicy(limit=200)})
+        store.policies["db1"] = LastGood(DomainPolicy({"vda": DrivePolicy(limit=200)}))
         with pytest.raises(StateNotWritten, match="unable to open database file"):
             store.save({})
 
@@ -205,10 +205,10 @@ def _end(folder: Path, known: int, changes: Sequence[int], *, killed: bool) -> N
         store = StateStore(folder)
         with store.lock():
             store.load()
-            found = [policy.drives["vda"].limit for policy in store.policies.values()]
+            found = [last.policy.drives["vda"].limit for last in store.policies.values()]
             assert found == ([known] if known else []), (found, known)
             for limit in changes:
-                store.policies["db1"] = DomainPolicy({"vda": DrivePolicy(limit=limit)})
+                store.policies["db1"] = LastGood(DomainPolicy({"vda": DrivePolicy(limit=limit)}))
                 store.save({})
             if killed:
                 os._exit(0)

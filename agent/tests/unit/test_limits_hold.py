@@ -142,6 +142,9 @@ class Domain:
     def name(self) -> str:
         return self.title
 
+    def UUIDString(self) -> str:
+        return f"uuid of {self.title}"
+
     def isActive(self) -> int:
         return int(self.runs)
 

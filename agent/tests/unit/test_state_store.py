@@ -20,7 +20,7 @@ from iokeel.config.settings import Config, VmConfig
 from iokeel.core.counters import DriveId, Flow, Mix
 from iokeel.core.curve import CostCurve
 from iokeel.core.limits import FIELDS, ThrottleLimits
-from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
+from iokeel.core.policy import DomainPolicy, DrivePolicy, LastGood, VmPolicy
 from iokeel.core.sharing.headroom import LEAST_ROOM
 from iokeel.core.state import (
     Credit,
@@ -149,7 +149,7 @@ def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
 def test_a_domains_policy_is_loaded_until_it_goes(
     drive: DrivePolicy, default: DrivePolicy | None
 ) -> None:
-    policy = DomainPolicy({"vda": drive}, default, "acme", VmPolicy(limit=9))
+    policy = LastGood(DomainPolicy({"vda": drive}, default, "acme", VmPolicy(limit=9)), "a-uuid")
     with TemporaryDirectory() as name:
         store = StateStore(Path(name))
         store.policies |= {"db1": policy, "db2": policy}
@@ -220,7 +220,9 @@ def test_a_bad_policy_costs_no_other_domain_its_own(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = StateStore(tmp_path)
-    store.policies |= dict.fromkeys(("db1", "db2"), DomainPolicy({}, DrivePolicy(limit=9)))
+    store.policies |= dict.fromkeys(
+        ("db1", "db2"), LastGood(DomainPolicy({}, DrivePolicy(limit=9)))
+    )
     store.save({})
     with sqlite3.connect(tmp_path / FILE) as database:
         bad = '{"drives": {"vda": {"limit": 0}}}'
@@ -230,6 +232,19 @@ def test_a_bad_policy_costs_no_other_domain_its_own(
     again.load()
     assert again.policies.keys() == {"db2"}
     assert "db1: PolicyError: the saved policy: limit is 0" in caplog.text
+
+
+def test_a_domains_policy_of_an_older_version_is_loaded_without_a_uuid(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.save({VDA: SET})
+    with sqlite3.connect(tmp_path / FILE) as database:
+        text = '{"drives":{"vda":{"limit":9}},"default":null,"tenant":"acme","vm":null}'
+        database.execute("INSERT INTO policies VALUES ('db1', ?)", [text])
+    database.close()
+    again = StateStore(tmp_path)
+    again.load()
+    policy = DomainPolicy({"vda": DrivePolicy(limit=9)}, tenant="acme")
+    assert again.policies == {"db1": LastGood(policy)}
 
 
 def test_what_was_loaded_can_be_used_as_what_was_saved(tmp_path: Path) -> None:
@@ -477,7 +492,7 @@ def test_after_a_corrupt_file_the_agent_remembers_again(tmp_path: Path) -> None:
 def test_a_file_that_is_damaged_while_an_agent_runs_is_written_anew(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     with store.lock():
-        store.policies["db1"] = DomainPolicy({}, tenant="acme")
+        store.policies["db1"] = LastGood(DomainPolicy({}, tenant="acme"))
         store.save({VDA: SET})
     (tmp_path / FILE).write_bytes(b"not a database at all" * 99)
     assert store.load_cgroups() == {}
@@ -514,7 +529,7 @@ def test_a_damaged_table_costs_no_other_its_own(tmp_path: Path, table: str) -> N
     config = parse(b"[tenants.acme]\nlimit = 600\n", "agent.toml")
     with store.lock():
         store.keep_tables(config)
-        store.policies["db1"] = DomainPolicy({}, tenant="acme")
+        store.policies["db1"] = LastGood(DomainPolicy({}, tenant="acme"))
         store.save({VDA: SET}, {"sda": TAUGHT})
         store.save_cgroups({"/a": "{}"})
     with_bad_page(tmp_path / FILE, table)

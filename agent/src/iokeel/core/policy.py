@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from iokeel.errors import PolicyError
 
@@ -81,6 +81,16 @@ class DomainPolicy:
     def for_drive(self, target: str) -> DrivePolicy | None:
         """Return a drive's policy, or None if it has none."""
         return self.drives[target] if target in self.drives else self.for_others
+
+
+class LastGood(NamedTuple):
+    """A domain's last good policy, and its UUID, which it keeps if it is renamed.
+
+    uuid: None if it isn't known.
+    """
+
+    policy: DomainPolicy
+    uuid: str | None = None
 
 
 class UnknownPolicy(Enum):

@@ -61,6 +61,9 @@ class Guest:
     def name(self) -> str:
         return self.title
 
+    def UUIDString(self) -> str:
+        return f"uuid of {self.title}"
+
     def isActive(self) -> int:
         return 1
 

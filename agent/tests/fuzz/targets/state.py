@@ -34,11 +34,12 @@ def row(data: bytes) -> None:
         _ROWS.execute(f"INSERT INTO {table} VALUES ({key}, CAST(? AS TEXT))", [data])
     _ROWS.commit()
     found, policies = _STORE.load().get(_VDA), dict(_STORE.policies)
-    for policy in policies.values():
+    for last in policies.values():
+        policy = last.policy
         for each in (*policy.drives.values(), policy.default, policy.vm):
             if each is not None:
                 checked(each, "")
-        assert policy_of(policy_text(policy)) == policy
+        assert policy_of(policy_text(last)) == last
     if found is None:
         return
     if found.policy is not None:

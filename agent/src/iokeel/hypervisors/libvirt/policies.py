@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, KeysView, Mapping, MutableMapping
+from collections.abc import KeysView, Mapping, MutableMapping
 
-from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, PolicyInPart, ToldPolicy
+from iokeel.core.policy import (
+    UNKNOWN,
+    DomainPolicy,
+    DrivePolicy,
+    LastGood,
+    PolicyInPart,
+    ToldPolicy,
+)
 from iokeel.errors import IokeelError, PolicyError, TargetsMissing
 from iokeel.hypervisors.source import SourceNews, VmInfo
 from iokeel.policy_xml.domain import DomainXml
@@ -24,7 +31,7 @@ class Policies:
     def __init__(
         self,
         classes: Mapping[str, DrivePolicy],
-        last_good: MutableMapping[str, DomainPolicy],
+        last_good: MutableMapping[str, LastGood],
         news: SourceNews,
     ) -> None:
         self.classes = classes
@@ -35,10 +42,16 @@ class Policies:
         """Return the names of the domains whose last good policy is kept."""
         return self._last_good.keys()
 
-    def forget(self, names: Collection[str]) -> None:
-        """Drop the last good policies of domains that neither run nor are defined."""
-        for name in names:
-            del self._last_good[name]
+    def forget_others(self, there: Mapping[str, str]) -> None:
+        """Drop the last good policies of domains that neither run nor are defined.
+
+        there: the UUIDs of those that do or are, by name. One that was renamed keeps its own.
+        """
+        names = {uuid: name for name, uuid in there.items()}
+        for name in self.names() - there.keys():
+            last = self._last_good.pop(name)
+            if last.uuid in names:
+                self._last_good.setdefault(names[last.uuid], last)
 
     def read(
         self, xml: DomainXml, text: str, last: VmInfo | None
@@ -50,19 +63,23 @@ class Policies:
         """
         where = f"domain {xml.name}"
         bad: PolicyError | None = None
+        if last is None:
+            self._follow_name(xml)
+        last_good = self._last_good.get(xml.name)
         try:
             policy = parse_policy(text, self.classes, where)
         except PolicyError as error:
             bad = error
-            self._complain(bad, last, "; the last good policy stays")
-            policy = self._last_good.get(xml.name)
-            if policy is None:
+            if last_good is None:
+                self._complain(bad, last, "; there is no last good one, so its limits stay")
                 return UNKNOWN, bad
+            self._complain(bad, last, "; the last good policy stays")
+            policy = last_good.policy
         if policy is None:
             self._last_good.pop(xml.name, None)
             return None, None
-        if self._last_good.get(xml.name) != policy:
-            self._last_good[xml.name] = policy
+        if last_good != (policy, xml.uuid):
+            self._last_good[xml.name] = LastGood(policy, xml.uuid)
         try:
             check_targets(policy, xml.targets, where)
             _check_throttled(policy, xml, where)
@@ -72,6 +89,15 @@ class Policies:
             in_part = isinstance(error, TargetsMissing)
             return PolicyInPart(policy) if in_part else policy, bad or error
         return policy, bad
+
+    def _follow_name(self, xml: DomainXml) -> None:
+        """Go on with a domain's last good policy if it has been renamed since."""
+        if xml.name in self._last_good or xml.uuid is None:
+            return
+        for name, last in self._last_good.items():
+            if last.uuid == xml.uuid:
+                self._last_good[xml.name] = self._last_good.pop(name)
+                return
 
     def _complain(self, error: PolicyError, last: VmInfo | None, more: str) -> None:
         """Count and log a fault of a policy, once and not at each reading."""

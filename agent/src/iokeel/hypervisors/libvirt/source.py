@@ -17,7 +17,7 @@ from iokeel.config.settings import Config
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.policy import DrivePolicy, LastGood
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError
 from iokeel.host.process import guest
 from iokeel.hypervisors.backoff import delays
@@ -48,7 +48,7 @@ class LibvirtSource(SourceNews):
         self,
         uri: str,
         classes: Mapping[str, DrivePolicy],
-        policies: MutableMapping[str, DomainPolicy],
+        policies: MutableMapping[str, LastGood],
     ) -> None:
         """policies: the last good policy of each domain that runs or is defined, by its name."""
         super().__init__()
@@ -229,18 +229,18 @@ class LibvirtSource(SourceNews):
         A domain that starts meanwhile may be read before the list comes that lacks it.
         """
         before = {*(self._running or ())}
-        running = await self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        running = (await self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)).keys()
         self._running = running | (self._running or set())
         for name in before - running:
             self._forget(name)
         if self._policies.names() - running:
-            self._policies.forget(self._policies.names() - await self._list(0))
+            self._policies.forget_others(await self._list(0))
         return running
 
-    async def _list(self, flags: int) -> set[str]:
-        """Return the names of the domains that flags ask for. Raises IokeelError."""
+    async def _list(self, flags: int) -> dict[str, str]:
+        """Return the UUIDs of the domains that flags ask for, by name. Raises IokeelError."""
         return await self._calls.call(
-            lambda connection: {domain.name() for domain in connection.listAllDomains(flags)},
+            lambda connection: {d.name(): d.UUIDString() for d in connection.listAllDomains(flags)},
             _CALL_TIMEOUT_S,
         )
 

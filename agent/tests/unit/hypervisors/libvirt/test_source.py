@@ -116,6 +116,9 @@ class Host:
     def name(self) -> str:
         return self.title
 
+    def UUIDString(self) -> str:
+        return f"uuid of {self.title}"
+
     def isActive(self) -> int:
         return 1
 
