@@ -297,7 +297,13 @@ class Agent:
         cgroups = self.cgroups if self.config.cgroup.enabled else None
         weighted = cgroups.weighted if cgroups is not None else None
         if domains is not None:
-            return Observation(drives, partial=True, granted=granted, granted_storages=shared)
+            return Observation(
+                drives,
+                partial=True,
+                granted=granted,
+                granted_storages=shared,
+                restarted=observer.restarted(domains),
+            )
         return Observation(
             drives,
             storages=observer.storages_of(drives, self.config.storages, weighted),
@@ -306,6 +312,7 @@ class Agent:
             granted=granted,
             granted_storages=shared,
             levels=self.fleet.levels() if self.fleet is not None else {},
+            restarted=observer.restarted(None),
         )
 
     # The fleet

@@ -13,6 +13,7 @@ from iokeel.core.observation import DriveSeen, StorageSeen
 from iokeel.core.storage import StorageId, StoragePolicy
 from iokeel.drive_storages import DriveStorages
 from iokeel.host.disk_counters import DiskStats
+from iokeel.host.process import Process
 from iokeel.host.scheduler import SYS, is_hard_disk_with_bfq
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.outcomes import Outcomes
@@ -30,6 +31,7 @@ class Observer:
     storages: DriveStorages
     leaving: dict[str, VmConfig] = field(default_factory=dict)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
+    _processes: dict[str, Process] = field(default_factory=dict)
     _sys: Path = SYS
 
     def vms(self) -> dict[str, VmInfo]:
@@ -64,6 +66,20 @@ class Observer:
         """Return whether a VM that no source has may run nevertheless."""
         unread = self.unread_vms()
         return unread is None or domain in unread
+
+    def restarted(self, domains: Collection[str] | None) -> Collection[str]:
+        """Return the VMs, of all or of some, with another QEMU than when this was last asked."""
+        found, vms = [], self.vms()
+        if domains is None:
+            for name in self._processes.keys() - vms.keys():
+                if not self.may_run(name):
+                    del self._processes[name]
+        for name, vm in vms.items():
+            if vm.process is not None and (domains is None or name in domains):
+                if self._processes.get(name, vm.process) != vm.process:
+                    found.append(name)
+                self._processes[name] = vm.process
+        return found
 
     def unread(self, known: Mapping[DriveId, object], seen: Collection[DriveId]) -> list[DriveId]:
         """Return the known drives that aren't seen, but whose VMs may run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from iokeel.core.observation import DriveSeen
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.storage import Place
 from iokeel.drive_storages import DriveStorages
+from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.source import QmpSource
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.observer import Observer
@@ -73,6 +75,31 @@ class Source(QmpSource):
             for name, vm in self._known.items()
             for target in vm.drives
         }
+
+
+def test_a_vm_has_restarted_if_it_has_another_qemu_than_at_the_last_look() -> None:
+    source = Source(1, {"db1": ["vda"], "web1": ["vda"]})
+    observer = Observer([source], DriveStorages({}))
+
+    def runs(**pids: int | None) -> None:
+        for name, pid in pids.items():
+            process = None if pid is None else Process(pid, 70)
+            source._known[name] = replace(source._known[name], process=process)
+
+    runs(db1=7, web1=8)
+    assert [*observer.restarted(None)] == []
+    runs(db1=9, web1=None)  # web1's isn't found now
+    assert [*observer.restarted(["web1"])] == []
+    assert [*observer.restarted(["db1"])] == ["db1"]
+    runs(web1=8)
+    assert [*observer.restarted(None)] == []
+    web1 = source._known.pop("web1")
+    assert [*observer.restarted(["web1"])] == []
+    source._known["web1"] = replace(web1, process=Process(10, 70))
+    assert [*observer.restarted(["web1"])] == ["web1"]
+    del source._known["web1"]
+    assert [*observer.restarted(None)] == []
+    assert observer._processes.keys() == {"db1"}
 
 
 async def test_of_two_vms_with_one_name_only_the_first_sources_is_seen() -> None:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
@@ -67,16 +68,19 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     observation is partial. A drive on which the law fails is set aside: its limits stay,
     the others are served, and State.failures has the error.
     """
+    if seen.restarted:
+        drives = {d: known for d, known in state.drives.items() if d.domain not in seen.restarted}
+        state = replace(state, drives=drives)
     models = _models(state.model, state.storages if seen.partial else seen.storages)
     failures: dict[DriveId | None, Exception] = {}
     if seen.partial:
         failures.update((d, e) for d, e in state.failures.items() if d not in seen.drives)
-    drives = _read(state, seen, models, failures)
-    storages, shares = _divide(state, seen, models, drives, failures)
-    orders, suspects = _look_at_all(state, seen, models, drives, storages, shares, failures, now_ns)
+    now = _read(state, seen, models, failures)
+    storages, shares = _divide(state, seen, models, now, failures)
+    orders, suspects = _look_at_all(state, seen, models, now, storages, shares, failures, now_ns)
     has_parts = bool(seen.granted or seen.granted_storages)
     after = State(
-        state.model, drives, state.tenants, storages, suspects, failures, has_parts=has_parts
+        state.model, now, state.tenants, storages, suspects, failures, has_parts=has_parts
     )
     return after, orders
 

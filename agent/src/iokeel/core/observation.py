@@ -60,7 +60,8 @@ class Observation:
     granted: the tenants of the fleet, and what they may do on this host now; one without a
     limit there keeps what it has, and nothing is raised. granted_storages: the same of the
     storages that the fleet shares; None is without a limit. levels: what tenants' drives get on
-    these on all hosts together, if they don't get all that they demand.
+    these on all hosts together, if they don't get all that they demand. restarted: VMs with another
+    QEMU than at the last look, whose drives are new ones.
     """
 
     drives: Mapping[DriveId, DriveSeen]
@@ -71,3 +72,4 @@ class Observation:
     granted: Mapping[str, TenantPolicy] = field(default_factory=dict)
     granted_storages: Mapping[StorageId, int | None] = field(default_factory=dict)
     levels: Mapping[StorageId, Mapping[str, TenantLevel]] = field(default_factory=dict)
+    restarted: Collection[str] = ()

@@ -282,6 +282,24 @@ def test_a_drive_that_loses_its_policy_gets_back_what_it_had() -> None:
     assert watched.look(policy=None) == []
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_drive_of_a_restarted_guest_gets_back_what_its_new_qemu_had(partial: bool) -> None:
+    state, orders = State(), list[SetLimits]()
+    for at_s, policy, in_force in ((1, POLICY, UNLIMITED), (2, POLICY, BY_HAND)):
+        seen = DriveSeen(policy, None, in_force, abilities=STOCK)
+        restarted = [DRIVE.domain] if at_s == 2 else []
+        observation = Observation({DRIVE: seen}, partial, restarted=restarted)
+        state, orders = decide(state, observation, at_s * NS_PER_S)
+        assert [order.reason for order in orders] == [Reason.POLICY]
+        assert (state.drives[DRIVE].sent.found, state.drives[DRIVE].sent.overwritten) == (
+            in_force,
+            0,
+        )
+    seen = DriveSeen(None, None, orders[0].limits, abilities=STOCK)
+    _, orders = decide(state, Observation({DRIVE: seen}, partial), 3 * NS_PER_S)
+    assert [order.limits for order in orders] == [BY_HAND]
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_policy_that_cannot_be_told_lifts_no_limit(restarted: bool) -> None:
     watched = Watched(in_force=BY_HAND)
