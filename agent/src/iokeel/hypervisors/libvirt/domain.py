@@ -96,20 +96,29 @@ def describe(connection: Any, name: str) -> Description:
     return Description(xml, text, handle.ID(), limits)
 
 
-def has_volumes(xml: DomainXml) -> bool:
-    """Return whether any of a domain's disks is a volume of a storage pool."""
-    return any(disk.path is not None and disk.path.startswith(VOLUME) for disk in xml.disks)
+def is_volume(disk: Disk) -> bool:
+    """Return whether a disk is a volume of a storage pool."""
+    return disk.path is not None and disk.path.startswith(VOLUME)
 
 
-def real_paths(connection: Any, xml: DomainXml) -> dict[str, str | None]:
-    """Return the paths of a domain's disks by target. Blocks, for long if a pool hangs."""
-    return {disk.target: _real_path(connection, disk.path) for disk in xml.disks}
+def volume_paths(connection: Any, xml: DomainXml) -> dict[str, str]:
+    """Return the real paths or URLs of a domain's volumes by target, without those not found.
+
+    Blocks, for long if a pool hangs.
+    """
+    found = {
+        disk.target: _real_path(connection, disk.path)
+        for disk in xml.disks
+        if disk.path is not None and is_volume(disk)
+    }
+    return {target: path for target, path in found.items() if path is not None}
 
 
-def _real_path(connection: Any, path: str | None) -> str | None:
-    """Return a disk's path or URL; if it is a storage pool's volume, that of the volume."""
-    if path is None or not path.startswith(VOLUME):
-        return path
+def _real_path(connection: Any, path: str) -> str | None:
+    """Return the path or URL of a storage pool's volume; its own if the pool tells no other.
+
+    None if the pool can't be read. It may be stopped while guests run.
+    """
     pool_name, _, volume = path.removeprefix(VOLUME).partition("/")
     try:
         pool = connection.storagePoolLookupByName(pool_name)
@@ -118,8 +127,8 @@ def _real_path(connection: Any, path: str | None) -> str | None:
             return real
         kind = pool_type(pool.XMLDesc(0))
     except (libvirt.libvirtError, PolicyError) as error:
-        log.debug("%s: %s", path, error)  # the pool was stopped or is no longer there
-        return path
+        log.debug("%s: %s", path, error)
+        return None
     return f"rbd:{real}" if kind == "rbd" else path
 
 

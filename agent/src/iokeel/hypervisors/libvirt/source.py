@@ -22,7 +22,7 @@ from iokeel.errors import ConnectionLost, DriveGone, IokeelError
 from iokeel.host.process import guest
 from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
-from iokeel.hypervisors.libvirt.domain import Domain, describe, has_policy, has_volumes, real_paths
+from iokeel.hypervisors.libvirt.domain import Domain, describe, has_policy, is_volume, volume_paths
 from iokeel.hypervisors.libvirt.events import Events
 from iokeel.hypervisors.libvirt.limits import LimitsInForce
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities
@@ -314,24 +314,33 @@ class LibvirtSource(SourceNews):
             self.on_change(name)
 
     async def _paths(self, xml: DomainXml) -> dict[str, str | None]:
-        """Return the paths of a domain's disks by target; as last known if a storage pool hangs."""
-        if not has_volumes(xml):
-            return {disk.target: disk.path for disk in xml.disks}
+        """Return the paths of a domain's disks by target.
+
+        A volume whose storage pool is stopped or hangs has the one last known; None if unknown.
+        """
+        paths = {disk.target: disk.path for disk in xml.disks}
+        volumes = {disk.target for disk in xml.disks if is_volume(disk)}
+        if not volumes:
+            return paths
+        found: dict[str, str] = {}
         try:  # apart from the domain's calls: its QEMU may answer while a pool hangs
-            return await self._calls.call_domain(
+            found = await self._calls.call_domain(
                 f"storage pools of {xml.name}",
-                lambda connection: real_paths(connection, xml),
+                lambda connection: volume_paths(connection, xml),
                 _CALL_TIMEOUT_S,
             )
         except IokeelError as error:
             self.errors["refresh"] += 1
             log.warning("%s", error)
         before = self._domains.get(xml.name)
-        known = before.info.drives if before is not None else {}
-        return {
-            disk.target: known[disk.target].path if disk.target in known else disk.path
-            for disk in xml.disks
-        }
+        known: dict[str, str | None] = {}
+        if before is not None:
+            known = {
+                disk.target: before.info.drives[disk.target].path
+                for disk in before.xml.drives
+                if disk.path == paths.get(disk.target)
+            }
+        return paths | {target: found.get(target, known.get(target)) for target in volumes}
 
     def _failed(self, name: str, error: IokeelError) -> bool:
         """Count and log a call that a reading failed with.

@@ -8,7 +8,8 @@ import pytest
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import LimitsRejected
-from iokeel.hypervisors.libvirt.domain import describe, own_group
+from iokeel.hypervisors.libvirt.domain import describe, own_group, volume_paths
+from iokeel.policy_xml.domain import parse_domain
 
 XML = (
     "<domain><name>db1</name><devices><disk><target dev='vda'/></disk>"
@@ -118,3 +119,39 @@ def test_of_two_throttle_groups_the_limits_are_those_of_the_drives_own() -> None
     assert own_group(found.xml, DriveId("db1", "vda"), vda) == "own"
     with pytest.raises(LimitsRejected, match="throttle other drives too"):
         own_group(found.xml, DriveId("db1", "vdb"), vdb)
+
+
+class Pool:
+    """A storage pool of this type, with a volume at this path."""
+
+    def __init__(self, kind: str, path: str) -> None:
+        self._kind, self._path = kind, path
+
+    def storagePoolLookupByName(self, _name: str) -> Pool:
+        return self
+
+    def storageVolLookupByName(self, _name: str) -> Pool:
+        return self
+
+    def path(self) -> str:
+        return self._path
+
+    def XMLDesc(self, _flags: int) -> str:
+        return f"<pool type='{self._kind}'/>"
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "found"),
+    [
+        ("dir", "/images/a.raw", "/images/a.raw"),
+        ("rbd", "vms/a", "rbd:vms/a"),
+        ("iscsi-direct", "ip-10.0.0.1:3260-iscsi-iqn-lun-1", "volume://fast/a"),
+    ],
+)
+def test_a_volume_is_where_its_pool_says(kind: str, path: str, found: str) -> None:
+    xml = parse_domain(
+        "<domain><name>db1</name><devices><disk type='volume'>"
+        "<source pool='fast' volume='a'/><target dev='vda'/></disk>"
+        "<disk type='file'><source file='/b'/><target dev='vdb'/></disk></devices></domain>"
+    )
+    assert volume_paths(Pool(kind, path), xml) == {"vda": found}

@@ -45,6 +45,7 @@ XML = """
 </domain>
 """
 DISKLESS = re.sub("<disk>.*</disk>", "", XML)
+VOLUME = XML.replace("<disk>", '<disk type="volume"><source pool="nfs" volume="a"/>')
 
 
 class Host:
@@ -68,6 +69,7 @@ class Host:
         self.xml = XML.replace("db1", name)
         self.pool: threading.Event | None = None  # its storage pool answers only then
         self.waits = False  # for the pool
+        self.stopped = False  # its storage pool, which has no volumes then
         self.members = ["vda"]  # of its throttle group
 
     def ask(self, _handle: object) -> Abilities | None:
@@ -139,6 +141,8 @@ class Host:
         return self
 
     def storageVolLookupByName(self, _name: str) -> Host:
+        if self.stopped:
+            raise refusal(libvirt.VIR_ERR_OPERATION_INVALID)
         return self
 
     def path(self) -> str:
@@ -528,8 +532,7 @@ async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", 0.2)
-    source = '<disk type="volume"><source pool="nfs" volume="a"/><target'
-    host.xml, host.abilities = XML.replace("<disk><target", source), STOCK
+    host.xml, host.abilities = VOLUME, STOCK
     async with following() as libvirt:
         assert libvirt.vms()["db1"].drives["vda"].path == "/nfs/a.raw"
         host.pool = threading.Event()
@@ -540,9 +543,34 @@ async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(
     assert len(host.limits) == 1
 
 
+async def test_a_guest_runs_on_with_its_path_once_its_storage_pool_is_stopped(host: Host) -> None:
+    host.xml = VOLUME
+    async with following() as source:
+        host.stopped = True
+        await source.resync()
+        assert source.vms()["db1"].drives["vda"].path == "/nfs/a.raw"
+        host.xml = VOLUME.replace('volume="a"', 'volume="b"')  # another disk in its place
+        await source.resync()
+        assert source.vms()["db1"].drives["vda"].path is None
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "hangs"])
+async def test_the_path_of_a_volume_is_unknown_until_its_pool_is_read(
+    host: Host, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", 0.2)
+    pool = threading.Event()
+    host.xml, host.stopped, host.pool = VOLUME, stopped, None if stopped else pool
+    async with following() as source:
+        assert source.vms()["db1"].drives["vda"].path is None
+        host.stopped = False
+        pool.set()
+        await source.resync()
+        await until(lambda: source.vms()["db1"].drives["vda"].path == "/nfs/a.raw")
+
+
 async def test_limits_that_are_set_while_a_domain_is_read_outlast_the_reading(host: Host) -> None:
-    source = '<disk type="volume"><source pool="nfs" volume="a"/><target'
-    host.xml, host.abilities = XML.replace("<disk><target", source), STOCK
+    host.xml, host.abilities = VOLUME, STOCK
     async with following() as libvirt:
         host.pool = threading.Event()
         reading = asyncio.create_task(libvirt.resync())
