@@ -94,10 +94,9 @@ class Service:
         self.manager = ServiceManager()
         self._file = file
         self._refused = ""
+        self._keeps = refused is None  # its first configuration, once that has been in force
         if refused is not None:
             self._refuse(refused)
-        else:
-            keep(agent.config, file)
         agent.on_tick = self._after_tick
         _collect_seldom(0)
 
@@ -110,6 +109,7 @@ class Service:
                 self._refuse(error)
                 return
             await self.agent.reconfigure(config)
+            self._keeps = False
             await asyncio.to_thread(keep, config, self._file)
         self._refused = ""
         logging.getLogger().setLevel(config.agent.log_level.upper())
@@ -126,6 +126,9 @@ class Service:
     def _after_tick(self) -> None:
         vms, drives = self.agent.observer.vms(), self.agent.state.drives
         _collect_seldom(len(drives))
+        if self._keeps:
+            self._keeps = False
+            self.agent.tasks.spawn(asyncio.to_thread(keep, self.agent.config, self._file))
         held = sum(drive.sent.limits is not None for drive in drives.values())
         self.manager.alive(f"VMs: {len(vms)}, drives with limits: {held}{self._refused}")
 

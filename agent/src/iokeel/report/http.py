@@ -40,6 +40,8 @@ from iokeel.words.quoting import did_you_mean, shown, shown_path
 
 log = logging.getLogger(__name__)
 _SOCKET_MODE = 0o660
+# A socket that can't be served is tried again after this.
+_SERVE_AGAIN_S = 60.0
 # At a stop, clients have this long to take their answers.
 _SHUTDOWN_S = 2.0
 # A connection without a request is closed after this. Prometheus asks every 15 s.
@@ -48,6 +50,7 @@ _IDLE_S = 30.0
 _MOST_CONNECTIONS = 32
 # So many are taken at once before any of them is closed.
 _BACKLOG = 8
+_ELSEWHERE = "set [agent] socket to a path in a folder of the agent's own"
 # The longest message of a hook: twice the longest XML (policy_xml/xml.py), for JSON's escapes.
 _MOST_BYTES = 4 << 20
 # The histories of so many drives are made between two turns of the event loop: a few ms.
@@ -74,6 +77,10 @@ _API = web.AppKey("api", Api)
 _HOST = web.AppKey("host", OnceALook)
 
 
+class _Served(ConfigError):
+    """Another process serves the agent's socket: an agent, as a rule. Two would be at odds."""
+
+
 class HookMessage(msgspec.Struct):
     """What the libvirt hook sends: a domain's name, the operation, and at prepare its XML."""
 
@@ -89,7 +96,8 @@ HOOK_MESSAGE = msgspec.json.Decoder(HookMessage)
 async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
     """Serve the API while the context lasts.
 
-    Raises ConfigError if the socket can't be served. If the port can't, the log says so.
+    If the socket can't be served, the log says so, and it is tried again each minute; if the port
+    can't, the log says so. Raises ConfigError if another process serves the socket.
     """
     public = [web.get("/metrics", _metrics)]
     private = [
@@ -104,7 +112,7 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
     ]
     async with contextlib.AsyncExitStack() as stack:
         runner = await _runner(stack, api, [*private, *public])
-        await _on_socket(stack, runner, config.socket)
+        await _on_socket(stack, runner, config.socket, api.metrics)
         if config.metrics_address is not None:
             runner = await _runner(stack, api, public)
             await _on_port(stack, runner, config.metrics_address, api.metrics)
@@ -126,19 +134,50 @@ async def _runner(
     return runner
 
 
-async def _on_socket(stack: contextlib.AsyncExitStack, runner: web.AppRunner, path: Path) -> None:
+async def _on_socket(
+    stack: contextlib.AsyncExitStack, runner: web.AppRunner, path: Path, metrics: Metrics
+) -> None:
+    """Serve the socket now, or in a task that tries it again until it can be served."""
+
+    async def try_again(told: str) -> None:
+        while True:
+            await asyncio.sleep(_SERVE_AGAIN_S)
+            try:
+                await _open(stack, runner, path)
+            except ConfigError as error:
+                metrics.errors["config"] += 1
+                if str(error) != told:
+                    log.error("%s", error)
+                    told = str(error)
+            else:
+                log.info("%s: is served now", path)
+                return
+
+    try:
+        await _open(stack, runner, path)
+    except _Served:
+        raise
+    except ConfigError as error:  # guests need limits all the same
+        metrics.errors["config"] += 1
+        log.error("%s", error)
+        task = asyncio.create_task(try_again(str(error)))
+        stack.callback(task.cancel)
+
+
+async def _open(stack: contextlib.AsyncExitStack, runner: web.AppRunner, path: Path) -> None:
+    """Serve the socket until the stack ends. Raises ConfigError."""
+    assert runner.server is not None
     try:
         _clear(path)
         umask = os.umask(0o777 & ~_SOCKET_MODE)
         try:
-            await web.UnixSite(runner, str(path)).start()
+            served = await asyncio.get_running_loop().create_unix_server(runner.server, path)
         finally:
             os.umask(umask)
     except OSError as error:
-        what = f"can't be served, {reason(error)}"
-        mend = "set [agent] socket to a path in a folder of the agent's own"
-        raise ConfigError(str(path), what, mend) from None
+        raise ConfigError(str(path), f"can't be served, {reason(error)}", _ELSEWHERE) from None
     stack.callback(path.unlink, missing_ok=True)
+    stack.callback(served.close)
 
 
 async def _on_port(
@@ -172,19 +211,35 @@ class _Bounded(asyncio.Protocol):
         protocol.connection_made(transport)
 
 
-def _clear(path: Path) -> None:
-    """Remove a socket that nobody serves any more, and nothing else.
+def check_socket(path: Path) -> None:
+    """Raise ConfigError if something else is in the place of a socket or of its folder."""
+    with contextlib.suppress(OSError):  # the agent's user may see more
+        above = next(folder for folder in path.parents if os.path.lexists(folder))
+        if not above.is_dir():
+            raise ConfigError(str(path), f"can't be served, {above} is not a folder", _ELSEWHERE)
+        _is_there(path)
 
-    Raises ConfigError if something else is in its place.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is a socket. Raises ConfigError if it is something else, or OSError."""
     try:
         there = path.lstat()
     except FileNotFoundError:
-        return
+        return False
     if not stat.S_ISSOCK(there.st_mode):
         raise ConfigError(str(path), "exists and is not a socket", "set another [agent] socket")
-    if there.st_uid != os.geteuid():
+    return True
+
+
+def _clear(path: Path) -> None:
+    """Remove a socket that nobody serves any more, and nothing else.
+
+    Raises ConfigError if something else is in its place, or OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not _is_there(path):
+        return
+    if path.lstat().st_uid != os.geteuid():
         raise ConfigError(
             str(path), "belongs to another user", "remove it or set another [agent] socket"
         )
@@ -197,7 +252,7 @@ def _clear(path: Path) -> None:
             return
         except BlockingIOError:  # it is served, and its queue of clients is full
             pass
-    raise ConfigError(str(path), "another process serves it", "stop that agent first")
+    raise _Served(str(path), "another process serves it", "stop that agent first")
 
 
 @web.middleware

@@ -454,8 +454,9 @@ ERROR_KINDS = {
     "busy": "a QMP socket serves another client",
     "cgroup": "the kernel refused a setting of a VM's cgroup",
     "closed": "a QMP connection has ended",
-    "config": "a bad configuration, or a table gone from it (what was stays), a port in use, or a"
-    " VM without libvirt that has the name of one of libvirt's",
+    "config": "a bad configuration, or a table gone from it (what was stays), a socket that"
+    " can't be served, a port in use, or a VM without libvirt that has the name of one of"
+    " libvirt's",
     "connect": "libvirtd or a QMP socket can't be reached",
     "controller": "a VM's cgroup has no I/O controller",
     "fleet": "etcd, or a budget there, can't be used; the host goes down to its floor",

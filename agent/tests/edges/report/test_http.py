@@ -24,16 +24,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from iokeel.cli import client
 from iokeel.config.load import parse
 from iokeel.config.settings import AgentConfig, Config
-from iokeel.errors import IokeelError
+from iokeel.core.state import State
+from iokeel.errors import ConfigError, IokeelError
 from iokeel.report.history import History
-from iokeel.report.http import HOOK_MESSAGE, Api, serve
+from iokeel.report.http import HOOK_MESSAGE, Api, check_socket, serve
 from iokeel.report.metric_table import DESCRIPTIONS
 from iokeel.report.prometheus import Metrics
 from iokeel.report.promises import settings_report
 from iokeel.report.records import SERIES
-from iokeel.report.snapshot import Snapshot
+from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 from testing.agents import NOBODY, Agent, Done, free_port, http, iokeel, start_qemu
-from testing.waiting import eventually
+from testing.waiting import eventually, until
 from tests.edges.conftest import VM
 
 POLICY = '<policy xmlns="urn:iokeel:policy:1" class="gold"/>'
@@ -439,26 +440,90 @@ def test_a_socket_whose_server_lets_nobody_in_is_left_to_it(fresh: Agent) -> Non
         assert "another process serves it" in refused(fresh)
 
 
-def test_a_file_in_the_sockets_place_is_never_removed(fresh: Agent) -> None:
-    fresh.socket.write_text("precious")
-    assert refused(fresh).startswith(f"{fresh.socket}: exists and is not a socket; ")
-    assert fresh.socket.read_text() == "precious"
+@pytest.fixture
+def api() -> Api:
+    """What the API of an agent without VMs needs."""
+
+    def nothing(domains: Collection[str] | None = None) -> Snapshot:
+        return snapshot_of(Known(State(), {}, {}, {}, {}, {}, 0), domains)
+
+    return Api(Config, nothing, lambda _: None, Metrics(), History(), lambda: 0)
+
+
+async def test_a_file_in_the_sockets_place_is_never_removed(
+    short_folder: Path, api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = short_folder / "precious"
+    path.write_text("precious")
+    async with serve(api, AgentConfig(socket=path)):
+        assert f"{path}: exists and is not a socket; set another" in caplog.text
+    assert path.read_text() == "precious"
+    assert api.metrics.errors == {"config": 1}
+    with pytest.raises(ConfigError, match="exists and is not a socket"):
+        check_socket(path)
 
 
 @root_only
-def test_a_socket_of_another_user_is_left_alone(fresh: Agent) -> None:
+async def test_a_socket_of_another_user_is_left_alone(
+    short_folder: Path, api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = short_folder / "nobodys.sock"
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(fresh.socket))
-    os.chown(fresh.socket, NOBODY, NOBODY)
-    assert refused(fresh).startswith(f"{fresh.socket}: belongs to another user; ")
-    assert fresh.socket.exists()
+        dead.bind(str(path))
+    os.chown(path, NOBODY, NOBODY)
+    async with serve(api, AgentConfig(socket=path)):
+        assert f"{path}: belongs to another user; remove it" in caplog.text
+    assert path.exists()
 
 
-def test_a_socket_folder_that_is_a_file_is_refused(fresh: Agent) -> None:
-    (fresh.folder / "file").touch()
-    text = fresh.config.read_text()
-    fresh.config.write_text(text.replace("/agent.sock", "/file/agent.sock"))
-    assert "can't be served" in refused(fresh)
+async def test_a_socket_that_cannot_be_served_is_served_once_it_can(
+    short_folder: Path,
+    api: Api,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("iokeel.report.http._SERVE_AGAIN_S", 0.01)
+    folder = short_folder / "file"
+    folder.touch()
+    path = folder / "agent.sock"
+    with pytest.raises(ConfigError, match=f"{folder} is not a folder; set "):
+        check_socket(path)
+    async with serve(api, AgentConfig(socket=path)):
+        await until(lambda: api.metrics.errors["config"] > 2)
+        folder.unlink()
+        await until(path.exists)
+        assert await asyncio.to_thread(client.vms, path) == []
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    assert not path.exists()
+    assert caplog.text.count("can't be served") == 1
+    check_socket(path)
+
+
+class Unserved(Agent):
+    """An agent whose socket can't be served."""
+
+    def answers(self) -> bool:
+        return self.says(f"{self.socket}: can't be served")
+
+
+def test_an_agent_ticks_on_without_its_socket(fresh: Agent) -> None:
+    agent = Unserved(fresh.folder)
+    agent.socket = agent.config / "agent.sock"
+    agent.config.write_text(agent.config.read_text().replace(str(fresh.socket), str(agent.socket)))
+    kept = agent.state / "agent.toml"
+    with agent:
+        eventually(lambda: kept.read_text().endswith(agent.config.read_text()), what="a tick")
+        assert agent.stop() == 0
+    done = iokeel("agent", "--check", "--config", agent.config)
+    assert (done.status, "is not a folder" in done.complaint) == (2, True)
+
+
+def test_a_file_is_the_last_good_one_only_once_it_has_been_in_force(fresh: Agent) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(fresh.socket))
+        other.listen(1)
+        refused(fresh)
+    assert not (fresh.state / "agent.toml").exists()
 
 
 def test_a_port_in_use_is_told_and_ends_nothing(fresh: Agent) -> None:

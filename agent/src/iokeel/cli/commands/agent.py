@@ -23,8 +23,8 @@ def agent(
         bool,
         typer.Option(
             "--check",
-            help="Only check the configuration, the files to reach etcd with, and that no later"
-            " iokeel wrote the agent's state.",
+            help="Only check the configuration, the socket's place, the files to reach etcd with,"
+            " and that no later iokeel wrote the agent's state.",
         ),
     ] = False,
     release: Annotated[
@@ -46,10 +46,12 @@ def agent(
         require_schema()
     # After load, so that a wrong configuration shows at once.
     from iokeel.release import release_all
+    from iokeel.report.http import check_socket
     from iokeel.service import run_agent
     from iokeel.state_store import StateStore
 
     if check:
+        check_socket(settings.agent.socket)
         StateStore(settings.agent.state_dir).check()
         if settings.fleet is not None:
             from iokeel.fleet import memory
