@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import tomllib
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,7 +21,10 @@ from iokeel.words.os_errors import reason
 log = logging.getLogger(__name__)
 
 _NAME = "agent.toml"  # in the state folder
-_STATE_DIR = re.compile(rb"""^\s*state_dir\s*=\s*(["'])(.+?)\1""", re.MULTILINE)
+# In a text that isn't TOML any more.
+_STATE_DIR = re.compile(
+    rb"""^[^#\n]*\bstate_dir["']?[ \t]*=[ \t]*("{3}|'{3}|["'])\n?(.+?)\1""", re.MULTILINE
+)
 
 
 def keep(config: Config, path: Path | None) -> None:
@@ -65,10 +69,17 @@ def _header(path: Path | None) -> bytes:
 
 
 def _state_dir(path: Path | None) -> Path:
-    """Return the state folder that a file names, as far as it can be read."""
+    """Return the state folder that a file names, as far as it can be read; else the default."""
     default = AgentConfig().state_dir
     try:
-        found = _STATE_DIR.search((path or DEFAULT_CONFIG).read_bytes())
+        data = (path or DEFAULT_CONFIG).read_bytes()
     except (OSError, ValueError):
         return default
-    return Path(os.fsdecode(found[2])) if found else default
+    try:
+        match tomllib.loads(data.decode()):
+            case {"agent": {"state_dir": str(folder)}}:
+                return Path(folder)
+        return default
+    except (ValueError, RecursionError):
+        found = _STATE_DIR.search(data)
+        return Path(os.fsdecode(found[2])) if found else default
