@@ -190,6 +190,7 @@ class Agent:
             self.store.sockets = _sockets(self.config)
             self.state = carried_over(self.state, old, self.config)
             self._notices.gone = dict(self.config.gone)
+            self.observer.unserved.difference_update(vm.name for vm in config.vms)
             if self._backstop is not None:
                 self._backstop.moved = True
             self._leaving.reconfigured(old, self.config)
@@ -213,7 +214,20 @@ class Agent:
         """Begin with the state that an earlier agent has saved."""
         drives, storages = self.store.load(), self.store.load_storages()
         self.state = State(self.config.model, drives, self.config.tenants, storages)
+        if not (self.config.libvirt.enabled or self.releasing):
+            self._leave_to_libvirt()
         self._go_on_leaving()
+
+    def _leave_to_libvirt(self) -> None:
+        """Keep what is known of libvirt's VMs that an earlier agent has limited."""
+        vms = {drive.domain for drive in self.state.drives} - self.store.leaving.keys()
+        self.observer.unserved.update(vms - {vm.name for vm in self.config.vms})
+        if self.observer.unserved:
+            log.warning(
+                "VMs %s: [libvirt] is disabled, so they keep the limits that they have; enable it"
+                " to serve them, or for `iokeel agent --release` to give back what they had before",
+                ", ".join(sorted(self.observer.unserved)),
+            )
 
     def _go_on_leaving(self) -> None:
         """Follow the VMs, too, that an earlier agent hasn't left, though they have gone."""
@@ -424,7 +438,8 @@ class Agent:
         await self.tasks.wait(_STOP_S)
         async with self._looking:
             drives = self.state.drives
-            orders = self.enforcer.static_orders(self.state, drives)
+            served = [drive for drive in drives if drive.domain not in self.observer.unserved]
+            orders = self.enforcer.static_orders(self.state, served)
             left = {order.drive: drives[order.drive].with_sent(order.limits) for order in orders}
             # Saved before orders are carried out, as in a look: a kill may come while a QEMU hangs.
             await self.save({**drives, **left}, whole=True)

@@ -24,12 +24,14 @@ class Observer:
     """Sees a host through its sources of VMs, and through the counters of its disks.
 
     leaving: VMs that are gone from the configuration, but whose drives can't be set. They count as
-    VMs that can't be read.
+    VMs that can't be read. unserved: libvirt's VMs that an earlier agent has limited, while
+    [libvirt] is disabled. They may run too.
     """
 
     sources: list[Source]
     storages: DriveStorages
     leaving: dict[str, VmConfig] = field(default_factory=dict)
+    unserved: set[str] = field(default_factory=set)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
     _processes: dict[str, Process] = field(default_factory=dict)
     _sys: Path = SYS
@@ -60,7 +62,7 @@ class Observer:
         if None in found:
             return None
         leaving = {name for name in self.leaving if self.source_of(name) is not None}
-        return leaving.union(*(names or () for names in found))
+        return leaving.union(self.unserved, *(names or () for names in found))
 
     def may_run(self, domain: str) -> bool:
         """Return whether a VM that no source has may run nevertheless."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from iokeel.config.settings import Config, VmConfig
+import pytest
+
+from iokeel.config.settings import Config, LibvirtConfig, VmConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DomainPolicy
+from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.core.state import DriveState, Sent
 from iokeel.daemon import Agent
 from iokeel.hypervisors.qmp.source import QmpSource
@@ -55,3 +57,31 @@ async def test_a_vm_that_another_source_serves_too_is_not_left_with_its_table(
     after = StateStore(tmp_path)
     after.load()
     assert after.leaving.keys() == {"db2"}
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+async def test_what_libvirts_guests_had_is_remembered_while_libvirt_is_disabled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, enabled: bool
+) -> None:
+    before = StateStore(tmp_path)
+    before.sockets |= {name: str(tmp_path / name) for name in ("db3", "db4")}
+    limits, found = ThrottleLimits(iops_total=400), ThrottleLimits(iops_total=7777)
+    limited = DriveState(DrivePolicy(limit=500), sent=Sent(limits, found=found))
+    before.save({DriveId(name, "vda"): limited for name in ("db1", "db2", "db3", "db4")})
+    vms = tuple(VmConfig(n, tmp_path / n, DomainPolicy({})) for n in ("db2", "db3"))
+    config = Config(libvirt=LibvirtConfig(enabled=enabled), vms=vms)
+    for _ in range(2):
+        caplog.clear()
+        agent = Agent(config, [QmpSource(vms)], StateStore(tmp_path), Metrics())
+        agent.remember()
+        await agent.look(None)
+        await agent.stop()
+        told = [line for line in caplog.messages if line.startswith("VMs db1: [libvirt] is dis")]
+        assert len(told) == (not enabled)
+    after = StateStore(tmp_path).load()
+    assert (DriveId("db1", "vda") in after) is not enabled
+    if not enabled:
+        assert after[DriveId("db1", "vda")].sent == limited.sent
+        vms = (*vms, VmConfig("db1", tmp_path / "db1", DomainPolicy({})))
+        await agent.reconfigure(Config(libvirt=config.libvirt, vms=vms))
+        assert agent.observer.unserved == set()
