@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
 from iokeel.core.state import DriveState
 from iokeel.daemon import Agent
 from iokeel.errors import IokeelError
+from iokeel.host.cgroup.files import bounded
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.report.prometheus import Metrics
 from iokeel.service import sources_of
@@ -44,10 +46,17 @@ async def release_all(config: Config) -> int:
                 task.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
             await agent.save({**unknown, **agent.state.drives}, whole=True)
-        if left := [*unknown, *_held(agent), *store.load_cgroups()]:
-            mend = "see that libvirtd and each QEMU answer, and try again"
+        held, groups = _held(agent), store.load_cgroups()
+        if left := [*unknown, *held, *groups]:
+            mends = []
             if unknown:
-                mend = "put each VM's [[vm]] back, or enable [libvirt], and try again"
+                mends.append("put each VM's [[vm]] back, or enable [libvirt]")
+            elif held:
+                mends.append("see that libvirtd and each QEMU answer")
+            if groups:
+                files = [file for path in map(Path, groups) for file in bounded(path) or [path]]
+                mends.append(f"put back by hand the bounds in {', '.join(map(str, files))}")
+            mend = f"{', '.join(mends)}, and try again"
             raise IokeelError(", ".join(sorted(map(str, left))), "not given back", mend)
     return before
 

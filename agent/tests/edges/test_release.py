@@ -15,8 +15,10 @@ import pytest
 from iokeel.core.fleet.claims import Budget
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import FILE, Memory, Remembered
+from iokeel.state_store import StateStore
 from testing.agents import Agent, iokeel, start_qemu
 from testing.fleet.etcd import Certificates
+from testing.host.cgroups import Host
 from testing.hypervisors.qmp_client import QmpClient
 from testing.processes import hang
 from testing.waiting import eventually
@@ -188,6 +190,32 @@ def test_nothing_is_forgotten_where_the_state_file_cant_be_used(
     state.rename(folder / "away")
     done = iokeel("agent", "--release", "--config", agent.config)
     assert (done.status, iops(socket)) == (0, held)
+
+
+@pytest.mark.parametrize(
+    ("version", "file", "bound"),
+    [
+        (2, "io.max", "8:16 rbps=max wbps=max riops=500 wiops=max"),
+        (1, "blkio.throttle.read_iops_device", "8:16 500"),
+    ],
+)
+def test_a_cgroup_whose_saved_values_make_no_sense_is_named_until_its_bounds_are_gone(
+    folder: Path, version: int, file: str, bound: str
+) -> None:
+    agent = Agent(folder)
+    group, _ = Host(folder, version).guest(1, "db1")
+    (group / file).write_text(bound)
+    store = StateStore(agent.state)
+    with store.lock():
+        store.save_cgroups({str(group): "{", str(folder / "gone"): "{"})
+    for _ in range(2):
+        done = iokeel("agent", "--release", "--config", agent.config)
+        mend = f"put back by hand the bounds in {group}/{file}, and try again"
+        assert done.status == 1
+        assert done.err.splitlines()[-1] == f"iokeel: {group}: not given back; {mend}"
+    (group / file).write_text("")
+    assert iokeel("agent", "--release", "--config", agent.config).status == 0
+    assert StateStore(agent.state).load_cgroups() == {}
 
 
 def test_a_good_configuration_is_checked_without_a_word(folder: Path) -> None:

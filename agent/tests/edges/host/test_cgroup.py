@@ -680,6 +680,30 @@ def test_nonsense_in_the_store_is_passed_over(host: Host, memory: Memory, saved:
     assert (group / "io.max").read_text() == UNSET
 
 
+@pytest.mark.parametrize(
+    ("there", "forgotten"), [(None, True), ("", True), (UNSET, True), (MAX, False)]
+)
+def test_nonsense_in_the_store_is_forgotten_unless_its_group_has_a_bound(
+    host: Host, memory: Memory, there: str | None, forgotten: bool
+) -> None:
+    group, _ = host.guest(1, "db1")
+    memory.saved[str(group)] = "{"
+    if there is None:
+        shutil.rmtree(group)
+    else:
+        (group / "io.max").write_text(there)
+    groups = cgroups(host, memory)
+    memory.full = True
+    groups.apply({}, {})
+    assert memory.saved == {str(group): "{"}
+    memory.full = False
+    groups.apply({}, {})
+    assert (memory.saved == {}) is forgotten
+    shutil.rmtree(group, ignore_errors=True)
+    groups.apply({}, {})
+    assert memory.saved == {}
+
+
 def test_groups_are_kept_in_the_agents_database(
     host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -82,6 +82,18 @@ def read(group: Path, setting: Setting) -> str | None:
     return unset
 
 
+def bounded(group: Path) -> list[Path]:
+    """Return the files that bound a group on any device, and those that can't be read."""
+    found = []
+    for name, unset in _UNSET.items():
+        if os.path.exists(file := group / name):
+            text = read_text(file)
+            values = [line.partition(" ")[2] for line in (text or "").split("\n")]
+            if text is None or any(value not in ("", unset) for value in values):
+                found.append(file)
+    return found
+
+
 def write(group: Path, setting: Setting, value: str) -> None:
     """Write the value of a setting, in one call. Raises OSError."""
     device = setting.device or ("default" if setting.file.startswith("io.") else "")

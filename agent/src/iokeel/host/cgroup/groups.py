@@ -21,7 +21,7 @@ from typing import Protocol
 
 from iokeel.core.backstop import CgroupOrder, IoMax, fits
 from iokeel.errors import CgroupRefused, IokeelError, StateNotWritten
-from iokeel.host.cgroup.files import Setting, read, tighter, wanted, write
+from iokeel.host.cgroup.files import Setting, bounded, read, tighter, wanted, write
 from iokeel.host.cgroup.place import Hierarchy, group_of, io_hierarchy
 from iokeel.host.process import Process
 from iokeel.words.quoting import shown_path
@@ -95,6 +95,7 @@ class Cgroups:
         self._done: dict[Path, dict[Setting, str]] = {}
         self._checked_at = time.monotonic()
         self._told: set[object] = set()
+        self._unusable: set[str] = set()  # groups whose saved text makes no sense
         self._groups = dict(self._loaded())
         self._unsaved: set[Path] = set()
         self._saver = ThreadPoolExecutor(1)
@@ -356,6 +357,7 @@ class Cgroups:
                     shown_path(path),
                     shown_path(error),
                 )
+                self._unusable.add(path)
             else:
                 yield Path(path), group
 
@@ -364,6 +366,9 @@ class Cgroups:
             str(path): json.dumps(asdict(self._groups[path])) if path in self._groups else None
             for path in self._unsaved
         }
+        # One that bounds its group may be all that tells of the bound: `--release` names it.
+        useless = {path for path in self._unusable if not bounded(Path(path))}
+        changed = {**dict.fromkeys(useless - {*map(str, self._groups)}), **changed}
         if not changed:
             return
         if self._saving is not None and not self._saving.done():
@@ -377,6 +382,7 @@ class Cgroups:
             self._tell("store", str(_HANGS if isinstance(error, TimeoutError) else error))
         else:
             self._unsaved.clear()
+            self._unusable -= useless
 
 
 def _saved(text: str) -> _Group:
