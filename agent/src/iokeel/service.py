@@ -94,6 +94,7 @@ class Service:
         self.manager = ServiceManager()
         self._file = file
         self._refused = ""
+        self._changing, self._keeping = asyncio.Lock(), asyncio.Lock()
         self._keeps = refused is None  # its first configuration, once that has been in force
         if refused is not None:
             self._refuse(refused)
@@ -103,19 +104,24 @@ class Service:
     async def reload(self) -> None:
         """Read the configuration again. A bad one changes nothing, and is told."""
         with self.manager.reloading():
-            try:
-                config, waiting = for_running(self.agent.config, load(self._file))
-            except ConfigError as error:
-                self._refuse(error)
-                return
-            await self.agent.reconfigure(config)
-            self._keeps = False
-            await asyncio.to_thread(keep, config, self._file)
-        self._refused = ""
+            async with self._changing:
+                try:
+                    config, waiting = for_running(self.agent.config, load(self._file))
+                except ConfigError as error:
+                    self._refuse(error)
+                    return
+                await self.agent.reconfigure(config)
+                self._refused = ""
+            await self._keep()
         logging.getLogger().setLevel(config.agent.log_level.upper())
         log.info("the configuration was read again")
         if waiting:
             log.warning("%s: takes a restart of the agent", ", ".join(waiting))
+
+    async def _keep(self) -> None:
+        """Keep the latest configuration. While the disk hangs, others can be taken over."""
+        async with self._keeping:
+            await asyncio.to_thread(keep, self.agent.config, self._file)
 
     def _refuse(self, error: ConfigError) -> None:
         """Tell that a configuration isn't taken over."""
@@ -128,7 +134,7 @@ class Service:
         _collect_seldom(len(drives))
         if self._keeps:
             self._keeps = False
-            self.agent.tasks.spawn(asyncio.to_thread(keep, self.agent.config, self._file))
+            self.agent.tasks.spawn(self._keep())
         held = sum(drive.sent.limits is not None for drive in drives.values())
         self.manager.alive(f"VMs: {len(vms)}, drives with limits: {held}{self._refused}")
 

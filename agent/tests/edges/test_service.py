@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -18,12 +19,19 @@ from pathlib import Path
 
 import pytest
 
+from iokeel import daemon
+from iokeel import service as iokeel_service
+from iokeel.config.load import load
+from iokeel.config.settings import Config
 from iokeel.host.service_manager import ServiceManager
+from iokeel.hypervisors.qmp.source import QmpSource
+from iokeel.report.prometheus import Metrics
+from iokeel.state_store import StateStore
 from testing.agents import Agent, http, iokeel, start_qemu
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.hypervisors.qmp_client import QmpClient
 from testing.processes import hang
-from testing.waiting import eventually
+from testing.waiting import eventually, until
 from tests.edges.conftest import VM
 
 IOTUNE = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}
@@ -178,6 +186,43 @@ def test_ready_is_told_again_if_nobody_heard_it(tmp_path: Path) -> None:
             assert manager.recv(4096) == b"WATCHDOG=1"
         service.alive("one\nFDSTORE=1")
         assert manager.recv(4096) == b"WATCHDOG=1\nREADY=1"
+
+
+class Slow(daemon.Agent):
+    """An agent without VMs that takes a configuration over once it may."""
+
+    may = asyncio.Semaphore(0)
+
+    async def reconfigure(self, config: Config) -> None:
+        await self.may.acquire()
+        await super().reconfigure(config)
+
+
+async def test_ready_is_told_after_the_last_of_two_reloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setattr("iokeel.service._collect_seldom", lambda _drives: None)
+    file = tmp_path / "agent.toml"
+    file.write_text(f'agent.state_dir = "{tmp_path}/state"')
+    (tmp_path / "state").mkdir()
+    config = load(file)
+    agent = Slow(config, [QmpSource(())], StateStore(config.agent.state_dir), Metrics())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "s"))
+        manager.setblocking(False)
+        service = iokeel_service.Service(agent, file, None)
+        reloads = [asyncio.create_task(service.reload()) for _ in range(2)]
+        await asyncio.sleep(0)  # both begin
+        for done in range(3):
+            await until(lambda: sum(task.done() for task in reloads) == done)  # noqa: B023
+            service.manager.alive("")
+            agent.may.release()
+        told = b"\n".join(manager.recv(4096) for _ in range(5)).decode().splitlines()
+    assert [line for line in told if "=1" in line] == [
+        *["RELOADING=1"] * 2, "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1", "READY=1",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("address", ["", "@", "/", "a\0b", "x" * 4096])

@@ -22,15 +22,15 @@ class ServiceManager:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._told = ""
         self._is_ready = False
-        self._is_reloading = False
+        self._reloads = 0
 
     def alive(self, status: str) -> None:
         """Say that the agent works, and in a line what it does. To be called at least once a tick.
 
-        The first call, and the first after reloading(), says that it is ready too.
+        The first call, and the first after all reloading(), says that it is ready too.
         """
         lines = ["WATCHDOG=1"]
-        is_ready = not self._is_reloading
+        is_ready = not self._reloads
         if is_ready and not self._is_ready:
             lines.append("READY=1")
         if status != self._told:
@@ -40,14 +40,18 @@ class ServiceManager:
 
     @contextlib.contextmanager
     def reloading(self) -> Iterator[None]:
-        """Say that it reads its configuration again, while the context lasts."""
+        """Say that it reads its configuration again, while the context lasts.
+
+        Several contexts may last at once.
+        """
         now_us = time.monotonic_ns() // 1000
         self._send(["RELOADING=1", f"MONOTONIC_USEC={now_us}"])
-        self._is_ready, self._is_reloading = False, True
+        self._is_ready = False
+        self._reloads += 1
         try:
             yield
         finally:
-            self._is_reloading = False
+            self._reloads -= 1
 
     def stopping(self) -> None:
         """Say that it stops."""
