@@ -315,16 +315,21 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         """Return what a share allows; with separate budgets, for each of both.
 
         As large a part of it as the busier one has of all that the drive does, so that reads alone
-        can do all that is reserved; half of it if that is unknown. In sixteenths, because each
-        change of limits has a price; rounded down if it is of a tenant's limit.
+        can do all that is reserved. While it does nothing, or can't be read, its last requests
+        count; without any, it is half. In sixteenths, because each change of limits has a price;
+        rounded down if it is of a tenant's limit.
         """
         if self.policy is None or not self.policy.separate_budgets:
             return share.most
-        _, _, rate, _, _, _, _, _, _, _, budget_rate = self.measured
-        if not rate or budget_rate is None:
-            return share.most / 2
+        _, _, rate, mix, _, _, _, _, _, _, budget_rate = self.measured
+        part = 0.5
+        if rate and budget_rate is not None:
+            part = budget_rate / rate
+        elif mix is not None:
+            reads, writes = mix.read.raw_iops, mix.write.raw_iops
+            part = max(reads, writes) / (reads + writes)
         rounding = 0.0 if share.storage is None else 0.5
-        return share.most * floor(16 * budget_rate / rate + rounding) / 16
+        return share.most * floor(16 * part + rounding) / 16
 
     def allowed_by(self, share: Share | None) -> float | None:
         """Return the rate that policy, VM, fleet and a share allow, at least 1; None if none does.

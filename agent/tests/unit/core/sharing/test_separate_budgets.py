@@ -11,7 +11,7 @@ from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.static import static_orders
 from iokeel.core.storage import StoragePolicy
-from testing.sim.fleet import Fleet
+from testing.sim.fleet import Faults, Fleet
 from testing.sim.guests import Guest, Kind, Phase
 from testing.sim.storage import Disk, steady
 
@@ -70,3 +70,10 @@ def test_what_is_reserved_is_kept_for_any_mix(
     fleet = host(policy, write_ratio, exact=True, tenant=tenant, capacity=capacity)
     did, _ = fleet.run(SECONDS).served[SETTLED_S:].mean(axis=0)
     assert did >= 0.92 * 1500
+
+
+def test_what_is_reserved_is_kept_while_counters_cannot_be_read() -> None:
+    policy = DrivePolicy(limit=5000, reservation=1500, separate_budgets=True)
+    fleet = host(policy, 0.0, exact=True, tenant=None, capacity=2000)
+    fleet.faults = Faults(lost=frozenset((tick, 0) for tick in range(20, 30)))
+    assert fleet.run(SECONDS).served[SETTLED_S:, 0].min() >= 0.92 * 1500
