@@ -63,6 +63,8 @@ _CHEAPEST_RATIO = 0.9
 # The least gain of a request, in normalized operations: S is a quotient by gains, and at the
 # dearest price of a byte there is none left.
 _LEAST_GAIN = 1e-9
+# The sizes to judge limits by: the powers of two up to the largest request (backstop.py).
+_POWERS = tuple(SMALLEST_REQUEST_BYTES << i for i in range(14))
 # Figures are rounded: an iops bound has room for the mix from this part of its need on, and traffic
 # costs more than it may if it does by more than this part of the limit.
 _ROOM_RATIO = 0.999
@@ -75,7 +77,7 @@ def limits_for(
     """Return the stock limits that hold a drive to a normalized rate.
 
     limit: normalized I/O operations a second, > 0; with `separate`, for reads and for writes
-    each. mix: the drive's; None if unknown. Then no size from 4 KiB on gets more than
+    each. mix: the drive's; None if unknown. Then no size from 4 KiB to 32 MiB gets more than
     OVERSHOOT_RATIO above its limit, and the worst gets as much of it as one iops_size can give. The
     same holds for smaller requests, unless the limit is below the cost of one.
     """
@@ -319,7 +321,7 @@ def _dot(a: Sequence[float], b: Sequence[float]) -> float:
 @lru_cache(maxsize=4096)
 def _sizes(curve: CostCurve, iops_size: int | None) -> tuple[tuple[int, float, float], ...]:
     """Return (size, cost, units charged) of each size at which a curve's worst case can lie."""
-    sizes = {size for size, _ in curve.points} | {SMALLEST_REQUEST_BYTES << i for i in range(10)}
+    sizes = {size for size, _ in curve.points}.union(_POWERS)
     if iops_size:
         sizes.add(iops_size)
     return tuple((s, curve.cost(s), _units_of(s, iops_size)) for s in sorted(sizes))

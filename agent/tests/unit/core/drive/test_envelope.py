@@ -145,6 +145,18 @@ def test_the_envelope_serves_no_size_too_much_and_the_worst_well(curve: CostCurv
     assert min(served) >= 0.97 * best
 
 
+# Costs hardly rise up to 512 KiB, but a request of 32 MiB costs many times as much.
+@pytest.mark.parametrize("first_bytes", [4 * KIB, 8 * KIB])
+def test_no_size_up_to_the_largest_request_gets_more(first_bytes: int) -> None:
+    curve = CostCurve(((first_bytes, 1.0), (512 * KIB, 1.227)))
+    model = CostModel(curve, curve)
+    after_4k = limits_for(model, LIMIT, mix({4 * KIB: 1.0}))
+    for size in (4 * KIB << i for i in range(14)):
+        assert delivered(model, limits_for_any_size(model, LIMIT), {size: 1.0}) <= 1.0001
+        assert delivered(model, limits_for(model, LIMIT), {size: 1.0}) <= 1 + OVERSHOOT_RATIO
+        assert delivered(model, after_4k, {size: 1.0}) <= 1 + OVERSHOOT_RATIO + 0.001
+
+
 DEAR_WRITES = CostModel(
     DEFAULT_CURVE, CostCurve(tuple((s, 4 * c) for s, c in DEFAULT_CURVE.points))
 )
