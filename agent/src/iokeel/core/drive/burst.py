@@ -16,7 +16,7 @@ from iokeel.core.counters import NS_PER_S
 from iokeel.core.drive.binding import FULL_RATIO, Use
 from iokeel.core.limits import AVERAGES, ThrottleLimits
 from iokeel.core.policy import DrivePolicy, VmPolicy
-from iokeel.core.state import Credit, DriveState
+from iokeel.core.state import Credit, DriveState, Pricing
 
 # A drive held to its limit measures a few per cent to either side of it. Only a rate clearly below
 # the limit earns credit, and only a rate clearly above it spends any.
@@ -32,12 +32,18 @@ NO_CREDIT = Credit()
 
 
 def credit_after(
-    credit: Credit, policy: DrivePolicy | VmPolicy | None, rate: float | None, elapsed_s: float
+    credit: Credit,
+    policy: DrivePolicy | VmPolicy | None,
+    rate: float | None,
+    elapsed_s: float,
+    *,
+    in_vain: bool = False,
 ) -> Credit:
     """Return the credit of a drive, or of a VM, after an interval.
 
     rate: the normalized rate of the interval, the larger one of two budgets; None changes nothing.
-    The burst closes while less is left than the next interval could spend, so that credit is never
+    in_vain: its burst is open, but its limit holds it, so it spends credit at its limit too. The
+    burst closes while less is left than the next interval could spend, so that credit is never
     overdrawn.
     """
     limit, burst = (None, None) if policy is None else (policy.limit, policy.burst)
@@ -49,7 +55,7 @@ def credit_after(
         pass
     elif rate < (1 - _BAND_RATIO) * limit:
         seconds = min(seconds + elapsed_s, most)
-    elif rate > (1 + _BAND_RATIO) * limit:
+    elif in_vain or rate > (1 + _BAND_RATIO) * limit:
         seconds = max(seconds - elapsed_s, 0.0)
     threshold = elapsed_s if credit.open else max(min(REOPEN_S, most), elapsed_s)
     return Credit(seconds, most > 0 and seconds >= threshold)
@@ -61,15 +67,20 @@ def credit_after_use(
     rate: float,
     elapsed_s: float,
     use: Use,
+    pricing: Pricing,
     *,
     charged: bool,
 ) -> Credit:
     """Return a drive's credit after an interval; none if QEMU holds it to its limit already.
 
-    charged: QEMU charges by our curve. If it doesn't, its count of the burst is only an estimate,
-    and settles nothing while the credit is worth a burst.
+    pricing: of its limits. charged: QEMU charges by our curve. If it doesn't, its count of the
+    burst is only an estimate, and settles nothing while the credit is worth a burst. But if its
+    share makes the burst too short to be set, it spends credit at its limit: neighbours can't use
+    what it demands for the burst.
     """
-    after = credit_after(credit, policy, rate, elapsed_s)
+    ratio = pricing.rate / pricing.base_rate if pricing.rate and pricing.base_rate else 1.0
+    in_vain = use.full and credit.open and ratio > 1 and not _length_s(credit.seconds, ratio)
+    after = credit_after(credit, policy, rate, elapsed_s, in_vain=in_vain)
     if use.full and not use.bursting and (charged or not _granted_length_s(after, policy)):
         return NO_CREDIT
     return after
@@ -99,19 +110,15 @@ def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns
     some: a drive near its limit earns credit by our count, and hardly any by QEMU's.
     """
     rate, held = known.measured.budget_rate, known.pricing.rate
-    if rate is None:
+    if rate is None or not held:
         return False
-    if known.vm is not None and known.vm.credit.open and held:
-        limit, credit_s = carried(known, policy, held)
-        ratio = held / limit
-        if ratio <= 1:  # its own limit or its share holds it, and no burst
-            return False
-    elif known.credit.open and policy.limit is not None:
-        limit, credit_s = float(policy.limit), known.credit.seconds
-        ratio = (policy.burst or limit) / limit
-    else:
+    if not (known.credit.open or (known.vm is not None and known.vm.credit.open)):
         return False
-    if known.demand.backlogged and held and rate < FULL_RATIO * held:
+    limit, credit_s = carried(known, policy, held)
+    ratio = held / limit
+    if ratio <= 1:  # its own limit or its share holds it, and no burst
+        return False
+    if known.demand.backlogged and rate < FULL_RATIO * held:
         if not before.demand.backlogged or now_ns - known.sent.at_ns < REOPEN_S * NS_PER_S:
             return False
         # Without a burst before and after, they would only be the same again.

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
-from iokeel.core.drive.burst import REOPEN_S, credit_after
+from iokeel.core.drive.binding import Use
+from iokeel.core.drive.burst import REOPEN_S, credit_after, credit_after_use, has_grown
 from iokeel.core.limits import UNLIMITED
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import Credit, State
+from iokeel.core.state import Credit, Demand, DriveState, Measured, Pricing, Sent, State
 from testing.hypervisors.abilities import PATCHED
 
 POLICY = DrivePolicy(limit=1000, burst=2000, burst_seconds=60)
@@ -69,6 +70,38 @@ def test_without_a_burst_there_is_no_credit(policy: DrivePolicy) -> None:
 def test_no_burst_seconds_means_no_burst() -> None:
     policy = DrivePolicy(limit=1000, burst=2000, burst_seconds=0)
     assert not after(Credit(), 0, 100, policy).open
+
+
+@pytest.mark.parametrize(
+    ("held", "grown"),
+    [(2000, True), (1250, True), (1100, False), (1000, False), (500, False)],
+)
+def test_credit_grows_only_into_a_burst_that_its_share_leaves_room_for(
+    held: float, grown: bool
+) -> None:
+    at_limit = DriveState(
+        POLICY,
+        measured=Measured(budget_rate=min(1000, held)),
+        demand=Demand(backlogged=True),
+        credit=Credit(13, True),
+        pricing=Pricing(held, min(1000, held)),
+        sent=Sent(credit_s=13),
+    )
+    assert has_grown(at_limit, at_limit, POLICY, 10 * NS_PER_S) is grown
+
+
+# With less than 4 s left, no share would make the burst long enough.
+@pytest.mark.parametrize(("held", "open_s"), [(2000, 60), (1250, 60), (1100, 9), (1030, 12)])
+def test_a_burst_that_is_too_short_to_be_set_demands_no_more_than_its_credit(
+    held: float, open_s: int
+) -> None:
+    credit, seconds = Credit(12, True), 0
+    while credit.open and seconds < 60:
+        use = Use(full=True, bursting=1000 >= 0.95 * held)
+        pricing = Pricing(held, 1000)
+        credit = credit_after_use(credit, POLICY, 1000, 1.0, use, pricing, charged=False)
+        seconds += 1
+    assert seconds == open_s
 
 
 @pytest.mark.parametrize("abilities", [STOCK, PATCHED])
