@@ -97,23 +97,13 @@ def limits_for_any_size(
 
 def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
     """Return limits that hold any mix to `ratio` times the rate that these hold it to."""
-    alone = iops_alone(limits)
+    alone = _iops_alone(limits)
     rates = {
         name: _whole(value * ratio, alone=name in alone)
         for name in AVERAGES
         if (value := getattr(limits, name))
     }
     return UNLIMITED.with_fields({**rates, "iops_size": limits.iops_size})
-
-
-def iops_alone(limits: ThrottleLimits) -> dict[str, int]:
-    """Return the iops bounds beside which no bps bound holds the same requests, by field."""
-    return {
-        f"iops_{way}": iops
-        for way in ("total", "read", "write")
-        if (iops := getattr(limits, f"iops_{way}"))
-        and not (limits.bps_total or getattr(limits, f"bps_{way}"))
-    }
 
 
 def held_rates(limits: ThrottleLimits, mix: Mix | Rates, cost: float) -> tuple[float, float] | None:
@@ -133,6 +123,16 @@ def held_rates(limits: ThrottleLimits, mix: Mix | Rates, cost: float) -> tuple[f
             units = sent / limits.iops_size if limits.iops_size else 0.0
             most = min(most, most_iops / max(requests, units))
     return (least * cost, most * cost) if least < inf else None
+
+
+def _iops_alone(limits: ThrottleLimits) -> dict[str, int]:
+    """Return the iops bounds beside which no bps bound holds the same requests, by field."""
+    return {
+        f"iops_{way}": iops
+        for way in ("total", "read", "write")
+        if (iops := getattr(limits, f"iops_{way}"))
+        and not (limits.bps_total or getattr(limits, f"bps_{way}"))
+    }
 
 
 @lru_cache(maxsize=1024)
@@ -184,10 +184,10 @@ class _Budget:
 
     def values(self, iops_size: int | None) -> dict[str, int]:
         """Return the budget's fields of ThrottleLimits."""
-        iops = self.iops(iops_size)
+        iops = self._iops(iops_size)
         values = {
-            bound.field: _whole(units, alone=not self.bps)
-            for bound, units in zip(self.bounds, iops, strict=True)
+            bound.field: units
+            for bound, units in zip(self.bounds, self._rounded(iops, iops_size), strict=True)
         }
         if self.bps:
             values[self.field] = _whole(self.bps)
@@ -195,7 +195,7 @@ class _Budget:
             values[self.field] = _whole(self.most * self._bytes_of_one(iops_size), alone=True)
         return values
 
-    def iops(self, iops_size: int | None) -> list[float]:
+    def _iops(self, iops_size: int | None) -> list[float]:
         """Return each bound's S: the mix's own need, and the largest spare on top."""
         if self.flat:
             return [self.limit / self.bounds[0].curve.points[0][1]]
@@ -217,15 +217,20 @@ class _Budget:
             for need, bound in zip(needs, self.bounds, strict=True)
         ]
 
+    def _rounded(self, iops: Sequence[float], iops_size: int | None) -> list[int]:
+        """Return the bounds as QEMU takes them: rounded down, unless the mix needs more."""
+        if self.flat:
+            return [_whole(units) for units in iops]
+        down = [_whole(units, alone=True) for units in iops]
+        needs = [_ROOM_RATIO * self.scale * _units(bound.flows, iops_size) for bound in self.bounds]
+        return [max(s, math.ceil(need)) for s, need in zip(down, needs, strict=True)]
+
     def worst_service(self, iops_size: int | None) -> float:
         """Return the least that requests all of one size get, as a ratio of the limit.
 
         It is negative if some traffic could cost more than `most`, by as much as that.
         """
-        iops = self.iops(iops_size)
-        needs = (self.scale * _units(bound.flows, iops_size) for bound in self.bounds)
-        if any(units < _ROOM_RATIO * need for units, need in zip(iops, needs, strict=True)):
-            return -inf
+        iops = self._rounded(self._iops(iops_size), iops_size)
         dearest = min(
             [price * self.bps + _dot(iops, gains) for price, gains, _ in self._prices(iops_size)]
         )

@@ -13,7 +13,7 @@ from iokeel.core.counters import Mix
 from iokeel.core.curve import CostModel
 from iokeel.core.drive import exact
 from iokeel.core.drive.burst import carried
-from iokeel.core.drive.envelope import iops_alone, limits_for, limits_for_any_size, scaled
+from iokeel.core.drive.envelope import limits_for, limits_for_any_size, scaled
 from iokeel.core.drive.retune import judge
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
@@ -21,8 +21,9 @@ from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import DriveState, Finding, Pricing, Verdict
 
 # Stock limits are made for this rate and then scaled to each drive's own. It is so large that
-# rounding doesn't matter.
+# rounding doesn't matter. If it does for the drive's own rate, they are made for that instead.
 _UNIT_RATE = 1_000_000.0
+_FEW_RAW_IOPS = 20
 _EXACT, _ANY_QEMU = Finding(Verdict.EXACT), Finding(Verdict.ANY_QEMU)
 
 
@@ -68,7 +69,7 @@ def price(
     if unit is None or mix is not known.pricing.mix or reason is Reason.POLICY:
         unit = limits_for(model, _UNIT_RATE, mix, separate=separate)
     base = scaled(unit, rate / _UNIT_RATE)
-    if 1 in iops_alone(base).values():  # less than one may be needed
+    if min(filter(None, (base.iops_total, base.iops_read, base.iops_write))) < _FEW_RAW_IOPS:
         base = limits_for(model, rate, mix, separate=separate)
     return Pricing(allowed, rate, mix, unit, base)
 
