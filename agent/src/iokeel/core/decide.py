@@ -39,6 +39,7 @@ from iokeel.core.drive.binding import HELD, NO_USE, use_of
 from iokeel.core.drive.burst import credit_after_use
 from iokeel.core.drive.look import look
 from iokeel.core.drive.measure import measure
+from iokeel.core.drive.retune import is_starved
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
@@ -289,6 +290,7 @@ def _with_reading(
         before.measured,
         seen.counters,
         models[storage],
+        starved=is_starved(before.finding),
         charged=by_curve,
         separate=policy is not None and policy.separate_budgets,
     )

@@ -16,6 +16,7 @@ class Reason(Enum):
     SHIFT = "the mix of request sizes has shifted"
     DRIFT = "the mix is now known more precisely"
     IDLE = "the drive is idle and its next mix is unknown"
+    STARVED = "its limits let hardly any of the drive's last requests pass"
     BURST_OPENS = "the drive has saved credit and may burst"
     BURST_CLOSES = "the burst credit is spent"
     CREDIT_GREW = "the drive has more credit than its limits carry"

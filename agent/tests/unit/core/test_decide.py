@@ -70,6 +70,39 @@ def seconds_off(did: Run, start: float, end: float, within: float = 0.05) -> lis
     return [i for i, rate in enumerate(rates) if abs(rate - 1) > within]
 
 
+DEAR_WRITES = CostModel(
+    DEFAULT_CURVE, CostCurve(tuple((size, 5 * cost) for size, cost in DEFAULT_CURVE.points))
+)
+
+
+@pytest.mark.parametrize("limit", [3_000, LIMIT])
+@pytest.mark.parametrize("offset", [0.05, 0.5, 0.95])
+def test_large_writes_after_reads_are_not_starved_if_they_cost_more(
+    limit: int, offset: float
+) -> None:
+    dear = DEAR_WRITES.write
+    reads = Stream.of(1024 * KIB)
+    phases = [Phase(12, (reads,)), Phase(12, (replace(reads, write_ratio=1.0),))]
+    did = run(
+        phases,
+        DrivePolicy(limit=limit),
+        model=DEAR_WRITES,
+        tick_offset_s=offset,
+    )
+    one = dear.cost(1024 * KIB)
+    for second in range(16, 24):
+        assert abs(did.rate(second, second + 1) - limit) <= 0.05 * limit + one
+    assert did.worst_window(11, 24) <= 1.25 * limit + one
+
+
+def test_reads_after_a_single_large_write_and_a_pause_get_over_half_of_their_limit() -> None:
+    reads = Phase(10, (Stream.of(1024 * KIB),))
+    write = Phase(0.05, (Stream(((1024 * KIB, 1.0),), write_ratio=1.0, rate=20),))
+    did = run([reads, write, Phase(2.95, ()), reads], POLICY, model=DEAR_WRITES)
+    assert did.rate(13, 14) > 0.5 * LIMIT
+    assert seconds_off(did, 13, 23)[-1] < 3
+
+
 @pytest.mark.parametrize(("before", "after"), list(permutations(SIZES[::2] + SIZES[-1:], 2)))
 @pytest.mark.parametrize("offset", [0.05, 0.85])
 def test_every_shift_is_priced_again_within_three_seconds(

@@ -14,12 +14,19 @@ _FEW_RAW_IOPS = 1.1 / LOOK_AGAIN_S
 
 
 def measure(
-    before: Measured, reading: Counters | None, model: CostModel, *, charged: bool, separate: bool
+    before: Measured,
+    reading: Counters | None,
+    model: CostModel,
+    *,
+    starved: bool,
+    charged: bool,
+    separate: bool,
 ) -> Measured:
     """Return the measurements after a reading; None if there was none.
 
-    charged: QEMU has charged by our curve since the last reading, so its own count is the rate.
-    separate: reads and writes have a budget each.
+    starved: its limits let hardly any of its last requests pass. charged: QEMU has charged by our
+    curve since the last reading, so its own count is the rate. separate: reads and writes have a
+    budget each.
     """
     last, mix = before.counters, before.mix
     seen = before.rates or mix or NO_MIX
@@ -39,7 +46,7 @@ def measure(
     if not (bps and raw_iops):  # requests without data, or parts of one, have no size
         idle_ns = before.idle_ns or last.at_ns
         _, _, _, _, looks, looks_since_shift, size, price, active_ns, _, _ = before
-        if active_ns is not None and not _may_be_between(mix, reading.at_ns - idle_ns):
+        if not _may_be_between(mix, starved, reading.at_ns - idle_ns):
             active_ns = None
         return Measured(
             reading,
@@ -72,11 +79,11 @@ def measure(
     )
 
 
-def _may_be_between(mix: Mix | None, idle_ns: int) -> bool:
+def _may_be_between(mix: Mix | None, starved: bool, idle_ns: int) -> bool:
     """Return whether a drive may be between two requests, after so long without any."""
     if mix is None or idle_ns >= IDLE_S * NS_PER_S:
         return False
-    return mix.read.raw_iops + mix.write.raw_iops <= _FEW_RAW_IOPS
+    return starved or mix.read.raw_iops + mix.write.raw_iops <= _FEW_RAW_IOPS
 
 
 def _larger_rate(did: Rates, model: CostModel, charged: bool) -> float:

@@ -14,7 +14,7 @@ from iokeel.core.curve import CostModel
 from iokeel.core.drive import exact
 from iokeel.core.drive.burst import carried
 from iokeel.core.drive.envelope import limits_for, limits_for_any_size, scaled
-from iokeel.core.drive.retune import judge
+from iokeel.core.drive.retune import in_halves, judge
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
@@ -65,7 +65,7 @@ def price(
     if abilities.cost_curve:
         base = exact.exact_limits(model, rate, separate=separate, split_size=split_size)
         return Pricing(allowed, rate, None, known.pricing.unit, base)
-    mix, unit = _mix_for(known, reason), known.pricing.unit
+    mix, unit = _mix_for(known, model, reason), known.pricing.unit
     if unit is None or mix is not known.pricing.mix or reason is Reason.POLICY:
         unit = limits_for(model, _UNIT_RATE, mix, separate=separate)
     base = scaled(unit, rate / _UNIT_RATE)
@@ -92,10 +92,12 @@ def static_limits(
     return limits_for_any_size(model, limit, separate=separate)
 
 
-def _mix_for(known: DriveState, reason: Reason) -> Mix | None:
+def _mix_for(known: DriveState, model: CostModel, reason: Reason) -> Mix | None:
     """Return the mix that limits are made for; None for any mix."""
     if reason is Reason.IDLE:
         return None
+    if reason is Reason.STARVED:
+        return in_halves(known, model)
     if reason in (Reason.SHIFT, Reason.DRIFT):
         return known.measured.mix
     return known.pricing.mix

@@ -27,7 +27,10 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
   worth its gift once the error, summed over the time in force, comes to DRIFT_COST_S. It is looked
   for in every DRIFT_LOOKS-th look;
 - a drive that has been idle for IDLE_S goes back to limits for an unknown mix, which serve all
-  sizes alike. That costs nothing because its bucket is empty anyway.
+  sizes alike. That costs nothing because its bucket is empty anyway;
+- if e was below -STARVED_RATIO in a look, and the next one sees no request, limits may let so few
+  pass that most looks would see none. Large writes after reads are such, if they cost more and
+  their bound was made for none. Limits for reads and writes alike then let enough pass to judge.
 
 The envelope keeps the error small in between, and never lets more than OVERSHOOT_RATIO too much
 through. docs/measurements.md shows the cost and gain of each constant.
@@ -36,11 +39,11 @@ through. docs/measurements.md shows the cost and gain of each constant.
 from __future__ import annotations
 
 import iokeel.core.mix as mix_law
-from iokeel.core.counters import NO_FLOW, NS_PER_S, Flow, Mix, Rates
+from iokeel.core.counters import NO_FLOW, NO_MIX, NS_PER_S, Flow, Mix, Rates
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.envelope import held_rates
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.mix import mix_cost
+from iokeel.core.mix import flow_cost, mix_cost
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import DriveState, Finding, Verdict
@@ -55,6 +58,7 @@ DRIFT_LOOKS = 4
 LOOK_AGAIN_S = 0.4
 MIN_INTERVAL_S = 1.0
 IDLE_S = 10.0
+STARVED_RATIO = 0.5
 # While the price's noise is below this part of DRIFT_RATIO, the last interval stands for the mean
 # mix, so that the mean needn't be priced.
 _STEADY_RATIO = 0.1
@@ -74,9 +78,10 @@ def judge(
     if did is None or rate is None or known.pricing.base is None:
         return _UNKNOWN, None
     if measured.idle_ns is not None or mix is None:
-        between = measured.active_ns is not None  # between two of its few requests
-        finding = Finding(Verdict.IDLE, known.finding.suspect) if between else _IDLE
-        return finding, _idle_reason(known, now_ns)
+        finding = _IDLE
+        if measured.active_ns is not None and known.finding.suspect:  # it may be between requests
+            finding = known.finding._replace(verdict=Verdict.IDLE)
+        return finding, _idle_reason(known, finding, now_ns)
     error = _error(known, policy, model, did, rate)
     if error is None:
         return _UNBOUND, None
@@ -98,11 +103,36 @@ def is_due(since_ns: int, now_ns: int) -> bool:
     return now_ns - since_ns >= _EARLY_RATIO * MIN_INTERVAL_S * NS_PER_S
 
 
-def _idle_reason(known: DriveState, now_ns: int) -> Reason | None:
-    idle_ns = now_ns - (known.measured.idle_ns or now_ns)
-    if idle_ns >= IDLE_S * NS_PER_S and known.pricing.mix is not None:
+def is_starved(finding: Finding) -> bool:
+    """Return whether limits seem to let hardly any of a drive's last requests pass."""
+    error = finding.error_ratio
+    return finding.suspect < 0 and error is not None and error < -STARVED_RATIO
+
+
+def _idle_reason(known: DriveState, finding: Finding, now_ns: int) -> Reason | None:
+    """Return the reason to make limits for no mix, if any."""
+    if known.pricing.mix is None:
+        return None
+    if now_ns - (known.measured.idle_ns or now_ns) >= IDLE_S * NS_PER_S:
         return Reason.IDLE
-    return None
+    starved = is_starved(finding) and is_due(known.sent.at_ns, now_ns)
+    return Reason.STARVED if starved else None
+
+
+def in_halves(known: DriveState, model: CostModel) -> Mix | None:
+    """Return a mix of as much cost in reads as in writes, for a drive that may do either next.
+
+    If the last requests were only one of them, the other is that of the mix that limits are made
+    for. If that has none either, these limits' mix stays.
+    """
+    seen, made_for = known.measured.mix or NO_MIX, known.pricing.mix or NO_MIX
+    read, write = (
+        flow if flow.raw_iops else other for flow, other in zip(seen, made_for, strict=True)
+    )
+    read_cost, write_cost = flow_cost(model.read, read), flow_cost(model.write, write)
+    if not (read_cost and write_cost):
+        return known.pricing.mix
+    return Mix(_scaled(read, 1 / read_cost), _scaled(write, 1 / write_cost))
 
 
 def _deadband(known: DriveState) -> float:
@@ -172,8 +202,8 @@ def _budget_error(
 def _at_rate(model: CostModel, mix: Mix, rate: float) -> Mix:
     """Return a mix of the same shape that costs `rate`."""
     scale = rate / mix_cost(model, mix)
+    return Mix(_scaled(mix.read, scale), _scaled(mix.write, scale))
 
-    def scaled(flow: Flow) -> Flow:
-        return Flow(scale * flow.raw_iops, scale * flow.bps, flow.seen_bytes)
 
-    return Mix(scaled(mix.read), scaled(mix.write))
+def _scaled(flow: Flow, scale: float) -> Flow:
+    return Flow(scale * flow.raw_iops, scale * flow.bps, flow.seen_bytes)
