@@ -603,6 +603,52 @@ def test_exact_limits_carry_the_curve_and_need_no_retune() -> None:
     assert drive.known.sent.retunes == 0
 
 
+@pytest.mark.parametrize(
+    ("in_force", "failed", "reason"),
+    [
+        (UNLIMITED, False, Reason.OVERWRITTEN),
+        (UNLIMITED, True, Reason.RETRY),
+        (None, True, Reason.RETRY),
+        (None, False, None),
+    ],
+)
+def test_a_share_that_moves_by_less_than_a_figure_hides_no_limit_that_was_lost(
+    in_force: ThrottleLimits | None, failed: bool, reason: Reason | None
+) -> None:
+    drives = [DriveId(f"guest{i}", "vda") for i in range(4)]
+    held: dict[DriveId, ThrottleLimits | None] = dict.fromkeys(drives, UNLIMITED)
+    state = State()
+
+    def look(at_s: int, capacity: int, failed: bool = False) -> list[SetLimits]:
+        nonlocal state
+        n = 20 * at_s
+        done = ThrottleCount(n, 4096 * n, float(n), n, 0, waiting=9)
+        nothing = ThrottleCount(0, 0, 0.0, 0, 0, 0)
+        read = Counters.of_group(ThrottleCounters(at_s * NS_PER_S, done, nothing))
+        seen = {
+            drive: DriveSeen(
+                DrivePolicy(), read, held[drive], failed and drive == drives[0], PATCHED, "disk0"
+            )
+            for drive in drives
+        }
+        storages = {"disk0": StorageSeen(StoragePolicy(capacity))}
+        state, orders = decide(state, Observation(seen, storages=storages), at_s * NS_PER_S)
+        held.update({order.drive: order.limits for order in orders})
+        return orders
+
+    for at_s in range(1, 10):
+        look(at_s, 81)
+    before = state.drives[drives[0]]
+    assert before.sent.limits == held[drives[0]] == EXACT._replace(iops_total=20)
+    held[drives[0]] = in_force
+    orders = look(10, 82, failed)
+    after = state.drives[drives[0]]
+    assert after.pricing.rate != before.pricing.rate
+    assert [(order.drive, order.reason) for order in orders] == [(drives[0], reason)] * bool(reason)
+    assert after.sent.limits == before.sent.limits
+    assert after.sent.overwritten == (reason is Reason.OVERWRITTEN)
+
+
 def test_the_rate_is_what_was_charged_once_the_curve_is_in_force() -> None:
     drive = Exact()
     drive.look(requests=10, bytes=10 * 64 * KIB, cost=10.0)

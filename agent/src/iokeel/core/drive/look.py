@@ -61,6 +61,8 @@ def look(
     assert priced.base_rate is not None
     credit_s = burst.carried(known, policy, allowed)[1]
     limits = with_burst(priced.base, allowed / priced.base_rate, credit_s)
+    if limits == known.sent.limits and reason not in _SENT_AGAIN:
+        reason = _not_carried_out(known, seen) or reason
     sent, is_new = _sent(known.sent, limits, seen.in_force, reason, credit_s, now_ns)
     if is_new:
         finding = finding._replace(suspect=0)
@@ -147,6 +149,11 @@ def _reason(
     # A suspect drive will soon be priced anew, with its credit.
     if not finding.suspect and burst.has_grown(before, known, policy, now_ns):
         return Reason.CREDIT_GREW
+    return _not_carried_out(known, seen)
+
+
+def _not_carried_out(known: DriveState, seen: DriveSeen) -> Reason | None:
+    """Return the reason to send the last limits again, or None if there is none."""
     if seen.failed:
         return Reason.RETRY
     in_force, sent = seen.in_force, known.sent.limits
