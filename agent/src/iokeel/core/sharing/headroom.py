@@ -26,7 +26,7 @@ from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, follow
 from iokeel.core.sharing.claimant import Claimant
 from iokeel.core.sharing.divide import cut_by_weight
 from iokeel.core.sharing.latency import device_latency_s, drive_strain
-from iokeel.core.sharing.lessons import least_useful, lessons_after
+from iokeel.core.sharing.lessons import GAIN, least_useful, lessons_after
 from iokeel.core.state import Lessons, StorageState
 
 # The least part of a storage that the others keep, apart from the amounts owed.
@@ -100,8 +100,9 @@ def least_useful_room(
     least = inf
     for claimant in protected:
         known = lessons.get(claimant.drive, _NO_LESSONS)
-        if known.latencies:  # else it was idle, and nobody is cut for it
-            target_s = (claimant.policy.latency_target_ms or 0.0) / 1000
+        target_s = (claimant.policy.latency_target_ms or 0.0) / 1000
+        # Nobody is cut for one that was idle, or well within its target whatever the others did.
+        if max(known.latencies.values(), default=0.0) > GAIN * target_s:
             least = min(least, least_useful(known, target_s))
     return min(FIRST_ROOM_RATIO, least / usable) if usable and least < inf else 0.0
 

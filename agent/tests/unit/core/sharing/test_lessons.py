@@ -172,6 +172,26 @@ def test_it_is_reached_again_after_an_outage_of_the_storage(seed: int) -> None:
     assert mean([queue(room, 0.7) for room in seen[1200:]]) < 1
 
 
+@pytest.mark.parametrize("lowest_s", [None, 0.0005])
+@pytest.mark.parametrize(("latency_s", "counts"), [(0.00079, False), (0.00081, True)])
+def test_a_drive_well_within_its_target_is_no_reason_to_cut_others(
+    lowest_s: float | None, latency_s: float, counts: bool
+) -> None:
+    policy = DrivePolicy(latency_target_ms=TARGET_S * 1000)
+    vain, met = (
+        claimant_of(DriveId(name, "vda"), DriveState(policy=policy), policy)
+        for name in ("vain", "met")
+    )
+    lessons = {
+        vain.drive: learned((8000, 0.005), (4000, 0.005), lowest_s=0.005),
+        met.drive: learned((8000, latency_s), (4000, 0.0006), lowest_s=lowest_s),
+    }
+    least = least_useful_room(USABLE, [vain], lessons)
+    assert least > 0.5
+    assert least_useful_room(USABLE, [vain, met], lessons) == (0 if counts else least)
+    assert least_useful_room(USABLE, [met], lessons) == 0
+
+
 def test_a_drive_that_is_idle_is_no_reason_to_cut_others() -> None:
     policy = DrivePolicy(latency_target_ms=TARGET_S * 1000)
     busy, idle = (
