@@ -31,6 +31,7 @@ NOT_OURS = (ValueError, RecursionError, TypeError, CurveError, PolicyError)
 
 _CURVES = {"cost_read", "cost_write"}
 _LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
+_MOST_RATE = 1e15
 
 
 class Kept(NamedTuple):
@@ -142,8 +143,9 @@ class _Storage(msgspec.Struct):
     capacity: Annotated[int, msgspec.Meta(gt=0)] | None
     ratio: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
     room: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    peak: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-    usable: Annotated[float, msgspec.Meta(ge=0, le=1e15)] | None
+    # An older version let it grow without end, and JSON has no number for infinity.
+    peak: Annotated[float, msgspec.Meta(ge=0)] | None
+    usable: Annotated[float, msgspec.Meta(ge=0, le=_MOST_RATE)] | None
     by_weight: bool = False  # a row of an older version has none
 
 
@@ -178,9 +180,11 @@ def _rounded(rate: float) -> float:
 def storage_of(text: str) -> StorageState:
     """Return a storage's state. Raises NOT_OURS."""
     row = _STORAGES.decode(text)
+    ratio, room = max(row.ratio, 0.01), max(row.room, LEAST_ROOM)
+    peak = 0.0 if row.peak is None else min(row.peak, _MOST_RATE)
     return StorageState(
         StoragePolicy(row.capacity),
-        feedback=Feedback(max(row.ratio, 0.01), room=max(row.room, LEAST_ROOM), peak=row.peak),
+        feedback=Feedback(ratio, room=room, peak=peak),
         division=Division(row.usable),
         weighted=row.by_weight,
         writing=0 if row.by_weight else None,

@@ -156,3 +156,20 @@ def test_a_drive_whose_target_is_taken_away_is_divided_with_the_others() -> None
 def test_a_room_that_an_earlier_version_let_vanish_begins_with_the_least() -> None:
     kept = storage_of('{"capacity":9000,"ratio":0.5,"room":0.0,"peak":0.0,"usable":4500.0}')
     assert kept.feedback.room == LEAST_ROOM
+
+
+def test_only_a_storage_without_a_configured_capacity_has_a_peak() -> None:
+    """Elsewhere nobody uses it, and it would grow as long as the storage is short."""
+    for policy in (UNKNOWN_CAPACITY, StoragePolicy(9000, 1.0)):
+        host = Host(policy=policy)
+        for _ in range(20):
+            host.look()
+        assert (host.state.storages["sda"].feedback.peak > 0) is (policy.capacity is None)
+
+
+@pytest.mark.parametrize("peak", ["1.3e15", "1.7e308", "null"])
+def test_a_peak_that_an_earlier_version_let_grow_costs_no_ratio_or_room(peak: str) -> None:
+    text = f'{{"capacity":9000,"ratio":0.5,"room":0.3,"peak":{peak},"usable":4500.0}}'
+    kept = storage_of(text).feedback
+    assert (kept.ratio, kept.room) == (0.5, 0.3)
+    assert 0 <= kept.peak <= 1e15

@@ -169,7 +169,9 @@ def _feedback(
             owed = owed_to_unprotected(one.members)
             lessons = lessons_of(before, one.protected, owed, done, elapsed_s)
             after = replace(after, lessons=lessons)
-    peak = peak_after(before, load.strangers + load.done, suffers, elapsed_s)
+    peak = 0.0
+    if one.seen.policy.capacity is None:
+        peak = peak_after(before, load.strangers + load.done, suffers, elapsed_s)
     return replace(after, peak=peak)
 
 
