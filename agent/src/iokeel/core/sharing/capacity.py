@@ -17,7 +17,8 @@ times the ratio at which latency last passed T: behind a soft knee that is much.
   drives that have a target and were active. While those are idle it stays.
 
 A storage without a configured capacity has a *peak* instead, the most that it was seen to do. It
-doubles or halves in LEARN_S at most.
+doubles or halves in LEARN_S at most. Where there is a room, the room goes down in its place, and up
+before it: moved at once, they would wind up against each other.
 
 docs/measurements.md shows the cost and gain of each constant.
 """
@@ -210,18 +211,42 @@ def ratio_after(
     return min(policy.most_ratio, max(policy.least_ratio, after))
 
 
-def peak_after(before: StorageState, total: float, suffers: bool, elapsed_s: float) -> float:
+def peak_after(
+    before: StorageState,
+    total: float,
+    suffers: bool,
+    elapsed_s: float,
+    *,
+    keeps_headroom: bool = False,
+) -> float:
     """Return the capacity that a storage is taken to have if nobody has configured it.
 
     It is the most that was done lately, until a drive suffers for the first time. From then on the
-    capacity is divided, so that the rate tells less: the peak grows while it isn't enough and
-    nobody suffers, and shrinks while somebody does.
+    capacity is divided, so that the rate tells less. The peak grows while it isn't enough, nobody
+    suffers, and the room has nothing to regain. It shrinks while somebody suffers, unless the room
+    does.
     """
-    peak = before.feedback.peak
-    change: float = 2.0 ** (min(elapsed_s, LONGEST_S) / LEARN_S)
-    if before.division.usable is None or suffers:
+    peak, change = before.feedback.peak, _learn_most(elapsed_s)
+    if before.division.usable is None or (suffers and not keeps_headroom):
         return max(total, peak / change)
-    return max(total, peak * change if before.division.short else peak)
+    grows = before.division.short and not suffers and before.feedback.room >= FIRST_ROOM_RATIO
+    return max(total, peak * change if grows else peak)
+
+
+def room_while_idle(before: StorageState, elapsed_s: float) -> float:
+    """Return the room after an interval in which all protected drives were idle.
+
+    It stays, but if nobody has configured the capacity, nobody knows whether what was taken helped
+    them. So it slowly grows back to where it began while the others want more.
+    """
+    room = before.feedback.room
+    if before.policy.capacity is not None or not before.division.short:
+        return room
+    return max(room, min(FIRST_ROOM_RATIO, room * _learn_most(elapsed_s)))
+
+
+def _learn_most(elapsed_s: float) -> float:
+    return float(2.0 ** (min(elapsed_s, LONGEST_S) / LEARN_S))
 
 
 def gift(known: DriveState) -> float:

@@ -19,7 +19,13 @@ from math import fsum
 import iokeel.core.sharing.capacity as capacity_law
 from iokeel.core.counters import DriveId
 from iokeel.core.observation import StorageSeen
-from iokeel.core.sharing.capacity import Unmet, feedback_after, gift, peak_after
+from iokeel.core.sharing.capacity import (
+    Unmet,
+    feedback_after,
+    gift,
+    peak_after,
+    room_while_idle,
+)
 from iokeel.core.sharing.claimant import Claimant, next_step
 from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.sharing.groups import Group, Member, divide_members, owed_to_unprotected, promised
@@ -164,14 +170,18 @@ def _feedback(
             after = replace(after, room=capacity_law.FIRST_ROOM_RATIO, lessons={})
     elif not after.doubt:
         done = rate_of(one.others)
-        after = replace(after, room=room_after(before, worst, done, elapsed_s))
+        room = room_after(before, worst, done, elapsed_s)
+        if worst is None and one.granted is None:
+            room = room_while_idle(before, elapsed_s)
+        after = replace(after, room=room)
         if one.granted is not None or one.seen.policy.capacity is not None:
             owed = owed_to_unprotected(one.members)
             lessons = lessons_of(before, one.protected, owed, done, elapsed_s)
             after = replace(after, lessons=lessons)
     peak = 0.0
     if one.seen.policy.capacity is None:
-        peak = peak_after(before, load.strangers + load.done, suffers, elapsed_s)
+        total, keeps_headroom = load.strangers + load.done, one.keeps_headroom
+        peak = peak_after(before, total, suffers, elapsed_s, keeps_headroom=keeps_headroom)
     return replace(after, peak=peak)
 
 

@@ -763,6 +763,20 @@ def test_a_storage_of_unknown_capacity_is_divided_only_once_somebody_suffers() -
     )  # it is tried out, slowly, and never forgotten
 
 
+def test_an_unknown_capacity_stays_while_the_room_follows_latency() -> None:
+    """Else they wind up against each other: the room at its floor, of many times the disk."""
+    host = Host({DISK: StorageSeen(StoragePolicy())})
+    host.drive("a", 7500, full=True)
+    rooms = []
+    for latency_ms in (4.0, 1.8, 4.0):  # it suffers, is just content, and suffers again
+        host.drive("victim", 500, latency_ms=latency_ms, **VICTIM)
+        for _ in range(5):
+            host.allot()
+            assert host.disk.feedback.peak == 8000
+        rooms.append(host.disk.feedback.room)
+    assert FIRST_ROOM_RATIO > rooms[0] == rooms[1] > rooms[2]
+
+
 def test_counters_that_stop_or_go_backwards_change_nothing() -> None:
     host = Host()
     host.drive("a", 5000, full=True)

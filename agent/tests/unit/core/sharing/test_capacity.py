@@ -9,6 +9,7 @@ from iokeel.core.sharing.capacity import (
     CREEP_RATIO,
     CREEP_TO,
     DOWN_MOST,
+    FIRST_ROOM_RATIO,
     LEARN_S,
     LONGEST_S,
     SLACK,
@@ -18,6 +19,7 @@ from iokeel.core.sharing.capacity import (
     feedback_after,
     follow,
     peak_after,
+    room_while_idle,
 )
 from iokeel.core.state import Division, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
@@ -161,6 +163,39 @@ def test_a_reading_after_a_gap_of_days_moves_a_learnt_capacity_as_one(suffers: b
     after_gap = peak_after(before, 0.0, suffers, 1e6)
     longest = 2.0 ** (LONGEST_S / LEARN_S)
     assert after_gap == pytest.approx(1000 / longest if suffers else 1000 * longest)
+
+
+def learnt(room: float, *, short: bool = True, capacity: int | None = None) -> StorageState:
+    """Return a divided storage with a peak of 1000 and this room."""
+    return StorageState(
+        StoragePolicy(capacity),
+        division=Division(1000.0, short=short),
+        feedback=Feedback(room=room, peak=1000.0),
+    )
+
+
+ROOMS = st.floats(0.05, 1)
+
+
+@given(ROOMS, st.booleans(), st.booleans(), TIMES)
+def test_a_learnt_capacity_and_the_room_never_wind_up_against_each_other(
+    room: float, short: bool, suffers: bool, elapsed_s: float
+) -> None:
+    """The room alone goes down, and the peak goes up only once the room has."""
+    before = learnt(room, short=short)
+    peak = peak_after(before, 0.0, suffers, elapsed_s, keeps_headroom=True)
+    assert (peak > 1000) is (short and not suffers and room >= FIRST_ROOM_RATIO)
+    assert peak >= 1000
+
+
+@given(ROOMS, st.booleans(), TIMES)
+def test_while_protected_drives_are_idle_the_others_regain_room_of_an_unknown_capacity(
+    room: float, short: bool, elapsed_s: float
+) -> None:
+    assert room_while_idle(learnt(room, capacity=1000), elapsed_s) == room
+    after = room_while_idle(learnt(room, short=short), elapsed_s)
+    assert (after > room) is (short and room < FIRST_ROOM_RATIO)
+    assert after <= max(room, min(FIRST_ROOM_RATIO, room * 2 ** (elapsed_s / LEARN_S)))
 
 
 @pytest.mark.parametrize(
