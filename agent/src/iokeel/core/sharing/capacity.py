@@ -51,6 +51,8 @@ _REFUTED = 1.1
 # The room at the start: the headroom is the rest.
 FIRST_ROOM_RATIO = 0.85
 LEARN_S = 300.0
+# One reading takes the peak of a divided storage to so many times itself at most: it may be wrong.
+_SEEN_MOST = 2.0
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
 LONGEST_S = 2.0
 # Latency says little about an interval that was disturbed: gifts were more than this part of the
@@ -227,6 +229,8 @@ def peak_after(
     does.
     """
     peak, change = before.feedback.peak, _learn_most(elapsed_s)
+    if before.division.usable is not None and peak > 0:
+        total = min(total, _SEEN_MOST * peak)
     if before.division.usable is None or (suffers and not keeps_headroom):
         return max(total, peak / change)
     grows = before.division.short and not suffers and before.feedback.room >= FIRST_ROOM_RATIO

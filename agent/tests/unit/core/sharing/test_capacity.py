@@ -1,5 +1,7 @@
 """Feedback by latency: which way it goes, how fast at most, and when it stays."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -186,6 +188,19 @@ def test_a_learnt_capacity_and_the_room_never_wind_up_against_each_other(
     peak = peak_after(before, 0.0, suffers, elapsed_s, keeps_headroom=True)
     assert (peak > 1000) is (short and not suffers and room >= FIRST_ROOM_RATIO)
     assert peak >= 1000
+
+
+@pytest.mark.parametrize("keeps_headroom", [False, True])
+@pytest.mark.parametrize("suffers", [False, True])
+def test_one_impossible_reading_at_most_doubles_what_is_divided(
+    suffers: bool, keeps_headroom: bool
+) -> None:
+    before = learnt(0.5)
+    for total, expected in ((1500.0, 1500), (2.0**62, 2000)):
+        peak = peak_after(before, total, suffers, 1.0, keeps_headroom=keeps_headroom)
+        assert peak == expected
+    unknown = replace(before, feedback=Feedback(room=0.5))
+    assert peak_after(unknown, 500.0, suffers, 1.0, keeps_headroom=keeps_headroom) == 500
 
 
 @given(ROOMS, st.booleans(), TIMES)
