@@ -173,11 +173,9 @@ def _feedback(
         room = room_after(before, worst, done, elapsed_s)
         if worst is None and one.granted is None:
             room = room_while_idle(before, elapsed_s)
-        after = replace(after, room=room)
-        if one.granted is not None or one.seen.policy.capacity is not None:
-            owed = owed_to_unprotected(one.members)
-            lessons = lessons_of(before, one.protected, owed, done, elapsed_s)
-            after = replace(after, lessons=lessons)
+        owed = owed_to_unprotected(one.members)
+        lessons = lessons_of(before, one.protected, owed, done, elapsed_s)
+        after = replace(after, room=room, lessons=lessons)
     peak = 0.0
     if one.seen.policy.capacity is None:
         total, keeps_headroom = load.strangers + load.done, one.keeps_headroom

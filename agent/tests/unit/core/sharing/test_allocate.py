@@ -473,8 +473,10 @@ def test_nobody_is_cut_below_what_it_is_owed_and_it_is_said_when_that_is_all_tha
     assert not host.disk.division.exhausted
 
 
-def test_the_others_get_back_what_was_cut_in_vain_and_it_is_said() -> None:
+@pytest.mark.parametrize("policy", [CAPACITY, StoragePolicy()])
+def test_the_others_get_back_what_was_cut_in_vain_and_it_is_said(policy: StoragePolicy) -> None:
     host = suffering()
+    host.storages[DISK] = StorageSeen(policy)
     rooms = allot_for_all(host, 40)
     assert min(rooms) == pytest.approx(0.05)
     assert 0.79 * rooms[0] <= rooms[-1] <= FIRST_ROOM_RATIO
