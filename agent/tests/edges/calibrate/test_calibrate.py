@@ -381,8 +381,10 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
         for _ in range(3):  # again, if another machine took this one's processors away
             before = Processors.now()
             status, out, err = calibrate(*words)
-            if Processors.now().stolen_ratio(before) <= 0.02:
+            if (stolen := Processors.now().stolen_ratio(before)) <= 0.02:
                 break
+        else:
+            pytest.skip(f"this machine's hypervisor took {100 * stolen:.0f} % of its processors")
     assert (status, err) == (0, "")
     found = json.loads(out)
     # Four at a time, each 2 ms and 2 ms more for each 64 KiB; writes twice that.

@@ -456,6 +456,7 @@ async def test_domains_whose_names_look_alike_have_each_its_own_last_good_policy
         host.running[name] = Host(name)
         host.running[name].xml = host.running[name].xml.replace('"300"', f'"{limit}"')
     async with following() as source:
+        await until(lambda: source.vms().keys() == limits.keys())
         for each in host.running.values():
             each.xml = each.xml.replace('limit="', 'limit="x')
         await source.resync()
