@@ -70,7 +70,10 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     the others are served, and State.failures has the error.
     """
     if seen.restarted:
-        drives = {d: known for d, known in state.drives.items() if d.domain not in seen.restarted}
+        drives = {  # what is known of the old QEMU isn't true of the new one, but the policy is
+            drive: NEW._replace(policy=known.policy) if drive.domain in seen.restarted else known
+            for drive, known in state.drives.items()
+        }
         state = replace(state, drives=drives)
     models = _models(state.model, state.storages if seen.partial else seen.storages)
     failures: dict[DriveId | None, Exception] = {}

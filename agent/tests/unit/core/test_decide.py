@@ -333,6 +333,16 @@ def test_a_drive_of_a_restarted_guest_gets_back_what_its_new_qemu_had(partial: b
     assert [order.limits for order in orders] == [BY_HAND]
 
 
+def test_a_drive_of_a_restarted_guest_keeps_its_policy_while_that_cannot_be_told() -> None:
+    known = DriveSeen(POLICY, None, UNLIMITED, abilities=STOCK)
+    state, (order,) = decide(State(), Observation({DRIVE: known}), NS_PER_S)
+    looser = DrivePolicy(limit=20 * LIMIT)
+    unknown = DriveSeen(UNKNOWN, None, UNLIMITED, abilities=STOCK, default=looser)
+    again = Observation({DRIVE: unknown}, restarted=[DRIVE.domain])
+    _, orders = decide(state, again, 2 * NS_PER_S)
+    assert [one.limits for one in orders] == [order.limits]
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_policy_that_cannot_be_told_lifts_no_limit(restarted: bool) -> None:
     watched = Watched(in_force=BY_HAND)
