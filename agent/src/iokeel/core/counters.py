@@ -293,8 +293,9 @@ def _flow(requests: int, sent: int, elapsed_s: float, before: Flow) -> Flow:
     """Return a flow with the sizes of its uniform requests so far, newest first.
 
     A workload mostly shifts because a stream joins or ends. So a mix is likely made of sizes that
-    were there alone before. Many requests whose mean is twice exactly the same number of pages
-    hardly differ: of sizes by chance, it would be once in as many looks as there are requests.
+    were there alone before. If the mean of many requests is the same whole number of pages in two
+    looks, they hardly differ: by chance it is a whole number once in as many looks as there are
+    requests.
     """
     raw_iops, bps, seen = requests / elapsed_s, sent / elapsed_s, before.seen_bytes
     if not (requests and sent):

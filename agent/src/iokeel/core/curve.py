@@ -20,8 +20,8 @@ _FAR_BYTES = 1 << 40
 #: The highest cost of a request, in normalized I/O operations. Beyond this, sums of costs are no
 #: longer sure to be finite.
 MOST_COST = 1e12
-# How much cheaper than they are requests may be taken to be, as a ratio. A drive has that much more
-# than its limit then, and a second may have 25 % more.
+# So much more than they are taken to cost may requests cost, as a ratio. A drive then has so much
+# more than its limit. With a gift it is still about what a second may have, 25 %.
 _MOST_TOO_CHEAP = 0.2
 # The most points that a QEMU throttle group takes (qemu-patches).
 _MAX_POINTS = 32

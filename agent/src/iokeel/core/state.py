@@ -338,7 +338,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         """
         ceiling = self.credit.ceiling(self.policy)
         allowed = None if ceiling is None else float(ceiling)
-        if share is not None and (allowed is None or share.most / 2 < allowed):
+        if share is not None:
             each = max(1.0, self.each_of_share(share))
             allowed = each if allowed is None else min(allowed, each)
         if self.vm is not None and (most := self.vm_most) is not None:

@@ -381,10 +381,9 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
         for _ in range(3):  # again, if another machine took this one's processors away
             before = Processors.now()
             status, out, err = calibrate(*words)
-            if (stolen := Processors.now().stolen_ratio(before)) <= 0.02:
+            stolen = Processors.now().stolen_ratio(before)
+            if stolen <= 0.02:
                 break
-        else:
-            pytest.skip(f"this machine's hypervisor took {100 * stolen:.0f} % of its processors")
     assert (status, err) == (0, "")
     found = json.loads(out)
     # Four at a time, each 2 ms and 2 ms more for each 64 KiB; writes twice that.
@@ -394,28 +393,36 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
         (kind, order) for kind in ("read", "write") for order in ("random", "sequential")
     }
     assert plot.read_bytes().startswith(b"\x89PNG")
-    for (kind, _, kib), one in series.items():
-        most = 4 / times[kib] / (2 if kind == "write" else 1)
+    most = {
+        (kind, order, kib): 4 / times[kib] / (2 if kind == "write" else 1)
+        for kind, order, kib in series
+    }
+    for key, one in series.items():
         # A window may begin and end with a request that was mostly served outside it.
-        assert 0.7 * most < one["raw_iops"] < 1.05 * most + 2 / QUICK_SECONDS
-        assert one["saturation_depth"] >= 4
-    assert 0.7 < found["capacity"] / (4 / times[4]) < 1.05
+        assert one["raw_iops"] < 1.05 * most[key] + 2 / QUICK_SECONDS
+    assert found["capacity"] / (4 / times[4]) < 1.05
     pasted = parse(found["config"].encode(), "pasted").storages["known"].policy
     assert pasted.capacity == found["capacity"]
     table = tomllib.loads(found["config"])["storage"]["known"]
     assert table["capacity"] == found["capacity"]
-    for key, factor in (("curve_read", 1), ("curve_write", 2)):
-        costs = {size: cost for size, cost in found[key]}
+    assert table["source"] == f"nbd:unix:{tmp_path}/nbd.sock"
+    if stolen > 0.02:  # nothing gets quicker by that, but anything may get slower
+        pytest.skip(f"this machine's hypervisor took {100 * stolen:.0f} % of its processors")
+    for key, one in series.items():
+        assert 0.7 * most[key] < one["raw_iops"]
+        assert one["saturation_depth"] >= 4
+    assert 0.7 < found["capacity"] / (4 / times[4])
+    for curve, factor in (("curve_read", 1), ("curve_write", 2)):
+        costs = {size: cost for size, cost in found[curve]}
         assert costs[1024 * KIB] == pytest.approx(factor * times[1024] / times[4], rel=0.15)
         assert costs[4 * KIB] == pytest.approx(factor, rel=0.15)
         assert [["4k", costs[4 * KIB]], ["1m", costs[1024 * KIB]]] == [
-            table[key][0],
-            table[key][-1],
+            table[curve][0],
+            table[curve][-1],
         ]
     # Four servers at 80 %, by Erlang's formula, take 1.75 times as long as one request alone, and
     # the target is twice that; the longest are writes, of which the law allows for three transfers.
     alone_ms = 1e3 * times[4]
-    assert table["source"] == f"nbd:unix:{tmp_path}/nbd.sock"
     assert table["latency_target_ms"] == pytest.approx((2 * 2 - 3 / 4) * alone_ms, rel=0.3)
 
 
