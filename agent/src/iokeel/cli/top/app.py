@@ -124,18 +124,28 @@ class TopApp(App[None]):
 
     async def _follow(self) -> None:
         """Ask the agent each second, whether it answers or not."""
+        begun = told = False
+        while True:
+            started = time.monotonic()
+            if not self._paused:
+                if not begun:
+                    begun = await self._begin(quietly=told)
+                    told = True
+                await self._look()
+            await asyncio.sleep(max(_INTERVAL_S / 10, started + _INTERVAL_S - time.monotonic()))
+
+    async def _begin(self, *, quietly: bool) -> bool:
+        """Take over the agent's history. Return whether it answered."""
         try:
             history = await asyncio.to_thread(
                 client.history, self._socket, SPAN_S, None, ["normalized_iops"]
             )
-            self._trends.begin(history, self._now)
         except IokeelError as error:
-            self._say(f"nothing is known of the time before: {error}")
-        while True:
-            started = time.monotonic()
-            if not self._paused:
-                await self._look()
-            await asyncio.sleep(max(_INTERVAL_S / 10, started + _INTERVAL_S - time.monotonic()))
+            if not quietly:
+                self._say(f"nothing is known of the time before: {error}")
+            return False
+        self._trends.begin(history, self._now)
+        return True
 
     async def _look(self) -> None:
         try:

@@ -43,7 +43,10 @@ class Trends:
         return [*self._rates.get(key, ())]
 
     def begin(self, history: HistoryReport, now: Picture) -> None:
-        """Take over the agent's own history. Drives count for the storage that they are on now."""
+        """Take over the agent's own history. Drives count for the storage that they are on now.
+
+        What was known before is replaced.
+        """
         homes = {(d.domain, d.target): (d.storage, d.tenant) for d in now.drives}
         seconds: list[dict[Key, float]] = [{} for _ in range(SPAN_S)]
         for drive in history.drives:
