@@ -2,8 +2,8 @@
 
 The same buckets as in throttle.py, for drives that always have a request ready, and whose requests
 are small against a bucket. In a step, a bucket lets through what is free in it, and `rate` for the
-length of the step. Setting limits empties it; a QEMU that keeps levels leaves it as full as it was.
-No timer is late here, so no more than the idle credit is ever free.
+length of the step. Setting limits empties it; a QEMU that keeps levels leaves it as full as it was,
+but for a burst that is new. No timer is late here, so no more than the idle credit is ever free.
 """
 
 from __future__ import annotations
@@ -31,22 +31,32 @@ class Throttles:
 
     def set(self, i: int, limits: ThrottleLimits, kind: Kind, exact: bool) -> None:
         """Put limits in force on a drive."""
-        part = np.ones(self._size.shape[1])
+        part, used = np.ones(self._size.shape[1]), np.zeros(self._size.shape[1])
         if exact:
-            np.divide(self._free[i], self._size[i], out=part, where=np.isfinite(self._size[i]))
+            known = np.isfinite(self._size[i])
+            np.divide(self._free[i], self._size[i], out=part, where=known)
+            np.subtract(self._size[i], self._free[i], out=used, where=known)
         credit_s = limits.idle_credit_ms / 1000
+        before = self.limits[i]
         self.limits[i] = limits
         self._rate[i] = self._size[i] = np.inf
         for j, name in enumerate(AVERAGES):
             rate = getattr(limits, name)
             burst = getattr(limits, f"{name}_max")
+            short = len(AVERAGES) + j
+            if rate and burst and not getattr(before, f"{name}_max"):
+                part[short] = part[j]
+                size = burst * (getattr(limits, f"{name}_max_length") or 1)
+                part[j] = max(0.0, 1 - used[j] / size)
+            elif rate and not burst:
+                part[j] = min(part[j], part[short])
             if rate:
                 length = getattr(limits, f"{name}_max_length") or 1
                 self._rate[i, j] = rate
                 self._size[i, j] = burst * length if burst else rate * credit_s
                 if burst and length > 1:
-                    self._rate[i, len(AVERAGES) + j] = burst
-                    self._size[i, len(AVERAGES) + j] = burst * credit_s
+                    self._rate[i, short] = burst
+                    self._size[i, short] = burst * credit_s
         limited = np.isfinite(self._size[i])
         self._free[i] = np.inf
         self._free[i, limited] = part[limited] * self._size[i, limited]

@@ -8,6 +8,10 @@ even if no agent is there to end it.
 Limits carry the credit that there was when the burst opened. They get all of it in the first look
 at which the drive does more than its limit, if the credit has grown by GROWN_RATIO. While a drive
 only saves, its limits stay; if the agent dies then, the drive keeps the burst that they carry.
+
+A QEMU that keeps its buckets' levels keeps them in proportion: of a bucket that is a quarter full,
+a quarter of all credit is used up. So limits get the credit there as it grows, while the bucket is
+empty still, and go on to carry what they did while it is spent.
 """
 
 from __future__ import annotations
@@ -103,6 +107,22 @@ def carried(known: DriveState, policy: DrivePolicy, allowed: float) -> tuple[flo
     return rate, credit_s
 
 
+def carried_on(
+    known: DriveState, policy: DrivePolicy, credit_s: float, in_force: ThrottleLimits | None
+) -> float:
+    """Return the credit that new limits carry in place of those in force.
+
+    credit_s: what there is. If the last limits are in force with a burst, a QEMU that keeps levels
+    has counted what is spent of the credit that they carry.
+    """
+    last = known.sent.limits
+    if not credit_s or known.abilities is None or not known.abilities.keeps_levels:
+        return credit_s
+    if last is None or last != in_force or not (last.iops_total_max or last.iops_read_max):
+        return credit_s
+    return max(credit_s, min(known.sent.credit_s, policy.burst_seconds))
+
+
 def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns: int) -> bool:
     """Return whether limits should carry more credit than they do.
 
@@ -123,11 +143,11 @@ def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns
             return False
         # Without a burst before and after, they would only be the same again.
         return bool(_length_s(credit_s, ratio) or _length_s(known.sent.credit_s, ratio))
+    length, length_sent = _length_s(credit_s, ratio), _length_s(known.sent.credit_s, ratio)
+    keeps_levels = known.abilities is not None and known.abilities.keeps_levels
     if credit_s < GROWN_RATIO * known.sent.credit_s:
-        return False
-    if rate > limit:
-        return True
-    return _length_s(known.sent.credit_s, ratio) == 0 < _length_s(credit_s, ratio)
+        return keeps_levels and rate > limit and length > length_sent
+    return keeps_levels or rate > limit or length_sent == 0 < length
 
 
 def with_burst(base: ThrottleLimits, ratio: float, credit_s: float) -> ThrottleLimits:

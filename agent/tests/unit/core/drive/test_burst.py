@@ -1,6 +1,7 @@
 """Burst credit: a second for each second under the limit, up to a cap, and never overdrawn."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,22 @@ from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
 from iokeel.core.drive.binding import Use
-from iokeel.core.drive.burst import REOPEN_S, credit_after, credit_after_use, has_grown
-from iokeel.core.limits import UNLIMITED
+from iokeel.core.drive.burst import (
+    REOPEN_S,
+    carried_on,
+    credit_after,
+    credit_after_use,
+    has_grown,
+)
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import Credit, Demand, DriveState, Measured, Pricing, Sent, State
+from iokeel.core.storage import StoragePolicy
 from testing.hypervisors.abilities import PATCHED
+from testing.sim.fleet import Fleet
+from testing.sim.guests import Guest, Phase
+from testing.sim.storage import Disk, steady
 
 POLICY = DrivePolicy(limit=1000, burst=2000, burst_seconds=60)
 
@@ -88,6 +99,66 @@ def test_credit_grows_only_into_a_burst_that_its_share_leaves_room_for(
         sent=Sent(credit_s=13),
     )
     assert has_grown(at_limit, at_limit, POLICY, 10 * NS_PER_S) is grown
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("quiet_s", [10, 15, 25, 40, 80])
+def test_a_burst_lasts_for_its_credit(quiet_s: int, exact: bool) -> None:
+    phases = iter([Phase(quiet_s, 500), Phase(inf, inf)])
+    fleet = Fleet([Guest("db", POLICY, phases, exact=exact)], [disk(20_000)])
+    credit_s = min(60, quiet_s - 1)  # nothing is known of the first second
+    rates = rates_of(fleet, quiet_s + 100)
+    bursting = [rate > 1.5 * 1000 for rate in rates[quiet_s:]]
+    assert 0.9 * credit_s - 1 <= sum(bursting) <= credit_s + 1
+    assert not any(bursting[credit_s + 2 :])
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_burst_lasts_for_its_credit_while_its_share_comes_and_goes(exact: bool) -> None:
+    """The share of a disk that two drives want is 900 to 1,700: below the limit, and above it."""
+    phases = [Phase(6, rate) for _ in range(20) for rate in (1300, 1700)]
+    neighbour = DrivePolicy(limit=5000, reservation=1200, weight=100)
+    guests = [
+        Guest("db", POLICY, iter([Phase(60, 500), Phase(inf, inf)]), exact=exact),
+        Guest("neighbour", neighbour, iter([*phases, Phase(inf, 100)]), exact=exact),
+    ]
+    rates = rates_of(Fleet(guests, [disk(3000)]), 160)
+    assert 15 < sum(max(0.0, rate - 1050) for rate in rates[60:]) / 1000 < 30
+
+
+def disk(capacity: int) -> Disk:
+    return Disk(StoragePolicy(capacity), steady(capacity), 0.0001)
+
+
+def rates_of(fleet: Fleet, seconds: int) -> list[float]:
+    """Return the rate of the first guest in each second, by the agent's measure."""
+    rates = []
+    for _ in range(seconds):
+        fleet.run(1)
+        known = fleet.state.drives[fleet.guests[0].drive]
+        rates.append(known.measured.budget_rate or 0.0)
+    return rates
+
+
+@pytest.mark.parametrize(("abilities", "carries"), [(STOCK, 12), (PATCHED, 24)])
+def test_limits_that_change_in_a_burst_carry_what_qemu_counts_from(
+    abilities: Abilities, carries: float
+) -> None:
+    """Of a bucket that keeps its level, half is used up: the rest is 12 s."""
+    last = ThrottleLimits(iops_total=1000, iops_total_max=2000, iops_total_max_length=12)
+    drive = DriveState(POLICY, abilities=abilities, sent=Sent(limits=last, credit_s=24))
+    assert carried_on(drive, POLICY, 12, last) == carries
+    assert carried_on(drive, POLICY, 30, last) == 30
+    assert carried_on(drive, POLICY, 0, last) == 0
+    # Somebody has lifted them, so the next bucket is empty
+    assert carried_on(drive, POLICY, 12, UNLIMITED) == 12
+    assert carried_on(drive, POLICY, 12, None) == 12
+
+
+def test_a_bucket_without_a_burst_has_used_up_none() -> None:
+    last = ThrottleLimits(iops_total=900)
+    drive = DriveState(POLICY, abilities=PATCHED, sent=Sent(limits=last, credit_s=24))
+    assert carried_on(drive, POLICY, 12, last) == 12
 
 
 # With less than 4 s left, no share would make the burst long enough.
