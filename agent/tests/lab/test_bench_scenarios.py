@@ -372,6 +372,24 @@ def test_last_case_decides_even_if_it_has_no_runs_yet() -> None:
     assert overview(figures)["ours"] == "-"
 
 
+def test_verdict_names_the_other_cases_in_which_iokeel_loses() -> None:
+    name = "two-groups-sequential-random"
+    result = read_all(RESULTS)[name]
+    first, *more, last = result.cases
+    alike = {case: result.cases[last] for case in (first, *more)}
+    without = msgspec.structs.replace(result.cases[last], runs={})
+    cases = {**alike, more[0]: without, last: result.cases[last]}
+    figures = Figures(load(name), msgspec.structs.replace(result, cases=cases))
+    (one,) = verdicts(figures)
+    assert one.behind
+    clause = f"In other cases: **loses** {first} ({one.lost}), {more[1]} ({one.lost})"
+    assert overview(figures)["verdict"].endswith(f". {clause}")
+    assert rendered(MARKDOWN, [figures]).count(clause) == 2
+    cases = {**dict.fromkeys(alike, without), last: result.cases[last]}
+    figures = Figures(load(name), msgspec.structs.replace(result, cases=cases))
+    assert "In other cases" not in overview(figures)["verdict"]
+
+
 def test_html_needs_nothing_from_elsewhere() -> None:
     figures = [one for one in all_figures(RESULTS) if one.suite.name == "weights"]
     unmeasured = Figures(load("boot-storm"), None)

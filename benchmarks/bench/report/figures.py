@@ -175,13 +175,13 @@ class Figures:
         assert self.result is not None
         return self.result.cases[self.cases[-1] if name is None else name]
 
-    def best(self, controllers: Sequence[str]) -> str | None:
-        """Return the controller with the best headline in the last case."""
+    def best(self, controllers: Sequence[str], case: str | None = None) -> str | None:
+        """Return the controller with the best headline. case: as of `spread`."""
         headline = self.shown[0]
         found = {
             name: spread
             for name in controllers
-            if (spread := self.spread(headline, name)) is not None
+            if (spread := self.spread(headline, name, case)) is not None
         }
         if not found:
             return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from benchmarks.bench.controllers import title
 from benchmarks.bench.report.figures import LEAST_REPEATS, Figures, Spread, shown
@@ -10,13 +11,17 @@ from benchmarks.bench.report.figures import LEAST_REPEATS, Figures, Spread, show
 
 @dataclass(frozen=True)
 class Verdict:
-    """Where iokeel is ahead of the best other, where behind, and where none can tell."""
+    """Where iokeel is ahead of the best other, where behind, and where none can tell.
+
+    elsewhere: the other cases in which it is behind, and in how many figures.
+    """
 
     ours: str
     other: str
     ahead: list[str]
     behind: list[str]
     even: list[str]
+    elsewhere: Sequence[str] = ()
 
     def __str__(self) -> str:
         parts = []
@@ -28,38 +33,66 @@ class Verdict:
         if self.even:
             of = "" if parts else f" to {title(self.other)}"
             parts.append(f"No clear difference{of}: {'; '.join(self.even)}")
+        if self.elsewhere:
+            parts.append(f"In other cases: **loses** {', '.join(self.elsewhere)}")
         return ". ".join(parts)
 
     @property
     def short(self) -> str:
         """In how many figures it loses."""
+        return f"{title(self.ours)}: **loses** {self.lost}"
+
+    @property
+    def lost(self) -> str:
+        """In how many figures it is behind."""
         compared = len(self.ahead) + len(self.behind) + len(self.even)
-        return f"{title(self.ours)}: **loses** {len(self.behind)} of {compared} figures"
+        return f"{len(self.behind)} of {compared} figures"
 
 
 def verdicts(figures: Figures) -> list[Verdict]:
     """Return iokeel against the best other by the headline, in every metric: the best way first.
 
-    There is one for each way to run iokeel. The best is behind in the fewest metrics; of those, it
-    has the best headline. Left out: a way with fewer than LEAST_REPEATS headlines, or a run without
-    it, which may have been the worst. If the other is so, there is none.
+    There is one for each way to run iokeel, of the last case. It names the others where this way
+    is behind the best other there.
+    """
+    others = {case: _verdicts(figures, case) for case in figures.cases[:-1]}
+    return [
+        replace(
+            one,
+            elsewhere=[
+                f"{case} ({each.lost})"
+                for case, found in others.items()
+                for each in found
+                if each.ours == one.ours and each.behind
+            ],
+        )
+        for one in _verdicts(figures, None)
+    ]
+
+
+def _verdicts(figures: Figures, case: str | None) -> list[Verdict]:
+    """Return the verdicts of a case: the best way first. case: as of `Figures.spread`.
+
+    The best is behind in the fewest metrics; of those, it has the best headline. Left out: a way
+    with fewer than LEAST_REPEATS headlines, or a run without it, which may have been the worst. If
+    the other is so, there is none.
     """
     headline = figures.shown[0]
 
     def repeated(name: str) -> bool:
-        one = figures.spread(headline, name)
+        one = figures.spread(headline, name, case)
         return one is not None and len(one.values) >= LEAST_REPEATS and not one.without
 
-    other = figures.best(figures.others)
+    other = figures.best(figures.others, case)
     if other is None or not repeated(other):
         return []
-    found = [_compared(figures, ours, other) for ours in figures.ours if repeated(ours)]
+    found = [_compared(figures, case, ours, other) for ours in figures.ours if repeated(ours)]
     fewest = min((len(one.behind) for one in found), default=0)
-    best = figures.best([one.ours for one in found if len(one.behind) == fewest])
+    best = figures.best([one.ours for one in found if len(one.behind) == fewest], case)
     return sorted(found, key=lambda one: one.ours != best)
 
 
-def _compared(figures: Figures, ours: str, other: str) -> Verdict:
+def _compared(figures: Figures, case: str | None, ours: str, other: str) -> Verdict:
     """Compare two controllers; ahead or behind only if they are apart.
 
     A side that lacks a figure in some runs is behind: those may have been the worst. If both do,
@@ -67,8 +100,8 @@ def _compared(figures: Figures, ours: str, other: str) -> Verdict:
     """
     ahead, behind, even = [], [], []
     for what in figures.shown:
-        mine, theirs = figures.spread(what, ours), figures.spread(what, other)
-        i_lack, they_lack = figures.without(what, ours), figures.without(what, other)
+        mine, theirs = (figures.spread(what, name, case) for name in (ours, other))
+        i_lack, they_lack = (figures.without(what, name, case) for name in (ours, other))
         if (mine is None and theirs is None) or (
             what.metric.of_processes and (mine is None or theirs is None)
         ):
