@@ -142,6 +142,8 @@ def _unlike(name: str, before: Result, after: Result) -> str | None:
     """Return why two results of a scenario can't be compared; None if they can."""
     if name not in names():
         return "there is no such scenario any more"
+    if caveat := load(name).caveat:
+        return f"the committed result has a caveat: {caveat}"
     for what, words in _ALIKE.items():
         old, new = getattr(before.setup, what), getattr(after.setup, what)
         if old != new:

@@ -14,6 +14,7 @@ from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Plan, Result, path_of, read, write
 from benchmarks.bench.report.figures import Spread
+from benchmarks.bench.scenario import load
 from benchmarks.result_file import RESULTS
 
 NOISE = 0.02
@@ -105,6 +106,17 @@ def test_a_result_without_a_scenario_leaves_the_others_to_be_compared(tmp_path: 
         write(path_of(tmp_path, name), result)
     found = compare(tmp_path, tmp_path)
     assert found.unlike == ("gone: there is no such scenario any more",)
+    assert found.compared > 0
+
+
+def test_a_result_with_a_caveat_is_not_compared(tmp_path: Path) -> None:
+    name = "booted-nvme-readers"
+    if not (caveat := load(name).caveat):
+        pytest.skip(f"{name} has no caveat any more")
+    for each in ("weights", name):
+        write(path_of(tmp_path, each), read(path_of(RESULTS, each)))
+    found = compare(tmp_path, tmp_path)
+    assert found.unlike == (f"{name}: the committed result has a caveat: {caveat}",)
     assert found.compared > 0
 
 

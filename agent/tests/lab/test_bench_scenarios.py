@@ -354,6 +354,21 @@ def test_caveat_is_under_the_title_and_marks_the_row() -> None:
         assert "aveat" not in rendered(MARKDOWN, [figures]) + rendered("report.html", [figures])
 
 
+def test_result_with_a_caveat_has_neither_a_best_other_nor_a_verdict() -> None:
+    results = read_all(RESULTS)
+    says = {
+        "booted-hdd-readers": f"iokeel can't run there; see {load('latency-hdd-readers').title}",
+        "weights": "no verdict: the result has a caveat",
+    }
+    for name, verdict in says.items():
+        suite = replace(load(name), caveat="It was broken.")
+        row = overview(Figures(suite, results[name]))
+        assert row["other"].startswith("-")
+        assert row["verdict"] == verdict
+        assert verdicts(Figures(suite, results[name])) == []
+        assert overview(Figures(replace(suite, caveat=None), results[name]))["other"] != "-"
+
+
 def test_result_without_cases_has_no_figures() -> None:
     result = msgspec.structs.replace(read_all(RESULTS)["weights"], cases={})
     figures = Figures(load("weights"), result)

@@ -138,7 +138,9 @@ class Figures:
 
     @property
     def others(self) -> list[str]:
-        """The controllers that it is compared with."""
+        """The controllers that it is compared with; none if its result has a caveat."""
+        if self.suite.caveat:
+            return []
         left_out = (NONE, ALONE, *OURS)
         found = [name for name in self.controllers if name not in left_out]
         return [name for name in found if not name.startswith("paced")]

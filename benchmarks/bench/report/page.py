@@ -24,6 +24,7 @@ from benchmarks.result_file import BENCHMARKS
 DOCS = BENCHMARKS.parent / "docs"
 HTML, MARKDOWN = "report.html", "benchmarks.md"
 _PLOTS = "benchmarks"
+_CAVEAT = "no verdict: the result has a caveat"
 _TOO_FEW = "no verdict: too few repeats, or one without the figure"
 _TEMPLATES = Path(__file__).with_name("templates")
 
@@ -130,6 +131,8 @@ def _no_verdict(figures: Figures) -> str:
     """Return why there is no verdict."""
     if figures.suite.pair:
         return f"iokeel can't run there; see {load(figures.suite.pair).title}"
+    if figures.suite.caveat:
+        return _CAVEAT
     if not figures.best(figures.ours):
         return "iokeel has no figure"
     return _TOO_FEW if figures.best(figures.others) else "no other has a figure"
