@@ -18,6 +18,8 @@ from testing.lab.cache import cache_dir
 
 VERSION = 1
 PREFIX = "bench-"
+#: A run is disturbed if the hypervisor took this much of the processors' time or more.
+STOLEN_RATIO = 0.02
 _NUMBERS = re.compile(r"\[[\d\s.,e+-]+\]")
 
 
@@ -55,6 +57,11 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     control_cpu_s: float | None = None
     qemu: str | None = None
     when: str | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether its times may be the hypervisor's, not those of the disk and its control."""
+        return (self.stolen_ratio or 0.0) >= STOLEN_RATIO
 
 
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):

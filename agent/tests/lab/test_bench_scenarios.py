@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from benchmarks.bench import programs
 from benchmarks.bench.controllers import CONTROLLERS, chosen
 from benchmarks.bench.errors import BenchError
-from benchmarks.bench.records import VERSION, DriveRun, Result, Setup, read, read_all, write
+from benchmarks.bench.records import VERSION, DriveRun, Result, Run, Setup, read, read_all, write
 from benchmarks.bench.report.figures import Figures, all_figures
 from benchmarks.bench.report.page import DOCS, MARKDOWN, anchor, overview, rendered
 from benchmarks.bench.report.verdict import Verdict, verdicts
@@ -367,6 +368,30 @@ def test_result_with_a_caveat_has_neither_a_best_other_nor_a_verdict() -> None:
         assert row["verdict"] == verdict
         assert verdicts(Figures(suite, results[name])) == []
         assert overview(Figures(replace(suite, caveat=None), results[name]))["other"] != "-"
+
+
+def test_runs_that_stayed_disturbed_are_told() -> None:
+    result = read_all(RESULTS)["weights"]
+    case = result.cases[""]
+
+    def stolen(name: str, *ratios: float) -> dict[str, list[Run]]:
+        runs = zip(case.runs[name], ratios, strict=True)
+        return {name: [msgspec.structs.replace(run, stolen_ratio=one) for run, one in runs]}
+
+    def pages(runs: dict[str, list[Run]]) -> list[str]:
+        changed = msgspec.structs.replace(case, runs=runs)
+        figures = Figures(load("weights"), msgspec.structs.replace(result, cases={"": changed}))
+        return [html.unescape(rendered(page, [figures])) for page in (MARKDOWN, "report.html")]
+
+    quiet = {**stolen("none", 0.0, 0.01, 0.019), **stolen("iokeel-exact", 0.0, 0.0, 0.0)}
+    for page in pages(quiet):
+        assert "Disturbed" not in page
+    for page in pages({**quiet, **stolen("iokeel-exact", 0.021, 0.068, 0.0)}):
+        assert (
+            "Disturbed: the hypervisor took up to 6.8 % of the processors' time in 2 of 6 runs"
+            in page
+        )
+        assert "runs (iokeel, patched QEMU)." in page
 
 
 def test_result_without_cases_has_no_figures() -> None:

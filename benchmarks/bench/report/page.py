@@ -14,7 +14,7 @@ from benchmarks.bench import programs
 from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, USUAL, title
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
-from benchmarks.bench.records import Setup
+from benchmarks.bench.records import Result, Setup
 from benchmarks.bench.report.figures import Figures, all_figures, shown
 from benchmarks.bench.report.plots import as_bytes, can_draw, draw
 from benchmarks.bench.report.verdict import verdicts
@@ -195,6 +195,7 @@ class _Section:
         self.rows = [_Row(name, cells[not many :]) for name, cells in _rows(figures)]
         self.lacking = {title(name): why for name, why in figures.result.lacking.items()}
         self.not_run = [title(name) for name in figures.not_run]
+        self.disturbed = _disturbed(figures.result)
         self.plot = f"{_PLOTS}/{suite.name}.png"
         self.has_plot = can_draw(figures)
         self._figures = figures
@@ -223,6 +224,23 @@ def _rows(figures: Figures) -> list[tuple[str, list[str]]]:
                 cells = ["" if spread is None else str(spread) for spread in spreads]
                 rows.append((name, [case, title(name), *cells]))
     return rows
+
+
+def _disturbed(result: Result) -> str | None:
+    """Return which runs stayed disturbed, and how much; None: none did."""
+    runs = [
+        (f"{case} {title(name)}".strip(), run)
+        for case, one in result.cases.items()
+        for name, found in one.runs.items()
+        for run in found
+    ]
+    disturbed = [(where, run.stolen_ratio or 0.0) for where, run in runs if run.disturbed]
+    if not disturbed:
+        return None
+    most = max(ratio for _, ratio in disturbed)
+    where = "; ".join(dict.fromkeys(where for where, _ in disturbed))
+    took = f"the hypervisor took up to {100 * most:.1f} % of the processors' time"
+    return f"{took} in {len(disturbed)} of {len(runs)} runs ({where})"
 
 
 def _setup(setup: Setup) -> str:

@@ -19,18 +19,17 @@ from benchmarks.fio_log import EVERY_REQUEST
 from testing.lab.fio import Job
 from testing.lab.processors import Processors
 
-STOLEN_RATIO, TRIES = 0.02, 3
+TRIES = 3
 _LATE_S = 120  # what fio may take longer than its jobs do
 
 
 def run_quietly(scenario: Scenario, controller: Controller | None, daemon: Path) -> Run:
     """Run all drives' jobs, again if much was stolen: TRIES times at most. Return the best run.
 
-    controller: None for drives alone. With some percent of the processors' time stolen by this
-    machine's own hypervisor, times are not those of the disk and its control.
+    controller: None for drives alone.
     """
     tries: list[Run] = []
-    while len(tries) < TRIES and not (tries and (tries[-1].stolen_ratio or 0.0) < STOLEN_RATIO):
+    while len(tries) < TRIES and not (tries and not tries[-1].disturbed):
         tries.append(run(scenario, controller, daemon))
     return min(tries, key=lambda one: one.stolen_ratio or 0.0)
 
