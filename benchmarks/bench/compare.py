@@ -27,14 +27,12 @@ from benchmarks.bench.controllers import title
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metric import Metric
 from benchmarks.bench.records import Result, Setup, read_all
-from benchmarks.bench.report.figures import Figures, Spread
+from benchmarks.bench.report.figures import LEAST_RATIO, NOTHING, Figures, Spread, apart_ratio
 from benchmarks.bench.report.figures import shown as value_shown
 from benchmarks.bench.scenario import load, names
 from benchmarks.bench.student import noise
 
-ODDS, LEAST_RATIO = 0.01, 0.02
-#: Below this, in the metric's unit, a figure is nothing, and its ratio to another means nothing.
-_NOTHING = 0.005
+ODDS = 0.01
 #: What has to be the same in the setups of two results.
 _ALIKE = {
     "device": "device",
@@ -71,8 +69,7 @@ class Change:
     @property
     def ratio(self) -> float:
         """The difference of the means, over the mean of both: which is before makes no odds."""
-        before, after = fmean(self.pair.before), fmean(self.pair.after)
-        return (after - before) / max(_NOTHING, (abs(before) + abs(after)) / 2)
+        return apart_ratio(fmean(self.pair.before), fmean(self.pair.after))
 
     @property
     def worse(self) -> bool:
@@ -179,7 +176,7 @@ def changes(pairs: Sequence[Pair]) -> Comparison:
 
 def _spread(values: Sequence[float]) -> float:
     """Return the relative standard deviation of some repeats."""
-    return stdev(values) / max(_NOTHING, abs(fmean(values)))
+    return stdev(values) / max(NOTHING, abs(fmean(values)))
 
 
 def _kind(pair: Pair) -> tuple[str, str]:

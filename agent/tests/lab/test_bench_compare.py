@@ -223,6 +223,25 @@ def test_figures_are_apart_only_if_neither_ranges_meet_nor_noise_explains_it() -
     assert Spread(work, (1.0, 1.0)).apart(Spread(work, (0.9, 0.9)))
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        (1.0, 0.985, False),
+        (1.0, 0.975, True),
+        (0.0, 0.0022, False),  # both are nothing
+        (0.001, 0.0045, False),
+        (0.0, 0.0055, True),
+    ],
+)
+def test_small_difference_is_none_in_a_verdict_nor_in_a_comparison(
+    one: float, other: float, apart: bool
+) -> None:
+    overspend = METRICS["overspend"]
+    assert Spread(overspend, (one, one)).apart(Spread(overspend, (other, other))) == apart
+    pair = Pair("s", "", "none", "o", overspend, [one, one, one], [other, other, other])
+    assert bool(changes([pair]).changes) == apart
+
+
 def test_equal_controllers_are_rarely_told_apart() -> None:
     """Of three repeats each, ranges alone don't meet in 200 of 2000."""
     chance, work = random.Random(0), METRICS["work"]

@@ -17,6 +17,10 @@ from benchmarks.bench.student import noise, welch
 
 #: With fewer, ranges that don't meet say nothing.
 LEAST_REPEATS = 2
+#: Means that are less apart are alike, however certain the difference is.
+LEAST_RATIO = 0.02
+#: Below this, in the metric's unit, a figure is nothing, and its ratio to another means nothing.
+NOTHING = 0.005
 #: Of a mean outside its confidence interval, and of two that chance alone has set apart.
 _ODDS = 0.05
 
@@ -38,14 +42,15 @@ class Spread:
         """Return whether they differ: their ranges don't meet, and their means are not noise.
 
         Of three repeats each, ranges don't meet by chance once in ten. So the means have to be
-        further apart than noise makes in one of twenty, by Welch's test.
+        further apart than noise makes in one of twenty, by Welch's test, and than LEAST_RATIO.
         """
         if max(self.values) >= min(other.values) and max(other.values) >= min(self.values):
             return False
         if min(len(self.values), len(other.values)) < LEAST_REPEATS:
             return False
         least = noise(welch(self.values, other.values), _ODDS, self._sample, other._sample)
-        return abs(fmean(self.values) - fmean(other.values)) > least
+        mine, theirs = fmean(self.values), fmean(other.values)
+        return abs(mine - theirs) > least and abs(apart_ratio(mine, theirs)) > LEAST_RATIO
 
     def better(self, other: Spread) -> bool:
         """Return whether its median is better."""
@@ -81,6 +86,13 @@ class Spread:
         """How many runs don't have it, in words after a value."""
         runs = "run" if self.without == 1 else "runs"
         return f", {self.without} {runs} without" if self.without else ""
+
+
+def apart_ratio(one: float, other: float) -> float:
+    """Return how much greater the other is, over the mean of both; 0 if both are nothing."""
+    if max(abs(one), abs(other)) < NOTHING:
+        return 0.0
+    return (other - one) / max(NOTHING, (abs(one) + abs(other)) / 2)
 
 
 def shown(metric: Metric, value: float, unit: str | None = None) -> str:

@@ -15,7 +15,7 @@ from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, USUAL, 
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Result, Setup
-from benchmarks.bench.report.figures import Figures, all_figures, shown
+from benchmarks.bench.report.figures import LEAST_RATIO, Figures, all_figures, shown
 from benchmarks.bench.report.plots import as_bytes, can_draw, draw
 from benchmarks.bench.report.verdict import verdicts
 from benchmarks.bench.scenario import load
@@ -65,6 +65,7 @@ def rendered(template: str, every: Sequence[Figures]) -> str:
         sections=[_Section(one) for one in measured],
         missing=[one.suite for one in every if one.result is None],
         programs=programs.read(),
+        least=f"{100 * LEAST_RATIO:g}",
         metrics=_used(measured),
         unmeasured=[_without_runs(name) for name in USUAL if not _has_runs(name, measured)],
     )
