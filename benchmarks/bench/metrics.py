@@ -8,7 +8,8 @@ Symbols, all of one run:
     R        its reservation
     w        its weight
     L, L99   the mean and the 99th percentile of its requests' times
-    alone    the same drive with no control and no neighbours (the median of its runs)
+    alone    the same drive with no control and no neighbours (the median of its runs, in all cases
+             in which its load is the same)
     none     the same run with no control (the median of its runs)
 
 A figure is None if the run hasn't what its formula takes.

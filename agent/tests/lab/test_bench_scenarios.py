@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from benchmarks.bench import programs
-from benchmarks.bench.controllers import CONTROLLERS, chosen
+from benchmarks.bench.controllers import ALONE, CONTROLLERS, chosen
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import VERSION, DriveRun, Result, Run, Setup, read, read_all, write
 from benchmarks.bench.report.figures import Figures, all_figures
@@ -428,6 +428,22 @@ def test_verdict_names_the_other_cases_in_which_iokeel_loses() -> None:
     cases = {**dict.fromkeys(alike, without), last: result.cases[last]}
     figures = Figures(load(name), msgspec.structs.replace(result, cases=cases))
     assert "In other cases" not in overview(figures)["verdict"]
+
+
+def test_runs_alone_count_in_all_cases_in_which_they_are_the_same() -> None:
+    name = "two-groups-sequential-random"
+    suite, result = load(name), read_all(RESULTS)[name]
+
+    def counts(figures: Figures) -> list[int]:
+        spreads = [figures.spread(figures.shown[0], ALONE, case) for case in figures.cases]
+        return [len(one.values) if one else 0 for one in spreads]
+
+    repeats = [len(case.runs[ALONE]) for case in result.cases.values()]
+    assert counts(Figures(suite, result)) == [sum(repeats)] * len(repeats)
+    *cases, last = suite.cases
+    drives = tuple(replace(drive, streams=()) if drive.alone else drive for drive in last.drives)
+    other = replace(suite, cases=(*cases, last.only(drives)))
+    assert counts(Figures(other, result)) == [sum(repeats[:-1])] * len(cases) + [repeats[-1]]
 
 
 def test_html_needs_nothing_from_elsewhere() -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
 
+from msgspec.structs import replace
+
 from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, USUAL
 from benchmarks.bench.metric import Metric
 from benchmarks.bench.records import Case, Result, read_all
@@ -186,8 +188,18 @@ class Figures:
         return tuple(what.values(self.result.setup, self._case(case), controller, first))
 
     def _case(self, name: str | None) -> Case:
+        """Return a case, with the runs alone of all cases in which it is the same drives' load."""
         assert self.result is not None
-        return self.result.cases[self.cases[-1] if name is None else name]
+        name = self.cases[-1] if name is None else name
+        case = self.result.cases[name]
+        alone = {one.case: [d for d in one.drives if d.alone] for one in self.suite.cases}
+        found = [
+            run
+            for each, other in self.result.cases.items()
+            if alone.get(each) == alone.get(name)
+            for run in other.runs.get(ALONE, [])
+        ]
+        return replace(case, runs={**case.runs, ALONE: found})
 
     def best(self, controllers: Sequence[str], case: str | None = None) -> str | None:
         """Return the controller with the best headline. case: as of `spread`."""
