@@ -7,7 +7,7 @@ the means is a change if it is above LEAST_RATIO, and above what noise makes in 
 comparisons like this one: noise counts as normal, is known from few repeats (Student's t), and all
 figures share the odds.
 
-A figure that more runs lack than before is lost, which is worse, too.
+A figure that more runs lack than before is lost, which is worse, too, unless runs may lack it.
 """
 
 from __future__ import annotations
@@ -210,10 +210,11 @@ def _figures(name: str, before: Result, after: Result) -> Iterator[Pair | _Gone]
                 now = other.spread(what, controller, case)
                 if then is None:
                     continue
-                if now is None or now.without > then.without:
+                less = now is None or now.without > then.without
+                if less and not what.metric.may_lack:
                     value = f"{what.title}, {then.range} before, and now {_now(now)}"
                     yield _Gone(f"{where}: {value}", wanted=True)
-                else:
+                elif now is not None:
                     yield Pair(
                         name, case, controller, what.title, what.metric, then.values, now.values
                     )

@@ -46,8 +46,8 @@ OfRun = Callable[[Seen], float | None]
 class Metric:
     """A figure. better: "less", "more", or "one" if the nearer to 1 the better.
 
-    unit: "%" if it is shown as percents, "x" for a factor, or a unit of its own. of_processes:
-    only controllers that are processes have one.
+    unit: "%" if it is shown as percents, "x" for a factor, or a unit of its own. may_lack: a run
+    without it isn't the worse for it.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Metric:
     better: str
     of_drive: OfDrive | None = None
     of_run: OfRun | None = None
-    of_processes: bool = False
+    may_lack: bool = False
 
     def distance(self, value: float) -> float:
         """Return how bad a value is; less is better."""

@@ -31,6 +31,8 @@ _KNOWN_S = 2
 _RIGHT_RATIO = 0.05
 #: How long the beginning and the end of a run are.
 _END_S = 10
+#: With fewer requests, a 99th percentile is nearly their maximum.
+_P99_REQUESTS = 100
 #: Above this a drive is in a burst.
 _BURST_RATIO = 1.5
 
@@ -121,7 +123,10 @@ def _mean_ms(one: DriveRun) -> float | None:
 
 
 def _p99_ms(one: DriveRun) -> float | None:
-    return one.latency_p99_ms
+    if one.requests is None or one.bytes_measured is None or not one.bytes:
+        return None
+    measured = one.requests * one.bytes_measured / one.bytes
+    return one.latency_p99_ms if measured >= _P99_REQUESTS else None
 
 
 def _over_alone(of: Callable[[DriveRun], float | None]) -> OfDrive:
@@ -314,10 +319,11 @@ METRICS = {
         Metric(
             "latency_impact_p99",
             "latency over alone, p99",
-            "L99 / L99 alone",
+            f"L99 / L99 alone, of {_P99_REQUESTS} requests or more: of fewer it is nearly the most",
             "x",
             "less",
             _over_alone(_p99_ms),
+            may_lack=True,
         ),
         Metric(
             "latency_ms",
@@ -415,7 +421,7 @@ METRICS = {
             "us",
             "less",
             of_run=_control_us,
-            of_processes=True,
+            may_lack=True,
         ),
         Metric(
             "fio_sys_us",

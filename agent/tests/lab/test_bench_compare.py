@@ -164,6 +164,22 @@ def test_figures_that_runs_lack_now_are_lost_and_that_is_worse(tmp_path: Path) -
     assert compare(tmp_path / "all", tmp_path / "before").lost == ()
 
 
+def test_p99_that_runs_lack_now_is_not_lost(tmp_path: Path) -> None:
+    before = read(path_of(RESULTS, "backup-window"))
+    case = before.cases[""]
+    few = [
+        replace(run, drives={**run.drives, "db0": replace(run.drives["db0"], requests=50)})
+        for run in case.runs["bfq"]
+    ]
+    after = replace(before, cases={"": replace(case, runs={**case.runs, "bfq": few})})
+    for name, result in (("before", before), ("after", after)):
+        (tmp_path / name).mkdir()
+        write(path_of(tmp_path / name, "backup-window"), result)
+    found, same = (compare(tmp_path / "before", tmp_path / name) for name in ("after", "before"))
+    assert (found.lost, found.worse) == ((), False)
+    assert found.compared == same.compared - 1
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_changes_are_found_and_which_way_they_went(seed: int) -> None:
     found = changes(pairs(seed, {8: 1.3, 50: 0.7})).changes

@@ -24,7 +24,7 @@ SECONDS = [300.0, 0.0, 100.0, 150.0, 50.0, 100.0, 100.0, 100.0, 104.0, 96.0]
 
 
 def drive(rate: float = 100.0, **values: object) -> DriveRun:
-    return DriveRun(rate, 0, **values)  # type: ignore[arg-type]
+    return DriveRun(rate, 1000, **values)  # type: ignore[arg-type]
 
 
 def figure(words: str, run: Run, plans: dict[str, Plan], **others: list[Run]) -> float | None:
@@ -77,7 +77,8 @@ def test_figure_beside_other_runs_is_that_of_its_formula(words: str, value: floa
     a = {"latency_mean_ms": 6.0, "latency_p99_ms": 20.0, "bytes_measured": 400}
     b = drive(40, requests=40_000, fio_sys_s=4.0)
     run = Run({"a": drive(50, requests=20_000, fio_sys_s=2.0, **a), "b": b}, control_cpu_s=3.0)
-    alone = {"latency_mean_ms": 2.0, "latency_p99_ms": 5.0, "bytes_measured": 1000}
+    alone = {**a, "requests": 200, "latency_mean_ms": 2.0, "latency_p99_ms": 5.0}
+    alone["bytes_measured"] = 1000
     plans = {"a": Plan(100, weight=100), "b": Plan(200, weight=200)}
     found = figure(
         words,
@@ -87,6 +88,20 @@ def test_figure_beside_other_runs_is_that_of_its_formula(words: str, value: floa
         alone=[Run({"a": drive(400, **alone)})],
     )
     assert found == pytest.approx(value)
+
+
+def test_p99_is_of_a_hundred_requests_or_more() -> None:
+    plans = {"a": Plan(100)}
+
+    def requests(measured: int) -> Run:
+        """Return a run with twice as many, half of them in the measured time."""
+        return Run({"a": drive(requests=2 * measured, bytes_measured=500, latency_p99_ms=8.0)})
+
+    enough, too_few = requests(100), requests(99)
+    words = "latency_impact_p99 a"
+    assert figure(words, enough, plans, alone=[enough]) == 1
+    assert figure(words, too_few, plans, alone=[enough]) is None
+    assert figure(words, enough, plans, alone=[too_few]) is None
 
 
 def test_rate_is_kept_of_that_of_the_same_controller_in_the_first_case() -> None:

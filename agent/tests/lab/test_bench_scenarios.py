@@ -254,35 +254,43 @@ def test_runs_without_a_figure_are_counted_and_there_is_no_verdict() -> None:
     assert f"\niokeel, patched QEMU: {says}.\n" in rendered(MARKDOWN, [figures])
 
 
-def latency_without_p99(controller: str, runs: int) -> Verdict:
-    """Return the verdict if the first runs of a controller had no 99th percentile."""
-    result = read_all(RESULTS)["latency-hdd-writers"]
+def latency_without(controller: str, runs: int, **missing: object) -> Verdict:
+    """Return the verdict if the first runs of a controller had no figure of a database."""
+    result = read_all(RESULTS)["backup-window"]
     case = result.cases[""]
     changed = [
         msgspec.structs.replace(
             run,
-            drives={
-                **run.drives,
-                "victim": msgspec.structs.replace(run.drives["victim"], latency_p99_ms=None),
-            },
+            drives={**run.drives, "db0": msgspec.structs.replace(run.drives["db0"], **missing)},
         )
         for run in case.runs[controller][:runs]
     ] + case.runs[controller][runs:]
     case = msgspec.structs.replace(case, runs={**case.runs, controller: changed})
     result = msgspec.structs.replace(result, cases={"": case})
-    (found,) = verdicts(Figures(load("latency-hdd-writers"), result))
+    (found,) = verdicts(Figures(load("backup-window"), result))
     return found
 
 
 def test_side_with_a_run_without_a_figure_is_behind_there() -> None:
-    p99 = "victim: latency over alone, p99"
-    assert f"{p99} 3.3 x against 7 x" in latency_without_p99("bfq", 3).ahead
-    for runs, said in ((1, "3.2 x, 1 run without"), (3, "no figure")):
-        behind = [one for one in latency_without_p99("iokeel-exact", runs).behind if p99 in one]
-        assert behind == [f"{p99} {said} against 7 x"]
-        ahead = [one for one in latency_without_p99("static-iops", runs).ahead if p99 in one]
-        assert len(ahead) == 1
-        assert ("no figure" if runs == 3 else "1 run without") in ahead[0]
+    mean = "db0: latency over alone, mean"
+    missing = {"latency_mean_ms": None}
+    assert f"{mean} 1.3 x against 14.2 x" in latency_without("bfq", 3, **missing).ahead
+    for runs, said in ((1, "1.3 x, 1 run without"), (3, "no figure")):
+        found = latency_without("iokeel-exact", runs, **missing).behind
+        assert [one for one in found if mean in one] == [f"{mean} {said} against 14.2 x"]
+        found = latency_without("static-iops", runs, **missing).ahead
+        (ahead,) = [one for one in found if mean in one]
+        assert ("no figure" if runs == 3 else "1 run without") in ahead
+
+
+def test_p99_of_few_requests_is_no_loss() -> None:
+    p99 = "db0: latency over alone, p99"
+    assert p99 in str(latency_without("bfq", 3, requests=50))
+    for controller in ("iokeel-exact", "static-iops"):
+        for runs in (1, 3):
+            found = latency_without(controller, runs, requests=50)
+            assert p99 not in str(found)
+            assert found.ahead
 
 
 def test_controllers_that_could_have_run_are_named() -> None:

@@ -96,15 +96,13 @@ def _compared(figures: Figures, case: str | None, ours: str, other: str) -> Verd
     """Compare two controllers; ahead or behind only if they are apart.
 
     A side that lacks a figure in some runs is behind: those may have been the worst. If both do,
-    none can tell.
+    none can tell. A figure that runs may lack is left out then.
     """
     ahead, behind, even = [], [], []
     for what in figures.shown:
         mine, theirs = (figures.spread(what, name, case) for name in (ours, other))
         i_lack, they_lack = (figures.without(what, name, case) for name in (ours, other))
-        if (mine is None and theirs is None) or (
-            what.metric.of_processes and (mine is None or theirs is None)
-        ):
+        if (mine is None and theirs is None) or (what.metric.may_lack and (i_lack or they_lack)):
             continue
         text = f"{what.title} {_median(mine)} against {_median(theirs)}"
         if i_lack and they_lack:
