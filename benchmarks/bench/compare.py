@@ -84,7 +84,8 @@ class Comparison:
 
     skipped: with fewer than two repeats. unlike: scenarios whose runs can't be compared, and why.
     lost: figures that more runs lack than before. left_out: controllers that were not run again.
-    elsewhere: what differs of the machines and programs, and in how many scenarios.
+    added: scenarios and controllers that are new. elsewhere: what differs of the machines and
+    programs, and in how many scenarios.
     """
 
     changes: list[Change]
@@ -93,6 +94,7 @@ class Comparison:
     unlike: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
 
     @property
@@ -131,6 +133,8 @@ def compare(before: Path, after: Path) -> Comparison:
         unlike=tuple(unlike.values()),
         lost=lost,
         left_out=tuple(one.text for one in gone if not one.wanted),
+        added=tuple(sorted(new.keys() - old.keys()))
+        + tuple(chain.from_iterable(_added(name, old[name], new[name]) for name in both)),
         elsewhere=tuple(_elsewhere([(old[name].setup, new[name].setup) for name in both])),
     )
 
@@ -201,7 +205,7 @@ def _figures(name: str, before: Result, after: Result) -> Iterator[Pair | _Gone]
     one, other = Figures(suite, before), Figures(suite, after)
     for case in [case for case in one.cases if case in other.cases]:
         for controller in one.controllers:
-            where = f"{name} {case}".strip() + f", {title(controller)}"
+            where = _where(name, case, controller)
             if controller not in {**after.cases[case].runs, **after.lacking}:
                 yield _Gone(where, wanted=False)
                 continue
@@ -218,6 +222,19 @@ def _figures(name: str, before: Result, after: Result) -> Iterator[Pair | _Gone]
                     yield Pair(
                         name, case, controller, what.title, what.metric, then.values, now.values
                     )
+
+
+def _added(name: str, before: Result, after: Result) -> Iterator[str]:
+    """Yield the controllers that have runs of a case now, and had none before."""
+    for case, now in after.cases.items():
+        then = before.cases[case].runs if case in before.cases else {}
+        for controller, runs in now.runs.items():
+            if runs and not then.get(controller):
+                yield _where(name, case, controller)
+
+
+def _where(name: str, case: str, controller: str) -> str:
+    return f"{name} {case}".strip() + f", {title(controller)}"
 
 
 def _now(spread: Spread | None) -> str:
@@ -254,6 +271,8 @@ def table(found: Comparison) -> str:
             out.print(f"{found.skipped} figures have one run only, and can't be compared")
         for why in found.unlike:
             out.print(f"not compared: {why}")
+        if found.added:
+            out.print(f"new, not compared: {'; '.join(found.added)}", soft_wrap=True)
         if found.elsewhere:
             out.print(f"measured with {', '.join(found.elsewhere)}", soft_wrap=True)
         if found.left_out:

@@ -120,6 +120,21 @@ def test_a_result_with_a_caveat_is_not_compared(tmp_path: Path) -> None:
     assert found.compared > 0
 
 
+def test_what_only_the_new_result_has_is_named(tmp_path: Path) -> None:
+    storm = read(path_of(RESULTS, "boot-storm"))
+    case = storm.cases[""]
+    less = replace(case, runs={name: runs for name, runs in case.runs.items() if name != "bfq"})
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder, one in ((before, less), (after, case)):
+        folder.mkdir()
+        write(path_of(folder, "boot-storm"), replace(storm, cases={"": one}))
+    write(path_of(after, "weights"), read(path_of(RESULTS, "weights")))
+    found = compare(before, after)
+    assert found.added == ("weights", "boot-storm, BFQ")
+    assert "new, not compared: weights; boot-storm, BFQ" in table(found)
+    assert "new, not compared" not in table(compare(before, before))
+
+
 def without_finish(result: Result, count: int) -> Result:
     """Return the boot storm's result with that many runs in which no guest ends."""
     case = result.cases[""]
