@@ -195,6 +195,7 @@ class _Section:
         self.header = ["case"] * many + ["controller", *(what.title for what in figures.measured)]
         self.rows = [_Row(name, cells[not many :]) for name, cells in _rows(figures)]
         self.lacking = {title(name): why for name, why in figures.result.lacking.items()}
+        self.unmeasured = [what.title for what in figures.shown if what not in figures.measured]
         self.not_run = [title(name) for name in figures.not_run]
         self.disturbed = _disturbed(figures.result)
         self.plot = f"{_PLOTS}/{suite.name}.png"
