@@ -328,6 +328,16 @@ def test_the_way_to_run_iokeel_that_loses_least_comes_first_and_the_others_are_t
     assert "iokeel, patched QEMU: **Loses** to BFQ: throughput" in page
 
 
+def test_without_a_verdict_the_row_shows_all_ways_to_run_iokeel() -> None:
+    suite, result = load("latency-hdd-readers"), read_all(RESULTS)["latency-hdd-readers"]
+    case = result.cases[""]
+    own = {name: case.runs[name] for name in ("none", "iokeel-exact", "iokeel-bfq")}
+    without = msgspec.structs.replace(result, cases={"": msgspec.structs.replace(case, runs=own)})
+    ours = [overview(Figures(suite, one))["ours"] for one in (result, without)]
+    assert [one.count("iokeel, patched QEMU: ") for one in ours] == [0, 1]
+    assert [one.count("iokeel over BFQ, patched QEMU: ") for one in ours] == [1, 1]
+
+
 def test_figures_that_no_run_has_are_no_column_but_named() -> None:
     result = read_all(RESULTS)["size-change"]
     suite = load("size-change")

@@ -75,12 +75,13 @@ def rendered(template: str, every: Sequence[Figures]) -> str:
 def overview(figures: Figures) -> dict[str, str]:
     """Return a scenario's row: question, published, none, best other, iokeel, verdict.
 
-    mark: after its title, if its result has a caveat.
+    iokeel: all ways to run it if there is no verdict. mark: after its title, if its result has a
+    caveat.
     """
     headline = figures.shown[0]
     found = verdicts(figures)
     other = figures.best(figures.others)
-    ours = found[0].ours if found else figures.best(figures.ours)
+    ours = [found[0].ours] if found else figures.ours
 
     def cell(name: str | None, named: bool) -> str:
         spread = figures.spread(headline, name) if name else None
@@ -103,7 +104,7 @@ def overview(figures: Figures) -> dict[str, str]:
         "published": published(figures),
         "none": cell("none", named=False),
         "other": cell(other, named=True) + _of(figures),
-        "ours": cell(ours, named=True),
+        "ours": "; ".join(one for name in ours if (one := cell(name, named=True)) != "-") or "-",
         "verdict": says,
     }
 
