@@ -12,6 +12,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,15 +41,15 @@ class AverageSize(Controller):
 
     @contextmanager
     def hold(self, stage: Stage) -> Iterator[Held]:
-        """Run the rule until the end of the block."""
+        """Run the rule until the end of the block. Raises what ended it before."""
         rule = _Rule(stage)
-        thread = threading.Thread(target=rule.run)
-        thread.start()
-        try:
-            yield rule
-        finally:
-            rule.ended.set()
-            thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(rule.run)
+            try:
+                yield rule
+            finally:
+                rule.ended.set()
+            done.result()
 
 
 def limit(model: CostModel, budget: float, way: str, requests: int, total_bytes: int) -> int:

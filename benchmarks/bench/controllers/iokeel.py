@@ -45,7 +45,7 @@ class Iokeel(Controller):
 
     @contextmanager
     def hold(self, stage: Stage) -> Iterator[Running]:
-        """Run an agent that knows all drives."""
+        """Run an agent that knows all drives. Raises RuntimeError if it failed meanwhile."""
         tables = self.tables(stage)
         if stage.host is not None:
             agent: Agent = HostAgent(stage.host, tables)
@@ -64,6 +64,8 @@ class Iokeel(Controller):
             agent.stop()
         finally:
             agent.end()
+        if faults := agent.own_faults():
+            raise RuntimeError("; ".join(faults))
 
 
 class OverBfq(Iokeel):
