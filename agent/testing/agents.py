@@ -22,6 +22,8 @@ from testing.waiting import eventually
 IOKEEL = Path(sys.executable).parent / "iokeel"
 QEMU = "qemu-system-x86_64"
 NOBODY = 65534
+#: Words before a program's own: it is killed when the thread that started it ends, in any way.
+ENDING_WITH_OWNER = ("setpriv", "--pdeathsig", "KILL")
 _START_S = 30.0
 _FIRST_PORT = 10_000
 _WORKERS = 32  # at most
@@ -179,8 +181,10 @@ class Agent:
             self.process = self.popen(command, env=self.environment, stderr=log)
         try:
             eventually(self.answers, _START_S, process=self.process)
-        except Exception as error:
+        except BaseException as error:
             self._kill()
+            if not isinstance(error, Exception):
+                raise
             raise AssertionError(f"the agent doesn't answer\n{self.log()}") from error
         return self
 

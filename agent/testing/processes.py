@@ -49,6 +49,15 @@ def hang(process: Process) -> None:
     os.waitpid(process.pid, os.WUNTRACED)
 
 
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended, also if nobody has asked for its status yet."""
+    try:
+        stat = Path("/proc", str(pid), "stat").read_text()
+    except FileNotFoundError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
 def end(process: Process) -> None:
     """End a program by SIGTERM, or by SIGKILL after 20 s."""
     process.terminate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.agent_cost.scenario import Scenario, synthetic_vms, vm_tables
-from testing.agents import Agent, http
+from testing.agents import ENDING_WITH_OWNER, Agent, http
 from testing.waiting import eventually
 
 #: Samples of /metrics by name and labels.
@@ -36,7 +37,7 @@ class AgentProcess(Agent):
 
     def __init__(self, folder: Path, command: Sequence[str], vms: str) -> None:
         super().__init__(folder, vms)
-        self.command = command
+        self.command = (*ENDING_WITH_OWNER, *command)
 
     @property
     def pid(self) -> int:
@@ -94,7 +95,8 @@ class AgentProcess(Agent):
 
 @contextlib.contextmanager
 def agent_beside(scenario: Scenario, command: Sequence[str]) -> Iterator[AgentProcess]:
-    """Run a scenario's VMs and an agent for them."""
+    """Run a scenario's VMs and an agent for them. SIGTERM ends all that as ^C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
         folder = Path(name)
         with synthetic_vms(folder / "vms", scenario):

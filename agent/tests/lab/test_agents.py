@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from testing.agents import Agent
+from testing.processes import has_ended
+from testing.waiting import eventually
 
 
 def test_an_agent_that_ends_by_itself_is_at_fault_also_once_another_runs(tmp_path: Path) -> None:
@@ -27,3 +33,33 @@ def test_a_traceback_in_its_log_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(AssertionError), agent:
         with agent.log_file.open("a") as log:
             log.write("Traceback (most recent call last):\n")
+
+
+class Mute(Agent):
+    """An agent that never answers. to: who is told the id of its process."""
+
+    to: Connection
+
+    def answers(self) -> bool:
+        assert self.process is not None
+        self.to.send(self.process.pid)
+        return False
+
+
+def start_mute(folder: Path, to: Connection) -> None:
+    """Start one, and wait for its answer until SIGTERM comes."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    agent = Mute(folder)
+    agent.to = to
+    agent.start()
+
+
+def test_an_agent_ends_if_its_owner_is_interrupted_before_it_answers(tmp_path: Path) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    owner = multiprocessing.get_context("fork").Process(target=start_mute, args=(tmp_path, theirs))
+    owner.start()
+    agent = ours.recv()
+    assert owner.pid is not None
+    os.kill(owner.pid, signal.SIGTERM)
+    owner.join(60)
+    eventually(lambda: has_ended(agent), what="the agent ends")

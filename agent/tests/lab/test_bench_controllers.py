@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -14,6 +17,8 @@ from benchmarks.bench.running.stage import Place, Stage
 from benchmarks.bench.scenario import load
 from testing.agents import Agent
 from testing.lab.disks.shared_device import SharedDevice
+from testing.processes import has_ended
+from testing.waiting import eventually
 
 
 class Bare(Iokeel):
@@ -71,3 +76,21 @@ def test_a_run_whose_retuner_fails_fails(tmp_path: Path) -> None:
         AverageSize().hold(stage(tmp_path)),
     ):
         pass
+
+
+def hold(folder: Path, to: Connection) -> None:
+    """Tell the id of an agent's process, and hold nothing until the end."""
+    with Bare("iokeel-exact", "iokeel", exact=True).hold(stage(folder, drives=0)) as held:
+        assert held.agent.process is not None
+        to.send(held.agent.process.pid)
+        signal.pause()
+
+
+def test_an_agent_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    owner = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, theirs))
+    owner.start()
+    agent = ours.recv()
+    owner.kill()
+    owner.join(60)
+    eventually(lambda: has_ended(agent), what="the agent ends")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,15 +105,20 @@ def test_program_that_is_interrupted_may_clean_up(tmp_path: Path) -> None:
     assert done.exists()
 
 
-def test_cgroups_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None:
+def test_cgroups_and_folder_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     left = BLKIO / f"lab-{process.pid}"
     left.mkdir()
     (left / "victim").mkdir()
+    folder, other = (
+        Path(tempfile.mkdtemp(prefix=f"iokeel-bench-{pid}-")) for pid in (process.pid, os.getpid())
+    )
     status, _, said = ended(*RUN, "--results", str(tmp_path), "--controllers", "none")
     assert status == 0, said
     assert not left.exists()
+    assert not folder.exists()
+    other.rmdir()  # of a run that goes on
 
 
 def test_scenario_that_is_named_twice_runs_once(tmp_path: Path) -> None:

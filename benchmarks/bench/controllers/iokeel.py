@@ -15,7 +15,7 @@ from benchmarks.bench.controllers.kernel import bfq_weight, no_bfq
 from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Policy, Scenario
 from iokeel.core.curve import DEFAULT_MODEL
-from testing.agents import Agent, HostAgent
+from testing.agents import ENDING_WITH_OWNER, Agent, HostAgent
 from testing.waiting import eventually
 
 _KNOWN_S = 30
@@ -51,13 +51,14 @@ class Iokeel(Controller):
             agent: Agent = HostAgent(stage.host, tables)
         else:
             agent = Agent(stage.folder, tables)
-        agent.start()
+            agent.command = (*ENDING_WITH_OWNER, *agent.command)
         drives = len(stage.places)
 
         def all_known() -> bool:
             return sum(len(vm["drives"]) for vm in agent.ask("/v1/vms")) >= drives
 
         try:
+            agent.start()
             said = f"the agent knows {drives} drives; it says: {agent.log()[-2000:]}"
             eventually(all_known, _KNOWN_S, what=said, process=agent.process)
             yield Running(agent)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks import result_file
 from benchmarks.bench.errors import BenchError
+from benchmarks.bench.running.stage import FOLDER
 from testing.lab.blkio import remove_stale
 from testing.lab.needs import missing
 
@@ -69,5 +70,9 @@ def use_best_effort() -> None:
 
 
 def clean_up() -> None:
-    """Remove the cgroups of runs that were killed; all else ends with its owner."""
+    """Remove the cgroups and folders of runs that were killed; all else ends with its owner."""
     remove_stale()
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
+        owner = folder.name.removeprefix(FOLDER).partition("-")[0]
+        if not Path("/proc", owner).exists():
+            shutil.rmtree(folder)

@@ -6,6 +6,7 @@ or a process of a host that boots in a guest.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,8 @@ from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.lab.qemu import patched
 
+#: How the name of a run's folder begins, before its owner's process id.
+FOLDER = "iokeel-bench-"
 #: libvirt's names of QEMU's limits.
 _LIBVIRT = {
     "iops-total": "total-iops-sec",
@@ -121,7 +124,8 @@ def stage(scenario: Scenario, daemon: Path, *, exact: bool) -> Iterator[Stage]:
             host = stack.enter_context(Host.bookworm())
         disk = stack.enter_context(_disk(scenario, len(exports), daemon, vms, host))
         disk.set_scheduler("none")
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iokeel-bench-")))
+        prefix = f"{FOLDER}{os.getpid()}-"
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
         if host is not None:
             host.start_libvirtd()
             if scenario.booted:
