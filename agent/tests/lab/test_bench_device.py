@@ -16,6 +16,7 @@ from benchmarks.bench.scenario import Scenario, load
 from iokeel.core.curve import DEFAULT_MODEL
 from testing.bench_program import STOCK, ended
 from testing.host.storage import MIB, loop_device, mounted
+from testing.lab.disks.shared_device import SharedDevice
 from testing.lab.needs import missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -27,6 +28,7 @@ CAPACITY = 40_000
 def disk(tmp_path: Path) -> Iterator[Path]:
     with loop_device(tmp_path, 64 * MIB) as path:
         yield path
+        Path("/sys/block", path.name, "queue/scheduler").write_text("none")  # it would keep it
 
 
 def keep_calibration(folder: Path, path: Path, capacity: int = CAPACITY) -> None:
@@ -109,6 +111,20 @@ def test_all_else_is_checked_before_a_calibration_overwrites_the_device(
     assert said in err
     assert "is calibrated" not in err
     assert disk.read_bytes().startswith(b"precious")
+
+
+def test_a_device_that_had_bfq_gets_it_back_with_its_own_settings(disk: Path) -> None:
+    queue = Path("/sys/block", disk.name, "queue")
+    if "bfq" not in (queue / "scheduler").read_text():
+        pytest.skip("this kernel has no BFQ")
+    (queue / "scheduler").write_text("bfq")
+    names = ("low_latency", "slice_idle_us", "timeout_sync")
+    before = [(queue / "iosched" / name).read_text() for name in names]
+    for scheduler in ("none", "bfq"):
+        with SharedDevice(disk, drives=0) as shared:
+            shared.set_scheduler(scheduler)
+        assert "[bfq]" in (queue / "scheduler").read_text()
+        assert [(queue / "iosched" / name).read_text() for name in names] == before
 
 
 def test_a_scenario_runs_on_a_device_and_leaves_it_as_it_was(disk: Path, tmp_path: Path) -> None:

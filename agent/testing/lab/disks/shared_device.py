@@ -56,7 +56,8 @@ class SharedDevice:
         sectors = int(Path("/sys/block", device.name, "size").read_text())
         self.drive_bytes = (sectors << 9) // max(drives, 1) >> 20 << 20
         with contextlib.ExitStack() as stack:
-            stack.callback(self.set_scheduler, self._scheduler())
+            stack.callback(self._set_queue, "scheduler", self._scheduler())
+            stack.callback(self._set_queue, "scheduler", "none")  # else BFQ would keep our settings
             own, folder = self._namespace(stack)
             self._share(inside or own, folder, stack, drives, binary, apart)
             self._stack = stack.pop_all()
