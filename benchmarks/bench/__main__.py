@@ -22,6 +22,7 @@ from benchmarks import result_file
 from benchmarks.bench import programs
 from benchmarks.bench.compare import compare, table
 from benchmarks.bench.controllers import CONTROLLERS, USUAL, chosen
+from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import path_of
 from benchmarks.bench.report.page import DOCS, HTML, write_report
@@ -36,7 +37,8 @@ from benchmarks.bench.running.checks import (
 )
 from benchmarks.bench.running.child import child
 from benchmarks.bench.running.runner import Runner
-from benchmarks.bench.scenario import load, names
+from benchmarks.bench.scenario import Suite, load, names
+from iokeel.words.quoting import did_you_mean
 from testing.lab import qemu
 
 #: A run of about 20 minutes.
@@ -61,26 +63,32 @@ def show_list(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run scenarios, or a program."""
-    known = programs.read()
+    """Run scenarios, or a program. Every name is known before anything runs."""
+    known, there = programs.read(), names()
     wanted = dict.fromkeys(options.scenario)
+    for name in wanted:
+        if name not in there and name not in known:
+            what = "there is no scenario or program of this name"
+            raise BenchError(name, what, did_you_mean(name, [*there, *known]))
+    usual = SELECTED if not (wanted or options.full) else USUAL
+    controllers = chosen(options.controllers or usual)
     scenarios = [name for name in wanted if name not in known]
     named = [known[name] for name in wanted if name in known]
     if options.device and (fixed := sorted(known.keys() & wanted)):
         what = f"{fixed[0]} can't run on it"
         raise BenchError("--device", what, "it is for scenarios only: see list")
+    if not wanted:
+        scenarios = there if options.full else [*SELECTION]
+    suites = [load(name, options.shorten) for name in scenarios]
     for program in named:
         if status := child([sys.executable, "-m", *program.command]).returncode:
             return status
-    if named and not scenarios:
-        return 0
-    return _run_scenarios(options, scenarios)
+    return _run_scenarios(options, suites, controllers) if suites else 0
 
 
-def _run_scenarios(options: argparse.Namespace, wanted: Sequence[str]) -> int:
-    usual = SELECTED if not (options.scenario or options.full) else USUAL
-    controllers = chosen(options.controllers or usual)
-    suites = [load(name, options.shorten) for name in wanted or _default(options)]
+def _run_scenarios(
+    options: argparse.Namespace, suites: Sequence[Suite], controllers: Sequence[Controller]
+) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     check_machine(options.results)
     clean_up()
@@ -120,10 +128,6 @@ def _run_scenarios(options: argparse.Namespace, wanted: Sequence[str]) -> int:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _default(options: argparse.Namespace) -> Sequence[str]:
-    return names() if options.full else SELECTION
 
 
 def report(options: argparse.Namespace) -> int:

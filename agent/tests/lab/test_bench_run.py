@@ -147,6 +147,9 @@ def test_run_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("run", "weigths"), "did you mean 'weights'"),
+        (("run", "dmeo"), "did you mean 'demo'"),
+        (("run", "demo", "weigths"), "did you mean 'weights'"),
+        (("run", "demo", "weights", "--controllers", "bqf"), "did you mean 'bfq'"),
         (("run", "weights", "--controllers", "bqf"), "did you mean 'bfq'"),
         (("run", "weights", "--daemon", "/nowhere/qsd"), "apt-get install qemu-system-common"),
         (("compare", "/nowhere", "/nor/here"), "there is nothing to compare"),
