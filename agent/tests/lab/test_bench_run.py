@@ -175,5 +175,6 @@ def test_list_has_every_question(tmp_path: Path) -> None:
     status, out, _ = ended("list")
     assert status == 0
     scenarios = [path.stem for path in (PROJECT / "benchmarks/scenarios").glob("*.toml")]
-    for name in (*scenarios, "demo", "disks", "qemu", "backstop", "iokeel-exact", "iokeel-bfq"):
+    programs = ("demo", "disks", "qemu", "backstop", "parda")
+    for name in (*scenarios, *programs, "iokeel-exact", "iokeel-bfq"):
         assert f"  {name} " in out

@@ -167,10 +167,11 @@ def test_controllers_run_beside_none_and_once() -> None:
     assert [one.name for one in chosen(["bfq", "none", "bfq"])] == ["none", "bfq"]
 
 
-def test_programs_exist() -> None:
+def test_programs_and_their_results_exist() -> None:
     for program in programs.read().values():
         path = SCENARIOS.parents[1] / f"{program.command[0].replace('.', '/')}.py"
         assert path.exists()
+        assert (RESULTS / program.result).exists()
 
 
 def test_result_of_another_version_or_of_something_else_is_refused(tmp_path: Path) -> None:
