@@ -95,7 +95,7 @@ class Scenario:
     name: of the scenario; case: "" if it has only one. digest: of what all cases run. device: the
     simulated disk, or the path of a real one. capacity, latency_target_ms: of the disk at this
     slowdown. begin_s: when figures begin. tenant_limit: of all drives together, if any. booted: all
-    drives are processes of a host that boots with cgroup v2.
+    drives are processes of a host that boots with cgroup v2. repeat: how often it ran before.
     """
 
     name: str
@@ -113,6 +113,7 @@ class Scenario:
     metrics: tuple[str, ...]
     drives: tuple[Drive, ...]
     booted: bool = False
+    repeat: int = 0
 
     @property
     def is_real(self) -> bool:

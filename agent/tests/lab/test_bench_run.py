@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -126,6 +129,28 @@ def test_scenario_that_is_named_twice_runs_once(tmp_path: Path) -> None:
     status, _, said = ended(*words, "--controllers", "none")
     assert status == 0, said
     assert "[1/1] weights, none" in said
+
+
+def test_seeds_are_the_same_under_all_controllers_and_others_in_each_repeat(tmp_path: Path) -> None:
+    programs, kept = tmp_path / "bin", tmp_path / "kept"
+    for folder in (programs, kept):
+        folder.mkdir()
+    fio = programs / "fio"
+    fio.write_text(
+        f"#!/bin/sh\n[ -e jobs.fio ] && cp jobs.fio {kept}/$(date +%s%N)\n"
+        f'exec {shutil.which("fio")} "$@"\n'
+    )
+    fio.chmod(0o755)
+    words = (*RUN, "--repeats", "2", "--results", str(tmp_path), "--controllers", "static-iops")
+    environment = {**ENVIRON, "PATH": f"{programs}:{ENVIRON['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.bench", *words], env=environment, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    # More than two for each repeat if this machine's hypervisor steals time.
+    seeds = [re.findall(r"randseed=(\d+)", path.read_text()) for path in sorted(kept.iterdir())]
+    first, again = (found for found, _ in groupby(seeds))
+    assert len({*first, *again}) == len(first) + len(again)
 
 
 def test_run_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:

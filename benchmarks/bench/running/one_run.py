@@ -122,7 +122,7 @@ def _export_jobs(on: Stage) -> tuple[str, list[Drive]]:
     # Threads end with fio, whatever ends it. Its processes don't: each has a session of its own.
     sections: dict[str, Job] = {"global": {"ioengine": "nbd", "thread": 1, **_COMMON}}
     for drive, number in on.exports:
-        place = {"uri": on.disk.uri(number), "size": on.disk.drive_bytes, "randseed": number + 1}
+        place = {"uri": on.disk.uri(number), "size": on.disk.drive_bytes, **_seed(on, number)}
         for stream in drive.streams:
             name = f"{drive.name}-{stream.name}"
             log = {"write_lat_log": on.folder / name}
@@ -139,7 +139,7 @@ def _guest_jobs(on: Stage, drives: Sequence[Drive]) -> str:
     sections: dict[str, Job] = {"global": {**engine, **_COMMON}}
     part = on.disk.drive_bytes // len(on.scenario.drives) >> 20 << 20
     for number, drive in enumerate(drives):
-        own: Job = {"randseed": number + 1}
+        own = _seed(on, number)
         if on.booted is not None:
             own = {**own, "offset": number * part, "size": part, **entering(drive.name)}
         for stream in drive.streams:
@@ -147,6 +147,11 @@ def _guest_jobs(on: Stage, drives: Sequence[Drive]) -> str:
             log = {"write_lat_log": f"/tmp/{name}"}
             sections[name] = {**own, **_times(on.scenario, stream), **log, **stream.job}
     return _text(sections)
+
+
+def _seed(on: Stage, number: int) -> Job:
+    """Return a drive's seed: the same under all controllers, and another in each repeat."""
+    return {"randseed": number + 1 + 1000 * on.scenario.repeat}
 
 
 _COMMON: Job = {"norandommap": 1, "group_reporting": 0, **EVERY_REQUEST}

@@ -11,7 +11,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -138,9 +138,10 @@ class Runner:
         return failed
 
     def _one(self, job: Job, result: Result) -> Run:
-        scenario = job.scenario
+        runs = result.cases[job.scenario.case].runs
+        scenario = replace(job.scenario, repeat=len(runs[job.name]))
         if job.controller is not None:
-            nones = result.cases[scenario.case].runs.get(NONE, [])
+            nones = runs.get(NONE, [])
             free = median(total(run) for run in nones) if nones else None
             scenario = job.controller.scenario(scenario, free)
         return run_quietly(scenario, job.controller, self.daemon)
