@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from benchmarks.bench.controllers.average_size import AverageSize
+from benchmarks.bench.controllers.average_size import AverageSize, is_due
 from benchmarks.bench.controllers.iokeel import Iokeel
 from benchmarks.bench.running.stage import Place, Stage
 from benchmarks.bench.scenario import load
@@ -94,3 +94,9 @@ def test_an_agent_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
     owner.kill()
     owner.join(60)
     eventually(lambda: has_ended(agent), what="the agent ends")
+
+
+def test_the_retuners_period_begins_at_another_second_in_each_repeat() -> None:
+    due = [[look for look in range(1, 31) if is_due(look, repeat)] for repeat in range(10)]
+    assert due[:3] == [[10, 20, 30], [3, 13, 23], [6, 16, 26]]
+    assert sorted(found[0] for found in due) == [*range(1, 11)]
