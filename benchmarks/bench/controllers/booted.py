@@ -50,7 +50,9 @@ class IoCost(Booted):
 
     The device's rate is never above the model's: without that bound io.cost lets all through. Nor
     is it below half of it, as in the kernel's own example: with a lower bound, a target that can't
-    be met by any rate stops the disk.
+    be met by any rate stops the disk. The kernel's own default is 1 %, though: with that, io.cost
+    could give up more throughput for the target than it may here. In two committed results, beside
+    readers on SSDs, it has 47 and 50 % of the throughput of no control, which is that bound.
     """
 
     def __init__(self) -> None:
