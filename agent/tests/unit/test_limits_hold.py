@@ -225,6 +225,12 @@ class LimitsHold(RuleBasedStateMachine):
         self.exits.enter_context(monitor)
         # A domain that hung may be called again at once: no sample tells that it answers.
         self.exits.enter_context(patch("iokeel.hypervisors.libvirt.calls._SILENT_S", 0.0))
+        # Nothing here takes long, but a busy machine may.
+        for timeout in (
+            "hypervisors.libvirt.source._CALL_TIMEOUT_S",
+            *("enforcer._SET_TIMEOUT_S", "daemon._SAVE_S", "daemon._STOP_S"),
+        ):
+            self.exits.enter_context(patch(f"iokeel.{timeout}", 120.0))
         self.folder = Path(self.exits.enter_context(TemporaryDirectory()))
         self.domains = {name: Domain(self, name, is_stock=name != patched) for name in NAMES}
         self.good: dict[str, Policy | None] = dict.fromkeys(NAMES)

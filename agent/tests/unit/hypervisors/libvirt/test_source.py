@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import libvirt
@@ -35,6 +35,8 @@ POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 CURVES_IN_FORCE = {"cost-read": POINTS, "cost-write": POINTS}
 COUNTED = ("requests", "bytes", "cost", "waited", "wait-total-ns", "waiting")
 NOTHING = {**dict.fromkeys(COUNTED, 0), "sizes": []}
+_CALL_TIMEOUT_S = "iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S"
+_HANG_S = 120.0  # longer than any wait for what doesn't hang
 XML = """
 <domain>
   <name>db1</name>
@@ -75,7 +77,7 @@ class Host:
     def ask(self, _handle: object) -> Abilities | None:
         self.asked += 1
         if self.go_on is not None:
-            self.go_on.wait(30)
+            self.go_on.wait(_HANG_S)
         if self.refuses is not None:
             raise refusal(self.refuses)
         return self.abilities
@@ -102,7 +104,7 @@ class Host:
         found = [*self.running.values()]
         self.lists += 1
         if self.listing is not None:
-            self.listing.wait(30)
+            self.listing.wait(_HANG_S)
         return found
 
     def lookupByName(self, name: str) -> Host:
@@ -129,7 +131,7 @@ class Host:
 
     def XMLDesc(self, _flags: int) -> str:
         if self.reading is not None:
-            self.reading.wait(30)
+            self.reading.wait(_HANG_S)
         return self.xml
 
     # Its storage pool, and the volume in it
@@ -137,7 +139,7 @@ class Host:
     def storagePoolLookupByName(self, _name: str) -> Host:
         if self.pool is not None:
             self.waits = True
-            self.pool.wait(30)
+            self.pool.wait(_HANG_S)
         return self
 
     def storageVolLookupByName(self, _name: str) -> Host:
@@ -203,6 +205,7 @@ class Host:
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host()
     package = "iokeel.hypervisors.libvirt"
+    monkeypatch.setattr(_CALL_TIMEOUT_S, 60.0)
     monkeypatch.setattr("libvirt.open", lambda _uri: made)
     monkeypatch.setattr(f"{package}.source.Events", lambda *_: made)
     monkeypatch.setattr(f"{package}.source.guest", lambda _name: made.process)
@@ -272,6 +275,19 @@ async def followed(source: LibvirtSource) -> AsyncIterator[LibvirtSource]:
         await asyncio.gather(running, return_exceptions=True)
 
 
+@contextlib.contextmanager
+def hurried(host: Host) -> Iterator[pytest.MonkeyPatch]:
+    """Let calls that follow the reading of an XML time out soon."""
+    with pytest.MonkeyPatch.context() as patched:
+
+        def process(_name: str) -> Process | None:
+            patched.setattr(_CALL_TIMEOUT_S, 0.2)
+            return host.process
+
+        patched.setattr("iokeel.hypervisors.libvirt.source.guest", process)
+        yield patched
+
+
 def abilities_of(source: LibvirtSource) -> Abilities | None:
     return source.vms()["db1"].drives["vda"].abilities
 
@@ -283,23 +299,24 @@ async def test_a_question_that_libvirt_gives_up_is_asked_again_once_qemu_is_hear
     async with following() as source:
         assert abilities_of(source) is None
         with pytest.raises(NoAnswer):
-            await source.set_limits(VDA, ANY_QEMU, 1.0)
+            await source.set_limits(VDA, ANY_QEMU, 30.0)
         host.refuses = None
-        assert VDA in await source.sample(None, 1.0)
+        assert VDA in await source.sample(None, 30.0)
         await until(lambda: abilities_of(source) == CURVES)
         assert host.asked == 2
 
 
 async def test_a_question_that_hangs_is_asked_again_once_qemu_is_heard_of(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host,
 ) -> None:
-    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", 0.2)
     host.go_on = threading.Event()
-    async with following() as source:
-        assert abilities_of(source) is None
-        host.go_on.set()
-        await source.sample(None, 1.0)
-        await until(lambda: abilities_of(source) == CURVES)
+    with hurried(host) as hurry:
+        async with following() as source:
+            hurry.undo()
+            assert abilities_of(source) is None
+            host.go_on.set()
+            await source.sample(None, 30.0)
+            await until(lambda: abilities_of(source) == CURVES)
 
 
 @pytest.mark.parametrize("code", [libvirt.VIR_ERR_OPERATION_FAILED, None])
@@ -312,10 +329,10 @@ async def test_a_qemu_that_does_not_tell_gets_limits_that_hold_with_any(
         host.abilities = None
     async with following() as source:
         assert abilities_of(source) is None
-        await source.set_limits(VDA, ANY_QEMU, 1.0)
+        await source.set_limits(VDA, ANY_QEMU, 30.0)
         assert host.limits == [{"total_iops_sec": 300, "size_iops_sec": 4096}]
         with pytest.raises(ConnectionLost, match="isn't known whether its QEMU has cost curves"):
-            await source.set_limits(VDA, EXACT, 1.0)
+            await source.set_limits(VDA, EXACT, 30.0)
         assert len(host.limits) == 1
         assert abilities_of(source) is None
 
@@ -324,7 +341,7 @@ async def test_a_qemu_that_tells_when_it_gets_its_limits_is_known_from_then_on(h
     host.refuses, host.abilities = libvirt.VIR_ERR_OPERATION_FAILED, STOCK
     async with following() as source:
         host.refuses = None
-        await source.set_limits(VDA, ANY_QEMU, 1.0)
+        await source.set_limits(VDA, ANY_QEMU, 30.0)
         await until(lambda: abilities_of(source) == STOCK)
         assert host.asked == 2
 
@@ -333,7 +350,7 @@ async def test_a_qemu_without_curves_is_not_sent_the_limits_of_one(host: Host) -
     host.abilities = STOCK
     async with following() as source:
         with pytest.raises(LimitsRejected, match="has no cost curves"):
-            await source.set_limits(VDA, EXACT, 1.0)
+            await source.set_limits(VDA, EXACT, 30.0)
     assert host.limits == []
 
 
@@ -341,8 +358,8 @@ async def test_nothing_is_kept_of_a_domain_that_has_gone(host: Host) -> None:
     host.abilities = PATCHED
     async with following() as source:
         source._limits.tuned("db1", {"blkdeviotune.disk": "vda", "blkdeviotune.total_iops_sec": 5})
-        await source.set_limits(VDA, EXACT, 1.0)
-        await source.sample(None, 1.0)
+        await source.set_limits(VDA, EXACT, 30.0)
+        await source.sample(None, 30.0)
         assert _kept_of_db1(source) == {
             *("_domains", "_limits", "_reached", "_fallbacks", "_orders", "_tunings")
         }
@@ -361,11 +378,11 @@ async def test_limits_of_a_group_that_disks_share_are_known_as_they_were_set(hos
     async with following() as source:
         for rate in (290, 300):
             limits = ANY_QEMU._replace(iops_total=rate)
-            await source.set_limits(VDA, limits, 1.0)
-            assert VDA in await source.sample(None, 1.0)
+            await source.set_limits(VDA, limits, 30.0)
+            assert VDA in await source.sample(None, 30.0)
             assert source.vms()["db1"].drives["vda"].in_force == limits
         host.members = ["vda"]
-        await source.sample(None, 1.0)
+        await source.sample(None, 30.0)
         found = source.vms()["db1"].drives["vda"].in_force
         assert found is not None
         assert found.cost_read == DEFAULT_CURVE, "QEMU tells of its own group"
@@ -379,8 +396,8 @@ async def test_libvirt_is_told_the_limits_again_of_a_disk_that_replaces_one(
     host.abilities = PATCHED
     async with following() as source:
         for rate in (290, 300):
-            await source.set_limits(VDA, EXACT._replace(iops_total=rate), 1.0)
-            await source.sample(None, 1.0)
+            await source.set_limits(VDA, EXACT._replace(iops_total=rate), 30.0)
+            await source.sample(None, 30.0)
             await source.resync()
         assert len(host.limits) == 1, "the fallback of the first is good for the second"
         host.tuned = {}
@@ -389,10 +406,10 @@ async def test_libvirt_is_told_the_limits_again_of_a_disk_that_replaces_one(
             await source.resync()
             host.xml = XML
         if seen == "by its groups":
-            await source.sample(None, 1.0)
+            await source.sample(None, 30.0)
         else:
             await source.resync()
-        await source.set_limits(VDA, EXACT, 1.0)
+        await source.set_limits(VDA, EXACT, 30.0)
     assert len(host.limits) == 2
 
 
@@ -409,7 +426,7 @@ async def test_a_disk_that_qemu_does_not_throttle_is_told_once_and_the_others_ar
     async with followed(source):
         await source.resync()
         assert [*source.vms()["db1"].drives] == ["vda"]
-        await source.set_limits(VDA, ANY_QEMU, 1.0)
+        await source.set_limits(VDA, ANY_QEMU, 30.0)
         error = source.vms()["db1"].policy_error
     assert isinstance(error, PolicyError)
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == [
@@ -473,7 +490,7 @@ async def test_a_guest_that_hangs_when_the_agent_starts_keeps_no_other_from_bein
     await until(lambda: source.unread() == {"db1"})
     host.running["web1"] = Host("web1")
     source.announce("web1")
-    await until(source.vms, 5.0)
+    await until(source.vms)
     assert source.unread() == {"db1"}
     host.reading.set()
     await until(lambda: len(source.vms()) == 2)
@@ -484,19 +501,20 @@ async def test_a_guest_that_starts_slowly_is_read_once_it_answers(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is the only one, so nothing but the sample can tell that it answers."""
-    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", 0.2)
     host.reading = threading.Event()
     started, host.running = host.running, {}
     source = LibvirtSource("qemu:///system", {}, {})
     running = asyncio.create_task(source.run())
     await until(lambda: source.unread() is not None)
     host.running = started
-    source.announce("db1")
-    await until(lambda: source.errors["refresh"])
+    with monkeypatch.context() as hurry:
+        hurry.setattr(_CALL_TIMEOUT_S, 0.2)
+        source.announce("db1")
+        await until(lambda: source.errors["refresh"])
     assert source.unread() == {"db1"}
     host.reading.set()
-    await source.sample(None, 1.0)
-    await until(source.vms, 5.0)
+    await source.sample(None, 30.0)
+    await until(source.vms)
     running.cancel()
 
 
@@ -526,20 +544,18 @@ async def test_domains_are_read_again_after_a_fault_that_nobody_thought_of(
         assert source.errors == {"internal": 1}
         host.xml = XML.replace('limit="300"', 'limit="200"')
         policy = DomainPolicy({"vda": DrivePolicy(limit=200)})
-        await until(lambda: source.vms()["db1"].policy == policy, 5.0)
+        await until(lambda: source.vms()["db1"].policy == policy)
 
 
-async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", 0.2)
+async def test_a_storage_pool_that_hangs_keeps_no_guest_from_its_limits(host: Host) -> None:
     host.xml, host.abilities = VOLUME, STOCK
     async with following() as libvirt:
         assert libvirt.vms()["db1"].drives["vda"].path == "/nfs/a.raw"
         host.pool = threading.Event()
-        await libvirt.resync()
+        with hurried(host):
+            await libvirt.resync()
         assert libvirt.vms()["db1"].drives["vda"].path == "/nfs/a.raw"
-        await libvirt.set_limits(VDA, ANY_QEMU, 1.0)
+        await libvirt.set_limits(VDA, ANY_QEMU, 30.0)
         host.pool.set()
     assert len(host.limits) == 1
 
@@ -557,17 +573,18 @@ async def test_a_guest_runs_on_with_its_path_once_its_storage_pool_is_stopped(ho
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "hangs"])
 async def test_the_path_of_a_volume_is_unknown_until_its_pool_is_read(
-    host: Host, monkeypatch: pytest.MonkeyPatch, stopped: bool
+    host: Host, stopped: bool
 ) -> None:
-    monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", 0.2)
     pool = threading.Event()
     host.xml, host.stopped, host.pool = VOLUME, stopped, None if stopped else pool
-    async with following() as source:
-        assert source.vms()["db1"].drives["vda"].path is None
-        host.stopped = False
-        pool.set()
-        await source.resync()
-        await until(lambda: source.vms()["db1"].drives["vda"].path == "/nfs/a.raw")
+    with hurried(host) as hurry:
+        async with following() as source:
+            hurry.undo()
+            assert source.vms()["db1"].drives["vda"].path is None
+            host.stopped = False
+            pool.set()
+            await source.resync()
+            await until(lambda: source.vms()["db1"].drives["vda"].path == "/nfs/a.raw")
 
 
 async def test_limits_that_are_set_while_a_domain_is_read_outlast_the_reading(host: Host) -> None:
@@ -576,7 +593,7 @@ async def test_limits_that_are_set_while_a_domain_is_read_outlast_the_reading(ho
         host.pool = threading.Event()
         reading = asyncio.create_task(libvirt.resync())
         await until(lambda: host.waits)
-        await libvirt.set_limits(VDA, ANY_QEMU, 1.0)
+        await libvirt.set_limits(VDA, ANY_QEMU, 30.0)
         host.tuned = {"total_iops_sec": 50}  # somebody else does later, and libvirt posts no event
         host.pool.set()
         await reading
