@@ -32,9 +32,15 @@ _WITH_HOSTS = ("tests/system/", "tests/lab/")
 # A module's tests share what it starts, but no guest.
 _BY_MODULE = ("tests/monitoring/", "tests/deploy/")
 _COMPUTE = ("tests/unit/", "tests/fuzz/")
+# They wait for threads and sockets.
+_NOT_COMPUTE = (
+    "tests/unit/cli/top/test_app.py",
+    "tests/unit/hypervisors/libvirt/test_source.py",
+    "tests/unit/test_limits_hold.py",
+)
 _TURN = pytest.StashKey[Turn]()
-# The others may have to make their hosts' images first.
-_ALONE_TIMEOUT_S = 1800
+# Of tests that wait for others, which may have to make their hosts' images first.
+_WAITING_TIMEOUT_S = 1800
 _SUITE = re.compile(r"[\[-](bookworm|trixie)[-\]]")
 
 
@@ -46,20 +52,25 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that want to be alone last, and give them time to wait for that."""
+    """Put the tests that want to be alone last, and give time to those that wait for others."""
     items.sort(key=_wants_to_be_alone)
-    for item in filter(_wants_to_be_alone, items):
-        item.add_marker(pytest.mark.timeout(_ALONE_TIMEOUT_S), append=False)
+    for item in items:
+        if _wants_to_be_alone(item) or _computes(item):
+            item.add_marker(pytest.mark.timeout(_WAITING_TIMEOUT_S), append=False)
 
 
 def _wants_to_be_alone(item: pytest.Item) -> bool:
     return item.get_closest_marker("alone") is not None
 
 
+def _computes(item: pytest.Item) -> bool:
+    return item.nodeid.startswith(_COMPUTE) and not item.nodeid.startswith(_NOT_COMPUTE)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # outside the timeout, which must not count the wait
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Run a test and its fixtures in its turn, or if it only computes, in idle time."""
-    if item.nodeid.startswith(_COMPUTE):
+    if _computes(item):
         with _idle_time():
             return (yield)
     with Turn(_QUEUE, _MACHINE) as item.config.stash[_TURN]:
