@@ -24,7 +24,7 @@ QEMU = "qemu-system-x86_64"
 NOBODY = 65534
 #: Words before a program's own: it is killed when the thread that started it ends, in any way.
 ENDING_WITH_OWNER = ("setpriv", "--pdeathsig", "KILL")
-_START_S = 30.0
+_START_S = 120.0
 _FIRST_PORT = 10_000
 _WORKERS = 32  # at most
 _given: set[int] = set()
@@ -77,7 +77,7 @@ def http(
     """Make an HTTP request without the agent's own code; return status, content type and body."""
     kind = socket.AF_UNIX if isinstance(where, Path) else socket.AF_INET
     with socket.socket(kind) as connection:
-        connection.settimeout(10)
+        connection.settimeout(60)
         connection.connect(str(where) if isinstance(where, Path) else where)
         head = f"{method} {path} HTTP/1.0\r\nHost: agent\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
@@ -244,7 +244,7 @@ class Agent:
         process = self.process
         assert process is not None
         self.send(number)
-        status = process.wait(20)
+        status = process.wait(60)
         if number is signal.SIGTERM and status and self.process is not None:
             self._ends.append(f"the agent ended with status {status} at its stop")
         self.process = None

@@ -12,7 +12,7 @@ from typing import IO, TypeAlias, TypedDict
 from testing.waiting import Process, eventually
 
 _Stream: TypeAlias = int | IO[bytes] | IO[str] | None
-_START_S = 20.0
+_START_S = 60.0
 _END_S = 20.0
 
 
@@ -30,7 +30,7 @@ class PopenOptions(TypedDict, total=False):
 def ready(process: subprocess.Popen[str], serves: Callable[[], bool], name: str) -> None:
     """Wait until a program serves.
 
-    name: of the program. If it ends, or takes more than 20 s, it is killed, and RuntimeError
+    name: of the program. If it ends, or takes more than 60 s, it is killed, and RuntimeError
     raised with what it wrote to stderr, which must be a pipe.
     """
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from testing.hypervisors.qmp_client import QmpClient
 from testing.waiting import eventually
 
-_START_S = 20.0
+_START_S = 60.0
 
 
 class Monitored:

@@ -18,7 +18,7 @@ class QmpError(Exception):
 class QmpClient:
     """A connection to a monitor, which serves one client at a time. Events are passed over."""
 
-    def __init__(self, path: Path, connect_s: float = 20.0) -> None:
+    def __init__(self, path: Path, connect_s: float = 60.0) -> None:
         """Connect, trying for `connect_s` seconds; then raises OSError."""
         self._file = eventually(lambda: _connected(path), connect_s)
         self._file.readline()

@@ -31,7 +31,7 @@ def run(schema: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "iokeel", *words, "--config", str(config)]
     environment = {**os.environ, "PYTHONPATH": str(schema.parents[2])}
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=20, env=environment
+        command, capture_output=True, text=True, check=False, timeout=120, env=environment
     )
 
 

@@ -192,4 +192,4 @@ def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals) -> N
         assert not _left_of(folder)
         return not Path(folder).exists()
 
-    eventually(gone, 10)
+    eventually(gone, 60)

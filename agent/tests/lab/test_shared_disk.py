@@ -149,6 +149,6 @@ def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals) -> N
         assert not backing.exists() or folder not in backing.read_text()
         return not Path(folder).exists()
 
-    eventually(gone, 10)
+    eventually(gone, 60)
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
     assert folder not in running

@@ -25,7 +25,7 @@ import socket, struct, time
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
     here.setsockopt(socket.SOL_SOCKET, {SO_RCVBUFFORCE}, 1 << 22)
     here.bind(("0.0.0.0", {PORT}))
-    here.settimeout(10)
+    here.settimeout(60)
     print("ready", flush=True)
     ages = []
     while (sent_s := struct.unpack("d", here.recv(8))[0]) > 0:

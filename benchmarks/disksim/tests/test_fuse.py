@@ -37,16 +37,16 @@ def test_fio_finds_all_at_the_times_of_the_rules_and_sanitizers_nothing(
     file, log = tmp_path / "disk", tmp_path / "log"
     process = _start(inside, file, f"log={log}", "slowdown=4")
     wait = f"until [ $(stat -c %s {file}) -gt 0 ]; do sleep 0.05; done"
-    inside.run(["sh", "-c", wait], timeout=20)
+    inside.run(["sh", "-c", wait], timeout=120)
     job = "--name=x --ioengine=libaio --direct=1 --iodepth=100 --number_ios=3000 --size=1g"
     fio = ["fio", f"--filename={file}", "--rw=randrw", "--bs=16k", "--fdatasync=200"]
-    inside.run([*fio, *job.split()], timeout=60)
+    inside.run([*fio, *job.split()], timeout=240)
     # What lies beyond the end is not there, and cannot be written.
     beyond = ["dd", f"of={file}", "if=/dev/zero", "bs=1M", "count=1", "conv=notrunc"]
     beyond += ["oflag=direct", f"seek={int(params('sata-ssd-px-256m5s')['capacity']) // 2**20 + 1}"]
     assert inside.run(beyond, check=False).returncode != 0
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
     assert process.stderr
     assert process.stderr.read() == ""
     assert inside.run(["stat", "-c", "%s", str(file)]).stdout == "0\n"
@@ -63,6 +63,6 @@ def test_wrong_option_is_refused_in_words(
     inside: Namespace, tmp_path: Path, option: str, words: str
 ) -> None:
     process = _start(inside, tmp_path / "disk", option)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 2
     assert words in said

@@ -75,7 +75,7 @@ def test_store_keeps_what_is_written(tmp_path: Path) -> None:
 def test_wrong_option_is_refused_in_words(options: dict[str, str], words: str) -> None:
     argv = ["nbdkit", "--foreground", "--unix=-", str(built() / "disksim.so")]
     argv += [f"params={DEVICES['nvme-970-pro']}", *(f"{k}={v}" for k, v in options.items())]
-    run = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    run = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert run.returncode != 0
     assert words in run.stderr
 
@@ -90,7 +90,7 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     argv += [f"log={tmp_path / 'log'}", "--run"]
     job = "--rw=randrw --bs=16k --iodepth=32 --fsync=50 --number_ios=2000 --size=1g"
     argv += [f'env -u LD_PRELOAD fio --name=x --ioengine=nbd --uri="$uri" {job}']
-    run = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
     assert not re.search("Sanitizer|runtime error", run.stderr)
     assert len(rows_of(tmp_path / "log")) >= 2000

@@ -48,7 +48,7 @@ class Vm(Programs):
         """Make the domain persistent, or change it from its next start on."""
         self.host.virsh("define", "/dev/stdin", input=xml)
 
-    def start(self, timeout: float = 60) -> None:
+    def start(self, timeout: float = 240) -> None:
         """Start the domain and wait for its agent.
 
         timeout: seconds. Raises AgentError with the console's end when it doesn't answer.
@@ -60,7 +60,7 @@ class Vm(Programs):
         """Start the domain. Its QEMU runs, but the guest has yet to boot; see wait_ready()."""
         self.host.virsh("start", self.name)
 
-    def wait_ready(self, timeout: float = 60) -> None:
+    def wait_ready(self, timeout: float = 240) -> None:
         """Wait until the guest's agent answers; see start()."""
         try:
             self.agent.call("guest-ping", timeout)
