@@ -18,6 +18,8 @@ from iokeel.hypervisors.qmp.source import QmpSource
 
 GOLD = DrivePolicy(limit=1000)
 VDA = DriveId("db1", "vda")
+#: For calls that have to succeed, on a busy machine too.
+PATIENCE_S = 30.0
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

@@ -8,9 +8,9 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ import pytest
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import UNLIMITED
 from iokeel.errors import DriveGone
+from iokeel.hypervisors.qmp import monitor
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
     MOST_REPLY_BYTES,
@@ -29,10 +30,9 @@ from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.hypervisors.qmp_server import QmpServer, answer, error
 from testing.waiting import until
-from tests.edges.hypervisors.sources import VDA, lines, running, vm
+from tests.edges.hypervisors.sources import PATIENCE_S, VDA, lines, running, vm
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     "last_words", [b"", b'{"return": [{"device": "", "stats"'], ids=["between", "mid-reply"]
 )
@@ -42,13 +42,12 @@ async def test_a_connection_that_breaks_is_made_again_and_the_vm_stays_known(
     gone: list[str] = []
     source.on_change = gone.append
     server.answers["query-blockstats"] = lambda _: server.drop(last_words)
-    started = time.monotonic()
-    assert await source.sample(None, 5.0) == {}
-    assert time.monotonic() - started < 1.0, "a broken connection is not waited for"
+    # A broken connection is not waited for.
+    assert await asyncio.wait_for(source.sample(None, 120.0), 60.0) == {}
     del server.answers["query-blockstats"]
     await until(lambda: source.reconnects == 1)
     assert source.errors == {"closed": 1}
-    assert VDA in await source.sample(None, 1.0)
+    assert VDA in await source.sample(None, PATIENCE_S)
     assert gone == [], "its drives are as they were"
 
 
@@ -61,8 +60,8 @@ async def test_a_vm_is_gone_where_nobody_listens_any_more(
     await until(lambda: not source.vms())
     assert changed == ["db1"]
     with pytest.raises(DriveGone):
-        await source.set_limits(VDA, UNLIMITED, 1.0)
-    assert await source.sample(None, 1.0) == {}
+        await source.set_limits(VDA, UNLIMITED, PATIENCE_S)
+    assert await source.sample(None, PATIENCE_S) == {}
 
 
 async def test_a_guest_that_shuts_down_is_no_error(
@@ -120,7 +119,7 @@ async def test_a_change_of_what_is_wrong_is_told_too(
         path.unlink()
         server = await QmpServer(path).start()
         await until(source.vms)
-        assert await source.sample(None, 1.0)
+        assert await source.sample(None, PATIENCE_S)
         await server.stop()
     assert ["no such" in lines(caplog)[0], "nobody" in lines(caplog)[1]] == [True, True]
 
@@ -142,10 +141,10 @@ async def test_an_unforeseen_fault_at_one_vm_ends_only_its_connection(
         servers[0].plug("vdb")
         source.announce("db1")
         await until(lambda: source.errors["internal"] == 2)
-        assert {*await source.sample(None, 1.0)} == {DriveId("db2", "vda")}
+        assert {*await source.sample(None, PATIENCE_S)} == {DriveId("db2", "vda")}
         await until(lambda: servers[0].connections == 3)
         drives = {VDA, DriveId("db1", "vdb"), DriveId("db2", "vda")}
-        while {*await source.sample(None, 1.0)} != drives:
+        while {*await source.sample(None, PATIENCE_S)} != drives:
             await asyncio.sleep(0.01)
     assert source.errors == {"internal": 2}
     assert lines(caplog) == ["VM db1: internal error, please report it"] * 2
@@ -168,14 +167,17 @@ async def test_a_vm_may_run_until_nobody_listens(folder: Path) -> None:
         server.close()
 
 
-async def test_a_vm_that_is_announced_is_connected_to_at_once(folder: Path) -> None:
+async def test_a_vm_that_is_announced_is_connected_to_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "delays", lambda: chain([0.01] * 3, repeat(3600.0)))
     server = QmpServer(folder / "db1.qmp")
     async with running(vm(server.path)) as source:
-        await until(lambda: source.errors["missing"] == 4)  # the next try is 2 s away or more
+        await until(lambda: source.errors["missing"] == 4)  # the next try is an hour away
         await server.start()
         source.announce("db1")
         source.announce("nobody")
-        await until(source.vms, 1.0)
+        await until(source.vms)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -251,8 +253,8 @@ async def test_an_answer_that_is_awaited_stays_what_it_was(folder: Path) -> None
         server.answers["query-name"] = partial(answer, value=letter * 50)
         await server.start()
     first, second = [await connect(server.path, lambda _: None) for server in servers]
-    kept = await first.execute("query-name", {}, decoder(msgspec.Raw), 5.0)
-    assert await second.execute("query-name", {}, ANYTHING, 5.0) == "b" * 50
+    kept = await first.execute("query-name", {}, decoder(msgspec.Raw), PATIENCE_S)
+    assert await second.execute("query-name", {}, ANYTHING, PATIENCE_S) == "b" * 50
     assert bytes(kept) == b'"%b"' % (b"a" * 50)
     first.close()
     second.close()
@@ -260,11 +262,11 @@ async def test_an_answer_that_is_awaited_stays_what_it_was(folder: Path) -> None
 
 async def test_a_line_without_end_is_given_up(source: QmpSource, server: QmpServer) -> None:
     server.answers["query-blockstats"] = lambda _: b'{"return": "' + b"x" * (MOST_REPLY_BYTES + 1)
-    assert await source.sample(None, 5.0) == {}
+    assert await source.sample(None, PATIENCE_S) == {}
     del server.answers["query-blockstats"]
     await until(lambda: source.reconnects == 1)
     assert source.errors == {"protocol": 1}
-    assert VDA in await source.sample(None, 1.0)
+    assert VDA in await source.sample(None, PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -284,11 +286,11 @@ async def test_a_wrong_reply_ends_the_connection_and_a_new_one_works(
     server.answers["query-blockstats"] = lambda request: reply.replace(
         b"%d", str(request["id"]).encode()
     )
-    assert await source.sample(None, 5.0) == {}
+    assert await source.sample(None, PATIENCE_S) == {}
     del server.answers["query-blockstats"]
     await until(lambda: source.reconnects == 1)
     assert source.errors == {"protocol": 1}
-    assert VDA in await source.sample(None, 1.0)
+    assert VDA in await source.sample(None, PATIENCE_S)
 
 
 async def test_a_monitor_without_block_commands_is_told_as_such(

