@@ -15,7 +15,7 @@ import pytest
 from iokeel.config.etcd_access import Access
 from iokeel.core.fleet.host import Me
 from iokeel.errors import ConnectionLost
-from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.etcd import TIMEOUT_S, Etcd
 from iokeel.fleet.store import FleetStore
 from testing.fleet import etcd as real
 
@@ -23,6 +23,7 @@ from testing.fleet import etcd as real
 OpenStore = Callable[..., contextlib.AbstractAsyncContextManager[FleetStore]]
 _PREFIXES = count()
 _PATIENCE_S = 60.0
+_MEMORY = "/dev/shm"  # etcd waits for its disk at each write
 T = TypeVar("T")
 
 
@@ -35,19 +36,32 @@ async def again(ask: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.1)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give etcd time to answer: it may be on a busy machine."""
+    monkeypatch.setattr("iokeel.fleet.etcd.TIMEOUT_S", 30.0)
+
+
+@pytest.fixture
+def own_timeout(monkeypatch: pytest.MonkeyPatch, patience: None) -> None:
+    """Let a member have as long as the agent gives it, in a test of one that gives no answer."""
+    monkeypatch.setattr("iokeel.fleet.etcd.TIMEOUT_S", TIMEOUT_S)
+
+
 @pytest.fixture(scope="session")
 def one_etcd() -> Iterator[real.Etcd]:
     """An etcd of one member, which tests leave running. Use `prefix`."""
-    with TemporaryDirectory(prefix="iokeel-") as folder:
+    with TemporaryDirectory(prefix="iokeel-", dir=_MEMORY) as folder:
         with real.running(real.Etcd(Path(folder))) as etcd:
             yield etcd
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[real.Etcd]:
+def cluster() -> Iterator[real.Etcd]:
     """Three members, which a test may kill."""
-    with real.running(real.Etcd(tmp_path / "etcd", size=3)) as etcd:
-        yield etcd
+    with TemporaryDirectory(prefix="iokeel-", dir=_MEMORY) as folder:
+        with real.running(real.Etcd(Path(folder), size=3, options=("--bcrypt-cost=4",))) as etcd:
+            yield etcd
 
 
 @pytest.fixture

@@ -49,6 +49,15 @@ def in_store(one_etcd: real.Etcd, prefix: str, do: Callable[[FleetStore], Awaita
     asyncio.run(run())
 
 
+async def beside(store: FleetStore, fleet: Callable[..., Done], *words: str) -> Done:
+    """Run `iokeel fleet` while a host that has signed in stays."""
+    done = asyncio.create_task(asyncio.to_thread(fleet, *words))
+    while not done.done():
+        assert await store.stay()
+        await asyncio.sleep(0.5)
+    return done.result()
+
+
 async def with_a_dead_host(store: FleetStore) -> None:
     """Write a ledger in which a host is charged that doesn't report."""
     await store.sign_in()
@@ -91,12 +100,8 @@ def test_a_new_tenant_has_a_coordinator_before_any_guest(
 
     async def be_there(store: FleetStore) -> None:
         await store.sign_in()
-        words = ("tenant", "set", "acme", "--limit", "1000")
-        done = asyncio.create_task(asyncio.to_thread(fleet, *words))
-        while not done.done():
-            assert await store.stay()
-            await asyncio.sleep(0.5)
-        assert done.result().status == 0
+        done = await beside(store, fleet, "tenant", "set", "acme", "--limit", "1000")
+        assert done.status == 0
         told.append((await store.view(ACME)).leader == "dead")
         told.append(await store.offices() == {ACME})
         await store.leave()  # it is the host's own office: it ends with the host's lease
@@ -277,11 +282,16 @@ def test_a_host_whose_agent_is_there_is_not_off_for_good(
     fleet: Callable[..., Done], one_etcd: real.Etcd, prefix: str
 ) -> None:
     """It may have a full disk, so that it takes no part and makes no claim."""
+    refused: list[Done] = []
+
+    async def forget(store: FleetStore) -> None:
+        await store.sign_in()
+        refused.append(await beside(store, fleet, "forget", "dead", "--off-for-good", "--yes"))
+
     fleet("tenant", "set", "acme", "--limit", "4000")
     in_store(one_etcd, prefix, with_a_dead_host)
-    in_store(one_etcd, prefix, FleetStore.sign_in)
-    refused = fleet("forget", "dead", "--off-for-good", "--yes")
-    assert "host dead: isn't off: its agent is there; see the agent's log" in refused.complaint
+    in_store(one_etcd, prefix, forget)
+    assert "host dead: isn't off: its agent is there; see the agent's log" in refused[0].complaint
     assert "recorded for tenant acme" in fleet("forget", "dead", "--at-floor", "--yes").out
 
 

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from iokeel.config.etcd_access import Access
 from iokeel.config.settings import FleetConfig
 from iokeel.core.fleet.claims import Budget, HostClaim
@@ -30,6 +32,9 @@ LIMIT = 1000
 PATIENCE_S = 90.0
 # A few terms' worth of reads.
 WATCHED_S = 20.0
+# A machine that is later than this with what the test does itself doesn't tell of the agent.
+DISTURBED_S = 1.0
+TRIES = 3
 # From then on, an alert tells that a ledger isn't read.
 STALE_S = 15.0
 SUMS = Sums(wants=wants_of([(0, 100, 5000)]), most=5000)
@@ -92,14 +97,23 @@ async def slow_line(url: str, delay_s: float) -> AsyncIterator[str]:
         server.close()
 
 
-async def oldest_read_s(member: Member, tenants: Sequence[str]) -> float:
-    """Return the longest that a tenant's ledger wasn't read in a while."""
-    worst, end = 0.0, time.monotonic() + WATCHED_S
-    while time.monotonic() < end:
-        there = member.snapshot().tenants
-        worst = max([worst, *(there[tenant].report.stale_s for tenant in tenants)])
-        await asyncio.sleep(0.2)
-    return worst
+async def oldest_read_s(member: Member, etcd: Etcd, tenants: Sequence[str]) -> float:
+    """Return the longest that a tenant's ledger wasn't read in an undisturbed while.
+
+    etcd: a connection of the test's own. Skips the test if each while was disturbed.
+    """
+    for _ in range(TRIES):
+        worst, longest_s, end = 0.0, 0.0, time.monotonic() + WATCHED_S
+        while time.monotonic() < end:
+            there = member.snapshot().tenants
+            worst = max([worst, *(there[tenant].report.stale_s for tenant in tenants)])
+            begun = time.monotonic()
+            await etcd.read(["any"])
+            await asyncio.sleep(0.2)
+            longest_s = max(longest_s, time.monotonic() - begun)
+        if worst < LAPSE_S or longest_s < DISTURBED_S:
+            return worst
+    pytest.skip("the machine was too busy to tell")
 
 
 async def test_a_host_has_a_problem_until_etcd_has_answered_it(
@@ -139,7 +153,7 @@ async def test_many_tenants_are_read_in_time_though_etcd_is_far_away(
             return all(tenant in there and there[tenant].limit == LIMIT for tenant in tenants)
 
         await until(all_have_their_limit, PATIENCE_S)
-        assert await oldest_read_s(member, tenants) < LAPSE_S
+        assert await oldest_read_s(member, etcd, tenants) < LAPSE_S
 
 
 async def test_a_budget_that_cannot_be_kept_does_not_hold_up_the_others(
@@ -151,7 +165,7 @@ async def test_a_budget_that_cannot_be_kept_does_not_hold_up_the_others(
         member._memory._database.execute("PRAGMA max_page_count = 1")  # no page more than now
         await set_limits(etcd, "umbra" * 2000)
         await until(lambda: "disk is full; free some space," in str(member.problem))
-        assert await oldest_read_s(member, ["acme"]) < LAPSE_S
+        assert await oldest_read_s(member, etcd, ["acme"]) < LAPSE_S
 
 
 async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_is_set_again(
@@ -190,8 +204,12 @@ async def test_a_ledger_that_was_never_read_gets_stale(
         await until(lambda: "acme" in member.snapshot().tenants, PATIENCE_S)
         assert member.snapshot().tenants["acme"].report.stale_s < STALE_S
         await until(lambda: member.snapshot().tenants["acme"].report.stale_s > STALE_S, PATIENCE_S)
-        assert member.snapshot().error is None
-        assert isinstance(member.problems[acme], NewerSchema)
+        await until(
+            lambda: (
+                member.snapshot().error is None and isinstance(member.problems[acme], NewerSchema)
+            ),
+            PATIENCE_S,
+        )
 
 
 async def test_a_budget_that_etcd_has_lost_with_everything_is_told(

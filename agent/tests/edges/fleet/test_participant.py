@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 from iokeel.config.etcd_access import Access
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget
@@ -187,6 +189,7 @@ async def test_hosts_share_by_weight_while_etcd_and_hosts_fail(cluster: real.Etc
         assert there.worst <= BUDGET
 
 
+@pytest.mark.usefixtures("own_timeout")
 async def test_hosts_go_down_to_their_floors_without_a_quorum(cluster: real.Etcd) -> None:
     async with hosts(cluster, a=greedy(100), b=greedy(300)) as there:
         await there.hold(a=250, b=750)

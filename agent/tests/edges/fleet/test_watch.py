@@ -92,6 +92,7 @@ async def test_a_member_that_is_killed_ends_it_and_the_next_one_goes_on(
     cluster: real.Etcd,
 ) -> None:
     async with Etcd(Access(cluster.urls)) as etcd:
+        await again(lambda: etcd.read(["/a"]))  # it has a leader
         async with watching(etcd, "/a") as watch:
             next(member for member in cluster.members if member.url == etcd.member).kill()
             with pytest.raises(ConnectionLost):
@@ -102,8 +103,10 @@ async def test_a_member_that_is_killed_ends_it_and_the_next_one_goes_on(
             assert await following(watch) == {"/a": b"x"}
 
 
+@pytest.mark.usefixtures("own_timeout")
 async def test_a_member_that_hangs_ends_it_once_a_read_has_moved_on(cluster: real.Etcd) -> None:
     async with Etcd(Access(cluster.urls)) as etcd:
+        await again(lambda: etcd.read(["/a"]))  # it has a leader
         async with watching(etcd, "/a") as watch:
             next(member for member in cluster.members if member.url == etcd.member).stop()
             await again(lambda: etcd.read(["/a"]))
