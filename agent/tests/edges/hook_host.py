@@ -23,6 +23,19 @@ HOOK = Path(__file__).parents[3] / "libvirt-hooks" / "qemu.d" / "50-iokeel"
 POLICY = '<policy xmlns="urn:iokeel:policy:1" class="gold"/>'
 GOOD = f"<domain><name>db1</name><metadata>{POLICY}</metadata></domain>".encode()
 TRIES = 4
+# What the hook says if a busy machine made it late.
+_LATE = (b"no answer from the agent in 1 s", b"not done in 1 s", b"no domain XML on stdin")
+
+
+def in_time(
+    run: Callable[[], subprocess.CompletedProcess[bytes]],
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the hook, and again if a busy machine made it late."""
+    for _ in range(TRIES):
+        done = run()
+        if not any(words in done.stderr for words in _LATE):
+            break
+    return done
 
 
 @dataclass
@@ -60,7 +73,7 @@ class Host:
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=more.pop("stderr", subprocess.PIPE),
-            timeout=30,
+            timeout=120,
             check=False,
             **given,
             **more,
@@ -69,13 +82,13 @@ class Host:
         return done
 
     def answered(self, operation: str, xml: bytes = GOOD) -> subprocess.CompletedProcess[bytes]:
-        """Call the hook with an agent that answers, and again if a busy machine made it late."""
-        for _ in range(TRIES):
+        """Call the hook if nothing hangs, and again if a busy machine made it late."""
+
+        def run() -> subprocess.CompletedProcess[bytes]:
             self.told.clear()
-            done = self.hook(operation, xml)
-            if b"no answer from the agent in 1 s" not in done.stderr:
-                break
-        return done
+            return self.hook(operation, xml)
+
+        return in_time(run)
 
     def install_check(self, script: str) -> None:
         """Put a command `iokeel` on PATH that does this."""
