@@ -416,8 +416,12 @@ def drives(agent: Agent, *words: str) -> list[str]:
 
 
 def test_the_history_of_a_drive(agent: Agent, tmp_path: Path) -> None:
-    eventually(lambda: len(agent.ask("/v1/history")["ages_s"]) > 1, what="samples are there")
     words = ["history", "db1", "vda", "--socket", str(agent.socket)]
+
+    def allowed() -> Any:
+        return json.loads(iokeel(*words, "--json").out)["series"]["allowed_iops"][-1]
+
+    eventually(lambda: allowed() == 400, what="its limit is in the history")
     heading, *rows = iokeel(*words).out.splitlines()
     assert heading.split() == [*("ago", "norm.", "iops", "allowed", "used", "ms", "ms", "wait"),
                                "credit"]  # fmt: skip
