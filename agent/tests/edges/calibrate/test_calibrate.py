@@ -398,20 +398,21 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
         for kind, order, kib in series
     }
     for key, one in series.items():
-        # A window may begin and end with a request that was mostly served outside it.
-        assert one["raw_iops"] < 1.05 * most[key] + 2 / QUICK_SECONDS
-    assert found["capacity"] / (4 / times[4]) < 1.05
+        # A window may begin and end with a request that was mostly served outside it. One that
+        # begins while fio has no processor begins with all that are under way.
+        extra = 2 if stolen <= 0.02 else 2 + 2 * one["saturation_depth"]
+        assert one["raw_iops"] < 1.05 * most[key] + extra / QUICK_SECONDS
     pasted = parse(found["config"].encode(), "pasted").storages["known"].policy
     assert pasted.capacity == found["capacity"]
     table = tomllib.loads(found["config"])["storage"]["known"]
     assert table["capacity"] == found["capacity"]
     assert table["source"] == f"nbd:unix:{tmp_path}/nbd.sock"
-    if stolen > 0.02:  # nothing gets quicker by that, but anything may get slower
+    if stolen > 0.02:  # anything may get slower by that
         pytest.skip(f"this machine's hypervisor took {100 * stolen:.0f} % of its processors")
     for key, one in series.items():
         assert 0.7 * most[key] < one["raw_iops"]
         assert one["saturation_depth"] >= 4
-    assert 0.7 < found["capacity"] / (4 / times[4])
+    assert 0.7 < found["capacity"] / (4 / times[4]) < 1.05
     for curve, factor in (("curve_read", 1), ("curve_write", 2)):
         costs = {size: cost for size, cost in found[curve]}
         assert costs[1024 * KIB] == pytest.approx(factor * times[1024] / times[4], rel=0.15)
