@@ -24,6 +24,7 @@ from iokeel.host.process import Process, process
 from iokeel.host.scheduler import is_hard_disk_with_bfq
 from testing.agents import Agent, iokeel, start_qemu
 from testing.host.cgroups import Memory
+from testing.lab.processors import Processors
 from testing.waiting import eventually
 
 if not shutil.which("qemu-storage-daemon"):
@@ -125,13 +126,16 @@ def test_what_bypasses_qemus_throttle_is_held(
     fio = rig.bypass(size)
     try:
         eventually(lambda: rig.served(what), what="fio reads", process=fio)
+        processors = Processors.now()
         start, before = time.monotonic(), rig.served(what)
         time.sleep(SECONDS - 1)
         end, after = time.monotonic(), rig.served(what)
+        stolen = Processors.now().stolen_ratio(processors)
     finally:
         assert fio.wait(30) == 0
     rate = (after - before) / (end - start)
-    assert 0.95 * bound <= rate <= 1.05 * bound
+    assert rate <= 1.05 * bound
+    assert rate >= 0.95 * bound or stolen > 0.02  # by another machine
 
     groups.restore()
     assert memory.saved == {}
