@@ -87,6 +87,9 @@ WRONG = {
     ("gone", "IokeelAgentDown"),
 }
 """The alerts that there are. The others take an hour, or faults that nobody makes on purpose."""
+PENDING = {"IokeelAgentDown", "IokeelAgentsMissing", "IokeelRetuneStorm"}
+"""Those that may be pending beside them, but not fire: a busy machine misses scrapes and moves
+shares to and fro."""
 CHOSEN = {
     "instance": "healthy", "storage": "fast", "tenant": "acme", "domain": "db1", "drive": "vda",
 }  # fmt: skip
@@ -151,13 +154,11 @@ class Watched:
         self.eventually(lambda: any(map(isfinite, self.prometheus.values(query))))
 
     def has_alerts_of_what_is_wrong_only(self) -> bool:
-        """Wait until the alerts are those that are WRONG. Return whether no other has fired.
-
-        On a busy machine an agent may miss a scrape, and another alert is pending for a while.
-        """
+        """Wait until there are the alerts that are WRONG. Return whether no other is."""
         self.wait_for_data('count_over_time(up{instance="healthy"}[1h]) > 15')
-        self.eventually(lambda: self.prometheus.alerts() == WRONG)
-        return self.prometheus.fired() <= WRONG
+        self.eventually(lambda: self.prometheus.alerts() >= WRONG)
+        others = {name for _, name in self.prometheus.alerts() - WRONG}
+        return self.prometheus.fired() <= WRONG and others <= PENDING
 
 
 @contextmanager
