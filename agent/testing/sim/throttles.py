@@ -44,19 +44,19 @@ class Throttles:
             rate = getattr(limits, name)
             burst = getattr(limits, f"{name}_max")
             short = len(AVERAGES) + j
-            if rate and burst and not getattr(before, f"{name}_max"):
-                part[short] = part[j]
-                size = burst * (getattr(limits, f"{name}_max_length") or 1)
-                part[j] = max(0.0, 1 - used[j] / size)
-            elif rate and not burst:
+            if not rate:
+                continue
+            length = getattr(limits, f"{name}_max_length") or 1
+            self._rate[i, j] = rate
+            self._size[i, j] = burst * length if burst else rate * credit_s
+            if burst and length > 1:
+                self._rate[i, short] = burst
+                self._size[i, short] = burst * credit_s
+            if not burst:
                 part[j] = min(part[j], part[short])
-            if rate:
-                length = getattr(limits, f"{name}_max_length") or 1
-                self._rate[i, j] = rate
-                self._size[i, j] = burst * length if burst else rate * credit_s
-                if burst and length > 1:
-                    self._rate[i, short] = burst
-                    self._size[i, short] = burst * credit_s
+            elif not getattr(before, f"{name}_max"):
+                part[short] = part[j]
+                part[j] = max(0.0, 1 - used[j] / self._size[i, j])
         limited = np.isfinite(self._size[i])
         self._free[i] = np.inf
         self._free[i, limited] = part[limited] * self._size[i, limited]

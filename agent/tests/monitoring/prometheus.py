@@ -60,9 +60,9 @@ class Prometheus:
         """Return the instance and name of each alert whose expression is true, fired or not yet."""
         return self._alerts("ALERTS")
 
-    def fired(self) -> set[tuple[str, str]]:
-        """Return the instance and name of each alert that has fired at any time."""
-        return self._alerts('count_over_time(ALERTS{alertstate="firing"}[1h])')
+    def alerts_since_the_start(self) -> set[tuple[str, str]]:
+        """Return the instance and name of each alert whose expression was true at any time."""
+        return self._alerts("count_over_time(ALERTS[1h])")
 
     def _alerts(self, query: str) -> set[tuple[str, str]]:
         found = [series["metric"] for series in self.ask("query", query=query)["result"]]

@@ -143,11 +143,14 @@ def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns
             return False
         # Without a burst before and after, they would only be the same again.
         return bool(_length_s(credit_s, ratio) or _length_s(known.sent.credit_s, ratio))
-    length, length_sent = _length_s(credit_s, ratio), _length_s(known.sent.credit_s, ratio)
     keeps_levels = known.abilities is not None and known.abilities.keeps_levels
     if credit_s < GROWN_RATIO * known.sent.credit_s:
-        return keeps_levels and rate > limit and length > length_sent
-    return keeps_levels or rate > limit or length_sent == 0 < length
+        if not keeps_levels or rate <= limit:
+            return False
+        return _length_s(credit_s, ratio) > _length_s(known.sent.credit_s, ratio)
+    if keeps_levels or rate > limit:
+        return True
+    return _length_s(known.sent.credit_s, ratio) == 0 < _length_s(credit_s, ratio)
 
 
 def with_burst(base: ThrottleLimits, ratio: float, credit_s: float) -> ThrottleLimits:
