@@ -10,8 +10,8 @@ at which the drive does more than its limit, if the credit has grown by GROWN_RA
 only saves, its limits stay; if the agent dies then, the drive keeps the burst that they carry.
 
 A QEMU that keeps its buckets' levels keeps them in proportion: of a bucket that is a quarter full,
-a quarter of all credit is used up. So limits get the credit there as it grows, while the bucket is
-empty still, and go on to carry what they did while it is spent.
+a quarter of all credit is used up. So there, limits get credit as it grows, before any is spent.
+While it is spent, they go on to carry what they did.
 """
 
 from __future__ import annotations
