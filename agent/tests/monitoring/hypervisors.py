@@ -154,8 +154,17 @@ class Watched:
         self.eventually(lambda: any(map(isfinite, self.prometheus.values(query))))
 
     def has_alerts_of_what_is_wrong_only(self) -> bool:
-        """Wait until there are the alerts that are WRONG. Return whether no other ever was."""
-        self.eventually(lambda: self.prometheus.alerts() >= WRONG)
+        """Wait until all alerts that are WRONG have been there. Return whether no other ever was.
+
+        Not all are at once: drives are idle between two waits, and then reach what they are owed.
+        """
+
+        def were_there() -> bool:
+            missing = WRONG - self.prometheus.alerts_since_the_start()
+            assert not missing, f"not there yet: {missing}"
+            return True
+
+        self.eventually(were_there)
         self.wait_for_data('count_over_time(up{instance="healthy"}[1h]) > 15')
         others = self.prometheus.alerts_since_the_start() - WRONG
         return {name for _, name in others} <= PENDING

@@ -56,16 +56,10 @@ class Prometheus:
         """Return all rules with their state."""
         return [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
 
-    def alerts(self) -> set[tuple[str, str]]:
-        """Return the instance and name of each alert whose expression is true, fired or not yet."""
-        return self._alerts("ALERTS")
-
     def alerts_since_the_start(self) -> set[tuple[str, str]]:
         """Return the instance and name of each alert whose expression was true at any time."""
-        return self._alerts("count_over_time(ALERTS[1h])")
-
-    def _alerts(self, query: str) -> set[tuple[str, str]]:
-        found = [series["metric"] for series in self.ask("query", query=query)["result"]]
+        answer = self.ask("query", query="count_over_time(ALERTS[1h])")
+        found = [series["metric"] for series in answer["result"]]
         return {(labels.get("instance", ""), labels["alertname"]) for labels in found}
 
     def end(self) -> None:
