@@ -40,8 +40,10 @@ chaos: setup ## Break a host at random, and watch limits hold (SECONDS=120 SEED=
 fleet: setup ## Break a fleet of four hosts at random, and watch its budgets hold (SECONDS=300 SEED= BROKEN=1)
 	$(RUN) benchmarks.fleet.run
 
+# A test that fails is run once more, and named either way: two cores run a thousand real programs.
 test: setup ## Run all tests but test-page, test-deploy, test-qemu, test-exact, molecule: with real libvirt, QEMU, etcd
-	cd agent && ../$(BIN)/python -m pytest --numprocesses 9 --max-worker-restart 0 -m "not booted" \
+	cd agent && ../$(BIN)/python -m pytest --numprocesses 9 --max-worker-restart 0 \
+		--reruns 1 --rerun-show-tracebacks -m "not booted" \
 		tests/system tests/lab tests/edges tests/monitoring tests/fuzz tests/deploy tests/unit \
 		../benchmarks/disksim/tests
 
