@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from iokeel.core.counters import Flow, Mix, Rates
-from iokeel.core.curve import CostCurve, CostModel, is_uniform
+from iokeel.core.curve import CostCurve, CostModel
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.sizes import is_uniform
 
 # The mean size has to change by so much to be a shift.
 SIZE_RATIO = 0.2

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel, is_uniform
+from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
+from iokeel.core.sizes import is_uniform
 from iokeel.errors import CurveError
 
 # SolidFire Element's published table: size in KiB, cost in hundredths of a 4 KiB I/O.

@@ -36,9 +36,10 @@ from math import fsum, inf
 from typing import TypeAlias
 
 from iokeel.core.counters import NO_MIX, Flow, Mix, Rates
-from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel, is_one_size
+from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel
 from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.core.mix import bounds_on, flow_cost
+from iokeel.core.sizes import is_one_size
 
 # How far above its limit a drive may be between a shift and the next retune, or for good if the
 # agent dies. QEMU adds a tenth of a second at each change of limits, and another after idleness.

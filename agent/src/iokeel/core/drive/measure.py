@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from iokeel.core.counters import NO_MIX, NS_PER_S, Counters, Mix, Rates, rates
+from iokeel.core.counters import NO_MIX, NS_PER_S, Counters, Mix, Rates
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.retune import IDLE_S, LOOK_AGAIN_S
 from iokeel.core.mix import flow_cost, has_changed_kind, has_shifted, mean_mix, mix_cost
+from iokeel.core.rates import rates
 from iokeel.core.state import Measured
 
 # With so few requests a second, a look may fall between two of them. It is one in the shortest

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from iokeel.core.counters import NS_PER_S, Counters, Rates, ThrottleCount, ThrottleCounters, rates
+from iokeel.core.counters import NS_PER_S, Counters, Rates, ThrottleCount, ThrottleCounters
 from iokeel.core.policy import DrivePolicy
+from iokeel.core.rates import rates
 from iokeel.core.sharing.claimant import BACKLOG_S, STEP_RATIO, next_step, own_wants
 from iokeel.core.state import Demand, DriveState, Measured
 

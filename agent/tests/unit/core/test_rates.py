@@ -10,8 +10,8 @@ from iokeel.core.counters import (
     Counters,
     ThrottleCount,
     ThrottleCounters,
-    rates,
 )
+from iokeel.core.rates import rates
 
 START = Counters(1_000_000_000, 100, 409_600, 50, 819_200, 10_000_000, 20_000_000)
 counters = st.builds(Counters, *[st.integers(0, 2**64) for _ in range(7)])

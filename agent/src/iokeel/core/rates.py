@@ -1,0 +1,94 @@
+"""Turns two readings of a drive's counters into rates."""
+
+from __future__ import annotations
+
+import math
+
+from iokeel.core.counters import (
+    NO_FLOW,
+    NS_PER_S,
+    Counters,
+    Flow,
+    Rates,
+    ThrottleCounters,
+    Throttled,
+)
+from iokeel.core.curve import SMALLEST_REQUEST_BYTES
+from iokeel.core.sizes import is_uniform
+
+# So many sizes are remembered of each direction.
+_SEEN_SIZES = 4
+# The mean size of fewer is often the same by chance.
+_MANY_REQUESTS = 30
+
+
+def rates(
+    earlier: Counters, later: Counters, reads_before: Flow = NO_FLOW, writes_before: Flow = NO_FLOW
+) -> Rates | None:
+    """Return the rates between two readings, or None if they can't be known.
+
+    reads_before, writes_before: the flows before, with the sizes that the drive was seen to use.
+    The rates are unknown if a counter went backwards (a guest restarted, a counter wrapped or was
+    reset), if no time lies between the readings, or if there are bytes without a request. But a
+    throttle group counts a request that passes in parts with the first of them.
+    """
+    at_ns, reads0, read_bytes0, writes0, write_bytes0, read_ns0, write_ns0, throttle0 = earlier
+    to_ns, reads1, read_bytes1, writes1, write_bytes1, read_ns1, write_ns1, throttle1 = later
+    elapsed_ns, reads, writes = to_ns - at_ns, reads1 - reads0, writes1 - writes0
+    read_bytes, write_bytes = read_bytes1 - read_bytes0, write_bytes1 - write_bytes0
+    if elapsed_ns <= 0 or reads < 0 or writes < 0 or read_bytes < 0 or write_bytes < 0:
+        return None
+    throttled = None if throttle1 is None else _throttled(throttle0, throttle1)
+    if throttled is None and ((read_bytes and not reads) or (write_bytes and not writes)):
+        return None
+    read_ns = None if read_ns0 is None or read_ns1 is None else read_ns1 - read_ns0
+    write_ns = None if write_ns0 is None or write_ns1 is None else write_ns1 - write_ns0
+    if (read_ns is not None and read_ns < 0) or (write_ns is not None and write_ns < 0):
+        return None
+    elapsed_s = elapsed_ns / NS_PER_S
+    return Rates(
+        elapsed_s,
+        _flow(reads, read_bytes, elapsed_s, reads_before),
+        _flow(writes, write_bytes, elapsed_s, writes_before),
+        read_ns / reads / NS_PER_S if reads and read_ns is not None else None,
+        write_ns / writes / NS_PER_S if writes and write_ns is not None else None,
+        throttled,
+    )
+
+
+def _flow(requests: int, sent: int, elapsed_s: float, before: Flow) -> Flow:
+    """Return a flow with the sizes of its uniform requests so far, newest first.
+
+    A workload mostly shifts because a stream joins or ends. So a mix is likely made of sizes that
+    were there alone before. If the mean of many requests is the same whole number of pages in two
+    looks, they hardly differ: by chance it is a whole number once in as many looks as there are
+    requests.
+    """
+    raw_iops, bps, seen = requests / elapsed_s, sent / elapsed_s, before.seen_bytes
+    if not (requests and sent):
+        return Flow(raw_iops, bps, seen)
+    mean = sent / requests
+    size = None
+    if is_uniform(mean):
+        size = float(2 ** round(math.log2(mean)))
+    elif requests >= _MANY_REQUESTS and sent % (requests * SMALLEST_REQUEST_BYTES) == 0:
+        last = before.mean_size_bytes
+        if last is not None and abs(mean / last - 1) <= 1e-9:
+            size = mean
+    if size is not None and (not seen or seen[0] != size):
+        seen = (size, *(other for other in seen if other != size))[:_SEEN_SIZES]
+    return Flow(raw_iops, bps, seen)
+
+
+def _throttled(earlier: ThrottleCounters | None, later: ThrottleCounters) -> Throttled | None:
+    if earlier is None or later.at_ns <= earlier.at_ns:
+        return None
+    for before, after in ((earlier.read, later.read), (earlier.write, later.write)):
+        if (
+            after.requests < before.requests
+            or after.cost < before.cost
+            or after.wait_ns < before.wait_ns
+            or after.waited < before.waited
+        ):
+            return None
+    return Throttled(earlier, later)
