@@ -102,7 +102,7 @@ class Agent:
         self.tasks = Tasks(self.metrics)
         storages = DriveStorages(self.config.storages)
         leaving = {} if self.releasing else self.store.leaving
-        self.observer = Observer(self.sources, storages, leaving)
+        self.observer = Observer(self.sources, storages, leaving, processes=self.store.processes)
         self.enforcer = Enforcer(
             self.observer,
             self.metrics,

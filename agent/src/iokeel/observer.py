@@ -25,15 +25,15 @@ class Observer:
 
     leaving: VMs that are gone from the configuration, but whose drives can't be set. They count as
     VMs that can't be read. unserved: libvirt's VMs that an earlier agent has limited, while
-    [libvirt] is disabled. They may run too.
+    [libvirt] is disabled. They may run too. processes: VMs' QEMUs at the last look at each.
     """
 
     sources: list[Source]
     storages: DriveStorages
     leaving: dict[str, VmConfig] = field(default_factory=dict)
     unserved: set[str] = field(default_factory=set)
+    processes: dict[str, Process] = field(default_factory=dict)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
-    _processes: dict[str, Process] = field(default_factory=dict)
     _sys: Path = SYS
 
     def vms(self) -> dict[str, VmInfo]:
@@ -73,14 +73,14 @@ class Observer:
         """Return the VMs, of all or of some, with another QEMU than when this was last asked."""
         found, vms = [], self.vms()
         if domains is None:
-            for name in self._processes.keys() - vms.keys():
+            for name in self.processes.keys() - vms.keys():
                 if not self.may_run(name):
-                    del self._processes[name]
+                    del self.processes[name]
         for name, vm in vms.items():
             if vm.process is not None and (domains is None or name in domains):
-                if self._processes.get(name, vm.process) != vm.process:
+                if self.processes.get(name, vm.process) != vm.process:
                     found.append(name)
-                self._processes[name] = vm.process
+                self.processes[name] = vm.process
         return found
 
     def unread(self, known: Mapping[DriveId, object], seen: Collection[DriveId]) -> list[DriveId]:

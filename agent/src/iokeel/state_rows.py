@@ -25,6 +25,7 @@ from iokeel.core.state import (
 )
 from iokeel.core.storage import StoragePolicy
 from iokeel.errors import CurveError, PolicyError
+from iokeel.host.process import Process
 
 #: Raised by a text that the agent didn't write.
 NOT_OURS = (ValueError, RecursionError, TypeError, CurveError, PolicyError)
@@ -34,8 +35,15 @@ _LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
 _MOST_RATE = 1e15
 
 
+class Qemu(NamedTuple):
+    """A QEMU that a state is about. boot: the host's, because a later one has the same pids."""
+
+    process: Process
+    boot: str
+
+
 class Kept(NamedTuple):
-    """The part of a drive's state that is saved."""
+    """The part of a drive's state that is saved. qemu: None if its process isn't known."""
 
     policy: DrivePolicy | None
     tenant: str | None
@@ -48,9 +56,10 @@ class Kept(NamedTuple):
     granted_seconds: float
     priced_for: Mix | None
     vm: VmPart | None
+    qemu: Qemu | None = None
 
 
-def kept_of(known: DriveState) -> Kept:
+def kept_of(known: DriveState, qemu: Qemu | None = None) -> Kept:
     """Return the part of a drive's state that is saved."""
     return Kept(
         known.policy,
@@ -64,6 +73,7 @@ def kept_of(known: DriveState) -> Kept:
         known.sent.credit_s,
         known.pricing.mix,
         None if known.vm is None else known.vm._replace(credit=_whole(known.vm.credit)),
+        qemu,
     )
 
 
@@ -91,6 +101,7 @@ class _Row(msgspec.Struct):
     tenant: str | None = None
     storage: str | None = None
     vm: VmPart | None = None
+    qemu: Qemu | None = None
 
 
 _ROWS = msgspec.json.Decoder(_Row)
@@ -110,6 +121,7 @@ def drive_text(kept: Kept) -> str:
         kept.tenant,
         kept.storage,
         kept.vm,
+        kept.qemu,
     )
     return msgspec.json.encode(row).decode()
 
@@ -135,6 +147,20 @@ def state_of(text: str) -> DriveState:
         ),
         vm=row.vm,
     )
+
+
+class _About(msgspec.Struct):
+    """What stands in a drive's row beside its state."""
+
+    qemu: Qemu | None = None  # a row of an older version has none
+
+
+_QEMUS = msgspec.json.Decoder(_About)
+
+
+def qemu_of(text: str) -> Qemu | None:
+    """Return the QEMU that a drive's state is about; None if it isn't known. Raises NOT_OURS."""
+    return _QEMUS.decode(text).qemu
 
 
 class _Storage(msgspec.Struct):

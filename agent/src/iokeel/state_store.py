@@ -26,14 +26,17 @@ from iokeel.core.policy import DomainPolicy, LastGood
 from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import StorageId
 from iokeel.errors import ConfigError, StateNotWritten
+from iokeel.host.process import ENDED, Process, boot_id
 from iokeel.sqlite_file import readable, set_aside, told_as_damage
 from iokeel.state_rows import (
     NOT_OURS,
     Kept,
+    Qemu,
     drive_text,
     kept_of,
     policy_of,
     policy_text,
+    qemu_of,
     state_of,
     storage_of,
     storage_text,
@@ -148,7 +151,9 @@ class StateStore:
     policies: the last good policy of each VM that may have a bad one next, by name. leaving: the
     [[vm]]s that have gone from the configuration, but couldn't be left, by name; after `load`, all
     that the agent before has served or couldn't leave. sockets: of the [[vm]]s that are served, by
-    name. `load` fills the first two, and each `save` writes the changes of all three. strict: what
+    name. processes: the QEMUs that drives' states are about, by VM; after `load`, ENDED for one of
+    an earlier boot. `load` fills all but the sockets, and each `save` writes the changes of all
+    four. strict: what
     can't be used raises ConfigError and stays as it is. Else it counts as empty, because new guests
     need limits.
     """
@@ -161,6 +166,8 @@ class StateStore:
         self.policies: dict[str, LastGood] = {}
         self.leaving: dict[str, VmConfig] = {}
         self.sockets: dict[str, str] = {}
+        self.processes: dict[str, Process] = {}
+        self._boot = boot_id()
         self._locked = False
         self._database: sqlite3.Connection | None = None
         self._saved: dict[DriveId, Kept | None] = {}  # None: as it was found
@@ -223,11 +230,13 @@ class StateStore:
         """Return the saved states; none, and a line in the log, if they can't be used."""
         rows = self._read(_DRIVES)
         known = {}
+        self.processes.clear()
         for domain, target, text in rows:
             drive = DriveId(domain, target)
             self._saved[drive] = None
             try:
                 known[drive] = state_of(text)
+                self._note_qemu(domain, qemu_of(text))
             except NOT_OURS as error:
                 self._cant_use(_DRIVES, f"{drive}: {type(error).__name__}: {error}")
         self.policies.clear()
@@ -247,6 +256,13 @@ class StateStore:
             else:
                 self._saved_leaving[name] = text
         return known
+
+    def _note_qemu(self, domain: str, qemu: Qemu | None) -> None:
+        """Note the QEMU that a VM had; the later one if its drives were saved with several."""
+        if qemu is not None:
+            process = qemu.process if qemu.boot == self._boot else ENDED
+            last = self.processes.get(domain, process)
+            self.processes[domain] = max(last, process, key=lambda each: each.started)
 
     def load_storages(self) -> dict[StorageId, StorageState]:
         """Return what storages have taught; none, and a line in the log, if that can't be used."""
@@ -355,7 +371,11 @@ class StateStore:
         *,
         whole: bool,
     ) -> bool:
-        sent = {d: kept_of(known) for d, known in drives.items() if known.sent.limits is not None}
+        sent = {
+            drive: kept_of(known, self._qemu_of(drive.domain))
+            for drive, known in drives.items()
+            if known.sent.limits is not None
+        }
         texts = {name: storage_text(known) for name, known in (storages or {}).items()}
         taught = {name: text for name, text in texts.items() if text is not None}
         of_drives = _Changes.of(self._saved, sent, whole=whole)
@@ -393,6 +413,10 @@ class StateStore:
         of_leaving.note(self._saved_leaving)
         self._saved_tables = tables
         return True
+
+    def _qemu_of(self, domain: str) -> Qemu | None:
+        process = self.processes.get(domain)
+        return None if process is None else Qemu(process, self._boot)
 
     def keep_tables(self, config: Config) -> Config:
         """Save a configuration's tables, and return it with the last good ones that it lacks.

@@ -99,7 +99,7 @@ def test_a_vm_has_restarted_if_it_has_another_qemu_than_at_the_last_look() -> No
     assert [*observer.restarted(["web1"])] == ["web1"]
     del source._known["web1"]
     assert [*observer.restarted(None)] == []
-    assert observer._processes.keys() == {"db1"}
+    assert observer.processes.keys() == {"db1"}
 
 
 async def test_of_two_vms_with_one_name_only_the_first_sources_is_seen() -> None:

@@ -101,6 +101,41 @@ def test_limits_that_were_set_by_hand_since_stay(folder: Path, socket: Path) -> 
     assert iops(socket) == {"vda": 77, "vdb": 0}
 
 
+@pytest.mark.parametrize("serves_again", [False, True])
+def test_drives_of_a_qemu_that_started_while_no_agent_ran_get_back_its_own_limits(
+    folder: Path, qemu: tuple[subprocess.Popen[bytes], Path], serves_again: bool
+) -> None:
+    process, socket = qemu
+    with agent_of(folder, socket) as agent:
+        limit(agent)
+        agent.stop()
+    process.kill()
+    process.wait()
+    socket.unlink()
+    process, socket = start_qemu(folder)
+    try:
+        set_iops(socket, 77)
+        if serves_again:
+            with agent_of(folder, socket) as agent:
+                limit(agent)
+                metrics = agent.metrics()
+                for target in ("vda", "vdb"):
+                    of = f'{{domain="db1",target_device="{target}"'
+                    (overwritten,) = [
+                        value
+                        for name, value in metrics.items()
+                        if name.startswith(f"iokeel_drive_limits_overwritten_total{of}")
+                    ]
+                    assert overwritten == 0
+                agent.stop()
+            assert 77 not in iops(socket).values()
+        assert iokeel("agent", "--release", "--config", agent.config).status == 0
+        assert iops(socket) == {"vda": 77, "vdb": 0}
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_qemu_that_hangs_is_named_and_released_later(
     folder: Path, qemu: tuple[subprocess.Popen[bytes], Path]
 ) -> None:

@@ -34,6 +34,7 @@ from iokeel.core.state import (
 )
 from iokeel.core.storage import StoragePolicy
 from iokeel.errors import ConfigError, IokeelError
+from iokeel.host.process import ENDED, Process
 from iokeel.state_store import VERSION, StateStore
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("db1", "vdb")
@@ -284,6 +285,37 @@ def test_a_virtual_machine_at_a_socket_that_is_none_is_passed_over(
     assert store.save({})
     with sqlite3.connect(tmp_path / FILE) as database:
         assert database.execute("SELECT * FROM leaving").fetchall() == []
+
+
+def test_the_qemu_that_a_state_is_about_is_loaded(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.save({VDA: SET, VDB: SET}, whole=True)
+    again = StateStore(tmp_path)
+    assert again.load().keys() == {VDA, VDB}
+    assert again.processes == {}, "as a file of an older version"
+    store.processes["db1"] = Process(9, 70)
+    assert store.save({VDA: SET, VDB: SET})
+    assert not store.save({VDA: SET, VDB: SET})
+    store.processes["db1"] = Process(7, 80)
+    assert store.save({VDA: SET})  # the agent is killed before it saves vdb
+    again.load()
+    assert again.processes == {"db1": Process(7, 80)}
+
+
+def test_a_qemu_of_an_earlier_boot_has_ended(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.processes["db1"] = Process(7, 80)
+    store.save({VDA: SET})
+    with sqlite3.connect(tmp_path / FILE) as database:
+        [[row]] = database.execute("SELECT state FROM drives")
+        assert store._boot
+        assert store._boot in row
+        earlier = row.replace(store._boot, "0b0e3b37-0000-0000-0000-000000000000")
+        database.execute("UPDATE drives SET state = ?", [earlier])
+    database.close()
+    again = StateStore(tmp_path)
+    assert again.load() == {VDA: SET}
+    assert again.processes == {"db1": ENDED}
 
 
 def test_a_drive_without_limits_of_ours_is_not_kept(tmp_path: Path) -> None:

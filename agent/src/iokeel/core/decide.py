@@ -53,6 +53,7 @@ from iokeel.core.state import (
     NEW,
     NOT_DIVIDED,
     DriveState,
+    Sent,
     Share,
     State,
     StorageState,
@@ -70,8 +71,10 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     the others are served, and State.failures has the error.
     """
     if seen.restarted:
-        drives = {  # what is known of the old QEMU isn't true of the new one, but the policy is
-            drive: NEW._replace(policy=known.policy) if drive.domain in seen.restarted else known
+        drives = {
+            drive: _promised(known, seen.drives.get(drive))
+            if drive.domain in seen.restarted
+            else known
             for drive, known in state.drives.items()
         }
         state = replace(state, drives=drives)
@@ -87,6 +90,17 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         state.model, now, state.tenants, storages, suspects, failures, has_parts=has_parts
     )
     return after, orders
+
+
+def _promised(known: DriveState, seen: DriveSeen | None) -> DriveState:
+    """Return the part of a drive's state that is true of another QEMU of its VM, too."""
+    return NEW._replace(
+        policy=known.policy,
+        storage=known.storage,
+        tenant=known.tenant,
+        sent=Sent(found=None if seen is None else seen.in_force),  # it isn't out of date by these
+        vm=None if known.vm is None else VmPart(known.vm.policy),
+    )
 
 
 def _read(

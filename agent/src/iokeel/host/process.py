@@ -30,6 +30,15 @@ class Process(NamedTuple):
     started: int
 
 
+#: Stands for a process that has certainly ended: none has pid 0.
+ENDED = Process(0, 0)
+
+
+def boot_id(proc: Path = _PROC) -> str:
+    """Return the kernel's name of this boot; empty if it tells none."""
+    return read_text(proc / "sys/kernel/random/boot_id") or ""
+
+
 def process(pid: int, proc: Path = _PROC) -> Process | None:
     """Return a process by its pid; None if there is none."""
     status = _status(pid, proc)

@@ -18,7 +18,7 @@ from iokeel.core.drive.retune import IDLE_S
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import Reason, SetLimits
-from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy
+from iokeel.core.policy import UNKNOWN, DrivePolicy, TenantPolicy, UnknownPolicy, VmPolicy
 from iokeel.core.state import DriveState, Measured, Pricing, Sent, State, Verdict
 from iokeel.core.storage import StorageCounters, StoragePolicy
 from testing.hypervisors.abilities import PATCHED
@@ -341,6 +341,31 @@ def test_a_drive_of_a_restarted_guest_keeps_its_policy_while_that_cannot_be_told
     again = Observation({DRIVE: unknown}, restarted=[DRIVE.domain])
     _, orders = decide(state, again, 2 * NS_PER_S)
     assert [one.limits for one in orders] == [order.limits]
+
+
+def test_a_drive_of_a_restarted_guest_is_held_though_its_definition_has_other_limits() -> None:
+    known = DriveSeen(POLICY, None, UNLIMITED, abilities=STOCK)
+    state, (order,) = decide(State(), Observation({DRIVE: known}), NS_PER_S)
+    unknown = DriveSeen(UNKNOWN, None, BY_HAND, abilities=STOCK)
+    again = Observation({DRIVE: unknown}, restarted=[DRIVE.domain])
+    state, orders = decide(state, again, 2 * NS_PER_S)
+    assert [one.limits for one in orders] == [order.limits]
+    assert state.drives[DRIVE].sent.found == BY_HAND
+
+
+def test_a_drive_of_a_restarted_guest_keeps_its_part_of_what_others_share() -> None:
+    seen = DriveSeen(
+        DrivePolicy(), None, UNLIMITED, False, STOCK, None, "acme", VmPolicy(limit=2 * LIMIT)
+    )
+    tenants = {"acme": TenantPolicy(limit=LIMIT)}
+    state, (order,) = decide(State(tenants=tenants), Observation({DRIVE: seen}), NS_PER_S)
+    unknown = DriveSeen(UNKNOWN, None, UNLIMITED, abilities=STOCK)
+    again = Observation({DRIVE: unknown}, restarted=[DRIVE.domain])
+    state, orders = decide(state, again, 2 * NS_PER_S)
+    assert [one.limits for one in orders] == [order.limits]
+    vm = state.drives[DRIVE].vm
+    assert vm is not None
+    assert vm.policy == VmPolicy(limit=2 * LIMIT)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
