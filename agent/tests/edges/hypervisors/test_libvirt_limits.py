@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
-from iokeel.core.abilities import STOCK
+from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import DriveId
+from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.drive.exact import exact_limits, fallback_of
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.errors import ConnectionLost
 from iokeel.hypervisors.libvirt.calls import Calls
 from iokeel.hypervisors.libvirt.domain import Domain
 from iokeel.hypervisors.libvirt.limits import LimitsInForce
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.policy_xml.domain import parse_domain
 from iokeel.policy_xml.iotune import to_libvirt
+from testing.hypervisors.abilities import PATCHED
 
 VDA = DriveId("db1", "vda")
 OURS = UNLIMITED._replace(iops_total=300, iops_size=16_384)
@@ -26,6 +30,36 @@ XML = """
 <devices><disk type='file' device='disk'><source file='/img'/><target dev='vda'/></disk>
 </devices></domain>
 """
+
+
+def exact(rate: int) -> ThrottleLimits:
+    """Return limits with a curve, which libvirt gets a fallback for."""
+    return exact_limits(DEFAULT_MODEL, rate)
+
+
+class Curves(Calls):
+    """libvirtd with a guest whose QEMU has curves. The next call is made only at `go_on`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__("test:///default")
+        self.go_on: asyncio.Event | None = None
+        self.withdraws = False  # the call that waits then
+        self.told: list[tuple[ThrottleLimits, ThrottleLimits | None]] = []
+        monkeypatch.setattr("iokeel.hypervisors.libvirt.limits.put_limits", self._put)
+
+    def _put(self, *arguments: Any) -> None:
+        self.told.append((arguments[4], arguments[7]))
+
+    def lookupByName(self, _name: str) -> None:
+        pass
+
+    async def call_domain(self, _name: str, function: Any, *_: Any) -> Any:
+        if self.go_on is not None:
+            go_on, withdraws = self.go_on, self.withdraws
+            await go_on.wait()
+            if withdraws:
+                raise ConnectionLost("db1", "no answer in 5 s", "")
+        return function(self)
 
 
 class Slow(Calls):
@@ -46,10 +80,11 @@ def event(limits: ThrottleLimits) -> dict[str, object]:
     return {"blkdeviotune.disk": "vda", **values}
 
 
-def running() -> dict[str, Domain]:
+def running(abilities: Abilities = STOCK) -> dict[str, Domain]:
     """Return a domain with a drive, by its name."""
-    info = VmInfo("db1", {"vda": DriveInfo("vda", "/img", UNLIMITED, STOCK)}, None, None, None, "")
-    return {"db1": Domain(parse_domain(XML), info, 1, STOCK)}
+    drives = {"vda": DriveInfo("vda", "/img", UNLIMITED, abilities)}
+    info = VmInfo("db1", drives, None, None, None, "")
+    return {"db1": Domain(parse_domain(XML), info, 1, abilities)}
 
 
 @pytest.mark.parametrize(
@@ -123,4 +158,46 @@ async def test_an_event_of_limits_that_are_in_force_has_nothing_read_again() -> 
     domains, changed = running(), list[str]()
     limits = LimitsInForce(domains, Slow(), SourceNews(), changed.append)
     limits.tuned("db1", event(UNLIMITED))
+    assert changed == []
+
+
+@pytest.mark.parametrize("withdrawn", [True, False])
+async def test_what_libvirt_was_told_of_a_curve_is_known_only_once_it_was_told(
+    monkeypatch: pytest.MonkeyPatch, withdrawn: bool
+) -> None:
+    """Or it would keep limits for a higher rate, for the QEMU that the guest migrates to."""
+    domains, libvirt = running(PATCHED), Curves(monkeypatch)
+    limits = LimitsInForce(domains, libvirt, SourceNews(), lambda _: None)
+    await limits.set_limits(VDA, exact(8000), 30.0)
+    libvirt.go_on, libvirt.withdraws = asyncio.Event(), withdrawn
+    first = asyncio.create_task(limits.set_limits(VDA, exact(1000), 30.0))
+    await asyncio.sleep(0)
+    libvirt.withdraws = False
+    second = asyncio.create_task(limits.set_limits(VDA, exact(1030), 30.0))
+    await asyncio.sleep(0)
+    libvirt.go_on.set()
+    await asyncio.gather(first, second, return_exceptions=True)
+    assert libvirt.told[-1] == (exact(1030), fallback_of(exact(1030)))
+    assert len(libvirt.told) == 3 - withdrawn
+    libvirt.go_on = None
+    await limits.set_limits(VDA, exact(1040), 30.0)
+    assert libvirt.told[-1][1] is None, "the one before is good for it"
+
+
+@pytest.mark.parametrize("when", ["meanwhile", "late"])
+async def test_the_event_of_a_fallback_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    domains, libvirt, changed = running(PATCHED), Curves(monkeypatch), list[str]()
+    limits = LimitsInForce(domains, libvirt, SourceNews(), changed.append)
+    libvirt.go_on = asyncio.Event()
+    setting = asyncio.create_task(limits.set_limits(VDA, exact(8000), 30.0))
+    await asyncio.sleep(0)
+    if when == "meanwhile":
+        limits.tuned("db1", event(fallback_of(exact(8000))))
+    libvirt.go_on.set()
+    await setting
+    if when == "late":
+        limits.tuned("db1", event(fallback_of(exact(8000))))
+    assert domains["db1"].info.drives["vda"].in_force == exact(8000)
     assert changed == []

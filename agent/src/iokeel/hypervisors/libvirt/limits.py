@@ -57,7 +57,8 @@ class LimitsInForce:
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
         self._fallbacks: dict[DriveId, Fallback] = {}  # as libvirt was told them
         self._orders: Counter[str] = Counter()  # limits set or being set, by domain
-        self._setting: dict[DriveId, list[ThrottleLimits]] = {}  # those being set now
+        # Those being set now, each with its fallback.
+        self._setting: dict[DriveId, list[tuple[ThrottleLimits, ThrottleLimits | None]]] = {}
         self._tunings: Counter[str] = Counter()  # TUNABLE events with other limits, by domain
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
@@ -71,23 +72,30 @@ class LimitsInForce:
         # If it is stale (another device has the target now), QEMU knows no such device and
         # refuses. The next try then looks for it again.
         reached = self._reached.pop(drive, None)
-        new = self._new_fallback(drive, limits)
+        before = self._fallbacks.pop(drive, None)
+        if drive in self._setting:  # those may never be set
+            before = None
+        fallback = None if limits.cost_read is None else fallback_for(limits, before)
+        told = None if fallback is None or fallback is before else fallback.limits
 
         def put(connection: Any) -> tuple[Abilities | None, QmpDrive | None]:
             handle = connection.lookupByName(drive.domain)
             # Not known of one that was too busy to answer, or if its policy went while no agent ran
             abilities = domain.abilities or _asked(handle)
             return abilities, put_limits(
-                handle, drive, disk, group, limits, abilities, reached, new
+                handle, drive, disk, group, limits, abilities, reached, told
             )
 
         tunings = self._tunings[drive.domain]
-        with self._being_set(drive, limits, domain.abilities):
+        with self._being_set(drive, limits, fallback, domain.abilities):
             abilities, reached = await self._calls.call_domain(
                 drive.domain, put, timeout_s, str(drive)
             )
         if reached is not None:
             self._reached[drive] = reached
+        self._fallbacks.pop(drive, None)
+        if fallback is not None and self._tunings[drive.domain] == tunings:
+            self._fallbacks[drive] = fallback
         self._note(drive, limits)
         if domain.abilities is None and abilities is not None:
             self._learn(domain, abilities)
@@ -103,22 +111,19 @@ class LimitsInForce:
                     return domain, disk
         raise DriveGone(str(drive), "is no longer there")
 
-    def _new_fallback(self, drive: DriveId, limits: ThrottleLimits) -> ThrottleLimits | None:
-        """Return what libvirt has to be told beside limits; None if it is nothing new."""
-        before = self._fallbacks.pop(drive, None)
-        if limits.cost_read is None:
-            return None
-        fallback = self._fallbacks[drive] = fallback_for(limits, before)
-        return None if fallback is before else fallback.limits
-
     @contextlib.contextmanager
     def _being_set(
-        self, drive: DriveId, limits: ThrottleLimits, abilities: Abilities | None
+        self,
+        drive: DriveId,
+        limits: ThrottleLimits,
+        fallback: Fallback | None,
+        abilities: Abilities | None,
     ) -> Iterator[None]:
         """Have limits count as being set. Readings from meanwhile may be older than these."""
         self._orders[drive.domain] += 1
         setting = self._setting.setdefault(drive, [])
-        setting.append(limits)
+        both = limits, None if fallback is None else fallback.limits
+        setting.append(both)
         try:
             yield
         except IokeelError:
@@ -126,7 +131,7 @@ class LimitsInForce:
             raise
         finally:
             self._orders[drive.domain] += 1
-            setting.remove(limits)
+            setting.remove(both)
             if not setting:
                 del self._setting[drive]
             if abilities is not None and abilities.counts:
@@ -190,13 +195,15 @@ class LimitsInForce:
             self._changed(name)
             return
         limits = from_libvirt(told)
-        fallback = self._fallbacks.get(drive)
-        if fallback is not None and fallback.limits == limits:
+        fallback, setting = self._fallbacks.get(drive), self._setting.get(drive, [])
+        if any(limits == told for _, told in setting):
             return  # from set_limits
+        if fallback is not None and fallback.limits == limits:
+            return  # from set_limits, but late
         self._fallbacks.pop(drive, None)
         in_force = self._with_patched(drive, limits)
         changed = known.in_force != in_force
-        if limits not in self._setting[drive] if drive in self._setting else changed:
+        if all(limits != ours for ours, _ in setting) if setting else changed:
             self._tunings[name] += 1
         if changed:
             self._reached.pop(drive, None)  # its group may be another one now
