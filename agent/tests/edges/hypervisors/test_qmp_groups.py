@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -307,6 +308,29 @@ async def test_statistics_come_with_the_counters(source: QmpSource, server: QmpS
     assert group.read == ThrottleCount(3, 20480, 4.2, 1, 600, 2, ((4096, 1), (8192, 2)))
     assert group.write == ThrottleCount(0, 0, 0, 0, 0, 0)
     assert in_force(source) == ThrottleLimits(iops_total=9)
+
+
+async def test_of_a_drives_own_group_and_its_objects_the_latter_counts(tmp_path: Path) -> None:
+    server = QmpServer(tmp_path / "db1.qmp", ())
+    chain = {"driver": "throttle", "throttle-group": "tg0", "file": {"driver": "null-co"}}
+    server.plug("vda", "json:" + json.dumps(chain), iops=50, group=qdev("vda"))
+    server.objects["tg0"] = {"iops-total": 9}
+    server.throttle("tg0", {"node-name": "filter"}, requests=3)
+    server.join(qdev("vda"), {"iops-total": 50})
+    await server.start()
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        for _ in range(2):
+            throttle = (await source.sample(None, PATIENCE_S))[VDA].throttle
+            assert throttle is not None
+            assert throttle.read.requests == 3
+            assert in_force(source) == ThrottleLimits(iops_total=9)
+        await source.set_limits(VDA, ThrottleLimits(iops_total=7), PATIENCE_S)
+        assert server.commands()[-2:] == ["qom-set", "block_set_io_throttle"]
+        assert server.asked[-1]["arguments"]["iops"] == 0
+        await source.sample(None, PATIENCE_S)
+        assert in_force(source) == ThrottleLimits(iops_total=7)
+    await server.stop()
 
 
 async def test_statistics_of_a_group_with_other_members_are_not_the_drives(

@@ -99,6 +99,14 @@ LIMITS = [
 ]  # fmt: skip
 
 
+def _is(qemu: Qemu, job: str, status: str) -> bool:
+    return any(j["id"] == job and j["status"] == status for j in qemu.ask("query-jobs"))
+
+
+def _concluded(qemu: Qemu, job: str) -> bool:
+    return _is(qemu, job, "concluded")
+
+
 @qemu_is_here
 class TestRealQemu:
     async def test_drives_paths_and_limits_are_those_of_the_command_line(
@@ -140,6 +148,55 @@ class TestRealQemu:
         given = {name.replace("_", "-"): value for name, value in limits.items() if value}
         assert found == dict.fromkeys(found, 0) | lengths | given
         assert "iops" not in qemu.block(qdev("vdb")), "nothing is limited twice"
+
+    @pytest.mark.parametrize("rate", [700, 7000])
+    async def test_a_drive_whose_snapshot_comes_and_goes_is_held_by_its_filter_alone(
+        self, on_qemu: QmpSource, qemu: Qemu, rate: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        vdb, folder = DriveId("db1", "vdb"), qemu.agent_socket.parent
+        (folder / "o.raw").touch()
+
+        def known() -> ThrottleLimits | None:
+            return on_qemu.vms()["db1"].drives["vdb"].in_force
+
+        await on_qemu.set_limits(vdb, ThrottleLimits(iops_total=5000), PATIENCE_S)
+        create = {"driver": "qcow2", "file": "fo", "size": 1 << 20}
+        qemu.ask("blockdev-add", driver="file", filename=f"{folder}/o.raw", **{"node-name": "fo"})
+        qemu.ask("blockdev-create", **{"job-id": "create", "options": create})
+        await until(lambda: _concluded(qemu, "create"))
+        qemu.ask("job-dismiss", id="create")
+        overlay = {"driver": "qcow2", "file": "fo", "backing": None, "node-name": "o"}
+        qemu.ask("blockdev-add", **overlay)
+        qemu.ask("blockdev-snapshot", node="rb", overlay="o")
+        on_qemu.announce("db1")
+        await until(lambda: known() == UNLIMITED)
+        assert caplog.text.count("drive vdb: a snapshot is above its throttle filter") == 1
+        await on_qemu.set_limits(vdb, ThrottleLimits(iops_total=rate), PATIENCE_S)
+        assert qemu.block(qdev("vdb"))["iops"] == rate
+        qemu.ask("block-commit", device="o", **{"job-id": "commit"})
+        await until(lambda: _is(qemu, "commit", "ready"))
+        qemu.ask("job-complete", id="commit")
+        await until(lambda: not qemu.ask("query-jobs"))
+        on_qemu.announce("db1")
+        await until(lambda: on_qemu.vms()["db1"].drives["vdb"].path == f"{folder}/b.raw")
+        assert known() == ThrottleLimits(iops_total=min(rate, 5000))
+        assert qemu.block(qdev("vdb"))["iops"] == rate
+        await on_qemu.set_limits(vdb, ThrottleLimits(iops_total=rate), PATIENCE_S)
+        assert qemu.ask("qom-get", path="/objects/tg0", property="limits")["iops-total"] == rate
+        assert "iops" not in qemu.block(qdev("vdb")), "nothing is limited twice"
+        assert known() == ThrottleLimits(iops_total=rate)
+
+    async def test_limits_set_by_hand_beside_a_filter_are_known_and_dropped(
+        self, on_qemu: QmpSource, qemu: Qemu
+    ) -> None:
+        zeros = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
+        qemu.ask("block_set_io_throttle", id=qdev("vdb"), iops=50, **zeros)
+        on_qemu.announce("db1")
+        await until(
+            lambda: on_qemu.vms()["db1"].drives["vdb"].in_force == ThrottleLimits(iops_total=50)
+        )
+        await on_qemu.set_limits(DriveId("db1", "vdb"), ThrottleLimits(iops_total=9), PATIENCE_S)
+        assert "iops" not in qemu.block(qdev("vdb"))
 
     @pytest.mark.parametrize("target", ["vda", "vdb", "sda"])
     @pytest.mark.parametrize("limits", LIMITS)

@@ -126,11 +126,16 @@ class DriveCounters:
             self._missed()
 
     def owner(self, group: Group) -> DriveId | None:
-        """Return the drive that a throttle group limits; None if it limits others too, or none."""
+        """Return the drive that a throttle group limits; None if it limits others too, or none.
+
+        Of a drive's own group and its object's, that is the object's, which the agent sets.
+        """
         drive = self._groups.get(group.name)
         if drive is None and len(group.members) == 1:
             (member,) = group.members
             drive = self._ids.get((member.qdev, member.device))
+            if drive in self._groups.values():  # it is limited by its object
+                return None
         return drive
 
     def _grouped(self, round_: Round, reply: Reply[list[Group]] | MonitorLost) -> None:

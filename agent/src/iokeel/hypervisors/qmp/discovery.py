@@ -83,5 +83,5 @@ async def _with_object_limits(connection: QmpConnection, drive: QmpDrive) -> Qmp
     try:
         found = await connection.execute("qom-get", arguments, _LIMITS, ANSWER_TIMEOUT_S)
     except CommandFailed:  # a group that is no object can't be set, so the drive itself is limited
-        return replace(drive, throttle_group=None)
-    return replace(drive, in_force=from_object(found))
+        return replace(drive, throttle_group=None, own=None)
+    return replace(drive, in_force=drive.with_own(from_object(found)))

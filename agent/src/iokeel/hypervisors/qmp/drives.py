@@ -5,6 +5,10 @@ block_set_io_throttle), or a throttle filter node below it whose group is an obj
 throttle-group). Such a filter shows in the file name that QEMU makes up for the chain of nodes:
 json:{"driver": "throttle", "throttle-group": "NAME", "file": {...}} (qemu(1), "json:").
 
+A drive may have both: somebody may limit it beside its filter, or the agent itself may have while a
+snapshot was above the filter, which held only reads of the backing file then. So limits of its own
+are dropped when those of its group are set.
+
 A storage daemon has no guest, so no such drives. Each of its throttle-group objects counts as a
 drive, by the object's name, whatever is exported through it.
 """
@@ -19,7 +23,7 @@ from typing import Any
 import msgspec
 
 from iokeel.core.abilities import Abilities
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.limits import FIELDS, UNLIMITED, ThrottleLimits
 from iokeel.hypervisors.qmp.limits import block_values, from_block, object_values
 from iokeel.hypervisors.qmp.nodes import node_url
 
@@ -70,7 +74,9 @@ class QmpDrive:
     qdev, device: QEMU's names of it; one may be empty. path: the file or URL behind it, of the
     topmost image if there are several; None if it has none. throttle_group: the throttle-group
     object that limits it; None if block_set_io_throttle does. shares: the targets of other drives
-    that the same limits would hold, or a few of them. in_force: its limits; None if unknown.
+    that the same limits would hold, or a few of them. in_force: its limits; None if unknown. own:
+    those of block_set_io_throttle beside those of throttle_group; None if it has none. below: the
+    groups of filters in its backing files.
     """
 
     target: str
@@ -80,6 +86,21 @@ class QmpDrive:
     throttle_group: str | None = None
     shares: tuple[str, ...] = ()
     in_force: ThrottleLimits | None = None
+    own: ThrottleLimits | None = None
+    below: tuple[str, ...] = ()
+
+    def with_own(self, limits: ThrottleLimits | None) -> ThrottleLimits | None:
+        """Return limits of its group together with its own: the lower ones if they are alike.
+
+        If they limit different things, its own, which the agent doesn't set there.
+        """
+        own = self.own
+        if limits is None or own is None:
+            return limits
+        both = {field: (getattr(limits, field), getattr(own, field)) for field in FIELDS}
+        if any((a is None) is not (b is None) for a, b in both.values()):
+            return own
+        return limits.with_fields({f: min(pair) for f, pair in both.items() if None not in pair})
 
 
 def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
@@ -119,6 +140,8 @@ def _drive(
         filters[0] if filters else None,
         (),
         from_block(inserted),
+        from_block(inserted) if filters and own is not None else None,
+        tuple(name for node in chain for name in _groups_of_backing(node)),
     )
     return drive, filters or (() if own is None else (own,))
 
@@ -170,6 +193,13 @@ def groups_of(objects: Sequence[Object], nodes: Sequence[dict[str, Any]]) -> dic
     return found
 
 
+def clearing(drive: QmpDrive, abilities: Abilities) -> tuple[str, dict[str, object]] | None:
+    """Return the command that drops a drive's own limits beside its group's; None for none."""
+    if drive.own is None:
+        return None
+    return setting(replace(drive, throttle_group=None), UNLIMITED, abilities)
+
+
 def setting(
     drive: QmpDrive, limits: ThrottleLimits, abilities: Abilities
 ) -> tuple[str, dict[str, object]]:
@@ -200,6 +230,13 @@ def _down(node: Any) -> Iterator[Mapping[str, Any]]:
     while isinstance(node, dict):
         yield node
         node = node.get("file")
+
+
+def _groups_of_backing(node: Mapping[str, Any]) -> Iterator[str]:
+    for below in _down(node.get("backing")):
+        if (name := _text(below, "throttle-group")) is not None:
+            yield name
+        yield from _groups_of_backing(below)
 
 
 def _path(inserted: Mapping[str, Any], chain: Sequence[Mapping[str, Any]]) -> str | None:

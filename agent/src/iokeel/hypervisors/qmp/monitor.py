@@ -28,7 +28,7 @@ from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.qmp.connection import ANYTHING, QmpConnection, connect
 from iokeel.hypervisors.qmp.counters import DriveCounters, Round
 from iokeel.hypervisors.qmp.discovery import query_abilities, query_drives, query_groups
-from iokeel.hypervisors.qmp.drives import QmpDrive, setting
+from iokeel.hypervisors.qmp.drives import QmpDrive, clearing, setting
 from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
 from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, for_curve, keep_patched
@@ -63,6 +63,7 @@ class Monitor:
         self._counters = DriveCounters(vm, news, self._wake.set, self._note_in_force)
         self._orders = 0  # changes whenever limits are set: those read before are stale then
         self._told = ""
+        self._told_below: dict[str, tuple[str, ...]] = {}  # groups in drives' backing files
         self._looked_at = self._recheck_at = 0.0  # by the monotonic clock
 
     @property
@@ -105,10 +106,13 @@ class Monitor:
         abilities = self._abilities.throttle
         if limits.cost_read is not None:
             abilities = for_curve(drive, abilities)
-        command, arguments = setting(known, limits, abilities or STOCK)
+        steps = setting(known, limits, abilities or STOCK), clearing(known, abilities or STOCK)
+        deadline = time.monotonic() + timeout_s
         self._orders += 1
         try:
-            await self._connection.execute(command, arguments, ANYTHING, timeout_s)
+            for command, arguments in filter(None, steps):
+                left_s = round(deadline - time.monotonic(), 1)
+                await self._connection.execute(command, arguments, ANYTHING, left_s)
         except CommandFailed as error:
             if error.kind == "DeviceNotFound":
                 self._wake.set()
@@ -123,11 +127,14 @@ class Monitor:
         finally:
             self._orders += 1
             self._counters.forget_limits(drive)
+        if (now := self._drives.get(drive.target)) is not None:
+            self._drives[drive.target] = replace(now, own=None)
         self._note_in_force(drive.target, ThrottleLimits.of(limits._asdict()))
 
     def _note_in_force(self, target: str, limits: ThrottleLimits | None) -> None:
-        if target in self._drives:
-            self._drives[target] = replace(self._drives[target], in_force=limits)
+        if (drive := self._drives.get(target)) is not None:
+            limits = drive.with_own(limits)
+            self._drives[target] = replace(drive, in_force=limits)
         info = self._known.get(self._vm.name)
         if info is not None and target in info.drives and info.drives[target].in_force != limits:
             drives = {**info.drives, target: replace(info.drives[target], in_force=limits)}
@@ -271,6 +278,7 @@ class Monitor:
             )
             await self._add_patched(connection, drives)
         self._drives = drives
+        self._tell_below()
         self._publish()
 
     async def _add_patched(self, connection: QmpConnection, drives: dict[str, QmpDrive]) -> None:
@@ -283,13 +291,27 @@ class Monitor:
             for group in await query_groups(connection):
                 if (owner := self._counters.owner(group)) is not None:
                     drive = drives[owner.target]
-                    drives[drive.target] = replace(drive, in_force=from_group(group.limits))
+                    limits = drive.with_own(from_group(group.limits))
+                    drives[drive.target] = replace(drive, in_force=limits)
         elif (info := self._known.get(self._vm.name)) is not None:
             for target, drive in drives.items():
                 last = info.drives[target].in_force if target in info.drives else None
                 if drive.throttle_group is None and drive.in_force is not None and last is not None:
                     limits = keep_patched(drive.in_force, last)
                     drives[target] = replace(drive, in_force=limits)
+
+    def _tell_below(self) -> None:
+        """Tell of filters in backing files, whose limits the agent doesn't set."""
+        below = {drive.target: drive.below for drive in self._drives.values() if drive.below}
+        for target, groups in below.items():
+            is_new = self._told_below.get(target) != groups
+            if is_new and self._vm.policy.for_drive(target) is not None:
+                log.warning(
+                    "VM %s, drive %s: a snapshot is above its throttle filter, so the filter's"
+                    " limits (%s) hold what is read from below; the agent's hold all",
+                    *(self._vm.name, target, ", ".join(groups)),
+                )
+        self._told_below = below
 
     def _publish(self) -> None:
         name = self._vm.name
