@@ -70,14 +70,21 @@ class Observer:
         return unread is None or domain in unread
 
     def restarted(self, domains: Collection[str] | None) -> Collection[str]:
-        """Return the VMs, of all or of some, with another QEMU than when this was last asked."""
+        """Return the VMs, of all or of some, with another QEMU than when this was last asked.
+
+        One whose QEMU couldn't be told then isn't one: what is in force may be of orders since.
+        """
         found, vms = [], self.vms()
         if domains is None:
             for name in self.processes.keys() - vms.keys():
                 if not self.may_run(name):
                     del self.processes[name]
         for name, vm in vms.items():
-            if vm.process is not None and (domains is None or name in domains):
+            if domains is not None and name not in domains:
+                continue
+            if vm.process is None:
+                self.processes.pop(name, None)
+            else:
                 if self.processes.get(name, vm.process) != vm.process:
                     found.append(name)
                 self.processes[name] = vm.process

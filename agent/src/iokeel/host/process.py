@@ -71,9 +71,8 @@ def guest(name: str, run: Path | None = None, proc: Path = _PROC) -> Process | N
     return None
 
 
-def peer(connected: socket.socket, proc: Path = _PROC) -> Process | None:
-    """Return the QEMU that listens at a unix socket; None if the listener is no QEMU."""
-    pid = peer_pid(connected)
+def qemu(pid: int, proc: Path = _PROC) -> Process | None:
+    """Return a QEMU by its pid; None if it is none. Blocks while its memory map is changed."""
     return process(pid, proc) if is_qemu(pid, proc) else None
 
 

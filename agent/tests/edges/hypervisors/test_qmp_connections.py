@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import chain, repeat
@@ -19,6 +20,7 @@ import pytest
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import UNLIMITED
 from iokeel.errors import DriveGone
+from iokeel.host.process import Process
 from iokeel.hypervisors.qmp import monitor
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
@@ -148,6 +150,34 @@ async def test_an_unforeseen_fault_at_one_vm_ends_only_its_connection(
             await asyncio.sleep(0.01)
     assert source.errors == {"internal": 2}
     assert lines(caplog) == ["VM db1: internal error, please report it"] * 2
+
+
+async def test_a_process_that_cannot_be_told_keeps_no_guest_from_its_limits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/proc doesn't answer as long as something holds the process's memory map."""
+    go_on, qemu = threading.Event(), Process(7, 70)
+    monkeypatch.setattr("iokeel.hypervisors.qmp.connection._PROCESS_TIMEOUT_S", 0.1)
+
+    def told(pid: int) -> Process:
+        assert pid == os.getpid()
+        assert go_on.wait(PATIENCE_S)
+        return qemu
+
+    monkeypatch.setattr("iokeel.hypervisors.qmp.connection.qemu", told)
+    server = await QmpServer(folder / "db1.qmp").start()
+    async with running(vm(server.path)) as source:
+        await until(source.vms)
+        assert source.vms()["db1"].process is None
+        await source.set_limits(VDA, UNLIMITED, PATIENCE_S)
+        go_on.set()
+
+        def is_told() -> bool:
+            source.announce("db1")
+            return source.vms()["db1"].process == qemu
+
+        await until(is_told)
+    await server.stop()
 
 
 async def test_a_vm_may_run_until_nobody_listens(folder: Path) -> None:

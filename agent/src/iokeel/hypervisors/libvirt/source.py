@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
@@ -19,10 +20,17 @@ from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, LastGood
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError
-from iokeel.host.process import guest
+from iokeel.host.process import Process, guest
 from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
-from iokeel.hypervisors.libvirt.domain import Domain, describe, has_policy, is_volume, volume_paths
+from iokeel.hypervisors.libvirt.domain import (
+    Description,
+    Domain,
+    describe,
+    has_policy,
+    is_volume,
+    volume_paths,
+)
 from iokeel.hypervisors.libvirt.events import Events
 from iokeel.hypervisors.libvirt.limits import LimitsInForce
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities
@@ -255,10 +263,9 @@ class LibvirtSource(SourceNews):
     async def _read(self, name: str) -> None:
         changes = self._limits.changes(name)
         try:
-            xml, text, number, told = await self._calls.call_domain(
-                name, lambda connection: describe(connection, name), _CALL_TIMEOUT_S
+            (xml, text, number, told), process = await self._calls.call_domain(
+                name, lambda connection: self._describe(connection, name), _CALL_TIMEOUT_S
             )
-            process = await asyncio.to_thread(guest, name) if self._is_local else None
         except DriveGone:
             self._forget(name)
             return
@@ -287,6 +294,10 @@ class LibvirtSource(SourceNews):
         self._note(Domain(xml, info, number, abilities), before)
         if self._limits.changes(name) != changes:
             self.announce(name)  # its limits may have been changed after they had been read
+
+    def _describe(self, connection: Any, name: str) -> tuple[Description, Process | None]:
+        """Return a domain as libvirt describes it, and its QEMU. Blocks, as long as either does."""
+        return describe(connection, name), guest(name) if self._is_local else None
 
     async def _ask_abilities(self, name: str) -> Abilities | None:
         """Return the abilities of a domain's QEMU; None until it is read again if it doesn't tell.

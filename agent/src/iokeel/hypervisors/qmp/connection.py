@@ -14,9 +14,11 @@ that hangs is sent no more commands, so those that wait can still be withdrawn.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,7 +27,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from iokeel.host.process import Process, peer, peer_pid
+from iokeel.host.process import Process, peer_pid, qemu
 from iokeel.hypervisors.qmp.faults import NOT_QMP, CommandFailed, MonitorLost, refused, silent
 from iokeel.words.quoting import shown
 
@@ -36,6 +38,8 @@ MOST_REPLY_BYTES = 2 << 20
 MOST_LISTED = 2000
 # QEMU greets at once, unless it hangs or serves another client (`silent` in faults.py).
 _GREETING_TIMEOUT_S = 5.0
+# As long as guests may wait for their limits until it is known which process their QEMU is.
+_PROCESS_TIMEOUT_S = 1.0
 # One buffer for all connections: it is filled and emptied in one step of the event loop.
 _BUFFER = bytearray(256 << 10)
 _VIEW = memoryview(_BUFFER)
@@ -91,7 +95,7 @@ class QmpConnection(asyncio.BufferedProtocol):
 
     def __init__(self, path: Path, on_event: Callable[[str], None]) -> None:
         self.lost: asyncio.Future[MonitorLost] = asyncio.get_running_loop().create_future()
-        #: The QEMU that listens; None if the listener is no QEMU.
+        #: The QEMU that listens; None if the listener is no QEMU, or isn't known yet.
         self.process: Process | None = None
         self._where = str(path)
         self._on_event = on_event
@@ -248,8 +252,8 @@ class QmpConnection(asyncio.BufferedProtocol):
 async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
     """Return a connection to a QMP monitor, ready for commands.
 
-    on_event: called with each event's name. Raises MonitorLost or CommandFailed, after 10 s at
-    most.
+    on_event: called with each event's name. Returns after 11 s at most, or raises MonitorLost or
+    CommandFailed.
     """
     try:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -263,12 +267,13 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
         raise refused(path, error) from None
     connection = QmpConnection(path, on_event)
     pid = peer_pid(sock)  # the socket may be closed once the greeting is missed
-    connection.process = peer(sock)
+    told = _tell_process(connection, pid)
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
     try:
         async with asyncio.timeout(_GREETING_TIMEOUT_S):
             await connection._greeted
         await connection.execute("qmp_capabilities", {}, ANYTHING, _GREETING_TIMEOUT_S)
+        await asyncio.wait({told}, timeout=_PROCESS_TIMEOUT_S)
     except TimeoutError:
         why = silent(path, pid, _GREETING_TIMEOUT_S)
         connection.close()
@@ -277,6 +282,28 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
         connection.close()
         raise
     return connection
+
+
+def _tell_process(connection: QmpConnection, pid: int) -> asyncio.Future[None]:
+    """Have a connection know who listens, and return a future that ends then.
+
+    /proc tells a program only while its memory map isn't being changed, which may last. The thread
+    is no executor's, because the process couldn't end before one that hangs.
+    """
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[None] = loop.create_future()
+
+    def tell(process: Process | None) -> None:
+        connection.process = process
+        told.set_result(None)
+
+    def run() -> None:
+        found = qemu(pid)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, found)
+
+    threading.Thread(target=run, name="qmp-process", daemon=True).start()
+    return told
 
 
 def _settle(answer: asyncio.Future[Reply[Any]], reply: Reply[Any] | MonitorLost) -> None:

@@ -194,7 +194,6 @@ class Monitor:
         connection = await connect(self._vm.socket, self._event)
         try:
             self._wake.clear()
-            self._process = connection.process
             self._abilities = await query_abilities(connection)
             await self._discover(connection)
         except BaseException:
@@ -277,7 +276,7 @@ class Monitor:
                 {group: drive for group, drive in groups.items() if group is not None},
             )
             await self._add_patched(connection, drives)
-        self._drives = drives
+        self._drives, self._process = drives, connection.process
         self._tell_below()
         self._publish()
 

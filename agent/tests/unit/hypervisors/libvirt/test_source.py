@@ -497,6 +497,34 @@ async def test_a_guest_that_hangs_when_the_agent_starts_keeps_no_other_from_bein
     running.cancel()
 
 
+async def test_guests_whose_processes_cannot_be_told_are_silent_and_hold_nothing_up(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/proc doesn't answer as long as something holds a process's memory map."""
+    go_on = threading.Event()
+
+    def told(name: str) -> Process | None:
+        if name != "web1":
+            go_on.wait(_HANG_S)
+        return host.process
+
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.source.guest", told)
+    monkeypatch.setattr(_CALL_TIMEOUT_S, 0.2)
+    hung = [f"db{number}" for number in range(1, 41)]  # more than an executor has threads
+    host.running |= {name: Host(name) for name in hung[1:]}
+    source = LibvirtSource("qemu:///system", {}, {})
+    running = asyncio.create_task(source.run())
+    await until(lambda: source.errors["refresh"] >= len(hung))
+    assert source.unread() == {*hung}
+    await asyncio.wait_for(asyncio.to_thread(int), 30.0)
+    monkeypatch.setattr(_CALL_TIMEOUT_S, 60.0)
+    host.running["web1"] = Host("web1")
+    source.announce("web1")
+    await until(source.vms)
+    go_on.set()
+    running.cancel()
+
+
 async def test_a_guest_that_starts_slowly_is_read_once_it_answers(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
