@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -108,9 +109,12 @@ def fault(policy: Mapping[str, Any]) -> str | None:
     for target, drive in drives.items():
         if not isinstance(drive or {}, Mapping):
             return f"drive {target} is {drive}: write it as {{limit: {drive}}}"
-    for name in (*policy, *(name for drive in drives.values() for name in drive or ())):
-        if not NAME.fullmatch(str(name)):
-            return f"{name!r} is not a name: write it like burst_seconds"
+    for values in (policy, *drives.values()):
+        for name, value in (values or {}).items():
+            if not NAME.fullmatch(str(name)):
+                return f"{name!r} is not a name: write it like burst_seconds"
+            if name in ("tenant", "class") and (value is None or isinstance(value, bool)):
+                return f"{name} is {json.dumps(value)} in YAML: quote its name, or leave it out"
     return None
 
 
