@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -141,6 +143,40 @@ def test_a_host_that_cannot_be_reached_is_named_and_the_others_are_checked(
     assert "Connection refused" in message
     assert refusals.recap["gone"]["unreachable"] == 1
     assert refusals.recap["space"]["ok"] > 5
+
+
+def rollout(folder: Path, playbook: str, hosts: dict[str, str], **given: Any) -> Played:
+    """Run a playbook's plays with tasks that do as hosts say, instead of the role's."""
+    tasks = folder / "roles/iokeel/tasks"
+    tasks.mkdir(parents=True)
+    gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": free_port()}
+    refuse = {"ansible.builtin.fail": {"msg": "refused"}, "when": "does == 'refused'"}
+    serve = [
+        {"ansible.builtin.ping": {}, "vars": gone, "when": "does == 'gone'"},
+        {"ansible.builtin.fail": {"msg": "failed"}, "when": "does == 'failed'"},
+        {"ansible.builtin.debug": {"msg": "served in batch {{ ansible_play_batch }}"}},
+    ]
+    (tasks / "preflight.yml").write_text(yaml.safe_dump([refuse]))
+    for name in ("main", "patched_qemu"):
+        (tasks / f"{name}.yml").write_text(yaml.safe_dump(serve))
+    shutil.copy(PLAYBOOKS / playbook, folder)
+    there = {name: {**LOCAL, "does": does} for name, does in hosts.items()}
+    return play(folder / playbook, inventory(folder, there), **given)
+
+
+def served(played: Played) -> list[str]:
+    """Return the hosts that were served, in order."""
+    return re.findall(r'^ok: \[(\w+)\] => .*\n +"msg": "served', played.out, re.MULTILINE)
+
+
+def test_the_first_batch_is_one_host_though_the_first_host_was_refused(tmp_path: Path) -> None:
+    hosts = {"hv1": "refused", **dict.fromkeys(("hv2", "hv3", "hv4", "hv5"), "well")}
+    played = rollout(tmp_path, "deploy.yml", hosts, iokeel_serial=[1, 3])
+    assert dict(played.failures) == {"hv1": "refused"}
+    batches = re.findall(r"served in batch (\[.*?\])", played.out)
+    assert batches[0] == "['hv2']"
+    assert served(played)[0] == "hv2"
+    assert sorted(served(played)) == ["hv2", "hv3", "hv4", "hv5"]
 
 
 def test_the_role_by_itself_refuses_what_the_playbook_refuses(tmp_path: Path) -> None:
