@@ -179,6 +179,26 @@ def test_the_first_batch_is_one_host_though_the_first_host_was_refused(tmp_path:
     assert sorted(served(played)) == ["hv2", "hv3", "hv4", "hv5"]
 
 
+@pytest.mark.parametrize("playbook", ["deploy.yml", "patched-qemu.yml"])
+@pytest.mark.parametrize("does", ["gone", "failed"])
+def test_a_rollout_ends_with_the_batch_in_which_a_host_fails_or_is_lost(
+    tmp_path: Path, playbook: str, does: str
+) -> None:
+    hosts = {"hv1": "well", "hv2": "well", "hv3": does, "hv4": "well"}
+    played = rollout(tmp_path, playbook, hosts, iokeel_serial=[1, 2])
+    assert "hv4" not in served(played)
+    said = dict(played.failures)
+    assert said.pop("hv3")
+    lost = "hv3 can't be reached: see to it, and run this again"
+    assert [*said.values()] == [lost] * (does == "gone")
+
+
+def test_hosts_may_be_lost_if_some_may_fail(tmp_path: Path) -> None:
+    hosts = {"hv1": "well", "hv2": "gone", "hv3": "well", "hv4": "well"}
+    given = {"iokeel_serial": [1, 2], "iokeel_max_fail_percentage": "50%"}
+    assert served(rollout(tmp_path, "deploy.yml", hosts, **given)) == ["hv1", "hv3", "hv4"]
+
+
 def test_the_role_by_itself_refuses_what_the_playbook_refuses(tmp_path: Path) -> None:
     variables, why = REFUSED["space"]
     playbook = tmp_path / "play.yml"
