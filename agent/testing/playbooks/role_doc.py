@@ -29,7 +29,7 @@ beside it show how, and [operations](../../../docs/operations.md) is for those w
 
 Tags are `preflight`, `install`, `configure`, `hook`, `service` and `verify`. The tables
 `[classes.NAME]` and so on are those of [agent.toml](../../../docs/configuration.md). An unknown
-variable that begins with `iokeel_` is an error.
+variable that begins with `iokeel_` is an error; only a removal goes on.
 
 ## To work on it
 

@@ -104,6 +104,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+PLAYED_ALONE = ("policies.yml", "calibrate.yml", "patched-qemu.yml")
+
+
+@pytest.mark.parametrize("playbook", PLAYED_ALONE)
+def test_each_playbook_refuses_a_misspelt_variable(tmp_path: Path, playbook: str) -> None:
+    hosts = {"hv1": {**LOCAL, "iokeel_polices": {}, "iokeel_qemu_packages": "/nonexistent"}}
+    ((_, message),) = play(playbook, inventory(tmp_path, hosts), "--check").failures
+    assert message.startswith("hv1: no such variable: iokeel_polices (roles/iokeel/README.md")
+
+
+def test_no_policy_is_set_if_a_variable_is_misspelt_on_any_host(tmp_path: Path) -> None:
+    hosts = {"hv1": {**LOCAL, "iokeel_polices": {}}, "hv2": LOCAL}
+    played = play("policies.yml", inventory(tmp_path, hosts), "--check")
+    assert "TASK [iokeel : Check all policies" not in played.out
+
+
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """deploy.yml on hosts of which each has one fault (and this machine's own)."""
