@@ -456,8 +456,12 @@ class StorageState:
 
     @property
     def oversold(self) -> bool:
-        """Whether more is reserved than it can serve, as far as that is known."""
-        return self.policy.capacity is not None and self.promised > self.policy.capacity
+        """Whether more is reserved than it can serve, as far as that is known.
+
+        Never of one that the fleet shares: its capacity is for the drives of all hosts.
+        """
+        capacity = self.policy.capacity
+        return self.wants is None and capacity is not None and self.promised > capacity
 
 
 @dataclass(frozen=True, slots=True)

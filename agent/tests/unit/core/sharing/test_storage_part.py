@@ -126,6 +126,19 @@ def test_without_a_fleet_a_storage_has_no_parts() -> None:
     assert not state.has_parts
 
 
+@pytest.mark.parametrize("granted", [{}, {DISK: 100}, {DISK: None}])
+def test_a_storage_of_the_fleet_is_not_oversold_by_one_host(
+    granted: dict[str, int | None],
+) -> None:
+    policy = DrivePolicy(reservation=600)
+    seen = {d: DriveSeen(policy, None, UNLIMITED, False, EXACT, DISK) for d in DRIVES}
+    storages = {DISK: StorageSeen(StoragePolicy(capacity=600 * len(DRIVES) - 1))}
+    observation = Observation(seen, storages=storages, granted_storages=granted)
+    state, _ = decide(State(), observation, 0)
+    assert state.storages[DISK].promised == 600 * len(DRIVES)
+    assert state.storages[DISK].oversold == (not granted)
+
+
 def test_a_host_with_no_policy_there_tells_the_load_of_its_drives() -> None:
     drives = by_storage({DRIVES[0]: DriveState(storage=DISK)})
     load = Load(strangers=300.0)
