@@ -86,7 +86,7 @@ ROWS: Mapping[str, tuple[Panel, ...]] = {
         Faults(
             "Alerts",
             "short",
-            "Alerts of alert-rules.yml that fire, on all hosts.",
+            "Alerts of the rule files that fire, on all hosts.",
             {"": 'count(ALERTS{alertname=~"Iokeel.*", alertstate="firing"}) or vector(0)'},
         ),
         Panel(

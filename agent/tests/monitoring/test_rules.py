@@ -16,7 +16,10 @@ from iokeel.report.metric_types import Kind
 from tests.monitoring.programs import MONITORING, program
 
 CASES = Path(__file__).parent / "alerts.yml"
-RULES = ("recording-rules.yml", "alert-rules.yml")
+RULES = ("recording-rules.yml", "alert-rules.yml", "fleet-rules.yml")
+
+# A sum, say, that isn't by instance
+_OVER_HOSTS = re.compile(r"\b(sum|count|max|min|avg) ?(\(|by \((?!.*\binstance\b))")
 
 
 @cache
@@ -53,6 +56,17 @@ def promtool(*words: str | Path) -> None:
 
 def test_the_configuration_and_its_rules_are_valid() -> None:
     promtool("check", "config", "--lint-fatal", MONITORING / "prometheus.yml")
+    promtool("check", "rules", "--lint-fatal", MONITORING / "fleet-rules.yml")
+
+
+def test_rules_that_need_all_hosts_are_those_that_the_configuration_does_not_load() -> None:
+    """A Prometheus that scrapes its own host has one instance, and would sum over that one."""
+    loaded = yaml.safe_load((MONITORING / "prometheus.yml").read_text())["rule_files"]
+    for name in RULES:
+        groups = yaml.safe_load((MONITORING / name).read_text())["groups"]
+        exprs = [rule["expr"] for group in groups for rule in group["rules"]]
+        over_hosts = [bool(_OVER_HOSTS.search(expr)) for expr in exprs]
+        assert {*over_hosts} == {name not in loaded}
 
 
 def test_alerts_fire_and_hold_back_as_their_cases_say() -> None:
