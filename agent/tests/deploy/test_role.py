@@ -238,6 +238,37 @@ def test_facts_of_a_cache_are_gathered_anew(tmp_path: Path) -> None:
     assert "Plan9" not in message
 
 
+DPKG = """\
+The following NEW packages will be installed:
+  iokeel
+Unpacking iokeel (0.1.0~deb12) ...
+dpkg: error processing archive iokeel_0.1.0~deb12_amd64.deb (--unpack):
+ {}
+Errors were encountered while processing:
+ iokeel
+E: Sub-process /usr/bin/dpkg returned an error code (1)
+"""
+REASONS = (
+    "unable to create '/etc/iokeel/agent.toml.dpkg-new': Read-only file system",
+    "trying to overwrite '/usr/bin/iokeel', which is also in package other 1",
+    "installed iokeel package post-installation script subprocess returned error exit status 1",
+)
+
+
+def test_the_reason_that_dpkg_gives_is_told(tmp_path: Path) -> None:
+    hosts = {}
+    for number, reason in enumerate(REASONS):
+        apt = {"stdout_lines": DPKG.format(reason).splitlines(), "stderr_lines": [], "stderr": ""}
+        hosts[f"hv{number}"] = {**LOCAL, "__iokeel_apt": apt}
+    tasks = [{"ansible.builtin.fail": {"msg": "{{ __iokeel_apt_says }}"}}]
+    files = [f"{ROLE}/vars/main.yml"]
+    alone = {"hosts": "all", "gather_facts": False, "vars_files": files, "tasks": tasks}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([alone]))
+    said = dict(play(tmp_path / "play.yml", inventory(tmp_path, hosts)).failures)
+    error, end = (line for line in DPKG.splitlines() if line.startswith(("dpkg: ", "E: ")))
+    assert said == {f"hv{n}": f"{error}; {reason}; {end}" for n, reason in enumerate(REASONS)}
+
+
 # What the agent says of guests a and b, which run on each of these hosts.
 FAULT = {"where": "drive a/vda", "what": "limits couldn't be set", "mend": "see QEMU's log"}
 SEEN: dict[str, list[dict[str, Any]] | None] = {
