@@ -77,6 +77,8 @@ def test_variables_make_the_configuration_that_the_documentation_shows(tmp_path:
     assert parse(made.read_bytes(), str(made)).fleet is not None
 
 
+PACKAGE = "{{ inventory_dir }}/iokeel_1~deb99_amd64.deb"
+
 # What is refused, and the words that say so.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "key": ({"iokeel_agent": {"log_lvel": "debug"}}, "iokeel_agent.log_lvel. Supported"),
@@ -100,7 +102,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"iokeel_page": "true", "iokeel_package": "/nonexistent"}, "`make packages-page`"
     ),
     "page": ({"iokeel_page": True, "iokeel_package": "/nonexistent"}, "`make packages-page`"),
-    "release": ({"iokeel_package": "/x/iokeel_1~deb99_amd64.deb"}, "isn't for Debian"),
+    "release": ({"iokeel_package": PACKAGE}, "isn't for Debian"),
+    "file": ({"iokeel_package": "/x/iokeel_1~deb99_amd64.deb"}, "_amd64.deb isn't there: build it"),
+    "version": (
+        {"iokeel_package": PACKAGE, "iokeel_version": "1.0"},
+        "iokeel_1~deb99_amd64.deb isn't iokeel_version 1.0: leave that out",
+    ),
 }  # fmt: skip
 
 
@@ -125,7 +132,9 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """deploy.yml on hosts of which each has one fault (and this machine's own)."""
     hosts = {name: {**LOCAL, **variables} for name, (variables, _) in REFUSED.items()}
     hosts["gone"] = {"ansible_host": "127.0.0.1", "ansible_port": free_port()}
-    return play("deploy.yml", inventory(tmp_path_factory.mktemp("refused"), hosts), "--check")
+    folder = tmp_path_factory.mktemp("refused")
+    (folder / PACKAGE.rpartition("/")[2]).touch()
+    return play("deploy.yml", inventory(folder, hosts), "--check")
 
 
 @pytest.mark.parametrize("name", REFUSED)
