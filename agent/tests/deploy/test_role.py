@@ -97,6 +97,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"iokeel_fleet": {"etcd": ["https://etcd1:2379", "https://10.0.0.2:2379"]}},
         "iokeel_fleet.etcd has names (etcd1): set iokeel_fleet_addresses",
     ),
+    "etcd_scheme": (
+        {"iokeel_fleet": {"etcd": ["https://10.0.0.2:2379", "10.0.0.1:2379"]}},
+        "iokeel_fleet.etcd has 10.0.0.1:2379, which is no URL: write https://10.0.0.1:2379",
+    ),
     "space_text": ({"iokeel_min_free_mib": "999999999"}, "MiB left in /usr or /var/lib"),
     "page_text": (
         {"iokeel_page": "true", "iokeel_package": "/nonexistent"}, "`make packages-page`"
