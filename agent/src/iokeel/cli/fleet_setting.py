@@ -20,6 +20,7 @@ from iokeel.core.fleet.claims import EVEN_RATIO, Budget, Shared
 from iokeel.errors import ConfigError, IokeelError, PolicyError
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.operator import BudgetView, FleetView, Operator, difference, operator
+from iokeel.fleet.store import NoFleet
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import did_you_mean, shown, shown_path
 
@@ -45,9 +46,14 @@ def ask(
     return asyncio.run(ask())
 
 
-def view_of(config: Path | None, *, create: bool = False) -> FleetView:
-    """Return the whole fleet. create: also if there is none yet, and then make it."""
-    return ask(config, lambda o: o.view(), create=create)
+def view_of(config: Path | None, *, new_too: bool = False) -> FleetView:
+    """Return the whole fleet. new_too: return an empty one if there is none yet."""
+    try:
+        return ask(config, lambda o: o.view())
+    except NoFleet:
+        if not new_too:
+            raise
+        return FleetView("", {}, {})
 
 
 def budgets_of(
@@ -102,7 +108,7 @@ def set_budgets(
     config: Path | None, wanted: Mapping[BudgetId, Budget | None], *, dry_run: bool, as_json: bool
 ) -> None:
     """Set budgets, and say what changes and what an operator has to know of that."""
-    view = view_of(config, create=True)
+    view = view_of(config, new_too=True)
     changes = []
     for budget, new in wanted.items():
         there = view.budgets.get(budget)

@@ -47,6 +47,10 @@ class NameTaken(FleetRefused):
     """Another host of this name is in the fleet."""
 
 
+class NoFleet(FleetRefused):
+    """The prefix is empty."""
+
+
 @dataclass(frozen=True)
 class View:
     """A budget at one moment. asked_ns: before it was asked for, as `iokeel.fleet.etcd.now_ns`.
@@ -83,7 +87,7 @@ class FleetStore:
     async def open(self, *, create: bool = True) -> None:
         """See that the prefix holds a fleet, or nothing yet, and then make it one.
 
-        create: if it is False, there has to be a fleet. Raises ConnectionLost, NewerSchema, or
+        create: if it is False, nothing is written. Raises ConnectionLost, NewerSchema, NoFleet, or
         FleetRefused if the prefix holds something else.
         """
         key, prefix = self.keys.format, self.keys.prefix
@@ -97,7 +101,7 @@ class FleetStore:
                 )
             if not create:
                 self.etcd.leave_cluster()  # it may not be the fleet's
-                raise FleetRefused(
+                raise NoFleet(
                     f"etcd {prefix}",
                     "holds no fleet yet",
                     "see [fleet] etcd and prefix, or begin with `iokeel fleet tenant set`",

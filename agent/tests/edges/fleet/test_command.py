@@ -150,7 +150,7 @@ def test_a_storage_that_makes_no_sense_is_refused(
     done = fleet("storage", "set", *words)
     assert done.status != 0
     assert complaint in done.complaint
-    assert json.loads(fleet("storages", "--json").out) == []
+    assert "holds no fleet yet" in fleet("storages").complaint
 
 
 def test_storages_are_imported_by_name_or_by_source(
@@ -206,6 +206,27 @@ def test_what_makes_no_sense_is_refused(
     done = fleet(*words)
     assert done.status == 2
     assert said in done.complaint
+    assert "holds no fleet yet" in fleet("status").complaint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tenant", "set", "acme", "--limit", "1000"),
+        ("storage", "set", "rbd:vms", "--capacity", "1000"),
+        ("import", "-"),
+    ],
+)
+def test_only_a_change_that_is_made_begins_a_fleet(
+    fleet: Callable[..., Done], words: tuple[str, ...]
+) -> None:
+    file = b"[tenants.acme]\nlimit = 1000\n"
+    dry = fleet(*words, "--dry-run", stdin=file)
+    assert dry.status == 1
+    assert ": new, " in dry.out
+    assert "holds no fleet yet" in fleet("status").complaint
+    assert fleet(*words, stdin=file).out == dry.out
+    assert fleet("status").status == 0
 
 
 def test_a_file_with_something_else_is_refused(fleet: Callable[..., Done], tmp_path: Path) -> None:

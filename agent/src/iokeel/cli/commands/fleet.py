@@ -234,7 +234,7 @@ def set_(
 
     Options that aren't given stay as they are.
     """
-    there = view_of(config, create=True).of(Kind.TENANT).get(name)
+    there = view_of(config, new_too=True).of(Kind.TENANT).get(name)
     old = there.budget if there is not None else None
     before = {}
     if old is not None:
@@ -296,7 +296,7 @@ def set_storage(
 
     Options that aren't given stay as they are.
     """
-    there = view_of(config, create=True).of(Kind.STORAGE).get(name)
+    there = view_of(config, new_too=True).of(Kind.STORAGE).get(name)
     old = there.budget if there is not None else None
     before = {}
     if old is not None and old.shared is not None:
@@ -352,7 +352,7 @@ def import_(
             "write [tenants.NAME] and [storage.NAME] only",
         )
     wanted: dict[BudgetId, Budget | None] = {**budgets_of(values, where)}
-    for budget, there in view_of(config, create=True).budgets.items():
+    for budget, there in view_of(config, new_too=True).budgets.items():
         kept, new = there.budget, wanted.get(budget)
         if kept is not None and new is not None:
             wanted[budget] = new._replace(even_ratio=kept.even_ratio)
