@@ -219,5 +219,5 @@ def test_the_api_reports_every_attribute() -> None:
 
 
 def test_policy_check_names_the_drives_that_only_the_vms_limit_holds() -> None:
-    table = policy_table(DomainPolicy({}, vm=VmPolicy(limit=3000)), [])
+    table = policy_table(DomainPolicy({}, vm=VmPolicy(limit=3000)), None)
     assert [*table.columns[0].cells] == ["every other", "all together"]

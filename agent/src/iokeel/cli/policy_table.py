@@ -20,8 +20,11 @@ class PolicyValues(TypedDict):
     drives: dict[str, dict[str, object]]
 
 
-def policy_table(found: DomainPolicy, targets: Sequence[str]) -> Table:
-    """Return what a policy promises each drive it covers, and all together."""
+def policy_table(found: DomainPolicy, targets: Sequence[str] | None) -> Table:
+    """Return what a policy promises each drive it covers, and all together.
+
+    targets: the domain's drives that can be limited; None if they aren't known.
+    """
     table = plain_table(
         "drive", "reservation", "limit", "burst", "credit", "weight", "latency target", "budget"
     )
@@ -46,17 +49,19 @@ def _promise(policy: DrivePolicy | VmPolicy) -> Iterator[str]:
     yield f"{policy.burst_seconds} s" if policy.burst is not None else NONE
 
 
-def policy_values(found: DomainPolicy, targets: Sequence[str]) -> PolicyValues:
+def policy_values(found: DomainPolicy, targets: Sequence[str] | None) -> PolicyValues:
     """Return the same as JSON-able values."""
     covered = {target: asdict(drive) for target, drive in _covered(found, targets)}
     vm = asdict(found.vm) if found.vm is not None else None
     return {"tenant": found.tenant, "vm": vm, "drives": covered}
 
 
-def _covered(found: DomainPolicy, targets: Sequence[str]) -> Iterator[tuple[str, DrivePolicy]]:
-    for target in targets or sorted(found.drives):
+def _covered(
+    found: DomainPolicy, targets: Sequence[str] | None
+) -> Iterator[tuple[str, DrivePolicy]]:
+    for target in sorted(found.drives) if targets is None else targets:
         drive = found.for_drive(target)
         if drive is not None:
             yield target, drive
-    if not targets and found.for_others is not None:
+    if targets is None and found.for_others is not None:
         yield "every other", found.for_others

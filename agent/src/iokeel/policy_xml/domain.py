@@ -91,12 +91,12 @@ def _without_metadata(xml: str | bytes) -> str:
     return text if begin < 0 or end < begin else text[:begin] + text[end + len(tag) :]
 
 
-def domain_targets(xml: str | bytes) -> tuple[str, ...]:
-    """Return the targets of a domain's disks (not of its CD-ROM and floppy drives), in order.
+def domain_disks(xml: str | bytes) -> tuple[Disk, ...]:
+    """Return a domain's disks (not its CD-ROM and floppy drives), in order.
 
     A bare policy has none. Raises PolicyError if the text is not XML.
     """
-    return tuple(disk.target for disk in _disks(parsed(xml, "domain XML")))
+    return tuple(_disks(parsed(xml, "domain XML")))
 
 
 def pool_type(xml: str) -> str | None:

@@ -7,7 +7,7 @@ virXMLExtractNamespaceXML).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import SequenceMatcher
 from itertools import islice
 
@@ -15,6 +15,7 @@ from lxml import etree
 
 from iokeel.core.policy import DomainPolicy, DrivePolicy, override, vm_policy
 from iokeel.errors import PolicyError, TargetsMissing
+from iokeel.policy_xml.domain import Disk
 from iokeel.policy_xml.schema import (
     BUDGET,
     DRIVE_ATTRIBUTES,
@@ -77,6 +78,21 @@ def check_targets(policy: DomainPolicy, targets: Collection[str], where: str) ->
     """
     if missing := sorted(policy.drives.keys() - set(targets)):
         raise TargetsMissing(where, missing, [*targets])
+
+
+def check_throttled(policy: DomainPolicy, disks: Iterable[Disk], where: str) -> None:
+    """Raise PolicyError if a policy covers disks that QEMU doesn't throttle.
+
+    disks: those of the domain. where: its name in errors.
+    """
+    in_vain = [
+        f"{disk.target} can't be limited ({disk.unthrottled})"
+        for disk in disks
+        if disk.unthrottled is not None and policy.for_drive(disk.target) is not None
+    ]
+    if in_vain:
+        mend = "attach another kind of disk if it has to be limited"
+        raise PolicyError(where, ", ".join(in_vain), mend)
 
 
 def _policy_element(root: etree._Element, where: str) -> etree._Element | None:

@@ -164,7 +164,8 @@ METRICS = (
     of_domain(
         "policy_valid",
         "0 or 1",
-        "1 if the VM's policy is valid. While it is 0, the last valid policy stays in force.",
+        "1 if the VM's whole policy is in force. 0: it can't be used, and the last valid one stays"
+        " in force, or it can't be used for some drives.",
         lambda vm: float(not isinstance(vm.policy_error, PolicyError)),
     ),
     of_domain(

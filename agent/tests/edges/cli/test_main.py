@@ -178,6 +178,24 @@ def test_a_target_that_the_domain_lacks_is_named(policy: Path) -> None:
     assert said.endswith("the domain has vdb")
 
 
+def test_a_disk_that_cant_be_limited_is_not_promised_a_limit(policy: Path) -> None:
+    disks = """<devices><disk type="file" device="disk"><target dev="vda"/></disk>
+        <disk type="vhostuser"><target dev="vdb"/></disk></devices>"""
+    xml = f"<domain><name>a</name><metadata>{GOOD}</metadata>{disks}</domain>"
+    said = (
+        f"{policy}: vdb can't be limited (the I/O of a vhost-user disk doesn't pass QEMU); attach"
+        " another kind of disk if it has to be limited"
+    )
+    policy.write_text(xml)  # by its class
+    for words, promised in ((("--json",), '"vda"'), ((), "vda ")):
+        done = iokeel("policy", "check", policy, *words)
+        assert (done.status, done.complaint) == (0, said)
+        assert promised in done.out
+        assert "vdb" not in done.out
+    policy.write_text(xml.replace("</policy>", '<drive target="vdb" limit="9"/></policy>'))
+    assert refused(1, "policy", "check", policy) == said
+
+
 def test_classes_come_from_the_configuration(tmp_path: Path, policy: Path) -> None:
     policy.write_text(GOOD.replace("gold", "platinum"))
     assert "platinum" in refused(1, "policy", "check", policy)

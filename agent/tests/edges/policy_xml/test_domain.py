@@ -7,7 +7,7 @@ import pytest
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import PolicyError
-from iokeel.policy_xml.domain import Disk, domain_targets, parse_domain
+from iokeel.policy_xml.domain import Disk, domain_disks, parse_domain
 from iokeel.policy_xml.iotune import LIBVIRT_NAMES, from_libvirt, to_libvirt
 from iokeel.policy_xml.policy import parse_policy
 from iokeel.policy_xml.schema import NAMESPACE
@@ -116,7 +116,8 @@ def test_a_domain_is_read_in_one_pass() -> None:
         "limit1": ThrottleLimits(bps_read=1_000_000),
     }
     targets = ("vda", "sda", "sdb", "vdc", "vdd", "vde", "vdf", "vdg", "vdh")
-    assert domain.targets == domain_targets(DOMAIN) == targets
+    assert domain.targets == targets
+    assert [disk.target for disk in domain_disks(DOMAIN)] == [*targets]
     assert {disk.target for disk in domain.drives} == {*targets} - {"sdb", "vdh"}
 
 
@@ -209,8 +210,8 @@ def test_white_space_is_part_of_a_domains_name() -> None:
     )
 
 
-def test_a_bare_policy_has_no_targets() -> None:
-    assert domain_targets("<policy><drive target='vda'/></policy>") == ()
+def test_a_bare_policy_has_no_disks() -> None:
+    assert domain_disks("<policy><drive target='vda'/></policy>") == ()
 
 
 def test_limits_have_libvirts_names() -> None:

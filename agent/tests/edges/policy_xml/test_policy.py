@@ -16,7 +16,7 @@ from lxml import etree
 
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.errors import PolicyError, TargetsMissing
-from iokeel.policy_xml.domain import domain_targets, parse_domain
+from iokeel.policy_xml.domain import domain_disks, parse_domain
 from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.policy_xml.schema import NAMESPACE, explain, schema_path
 from iokeel.policy_xml.xml import attributes
@@ -483,7 +483,7 @@ def test_what_virsh_sets_is_read_from_the_domain_and_from_metadata(tmp_path: Pat
     _, domain, bare = said.split("==")
     expected = DomainPolicy({"vda": DrivePolicy(400, 400, 20_000, 60, 200)}, GOLD, "acme")
     assert parse(domain.strip()) == parse(bare.strip()) == expected
-    assert domain_targets(domain.strip()) == ("vda",)
+    assert [disk.target for disk in domain_disks(domain.strip())] == ["vda"]
 
 
 # Properties
@@ -557,7 +557,7 @@ def test_any_policy_element_parses_or_is_refused_in_a_line(policy: etree._Elemen
 
 @given(st.one_of(st.binary(), st.text(), st.text(st.sampled_from('<>/!?&;="[]- policydrvet\n\0'))))
 def test_arbitrary_input_raises_nothing_but_policy_error(xml: str | bytes) -> None:
-    for function in (parse, parse_domain, domain_targets):
+    for function in (parse, parse_domain, domain_disks):
         outcome(function, xml)
 
 

@@ -17,8 +17,8 @@ from iokeel.cli.storage_table import storage_complaints
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
-from iokeel.policy_xml.domain import domain_targets
-from iokeel.policy_xml.policy import check_targets, parse_policy
+from iokeel.policy_xml.domain import domain_disks
+from iokeel.policy_xml.policy import check_targets, check_throttled, parse_policy
 from iokeel.policy_xml.xml import MOST_BYTES
 from iokeel.report.records import ErrorReport
 from iokeel.words.os_errors import reason
@@ -80,13 +80,22 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
     found = parse_policy(text, classes, name)
     if found is None:
         raise PolicyError(name, "has no policy", "put an iokeel:policy element in its metadata")
-    targets = domain_targets(text)
-    if targets:
-        check_targets(found, targets, name)
+    disks = domain_disks(text)
+    limitable = None
+    if disks:
+        check_targets(found, [disk.target for disk in disks], name)
+        limitable = [disk.target for disk in disks if disk.unthrottled is None]
+        try:
+            check_throttled(found, disks, name)
+        except PolicyError as error:
+            if found.drives.keys() - limitable:
+                raise
+            # A class may be meant for the other disks. The agent serves those too.
+            print(f"iokeel: {error}", file=sys.stderr)
     if as_json:
-        print(json.dumps(policy_values(found, targets), indent=2))
+        print(json.dumps(policy_values(found, limitable), indent=2))
     else:
-        out.print(policy_table(found, targets))
+        out.print(policy_table(found, limitable))
 
 
 def _check_running(vm: str, socket: Path, as_json: bool) -> None:

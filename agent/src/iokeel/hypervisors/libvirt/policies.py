@@ -7,7 +7,6 @@ from collections.abc import KeysView, Mapping, MutableMapping
 
 from iokeel.core.policy import (
     UNKNOWN,
-    DomainPolicy,
     DrivePolicy,
     LastGood,
     PolicyInPart,
@@ -16,7 +15,7 @@ from iokeel.core.policy import (
 from iokeel.errors import IokeelError, PolicyError, TargetsMissing
 from iokeel.hypervisors.source import SourceNews, VmInfo
 from iokeel.policy_xml.domain import DomainXml
-from iokeel.policy_xml.policy import check_targets, parse_policy
+from iokeel.policy_xml.policy import check_targets, check_throttled, parse_policy
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ class Policies:
             self._last_good[xml.name] = LastGood(policy, xml.uuid)
         try:
             check_targets(policy, xml.targets, where)
-            _check_throttled(policy, xml, where)
+            check_throttled(policy, xml.disks, where)
         except PolicyError as error:
             if bad is None:
                 self._complain(error, last, "; the other drives are served")
@@ -104,15 +103,3 @@ class Policies:
         if last is None or last.policy_error != error:
             self._news.errors["policy"] += 1
             log.error("%s%s", error, more)
-
-
-def _check_throttled(policy: DomainPolicy, xml: DomainXml, where: str) -> None:
-    """Raise PolicyError if a policy covers disks that QEMU doesn't throttle."""
-    in_vain = [
-        f"{disk.target} can't be limited ({disk.unthrottled})"
-        for disk in xml.disks
-        if disk.unthrottled is not None and policy.for_drive(disk.target) is not None
-    ]
-    if in_vain:
-        mend = "attach another kind of disk if it has to be limited"
-        raise PolicyError(where, ", ".join(in_vain), mend)
