@@ -16,7 +16,7 @@ from iokeel.fleet.operator import BudgetView, FleetView
 
 
 class HostRow(TypedDict):
-    """A host. iops are normalized, summed over its tenants.
+    """A host. iops are normalized: sums over its tenants, and over its storages.
 
     coordinates: how many tenants and storages it coordinates.
     """
@@ -24,9 +24,11 @@ class HostRow(TypedDict):
     host: str
     is_there: bool
     tenants: int
-    storages: int
     amount_iops: int
     charged_iops: int
+    storages: int
+    storages_amount_iops: int
+    storages_charged_iops: int
     coordinates: int
 
 
@@ -87,15 +89,20 @@ def host_rows(view: FleetView) -> list[HostRow]:
     names = {*view.hosts, *(name for b in view.budgets.values() for name in b.entries)}
     rows = []
     for name in sorted(names):
-        entries = [t.entries[name] for t in view.of(Kind.TENANT).values() if name in t.entries]
+        tenants, storages = (
+            [b.entries[name] for b in view.of(kind).values() if name in b.entries]
+            for kind in (Kind.TENANT, Kind.STORAGE)
+        )
         rows.append(
             HostRow(
                 host=name,
                 is_there=name in view.hosts,
-                tenants=len(entries),
-                storages=sum(name in s.entries for s in view.of(Kind.STORAGE).values()),
-                amount_iops=sum(entry.amount for entry in entries),
-                charged_iops=sum(entry.charged for entry in entries),
+                tenants=len(tenants),
+                amount_iops=sum(entry.amount for entry in tenants),
+                charged_iops=sum(entry.charged for entry in tenants),
+                storages=len(storages),
+                storages_amount_iops=sum(entry.amount for entry in storages),
+                storages_charged_iops=sum(entry.charged for entry in storages),
                 coordinates=sum(b.leader == name for b in view.budgets.values()),
             )
         )
@@ -177,7 +184,17 @@ def share_rows(tenant: BudgetView) -> list[ShareRow]:
 
 def host_table(rows: list[HostRow]) -> Table:
     """Return a row for each host."""
-    table = plain_table("host", "there", "tenants", "may use", "charged", "storages", "coordinates")
+    table = plain_table(
+        "host",
+        "there",
+        "tenants",
+        "may use",
+        "charged",
+        "storages",
+        "may use there",
+        "charged there",
+        "coordinates",
+    )
     for row in rows:
         table.add_row(
             name_cell(row["host"]),
@@ -186,6 +203,8 @@ def host_table(rows: list[HostRow]) -> Table:
             rate_cell(row["amount_iops"]),
             rate_cell(row["charged_iops"]),
             str(row["storages"]),
+            rate_cell(row["storages_amount_iops"]),
+            rate_cell(row["storages_charged_iops"]),
             str(row["coordinates"]),
         )
     return table

@@ -256,6 +256,7 @@ def test_a_dead_host_is_shown_and_answered_for(
     assert (row["host"], row["reports"], row["charged_iops"]) == ("dead", False, 4000)
     (host,) = json.loads(fleet("hosts", "--json").out)
     assert (host["is_there"], host["charged_iops"]) == (False, 4000)
+    assert "host dead doesn't report, and stays charged 4000" in fleet("hosts").out
     asked = fleet("forget", "dead", "--off-for-good", stdin=b"n\n")
     assert asked.status == 1
     assert "has no running guest" in asked.err

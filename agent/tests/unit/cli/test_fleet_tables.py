@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from iokeel.cli.fleet_tables import complaints
+from iokeel.cli.fleet_tables import complaints, host_rows
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.ledger import Entry, Stamp, Word, first_ledger
 from iokeel.fleet.keys import BudgetId, Kind
@@ -32,3 +32,20 @@ def test_a_silent_host_is_told_with_what_there_is_to_do(
     assert complaint == (
         f"tenant acme: host kvm7 doesn't report, and stays charged {charged}; {said}"
     )
+
+
+def test_a_hosts_charges_for_tenants_and_storages_are_summed_apart() -> None:
+    def charged(amount: int, charge: int) -> BudgetView:
+        entry = Entry("i", 200, amount, charge, 200, Stamp("e", 1), None)
+        ledger = replace(first_ledger(90_000, "e"), entries={"kvm7": entry})
+        return BudgetView(Budget(90_000), ledger)
+
+    budgets = {
+        BudgetId(Kind.TENANT, "acme"): charged(300, 400),
+        BudgetId(Kind.STORAGE, "rbd:vms"): charged(30_000, 60_000),
+        BudgetId(Kind.STORAGE, "rbd:isos"): charged(1000, 2000),
+    }
+    (row,) = host_rows(FleetView("", {}, budgets))
+    assert (row["is_there"], row["tenants"], row["storages"]) == (False, 1, 2)
+    assert (row["amount_iops"], row["charged_iops"]) == (300, 400)
+    assert (row["storages_amount_iops"], row["storages_charged_iops"]) == (31_000, 62_000)

@@ -98,7 +98,7 @@ def hosts(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show each host: its presence, its amounts and its charges."""
     view = view_of(config)
     rows = host_rows(view)
-    _show(rows, host_table(rows) if rows else "no hosts", (), as_json)
+    _show(rows, host_table(rows) if rows else "no hosts", complaints(view), as_json)
 
 
 @app.command()
