@@ -92,16 +92,23 @@ def _storages(raw: Root, where: str, floors: float) -> Iterator[tuple[BudgetId, 
         yield BudgetId(Kind.STORAGE, shared_name), Budget(policy.capacity, floors, shared=shared)
 
 
-def known(view: FleetView, kind: Kind, name: str, *, charged: bool = False) -> BudgetView:
-    """Return a budget. charged: also one that only has charges. Raises IokeelError."""
+def known(
+    view: FleetView, name: str, *kinds: Kind, charged: bool = False
+) -> dict[BudgetId, BudgetView]:
+    """Return the budgets of a name: one of each of some kinds at most.
+
+    charged: also one that only has charges. Raises IokeelError if there is none.
+    """
     there = {
-        n: b for n, b in view.of(kind).items() if b.budget or b.errors or (charged and b.entries)
+        budget: b
+        for budget, b in view.budgets.items()
+        if budget.kind in kinds and (b.budget or b.errors or (charged and b.entries))
     }
-    if name not in there:
-        raise IokeelError(
-            shown(name), f"no such {kind.value} in the fleet", did_you_mean(name, there)
-        )
-    return there[name]
+    found = {budget: b for budget, b in there.items() if budget.name == name}
+    if not found:
+        what = f"no such {' or '.join(kind.value for kind in kinds)} in the fleet"
+        raise IokeelError(shown(name), what, did_you_mean(name, [b.name for b in there]))
+    return found
 
 
 def set_budgets(

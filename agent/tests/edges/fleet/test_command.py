@@ -123,7 +123,7 @@ def test_a_storage_is_set_shown_and_removed(fleet: Callable[..., Done]) -> None:
     (row,) = json.loads(fleet("storages", "--json").out)
     assert (row["storage"], row["capacity_iops"], row["latency_target_s"]) == (disk, 60000, 0.004)
     assert (row["usable_iops"], row["latency_s"], row["hosts"]) == (None, None, 0)
-    assert fleet("why", disk).out.startswith(f"{disk} has a capacity of 60000; ")
+    assert fleet("why", disk).out.startswith(f"storage {disk} has a capacity of 60000; ")
     assert json.loads(fleet("status", "--json").out)["storages"] == 1
     dry = fleet("storage", "set", disk, "--most-ratio", "2", "--dry-run")
     assert (dry.status, dry.out) == (1, f"storage {disk}: most_ratio 1.5 -> 2\n")
@@ -252,7 +252,7 @@ def test_a_dead_host_is_shown_and_answered_for(
         "host dead doesn't report, and stays charged 4000; start its agent, or answer for it by"
         " `iokeel fleet forget dead`"
     ) in fleet("status").out.replace("\n", " ")
-    (row,) = json.loads(fleet("why", "acme", "--json").out)["hosts"]
+    (row,) = json.loads(fleet("why", "acme", "--json").out)[0]["hosts"]
     assert (row["host"], row["reports"], row["charged_iops"]) == ("dead", False, 4000)
     (host,) = json.loads(fleet("hosts", "--json").out)
     assert (host["is_there"], host["charged_iops"]) == (False, 4000)
@@ -261,12 +261,36 @@ def test_a_dead_host_is_shown_and_answered_for(
     assert asked.status == 1
     assert "has no running guest" in asked.err
     assert "recorded for tenant acme" in fleet("forget", "dead", "--off-for-good", "--yes").out
-    (row,) = json.loads(fleet("why", "acme", "--json").out)["hosts"]
+    (row,) = json.loads(fleet("why", "acme", "--json").out)[0]["hosts"]
     assert row["answered_for"] == "off-for-good"
     said = fleet("status").out.replace("\n", " ")
     assert "4000; answered for; takes effect once a host coordinates" in said
     assert "forget dead" not in said
     assert "is charged nothing" in fleet("forget", "nobody", "--at-floor", "--yes").complaint
+
+
+def test_why_explains_the_tenant_and_the_storage_of_a_name(
+    fleet: Callable[..., Done], one_etcd: real.Etcd, prefix: str
+) -> None:
+    async def lead_umbra(store: FleetStore) -> None:
+        await store.sign_in()
+        assert await store.campaign(BudgetId(Kind.TENANT, "umbra"))
+        done = await beside(store, fleet, "why", "umbra")
+        assert done.out.startswith("storage umbra has a capacity of 2000; ")
+
+    for name in ("acme", "umbra"):
+        fleet("storage", "set", name, "--capacity", "2000")
+    fleet("tenant", "set", "acme", "--limit", "1000")
+    storage, tenant = fleet("why", "acme").out.splitlines()
+    assert storage.startswith("storage acme has a capacity of 2000; ")
+    assert tenant.startswith("tenant acme has a limit of 1000 ")
+    found = json.loads(fleet("why", "acme", "--json").out)
+    assert [each.get("limit_iops") or each["capacity_iops"] for each in found] == [2000, 1000]
+    in_store(one_etcd, prefix, lead_umbra)  # there is no such tenant, but a coordinator of one
+    said = fleet("why", "umbro").complaint
+    assert said == "'umbro': no such tenant or storage in the fleet; did you mean 'umbra'?"
+    said = fleet("tenant", "remove", "umbra").complaint
+    assert said == "'umbra': no such tenant in the fleet; known: acme"
 
 
 @pytest.mark.parametrize("number", [1050, 1300])

@@ -123,29 +123,38 @@ def why(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain each host's part of a tenant's limit or of a shared storage."""
+    """Explain each host's part of a tenant's limit or of a shared storage.
+
+    If both have this name, explain both.
+    """
     view = view_of(config)
-    kind = Kind.TENANT
-    if name not in view.of(kind) and name in view.of(Kind.STORAGE):
-        kind = Kind.STORAGE
-    budget = known(view, kind, name, charged=True)
-    rows = share_rows(budget)
+    found = known(view, name, *Kind, charged=True)
     if as_json:
-        limit = budget.budget.amount if budget.budget else None
-        key = "limit_iops" if kind is Kind.TENANT else "capacity_iops"
-        print(json.dumps({kind.value: name, key: limit, "hosts": rows}, indent=2))
+        print(json.dumps([_share_values(*item) for item in found.items()], indent=2))
         return
-    print(_about(name, budget, sum(row["charged_iops"] for row in rows)))
-    if rows:
-        out.print(share_table(rows))
-    say(complaints(FleetView(view.member, view.hosts, {BudgetId(kind, name): budget})))
+    for budget, there in found.items():
+        rows = share_rows(there)
+        print(_about(budget, there, sum(row["charged_iops"] for row in rows)))
+        if rows:
+            out.print(share_table(rows))
+    say(complaints(FleetView(view.member, view.hosts, found)))
 
 
-def _about(name: str, known: BudgetView, charged: int) -> str:
+def _share_values(budget: BudgetId, known: BudgetView) -> dict[str, object]:
+    """Return hosts' parts of a budget for --json."""
+    amount = "limit_iops" if budget.kind is Kind.TENANT else "capacity_iops"
+    return {
+        budget.kind.value: budget.name,
+        amount: known.budget.amount if known.budget else None,
+        "hosts": share_rows(known),
+    }
+
+
+def _about(name: BudgetId, known: BudgetView, charged: int) -> str:
     """Return a budget in a sentence or two. charged: to all hosts."""
     budget = known.budget
     if budget is None:
-        return f"{shown_path(name)} isn't set in the fleet"
+        return f"{shown_path(str(name))} isn't set in the fleet"
     usable = budget.amount
     text = f"has a limit of {usable} and a reservation of {budget.reservation} over all hosts"
     if budget.shared is not None:
@@ -154,8 +163,8 @@ def _about(name: str, known: BudgetView, charged: int) -> str:
             usable = known.ledger.amount
             text += f", corrected by its latency to {learnt.ratio:.2f} of that; {usable} are usable"
     return (
-        f"{shown_path(name)} {text}; no host is charged for {max(0, usable - charged)} of that."
-        f" Coordinator: {known.leader or 'none'}"
+        f"{shown_path(str(name))} {text}; no host is charged for {max(0, usable - charged)} of"
+        f" that. Coordinator: {known.leader or 'none'}"
     )
 
 
@@ -265,7 +274,7 @@ def remove(
     as_json: JsonOption = False,
 ) -> None:
     """Take a tenant out: each host then goes by its own configuration."""
-    known(view_of(config), Kind.TENANT, name)
+    known(view_of(config), name, Kind.TENANT)
     set_budgets(config, {BudgetId(Kind.TENANT, name): None}, dry_run=dry_run, as_json=as_json)
 
 
@@ -323,7 +332,7 @@ def remove_storage(
     as_json: JsonOption = False,
 ) -> None:
     """Take a storage out: each host then goes by its own configuration."""
-    known(view_of(config), Kind.STORAGE, name)
+    known(view_of(config), name, Kind.STORAGE)
     set_budgets(config, {BudgetId(Kind.STORAGE, name): None}, dry_run=dry_run, as_json=as_json)
 
 
