@@ -83,10 +83,11 @@ def _credit_cell(drive: DriveReport) -> str:
 
 
 def bound_by(drive: DriveReport) -> str | None:
-    """Return the limits that a drive uses up, or "error"; None if nothing holds it."""
+    """Return the limits that a drive uses up, and "error" if it has one; None if neither."""
+    words = [name.removesuffix("_total") for name in drive.binding]
     if drive.error is not None:
-        return "error"
-    return ", ".join(name.removesuffix("_total") for name in drive.binding) or None
+        words.append("error")
+    return ", ".join(words) or None
 
 
 VM = Column[DriveReport]("vm", "VM", lambda d: d.domain, lambda d: name_cell(d.domain))

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from iokeel.cli.cells import LONGEST_NAME, NONE, cut, name_cell, plain_table, rate_cell
 from iokeel.cli.columns import Column, cells
-from iokeel.cli.drive_columns import bound_by, total
+from iokeel.cli.drive_columns import total
 from iokeel.report.records import DriveReport
 from iokeel.words.units import percent
 
@@ -56,7 +56,7 @@ def _sums(tenant: str | None, drives: Sequence[DriveReport]) -> TenantSums:
         drives=len(drives),
         normalized_iops=total(drive.normalized_iops for drive in drives),
         allowed_iops=total(drive.allowed_iops for drive in drives) if limited else None,
-        held=sum(bound_by(drive) is not None and drive.error is None for drive in drives),
+        held=sum(bool(drive.binding) for drive in drives),
         errors=sum(drive.error is not None for drive in drives),
     )
 

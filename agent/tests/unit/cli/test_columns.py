@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from iokeel.cli.columns import column_named, in_order
-from iokeel.cli.drive_columns import SORTS, latency_s, wait_s
+from iokeel.cli.drive_columns import SORTS, bound_by, latency_s, wait_s
 from iokeel.cli.drive_table import DrivesByVm, DrivesOneByOne, drive_complaints
 from iokeel.cli.options import out
 from iokeel.cli.tenant_table import TenantSums, tenants
@@ -66,10 +66,16 @@ def test_tenants_are_summed() -> None:
     held = drive("vdc", rate=1000.0, binding=["iops_total"])
     wrong = drive("vdd", rate=None, error=ERROR, binding=["iops_total"])
     assert tenants([drive("vda", rate=100.0), held, wrong, *MANY]) == [
-        TenantSums("acme", 2, 4, 1105.0, 3010.0, held=1, errors=1),
+        TenantSums("acme", 2, 4, 1105.0, 3010.0, held=2, errors=1),
         TenantSums("x", 1, 1, 900.0, 1000.0, held=0, errors=0),
         TenantSums(None, 1, 1, None, None, held=0, errors=0),
     ]
+
+
+def test_a_drive_with_an_error_is_still_bound_by_its_limits() -> None:
+    assert bound_by(drive(binding=["bps_total"])) == "bps"
+    assert bound_by(drive(binding=["bps_total"], error=ERROR)) == "bps, error"
+    assert bound_by(drive(error=ERROR)) == "error"
 
 
 NASTY = ("[red]db[/red]", "[/]", ":smile:", "\x1b[31mdb\x07", "a\nb", "\u202egpj.exe", "x\u2066y")
