@@ -2,28 +2,77 @@
 
 from __future__ import annotations
 
-from rich.console import JustifyMethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from iokeel.words.quoting import shown_path
 from iokeel.words.units import rate, size
 
 NONE = "-"
-#: Columns of the longest name that is shown whole, so that figures beside it stay on the line.
-LONGEST_NAME = 40
-_LEFT = ("VM", "drive", "bound by", "storage", "tenant", "kind")
+_NAMES = ("VM", "drive", "storage", "tenant", "host", "coordinator")
+_LEFT = (*_NAMES, "bound by")
+# Columns of a console that is wider than any table: the width that a table would like.
+_UNBOUNDED = 10_000
 
 
-def plain_table(*headings: str, gap: int = 2) -> Table:
-    """Return a table without lines. Columns of names are on the left, figures on the right.
+class Layout(NamedTuple):
+    """A layout of a table: spaces between columns, columns left out, and the longest name."""
 
-    gap: spaces between columns.
+    gap: int
+    left_out: frozenset[str]
+    longest: int
+
+
+def layouts(*least_telling: str) -> tuple[Layout, ...]:
+    """Return layouts, the widest one first: names become shorter before columns are left out.
+
+    least_telling: the columns that may be left out, in this order.
     """
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
-    for heading in headings:
-        justify: JustifyMethod = "left" if heading in _LEFT else "right"
-        table.add_column(heading, justify=justify, no_wrap=True)
-    return table
+    whole = [Layout(gap, frozenset(), longest) for gap, longest in ((2, 60), (1, 60), (1, 24))]
+    some = [frozenset(least_telling[:count]) for count in range(len(least_telling) + 1)]
+    return (*whole, *(Layout(1, left_out, 16) for left_out in some), Layout(1, some[-1], 10))
+
+
+@dataclass(frozen=True)
+class PlainTable:
+    """A table without lines. Columns of names are on the left, figures on the right.
+
+    A narrow terminal gets fewer columns and shorter names, so no cell is broken: the first layout
+    that is narrow enough is shown, or else the last one. Names lose their middle.
+
+    headings: of all columns. rows: their cells. styles: the rows' styles, if they have some.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    layouts: Sequence[Layout]
+    styles: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table for a console's width."""
+        for layout in self.layouts:
+            table = self._table(layout)
+            needed = console.measure(table, options=options.update(width=_UNBOUNDED))
+            if needed.maximum <= options.max_width:
+                break
+        yield table
+
+    def _table(self, layout: Layout) -> Table:
+        table = Table(box=None, padding=(0, layout.gap, 0, 0), pad_edge=False)
+        shown = [i for i, name in enumerate(self.headings) if name not in layout.left_out]
+        names = {i for i in shown if self.headings[i] in _NAMES}
+        for i in shown:
+            justify: JustifyMethod = "left" if self.headings[i] in _LEFT else "right"
+            table.add_column(self.headings[i], justify=justify, no_wrap=True)
+        for row, style in zip(self.rows, self.styles or [""] * len(self.rows), strict=True):
+            cells = (cut(row[i], layout.longest) if i in names else row[i] for i in shown)
+            table.add_row(*map(Text, cells), style=style)
+        return table
 
 
 def name_cell(name: str) -> str:

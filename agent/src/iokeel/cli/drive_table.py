@@ -5,35 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
-from iokeel.cli.cells import cut, flow_cell, name_cell, plain_table, rate_cell
+from iokeel.cli.cells import Layout, PlainTable, flow_cell, name_cell, rate_cell
 from iokeel.cli.drive_columns import DRIVE_COLUMNS, total
 from iokeel.report.records import DriveReport, VmReport
 from iokeel.words.units import percent
 
 COLUMNS = tuple(column.heading for column in DRIVE_COLUMNS)
-# Columns of a console that is wider than any table: the width that a table would like.
-_UNBOUNDED = 10_000
-# Layouts to try, one after another, until the table is narrow enough: the space between columns,
-# the columns left out, and how long a name may be.
+_HALF = frozenset({"used", "waiting"})
 _LAYOUTS = (
-    (2, frozenset[str](), 60),
-    (1, frozenset[str](), 60),
-    (1, frozenset({"used", "waiting"}), 60),
-    (1, frozenset({"used", "waiting"}), 24),
-    (1, frozenset({"used", "waiting"}), 16),
-    (1, frozenset({"used", "waiting", "credit"}), 16),
-    (1, frozenset({"used", "waiting", "credit"}), 12),
-    (1, frozenset({"used", "waiting", "credit", "ms r / w"}), 12),
-    (1, frozenset({"used", "waiting", "credit", "ms r / w", "reads/s", "writes/s"}), 10),
+    Layout(2, frozenset(), 60),
+    Layout(1, frozenset(), 60),
+    Layout(1, _HALF, 60),
+    Layout(1, _HALF, 24),
+    Layout(1, _HALF, 16),
+    Layout(1, _HALF | {"credit"}, 16),
+    Layout(1, _HALF | {"credit"}, 12),
+    Layout(1, _HALF | {"credit", "ms r / w"}, 12),
+    Layout(1, _HALF | {"credit", "ms r / w", "reads/s", "writes/s"}, 10),
 )
 
 
 class _Rows:
-    """Rows as a table. A narrow terminal gets fewer columns and shorter names, so no cell is
-    broken: the least telling columns go first, and names lose their middle.
+    """Rows as a table.
 
     empty: what is printed if there is no row. rows: the cells by heading, and the row's style.
     """
@@ -50,20 +45,12 @@ class _Rows:
         if not self._rows:
             yield Text(self.empty)
             return
-        for gap, left_out, longest in _LAYOUTS:
-            table = self._table(gap, left_out | self._unknown, longest)
-            needed = console.measure(table, options=options.update(width=_UNBOUNDED))
-            if needed.maximum <= options.max_width:
-                break
-        yield table
-
-    def _table(self, gap: int, left_out: frozenset[str], longest: int) -> Table:
-        columns = [column for column in COLUMNS if column not in left_out]
-        table = plain_table(*columns, gap=gap)
-        for cells, style in self._rows:
-            names = {name: cut(cells[name], longest) for name in ("VM", "drive")}
-            table.add_row(*(Text((cells | names)[c]) for c in columns), style=style)
-        return table
+        yield PlainTable(
+            COLUMNS,
+            [[cells[name] for name in COLUMNS] for cells, _ in self._rows],
+            [each._replace(left_out=each.left_out | self._unknown) for each in _LAYOUTS],
+            [style for _, style in self._rows],
+        )
 
 
 class DrivesOneByOne(_Rows):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
-from rich.table import Table
-
-from iokeel.cli.cells import NONE, ms_cell, name_cell, plain_table, rate_cell
+from iokeel.cli.cells import NONE, PlainTable, layouts, ms_cell, name_cell, rate_cell
 from iokeel.core.fleet.capacity import together
 from iokeel.core.fleet.ledger import Entry, Word
 from iokeel.core.policy import ENDLESS
@@ -182,21 +180,21 @@ def share_rows(tenant: BudgetView) -> list[ShareRow]:
     return rows
 
 
-def host_table(rows: list[HostRow]) -> Table:
+def host_table(rows: Sequence[HostRow]) -> PlainTable:
     """Return a row for each host."""
-    table = plain_table(
+    headings = (
         "host",
         "there",
         "tenants",
         "may use",
         "charged",
         "storages",
-        "may use there",
-        "charged there",
+        "storage use",
+        "storage charge",
         "coordinates",
     )
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             name_cell(row["host"]),
             "yes" if row["is_there"] else "NO",
             str(row["tenants"]),
@@ -207,16 +205,26 @@ def host_table(rows: list[HostRow]) -> Table:
             rate_cell(row["storages_charged_iops"]),
             str(row["coordinates"]),
         )
-    return table
+        for row in rows
+    ]
+    less = layouts("coordinates", "tenants", "storages", "may use", "storage use")
+    return PlainTable(headings, cells, less)
 
 
-def tenant_table(rows: list[TenantRow]) -> Table:
+def tenant_table(rows: Sequence[TenantRow]) -> PlainTable:
     """Return a row for each tenant."""
-    table = plain_table(
-        "tenant", "limit", "reservation", "hosts", "may use", "charged", "silent", "coordinator"
+    headings = (
+        "tenant",
+        "limit",
+        "reservation",
+        "hosts",
+        "may use",
+        "charged",
+        "silent",
+        "coordinator",
     )
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             name_cell(row["tenant"]),
             rate_cell(row["limit_iops"]),
             rate_cell(row["reservation_iops"]),
@@ -226,12 +234,14 @@ def tenant_table(rows: list[TenantRow]) -> Table:
             str(len(row["silent"])),
             name_cell(row["coordinator"] or NONE),
         )
-    return table
+        for row in rows
+    ]
+    return PlainTable(headings, cells, layouts("coordinator", "reservation", "may use", "hosts"))
 
 
-def storage_table(rows: list[StorageRow]) -> Table:
+def storage_table(rows: Sequence[StorageRow]) -> PlainTable:
     """Return a row for each shared storage."""
-    table = plain_table(
+    headings = (
         "storage",
         "capacity",
         "usable",
@@ -243,30 +253,42 @@ def storage_table(rows: list[StorageRow]) -> Table:
         "silent",
         "coordinator",
     )
+    cells = []
     for row in rows:
         target = row["latency_target_s"]
-        table.add_row(
-            name_cell(row["storage"]),
-            rate_cell(row["capacity_iops"]),
-            rate_cell(row["usable_iops"]),
-            rate_cell(row["normalized_iops"]),
-            ms_cell(row["latency_s"]) + ("" if target is None else f" / {ms_cell(target)}"),
-            str(row["hosts"]),
-            rate_cell(row["amount_iops"]),
-            rate_cell(row["charged_iops"]),
-            str(len(row["silent"])),
-            name_cell(row["coordinator"] or NONE),
+        cells.append(
+            (
+                name_cell(row["storage"]),
+                rate_cell(row["capacity_iops"]),
+                rate_cell(row["usable_iops"]),
+                rate_cell(row["normalized_iops"]),
+                ms_cell(row["latency_s"]) + ("" if target is None else f" / {ms_cell(target)}"),
+                str(row["hosts"]),
+                rate_cell(row["amount_iops"]),
+                rate_cell(row["charged_iops"]),
+                str(len(row["silent"])),
+                name_cell(row["coordinator"] or NONE),
+            )
         )
-    return table
+    less = layouts("coordinator", "may use", "capacity", "hosts", "charged")
+    return PlainTable(headings, cells, less)
 
 
-def share_table(rows: list[ShareRow]) -> Table:
+def share_table(rows: Sequence[ShareRow]) -> PlainTable:
     """Return a row for each host's part."""
-    table = plain_table(
-        "host", "reports", "floor", "may use", "charged", "held", "wants", "reserved", "weight"
+    headings = (
+        "host",
+        "reports",
+        "floor",
+        "may use",
+        "charged",
+        "held",
+        "wants",
+        "reserved",
+        "weight",
     )
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             name_cell(row["host"]),
             "yes" if row["reports"] else "NO",
             rate_cell(row["floor_iops"]),
@@ -277,7 +299,9 @@ def share_table(rows: list[ShareRow]) -> Table:
             rate_cell(row["reservation_iops"]),
             NONE if row["weight"] is None else str(row["weight"]),
         )
-    return table
+        for row in rows
+    ]
+    return PlainTable(headings, cells, layouts("weight", "reserved", "floor", "held"))
 
 
 def _rate(value: int | None) -> str:

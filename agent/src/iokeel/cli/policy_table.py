@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TypedDict
 
-from rich.table import Table
-
-from iokeel.cli.cells import NONE, plain_table, rate_cell
+from iokeel.cli.cells import NONE, PlainTable, layouts, name_cell, rate_cell
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
 
 
@@ -20,25 +18,34 @@ class PolicyValues(TypedDict):
     drives: dict[str, dict[str, object]]
 
 
-def policy_table(found: DomainPolicy, targets: Sequence[str] | None) -> Table:
+def policy_table(found: DomainPolicy, targets: Sequence[str] | None) -> PlainTable:
     """Return what a policy promises each drive it covers, and all together.
 
     targets: the domain's drives that can be limited; None if they aren't known.
     """
-    table = plain_table(
-        "drive", "reservation", "limit", "burst", "credit", "weight", "latency target", "budget"
+    headings = (
+        "drive",
+        "reservation",
+        "limit",
+        "burst",
+        "credit",
+        "weight",
+        "latency target",
+        "budget",
     )
-    for target, drive in _covered(found, targets):
-        table.add_row(
-            target,
+    rows = [
+        (
+            name_cell(target),
             *_promise(drive),
             str(drive.weight),
             NONE if drive.latency_target_ms is None else f"{drive.latency_target_ms:g} ms",
             "separate" if drive.separate_budgets else "shared",
         )
+        for target, drive in _covered(found, targets)
+    ]
     if found.vm is not None:
-        table.add_row("all together", *_promise(found.vm))
-    return table
+        rows.append(("all together", *_promise(found.vm), "", "", ""))
+    return PlainTable(headings, rows, layouts("budget", "weight", "credit"))
 
 
 def _promise(policy: DrivePolicy | VmPolicy) -> Iterator[str]:

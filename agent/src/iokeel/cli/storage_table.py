@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.table import Table
-from rich.text import Text
-
-from iokeel.cli.cells import LONGEST_NAME, NONE, cut, ms_cell, name_cell, plain_table, rate_cell
+from iokeel.cli.cells import NONE, PlainTable, layouts, ms_cell, name_cell, rate_cell
 from iokeel.cli.columns import Column, cells
 from iokeel.report.records import StorageReport
 from iokeel.words.units import iops, percent
 
 STORAGE_COLUMNS: tuple[Column[StorageReport], ...] = (
-    Column("storage", "storage", lambda s: s.storage, lambda s: _name(s)),
+    Column("storage", "storage", lambda s: s.storage, lambda s: name_cell(s.storage)),
     Column("drives", "drives", lambda s: s.drives, lambda s: str(s.drives)),
     Column(
         "rate", "norm. iops", lambda s: s.normalized_iops, lambda s: rate_cell(s.normalized_iops)
@@ -33,18 +30,13 @@ STORAGE_COLUMNS: tuple[Column[StorageReport], ...] = (
     ),
 )
 COLUMNS = tuple(column.heading for column in STORAGE_COLUMNS)
+_LAYOUTS = layouts("drives", "capacity", "reserved", "room", "queue")
 
 
-def storage_table(reports: Sequence[StorageReport]) -> Table:
+def storage_table(reports: Sequence[StorageReport]) -> PlainTable:
     """Return a row for each storage."""
-    table = plain_table(*COLUMNS)
-    for report in reports:
-        table.add_row(*(Text(cell) for cell in cells(report, STORAGE_COLUMNS)))
-    return table
-
-
-def _name(report: StorageReport) -> str:
-    return cut(name_cell(report.storage), LONGEST_NAME)
+    rows = [cells(report, STORAGE_COLUMNS) for report in reports]
+    return PlainTable(COLUMNS, rows, _LAYOUTS)
 
 
 def _capacity(report: StorageReport) -> str:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
-from rich.text import Text
-
-from iokeel.cli.cells import LONGEST_NAME, NONE, cut, name_cell, plain_table, rate_cell
+from iokeel.cli.cells import NONE, PlainTable, layouts, name_cell, rate_cell
 from iokeel.cli.columns import Column, cells
 from iokeel.cli.drive_columns import total
 from iokeel.report.records import DriveReport
@@ -62,7 +59,7 @@ def _sums(tenant: str | None, drives: Sequence[DriveReport]) -> TenantSums:
 
 
 TENANT_COLUMNS: tuple[Column[TenantSums], ...] = (
-    Column("tenant", "tenant", lambda t: t.tenant, lambda t: _name(t)),
+    Column("tenant", "tenant", lambda t: t.tenant, lambda t: name_cell(t.tenant or NONE)),
     Column("vms", "VMs", lambda t: t.vms, lambda t: str(t.vms)),
     Column("drives", "drives", lambda t: t.drives, lambda t: str(t.drives)),
     Column(
@@ -74,15 +71,9 @@ TENANT_COLUMNS: tuple[Column[TenantSums], ...] = (
     Column("errors", "errors", lambda t: t.errors, lambda t: str(t.errors)),
 )
 COLUMNS = tuple(column.heading for column in TENANT_COLUMNS)
+_LAYOUTS = layouts("VMs", "used", "drives", "allowed")
 
 
-def _name(sums: TenantSums) -> str:
-    return cut(name_cell(sums.tenant or NONE), LONGEST_NAME)
-
-
-def tenant_table(sums: Sequence[TenantSums]) -> Table:
+def tenant_table(sums: Sequence[TenantSums]) -> PlainTable:
     """Return a row for each tenant."""
-    table = plain_table(*COLUMNS)
-    for row in sums:
-        table.add_row(*(Text(cell) for cell in cells(row, TENANT_COLUMNS)))
-    return table
+    return PlainTable(COLUMNS, [cells(row, TENANT_COLUMNS) for row in sums], _LAYOUTS)

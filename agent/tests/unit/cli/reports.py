@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from iokeel.report.records import DriveReport, VmReport
+from iokeel.report.records import DriveReport, StorageReport, VmReport
 
 _UNKNOWN: dict[str, Any] = dict.fromkeys(DriveReport.__struct_fields__)
+_UNKNOWN_STORAGE: dict[str, Any] = dict.fromkeys(StorageReport.__struct_fields__)
 
 
 def drive(target: str = "vda", *, domain: str = "db1", rate: float | None = 0.0,
@@ -51,3 +52,22 @@ def vm(*drives: DriveReport, **more: Any) -> VmReport:
         "drives": [*drives],
     }
     return VmReport(**known | more)
+
+
+def storage(name: str = "sda", **more: Any) -> StorageReport:
+    """Return a storage that keeps its promises."""
+    known: dict[str, Any] = {
+        "storage": name,
+        "drives": 2,
+        "capacity_iops": 2000,
+        "usable_iops": 2000.0,
+        "normalized_iops": 0.0,
+        "reserved_iops": 100.0,
+        "reservations_kept": 1.0,
+        "oversold": False,
+        "cut_iops": 0.0,
+        "suffering": [],
+        "exhausted": False,
+        "by_weight": False,
+    }
+    return StorageReport(**_UNKNOWN_STORAGE | known | more)

@@ -16,28 +16,10 @@ from iokeel.core.limits import AVERAGES
 from iokeel.core.orders import Reason
 from iokeel.core.state import Verdict
 from iokeel.report.records import StorageReport
+from tests.unit.cli.reports import storage
 
 PAGE = Path(__file__).parents[4] / "docs" / "stats.md"
-FINE = StorageReport(
-    storage="sda",
-    drives=2,
-    capacity_iops=2000,
-    usable_iops=2000.0,
-    normalized_iops=0.0,
-    wanted_iops=None,
-    reserved_iops=100.0,
-    reservations_kept=1.0,
-    oversold=False,
-    room_ratio=None,
-    cut_iops=0.0,
-    latency_s=None,
-    latency_target_s=None,
-    queue=None,
-    busy_ratio=None,
-    suffering=[],
-    exhausted=False,
-    by_weight=False,
-)
+FINE = storage()
 WRONG = (
     replace(FINE, oversold=True, reserved_iops=3000.0),
     replace(FINE, capacity_iops=None, usable_iops=None),
@@ -76,9 +58,9 @@ def test_every_verdict_and_reason_is_explained(word: Verdict | Reason) -> None:
     assert word.value in rows()
 
 
-@pytest.mark.parametrize("storage", WRONG)
-def test_every_complaint_about_a_storage_is_explained(storage: StorageReport) -> None:
-    (complaint,) = storage_table.storage_complaints([storage])
+@pytest.mark.parametrize("report", WRONG)
+def test_every_complaint_about_a_storage_is_explained(report: StorageReport) -> None:
+    (complaint,) = storage_table.storage_complaints([report])
     text = re.sub(r"(?<![a-z])\d+k?", "N", complaint.removeprefix("sda: ")).replace("`", "")
     assert text in rows()
 

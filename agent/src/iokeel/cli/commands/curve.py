@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Annotated, TypeAlias
 
 import typer
-from rich.table import Table
 
-from iokeel.cli.cells import plain_table
+from iokeel.cli.cells import PlainTable, layouts
 from iokeel.cli.options import ConfigOption, JsonOption, out
 from iokeel.config.load import load
 from iokeel.config.settings import Config
@@ -109,16 +108,16 @@ def _row(cost_curve: CostCurve, size_bytes: int, rates: Mapping[str, int | None]
     return row
 
 
-def _table(rows: Sequence[Row], names: Sequence[str]) -> Table:
+def _table(rows: Sequence[Row], names: Sequence[str]) -> PlainTable:
     """Return the rows, with the rates that were asked for."""
-    found = plain_table(
-        "size", "cost", *(f"{n} iops" for n in names), *(f"{n} rate" for n in names)
-    )
-    for row in rows:
-        found.add_row(
+    headings = ("size", "cost", *(f"{n} iops" for n in names), *(f"{n} rate" for n in names))
+    cells = [
+        (
             size(row["size_bytes"] or 0),
             f"{row['cost']:g}",
             *(f"{row[f'{name}_iops']}" for name in names),
             *(f"{size(row[f'{name}_bps'] or 0)}/s" for name in names),
         )
-    return found
+        for row in rows
+    ]
+    return PlainTable(headings, cells, layouts(*(f"{n} rate" for n in names)))

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 
 from iokeel.cli import client
-from iokeel.cli.cells import NONE, ms_cell, plain_table, rate_cell
+from iokeel.cli.cells import NONE, PlainTable, layouts, ms_cell, rate_cell
 from iokeel.cli.options import JsonOption, SocketOption, drive_names, out, vm_names
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError
@@ -68,16 +67,13 @@ def _seconds(last: str) -> float:
     return seconds
 
 
-def _table(found: HistoryReport) -> Table:
+def _table(found: HistoryReport) -> PlainTable:
     """Return a row for each moment, the last one at the end."""
-    table = plain_table(*COLUMNS)
     (one,) = found.drives
     names = ("normalized_iops", "allowed_iops", "latency_s", "wait_s", "credit_s")
     columns = [one.series[name] for name in names]
-    for age_s, rate, allowed, latency_s, wait_s, credit_s in zip(
-        found.ages_s, *columns, strict=True
-    ):
-        table.add_row(
+    rows = [
+        (
             duration(age_s),
             rate_cell(rate),
             rate_cell(allowed),
@@ -86,4 +82,8 @@ def _table(found: HistoryReport) -> Table:
             ms_cell(wait_s),
             f"{credit_s:.0f} s" if credit_s else NONE,
         )
-    return table
+        for age_s, rate, allowed, latency_s, wait_s, credit_s in zip(
+            found.ages_s, *columns, strict=True
+        )
+    ]
+    return PlainTable(COLUMNS, rows, layouts("used", "credit", "ms wait"))

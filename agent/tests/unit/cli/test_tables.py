@@ -1,0 +1,82 @@
+"""Tables in terminals that are too narrow for all of their columns."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from iokeel.cli import fleet_tables
+from iokeel.cli.cells import PlainTable
+from iokeel.cli.policy_table import policy_table
+from iokeel.cli.storage_table import storage_table
+from iokeel.cli.tenant_table import TenantSums, tenant_table
+from iokeel.core.policy import DomainPolicy, DrivePolicy
+from tests.unit.cli.reports import storage
+
+LONG = "iscsi:filer1.example.com:3260/iqn.2001-01.com.example:vms"
+HOST = "hypervisor-17.rack-12.example.com"
+RATE = 123_456
+TABLES = {
+    "storages": storage_table(
+        [storage(LONG, usable_iops=RATE, room_ratio=0.85, queue=112.4, reserved_iops=RATE)]
+    ),
+    "tenants": tenant_table([TenantSums("acme-" * 9, 112, 124, RATE, 10 * RATE, 30, 12)]),
+    "fleet hosts": fleet_tables.host_table(
+        [fleet_tables.HostRow(
+            host=HOST, is_there=False, tenants=112, amount_iops=RATE, charged_iops=RATE,
+            storages=12, storages_amount_iops=RATE, storages_charged_iops=RATE, coordinates=12,
+        )]
+    ),
+    "fleet tenants": fleet_tables.tenant_table(
+        [fleet_tables.TenantRow(
+            tenant="acme-" * 9, limit_iops=RATE, reservation_iops=RATE, weight=100, hosts=120,
+            amount_iops=RATE, charged_iops=RATE, coordinator=HOST, silent=[], errors=[],
+        )]
+    ),
+    "fleet storages": fleet_tables.storage_table(
+        [fleet_tables.StorageRow(
+            storage=LONG, capacity_iops=RATE, capacity_ratio=1.0, usable_iops=RATE,
+            latency_target_s=0.0041, latency_s=0.0123, normalized_iops=RATE, hosts=120,
+            amount_iops=RATE, charged_iops=RATE, coordinator=HOST, silent=[], errors=[],
+        )]
+    ),
+    "fleet why": fleet_tables.share_table(
+        [fleet_tables.ShareRow(
+            host=HOST, reports=False, floor_iops=RATE, amount_iops=RATE, charged_iops=RATE,
+            held_iops=RATE, wants_iops=10**18, reservation_iops=RATE, weight=10_000,
+            answered_for=None,
+        )]
+    ),
+    "policy": policy_table(
+        DomainPolicy({"vda": DrivePolicy(RATE, RATE, RATE, 3600, 10_000, 2.5, True)}), ["vda"]
+    ),
+}  # fmt: skip
+
+
+def lines(table: PlainTable, width: int) -> list[str]:
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [50, 80, 100, 200])
+@pytest.mark.parametrize("name", TABLES)
+def test_no_cell_is_broken(name: str, width: int) -> None:
+    headings, row = lines(TABLES[name], width)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in headings + row
+    assert max(len(headings), len(row)) <= width
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_wide_terminal_has_every_column_and_whole_names(name: str) -> None:
+    headings, row = lines(TABLES[name], 1000)
+    assert headings.split() == " ".join(TABLES[name].headings).split()
+    assert row.split() == " ".join(TABLES[name].rows[0]).split()
+
+
+def test_80_columns_show_what_a_storage_may_do_and_has_left() -> None:
+    headings, row = lines(TABLES["storages"], 80)
+    for telling in ("storage", "norm. iops", "usable", "ms / target", "queue", "room"):
+        assert telling in headings
+    assert row.split()[0] == "iscsi:f..ple:vms"
