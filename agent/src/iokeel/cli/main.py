@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
+from io import TextIOWrapper
 from pkgutil import iter_modules
 from typing import Annotated, Any
 
@@ -81,6 +82,7 @@ def _version(
 
 def main() -> None:
     """Run the command. An error is one line on stderr and an exit status of 1 or 2."""
+    _ready_standard_files()
     try:
         status = app(standalone_mode=False)
         sys.stdout.flush()
@@ -99,6 +101,15 @@ def main() -> None:
         _complain(f"standard output: can't be written, {reason(error)}")
         status = _without_output()
     sys.exit(status)
+
+
+def _ready_standard_files() -> None:
+    """Open /dev/null for those that are closed, and escape characters that can't be encoded."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _without_output() -> int:

@@ -577,3 +577,38 @@ def test_output_that_cant_be_written_is_one_line(words: list[str]) -> None:
         )
     said = b"iokeel: standard output: can't be written, no space left on device\n"
     assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("policy check - <&-", "standard input, line 1: not well-formed XML"),
+        ("fleet import - <&-", "has no [fleet]; write it there"),
+        ("curve table >&-", None),
+    ],
+)
+def test_a_closed_file_is_an_empty_one(words: str, said: str | None, tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text("")
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" {words} --config "$1"', IOKEEL, config],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == ""
+    if said is None:
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert said in Done(done.returncode, "", done.stderr).complaint
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_an_encoding_lacks_is_an_escape(encoding: str, policy: Path) -> None:
+    disk = "<devices><disk><target dev='vd\N{GREEK SMALL LETTER ALPHA}'/></disk></devices>"
+    gold = "<policy xmlns='urn:iokeel:policy:1' class='gold'/>"
+    policy.write_text(f"<domain><metadata>{gold}</metadata>{disk}</domain>", "utf-8")
+    done = iokeel("policy", "check", policy, environment={"PYTHONIOENCODING": encoding})
+    assert (done.status, done.err) == (0, "")
+    assert "vd\\u03b1 " in done.out
