@@ -443,7 +443,7 @@ def test_the_history_of_a_drive(agent: Agent, tmp_path: Path) -> None:
     heading, *rows = iokeel(*words).out.splitlines()
     assert heading.split() == [*("ago", "norm.", "iops", "allowed", "used", "ms", "ms", "wait"),
                                "credit"]  # fmt: skip
-    assert rows[-1].split()[3] == "400"
+    assert rows[-1].split()[2] == "400"
     found = json.loads(iokeel(*words, "--last", "5m", "--json").out)
     assert (found["domain"], found["target"]) == ("db1", "vda")
     assert len(found["ages_s"]) == len(found["series"]["credit_s"])

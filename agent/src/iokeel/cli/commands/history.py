@@ -15,7 +15,7 @@ from iokeel.cli.options import JsonOption, SocketOption, drive_names, out, vm_na
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError
 from iokeel.report.records import SPAN_S, HistoryReport
-from iokeel.words.units import duration, parse_duration, percent
+from iokeel.words.units import parse_duration, percent
 
 COLUMNS = ("ago", "norm. iops", "allowed", "used", "ms", "ms wait", "credit")
 app = typer.Typer(add_completion=False)
@@ -53,7 +53,9 @@ def history(
         (one,) = found.drives
         print(json.dumps({"ages_s": found.ages_s, **msgspec.to_builtins(one)}, indent=2))
     else:
-        out.print(_table(found) if found.ages_s else "no sample yet: the agent has just started")
+        out.print(
+            history_table(found) if found.ages_s else "no sample yet: the agent has just started"
+        )
 
 
 def _seconds(last: str) -> float:
@@ -67,14 +69,14 @@ def _seconds(last: str) -> float:
     return seconds
 
 
-def _table(found: HistoryReport) -> PlainTable:
+def history_table(found: HistoryReport) -> PlainTable:
     """Return a row for each moment, the last one at the end."""
     (one,) = found.drives
     names = ("normalized_iops", "allowed_iops", "latency_s", "wait_s", "credit_s")
     columns = [one.series[name] for name in names]
     rows = [
         (
-            duration(age_s),
+            _ago(age_s),
             rate_cell(rate),
             rate_cell(allowed),
             percent(rate / allowed) if rate is not None and allowed else NONE,
@@ -87,3 +89,9 @@ def _table(found: HistoryReport) -> PlainTable:
         )
     ]
     return PlainTable(COLUMNS, rows, layouts("used", "credit", "ms wait"))
+
+
+def _ago(seconds: float) -> str:
+    """Return minutes and seconds: 4:08. Samples are two seconds apart."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}"
