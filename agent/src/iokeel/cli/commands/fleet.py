@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -249,7 +251,8 @@ def set_(
     if old is not None:
         before = {"limit": old.amount, "reservation": old.reservation, "weight": old.weight}
     table = _merged(before, limit=limit, reservation=reservation, weight=weight)
-    budgets = budgets_of({"tenants": {name: table}}, "tenant set", _floors(old, floors))
+    with _said_of(f"tenant set {shown_path(name)}"):
+        budgets = budgets_of({"tenants": {name: table}}, "tenant set", _floors(old, floors))
     set_budgets(config, budgets, dry_run=dry_run, as_json=as_json)
 
 
@@ -257,6 +260,17 @@ def _merged(before: Mapping[str, object], **given: object) -> dict[str, object]:
     """Return the given values, and the former ones for those that aren't given."""
     merged = {key: before.get(key) if value is None else value for key, value in given.items()}
     return {key: value for key, value in merged.items() if value is not None}
+
+
+@contextmanager
+def _said_of(command: str) -> Iterator[None]:
+    """Name a command and its option in an error, in place of a table and its key."""
+    try:
+        yield
+    except ConfigError as error:
+        key = re.search(r"\] (?!source)(\w+)$", error.where)
+        option = f" --{key[1].replace('_', '-')}" if key else ""
+        raise ConfigError.of(error, f"{command}{option}") from None
 
 
 def _floors(before: Budget | None, given: float | None) -> float:
@@ -320,7 +334,8 @@ def set_storage(
     own_name = name
     if ":" in name:
         own_name, table["source"] = "shared", name
-    budgets = budgets_of({"storage": {own_name: table}}, "storage set", _floors(old, floors))
+    with _said_of(f"storage set {shown_path(name)}"):
+        budgets = budgets_of({"storage": {own_name: table}}, "storage set", _floors(old, floors))
     set_budgets(config, budgets, dry_run=dry_run, as_json=as_json)
 
 
