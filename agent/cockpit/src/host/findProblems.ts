@@ -92,7 +92,8 @@ function ofStorage(storage: Storage): Problem[] {
         );
     }
     if (storage.reservations_kept < 1) {
-        add("warning", `it can keep ${percent(storage.reservations_kept)} of the reservations asked for now`);
+        const kept = percent(Math.min(storage.reservations_kept, 0.99));
+        add("warning", `it can keep ${kept} of the reservations asked for now`);
     }
     return found;
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from iokeel.cli.cells import NONE, PlainTable, layouts, ms_cell, name_cell, rate_cell
 from iokeel.cli.columns import Column, cells
 from iokeel.report.records import StorageReport
-from iokeel.words.units import iops, percent
+from iokeel.words.units import iops, percent, percent_kept
 
 STORAGE_COLUMNS: tuple[Column[StorageReport], ...] = (
     Column("storage", "storage", lambda s: s.storage, lambda s: name_cell(s.storage)),
@@ -66,7 +66,7 @@ def storage_complaints(reports: Sequence[StorageReport]) -> Iterator[str]:
             )
         if report.reservations_kept < 1:
             yield (
-                f"{name}: it can keep {percent(report.reservations_kept)} of the reservations"
+                f"{name}: it can keep {percent_kept(report.reservations_kept)} of the reservations"
                 " asked for now"
             )
         if report.exhausted:

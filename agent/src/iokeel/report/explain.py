@@ -13,7 +13,7 @@ from iokeel.core.state import Share
 from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.records import DriveReport, ThrottleReport
 from iokeel.report.snapshot import Decision, Snapshot, StorageSnapshot, VmSnapshot
-from iokeel.words.units import duration, iops, percent, rate, size
+from iokeel.words.units import duration, iops, percent, percent_kept, rate, size
 
 
 def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
@@ -196,7 +196,8 @@ def _storage(storage: StorageSnapshot, usable_iops: float) -> str:
     if known.wanted_iops is not None:
         text += f", and its drives want {iops(known.wanted_iops)}"
     if known.reservations_kept < 1:
-        text += f"; it can keep {percent(known.reservations_kept)} of the reservations asked for"
+        kept = percent_kept(known.reservations_kept)
+        text += f"; it can keep {kept} of the reservations asked for"
     return f"{text}."
 
 

@@ -63,6 +63,11 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:.0f} %"
 
 
+def percent_kept(ratio: float) -> str:
+    """Return a ratio in percent, but less than 100 % if it is below 1."""
+    return percent(ratio if ratio >= 1 else min(ratio, 0.99))
+
+
 def duration(seconds: float) -> str:
     """Return a time: 380 us, 4.2 ms, 1.3 s, 12 min, 3 h."""
     if seconds < 1e-3:

@@ -65,5 +65,10 @@ def test_every_complaint_about_a_storage_is_explained(report: StorageReport) -> 
     assert text in rows()
 
 
+def test_a_storage_that_nearly_keeps_its_reservations_is_not_told_to_keep_100_percent() -> None:
+    (complaint,) = storage_table.storage_complaints([replace(FINE, reservations_kept=0.9981)])
+    assert complaint == "sda: it can keep 99 % of the reservations asked for now"
+
+
 def test_nothing_is_wrong_with_a_storage_that_keeps_its_promises() -> None:
     assert not [*storage_table.storage_complaints([FINE])]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.errors import ConfigError
-from iokeel.words.units import duration, iops, parse_size, percent, rate, size
+from iokeel.words.units import duration, iops, parse_size, percent, percent_kept, rate, size
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,11 @@ def test_times_are_written(seconds: float, text: str) -> None:
 
 def test_percent() -> None:
     assert percent(0.984) == "98 %"
+
+
+def test_a_promise_that_is_nearly_kept_is_not_kept_to_100_percent() -> None:
+    ratios = (1.0, 0.99999, 0.9981, 0.987, 0.5)
+    assert [percent_kept(ratio) for ratio in ratios] == ["100 %", "99 %", "99 %", "99 %", "50 %"]
 
 
 @given(st.integers(1, 10**9), st.sampled_from([1, 1024, 1 << 20]))
