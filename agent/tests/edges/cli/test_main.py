@@ -82,9 +82,9 @@ def test_default_sizes_are_whole_kib_and_then_powers_of_two() -> None:
 def test_the_table_is_for_people() -> None:
     done = iokeel("curve", "table", "--max", "40000", "--sizes", "8k,1m")
     assert done.out.splitlines() == [
-        " size   cost  max iops   max rate",
-        "8 KiB    160     25000  195 MiB/s",
-        "1 MiB  15000       267  267 MiB/s",
+        " size  cost (1/100)  max iops   max rate",
+        "8 KiB           160     25000  195 MiB/s",
+        "1 MiB         15000       267  267 MiB/s",
     ]
 
 

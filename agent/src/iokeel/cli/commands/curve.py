@@ -110,7 +110,7 @@ def _row(cost_curve: CostCurve, size_bytes: int, rates: Mapping[str, int | None]
 
 def _table(rows: Sequence[Row], names: Sequence[str]) -> PlainTable:
     """Return the rows, with the rates that were asked for."""
-    headings = ("size", "cost", *(f"{n} iops" for n in names), *(f"{n} rate" for n in names))
+    rates = [f"{name} {what}" for what in ("iops", "rate") for name in names]
     cells = [
         (
             size(row["size_bytes"] or 0),
@@ -120,4 +120,6 @@ def _table(rows: Sequence[Row], names: Sequence[str]) -> PlainTable:
         )
         for row in rows
     ]
-    return PlainTable(headings, cells, layouts(*(f"{n} rate" for n in names)))
+    return PlainTable(
+        ("size", "cost (1/100)", *rates), cells, layouts(*(f"{n} rate" for n in names))
+    )
