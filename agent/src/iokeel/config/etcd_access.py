@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,11 +51,13 @@ class Access:
             raise ConfigError(
                 "[fleet]", "has a user or a password_file without the other", "give both or neither"
             )
+        if self.user == "":
+            raise ConfigError("[fleet] user", "is empty", "give a name, or leave it out")
         if self.user is not None and not self.is_tls and not self._is_local:
             raise ConfigError(
                 "[fleet] etcd", "would get the password in the clear", "write https://"
             )
-        if not self.prefix.startswith("/") or not self.prefix.endswith("/") or self.prefix == "/":
+        if not re.fullmatch("/.*[^/].*/", self.prefix, re.DOTALL):
             raise ConfigError(
                 f"[fleet] prefix {shown(self.prefix)}",
                 "is not a prefix",
@@ -124,7 +127,7 @@ def _check_url(url: str) -> None:
         right = (
             parts.scheme in ("http", "https")
             and bool(parts.hostname)
-            and parts.port is not None
+            and bool(parts.port)
             and not (parts.username or parts.path.strip("/") or parts.query or parts.fragment)
         )
     except ValueError:

@@ -77,7 +77,7 @@ def _where(place: Sequence[int | str]) -> str:
         case [*key]:
             table = ""
     name = next((_key(part) for part in key if isinstance(part, str)), "")
-    item = "drive" if name == "drives" else "point"
+    item = {"drives": "drive", "etcd": "URL"}.get(name, "point")
     which = next((f" {item} {part + 1}" for part in key if isinstance(part, int)), "")
     return f"{table} {name}{which}".strip()
 

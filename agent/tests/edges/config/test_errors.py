@@ -51,6 +51,20 @@ MESSAGES = [
         ", [fleet] etcd 'etcd1': is not a member's URL; write https://HOST:2379",
     ),
     (
+        "[fleet]\netcd = ['https://a:0']",
+        ", [fleet] etcd 'https://a:0': is not a member's URL; write https://HOST:2379",
+    ),
+    ("[fleet]\netcd = [5]", ", [fleet] etcd URL 1: 5 is not a string; write it in quotes"),
+    (
+        "[fleet]\netcd = ['https://a:1']\nuser = ''\npassword_file = '/p'",
+        ", [fleet] user: is empty; give a name, or leave it out",
+    ),
+    (
+        "[fleet]\netcd = ['https://a:1']\nprefix = '//'",
+        ", [fleet] prefix '//': is not a prefix; write one that begins and ends with a slash, such"
+        " as /iokeel/",
+    ),
+    (
         "[fleet]\netcd = ['http://a:1']\nkey = '/k'",
         ", [fleet] etcd: has certificates, but no https; write https://",
     ),
