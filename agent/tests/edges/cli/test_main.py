@@ -465,6 +465,11 @@ def test_the_history_of_a_drive(agent: Agent, tmp_path: Path) -> None:
             2,
             "--last 'x': not a time; give seconds, or write it like 90s or 10m",
         ),
+        (
+            "db1 vda --plot a.png --json",
+            2,
+            "--json: would print nothing beside --plot; give one of them",
+        ),
         ("db1 vda --plot a.txt", 2, "--plot: a.txt is not a picture; end it in .png, .svg or .pdf"),
     ],
 )

@@ -263,6 +263,9 @@ def test_a_dead_host_is_shown_and_answered_for(
     asked = fleet("forget", "dead", "--off-for-good", stdin=b"n\n")
     assert asked.status == 1
     assert "has no running guest" in asked.err
+    asked = fleet("forget", "dead", "--off-for-good", stdin=b"")
+    said = "iokeel: forget: nobody has said that it is certain; answer y, or give --yes"
+    assert (asked.status, asked.err.splitlines()[-1]) == (1, said)
     assert "recorded for tenant acme" in fleet("forget", "dead", "--off-for-good", "--yes").out
     (row,) = json.loads(fleet("why", "acme", "--json").out)[0]["hosts"]
     assert row["answered_for"] == "off-for-good"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
@@ -207,11 +208,9 @@ def forget(
             if at_floor
             else "has no running guest, and never comes back with its state"
         )
-        typer.confirm(
+        _confirm(
             f"Is it certain that {host} {what}?"
-            " If not, tenants may exceed their limits, and storages their capacity",
-            abort=True,
-            err=True,
+            " If not, tenants may exceed their limits, and storages their capacity"
         )
     told = ask(config, lambda o: o.forget(host, word))
     if not told:
@@ -224,6 +223,17 @@ def forget(
     else:
         on = ", ".join(map(str, told))
         print(f"{host}: recorded for {on}; this takes effect in 15 to 30 s")
+
+
+def _confirm(question: str) -> None:
+    """Ask. Raises IokeelError if the answer isn't yes."""
+    try:
+        sure = typer.confirm(question, err=True)
+    except typer.Abort:  # such as at the end of input
+        print(file=sys.stderr)
+        sure = False
+    if not sure:
+        raise IokeelError("forget", "nobody has said that it is certain", "answer y, or give --yes")
 
 
 @tenant_app.command("set")

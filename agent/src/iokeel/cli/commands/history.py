@@ -40,6 +40,8 @@ def history(
     The agent keeps it in memory: it begins anew when the agent starts.
     """
     seconds = _seconds(last)
+    if plot is not None and as_json:
+        raise ConfigError("--json", "would print nothing beside --plot", "give one of them")
     if plot is not None:
         from iokeel.calibrate.plot import check_plot_file
 
