@@ -333,14 +333,33 @@ def test_a_drive_of_a_restarted_guest_gets_back_what_its_new_qemu_had(partial: b
     assert [order.limits for order in orders] == [BY_HAND]
 
 
-def test_a_drive_of_a_restarted_guest_keeps_its_policy_while_that_cannot_be_told() -> None:
-    known = DriveSeen(POLICY, None, UNLIMITED, abilities=STOCK)
+@pytest.mark.parametrize("unread", [False, True])
+@pytest.mark.parametrize("found", [UNLIMITED, BY_HAND])
+def test_a_drive_of_a_restarted_guest_keeps_its_policy_while_that_cannot_be_told(
+    found: ThrottleLimits, unread: bool
+) -> None:
+    known = DriveSeen(POLICY, None, found, abilities=STOCK)
     state, (order,) = decide(State(), Observation({DRIVE: known}), NS_PER_S)
     looser = DrivePolicy(limit=20 * LIMIT)
-    unknown = DriveSeen(UNKNOWN, None, UNLIMITED, abilities=STOCK, default=looser)
-    again = Observation({DRIVE: unknown}, restarted=[DRIVE.domain])
-    _, orders = decide(state, again, 2 * NS_PER_S)
+    unknown = DriveSeen(UNKNOWN, None, found, abilities=STOCK, default=looser)
+    if unread:
+        away = Observation({}, unread=[DRIVE], restarted=[DRIVE.domain])
+        state, _ = decide(state, away, 2 * NS_PER_S)
+    again = Observation({DRIVE: unknown}, restarted=[] if unread else [DRIVE.domain])
+    state, orders = decide(state, again, 3 * NS_PER_S)
     assert [one.limits for one in orders] == [order.limits]
+    assert state.drives[DRIVE].sent.found == found
+
+
+def test_a_restarted_guest_with_other_limits_of_its_own_is_held_to_its_last_policy() -> None:
+    known = DriveSeen(POLICY, None, BY_HAND, abilities=STOCK)
+    state, (order,) = decide(State(), Observation({DRIVE: known}), NS_PER_S)
+    own = ThrottleLimits(iops_total=77)
+    unknown = DriveSeen(UNKNOWN, None, own, abilities=STOCK)
+    again = Observation({DRIVE: unknown}, restarted=[DRIVE.domain])
+    state, orders = decide(state, again, 2 * NS_PER_S)
+    assert [one.limits for one in orders] == [order.limits]
+    assert state.drives[DRIVE].sent.found == own
 
 
 def test_a_drive_of_a_restarted_guest_is_held_though_its_definition_has_other_limits() -> None:
