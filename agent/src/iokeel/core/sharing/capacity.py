@@ -14,7 +14,8 @@ times the ratio at which latency last passed T: behind a soft knee that is much.
   to that, and the latency, which only says that it is too much, decides the small ones after it.
 - The *room* is the part of the capacity for drives without a latency target, while others on the
   storage have one (headroom.py). It begins at FIRST_ROOM_RATIO, and follows the worst l / T of the
-  drives that have a target and were active. While those are idle it stays.
+  drives that have a target and were active. While those are idle it stays, and it never falls while
+  nothing is left to cut.
 
 A storage without a configured capacity has a *peak* instead, the most that it was seen to do. It
 doubles or halves in LEARN_S at most. Where there is a room, the room goes down in its place, and up

@@ -49,6 +49,15 @@ def rate_of(others: Sequence[Claimant]) -> float | None:
     return None if None in rates else fsum(rate or 0.0 for rate in rates)
 
 
+def can_be_cut(before: StorageState, done: float | None) -> bool:
+    """Return whether a smaller room takes anything from the others.
+
+    done: their rate; None if unknown.
+    """
+    usable = before.division.usable
+    return not usable or done is None or done > LEAST_ROOM * usable or before.division.cut > 0
+
+
 def room_after(
     before: StorageState, worst: float | None, done: float | None, elapsed_s: float
 ) -> float:
@@ -59,7 +68,12 @@ def room_after(
     room, usable = before.feedback.room, before.division.usable
     used = done / usable if usable and done is not None else room
     return follow(
-        room, worst, used=used, short=before.division.short, loaded=True, elapsed_s=elapsed_s
+        room,
+        worst,
+        used=used,
+        short=before.division.short,
+        loaded=can_be_cut(before, done),
+        elapsed_s=elapsed_s,
     )
 
 

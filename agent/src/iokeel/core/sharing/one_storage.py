@@ -31,6 +31,7 @@ from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.sharing.groups import Group, Member, divide_members, owed_to_unprotected, promised
 from iokeel.core.sharing.headroom import (
     LEAST_ROOM,
+    can_be_cut,
     claim_headroom,
     cut_to_room,
     give_rest,
@@ -114,8 +115,8 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         if one.keeps_headroom:
             least = max(least, least_useful_room(usable, one.protected, feedback.lessons))
             feedback = replace(feedback, room=min(1.0, max(feedback.room, least)))
-        is_alone = one.complete and not one.others
-        exhausted = suffers and (is_alone or feedback.room <= least)
+        nobody_to_cut = not can_be_cut(before, rate_of(one.others)) if one.others else one.complete
+        exhausted = suffers and (nobody_to_cut or feedback.room <= least)
         division, amounts = _divide(one, usable, feedback.room, exhausted=exhausted)
         if one.granted is None:
             _bound_untried(one, usable * feedback.room if one.keeps_headroom else usable, amounts)

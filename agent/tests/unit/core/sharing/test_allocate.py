@@ -483,6 +483,23 @@ def test_the_others_get_back_what_was_cut_in_vain_and_it_is_said(policy: Storage
     assert host.disk.division.exhausted
 
 
+@pytest.mark.parametrize("rate", [0, 500])
+def test_cuts_that_take_nothing_are_not_made_and_it_is_said(rate: float) -> None:
+    host = Host()
+    host.drive("victim", 0, **VICTIM)
+    host.drive("low", rate)
+    host.allot()
+    host.drive("victim", 1000, latency_ms=20.0, **VICTIM)
+    for _ in range(20):
+        shares = host.allot()
+        assert shares["low"].most >= FIRST_ROOM_RATIO * 10_000
+        assert host.disk.division.exhausted
+    host.drive("low", 8000, full=True)
+    host.allot()
+    assert host.disk.feedback.room < FIRST_ROOM_RATIO
+    assert not host.disk.division.exhausted
+
+
 def test_it_is_said_that_a_drive_alone_misses_its_target() -> None:
     host = Host()
     host.drive("victim", 500, latency_ms=20.0, **VICTIM)
