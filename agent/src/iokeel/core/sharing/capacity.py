@@ -18,8 +18,8 @@ times the ratio at which latency last passed T: behind a soft knee that is much.
   nothing is left to cut.
 
 A storage without a configured capacity has a *peak* instead, the most that it was seen to do. It
-doubles or halves in LEARN_S at most. Where there is a room, the room goes down in its place, and up
-before it: moved at once, they would wind up against each other.
+doubles or halves in LEARN_S at most. Where there is a room, the room goes down in its place, as far
+as it can, and up before it: moved at once, they would wind up against each other.
 
 docs/measurements.md shows the cost and gain of each constant.
 """
@@ -220,19 +220,18 @@ def peak_after(
     suffers: bool,
     elapsed_s: float,
     *,
-    keeps_headroom: bool = False,
+    shrinks: bool,
 ) -> float:
     """Return the capacity that a storage is taken to have if nobody has configured it.
 
     It is the most that was done lately, until a drive suffers for the first time. From then on the
     capacity is divided, so that the rate tells less. The peak grows while it isn't enough, nobody
-    suffers, and the room has nothing to regain. It shrinks while somebody suffers, unless the room
-    does.
+    suffers, and the room has nothing to regain.
     """
     peak, change = before.feedback.peak, _learn_most(elapsed_s)
     if before.division.usable is not None and peak > 0:
         total = min(total, _SEEN_MOST * peak)
-    if before.division.usable is None or (suffers and not keeps_headroom):
+    if before.division.usable is None or shrinks:
         return max(total, peak / change)
     grows = before.division.short and not suffers and before.feedback.room >= FIRST_ROOM_RATIO
     return max(total, peak * change if grows else peak)

@@ -26,7 +26,7 @@ from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, follow
 from iokeel.core.sharing.claimant import Claimant
 from iokeel.core.sharing.divide import cut_by_weight
 from iokeel.core.sharing.latency import device_latency_s, drive_strain
-from iokeel.core.sharing.lessons import GAIN, least_useful, lessons_after
+from iokeel.core.sharing.lessons import GAIN, is_deep, least_useful, lessons_after
 from iokeel.core.state import Lessons, StorageState
 
 # The least part of a storage that the others keep, apart from the amounts owed.
@@ -88,23 +88,27 @@ def lessons_of(
     owed: float,
     done: float | None,
     elapsed_s: float,
+    *,
+    learnt: bool,
 ) -> dict[DriveId, Lessons]:
     """Return what an interval taught of each protected drive.
 
-    owed: to the others. done: their rate; None if unknown.
+    owed: to the others. done: their rate; None if unknown. learnt: the capacity is. It may be far
+    too high, so LEAST_ROOM is no deep cut by itself.
     """
-    usable = before.division.usable
-    exhausted = usable is not None and before.feedback.room <= _LOWEST * least_room(usable, owed)
-    return {
-        c.drive: lessons_after(
-            before.feedback.lessons.get(c.drive, _NO_LESSONS),
+    after = {}
+    least = least_room(before.division.usable or 0.0, owed)
+    exhausted = before.division.usable is not None and before.feedback.room <= _LOWEST * least
+    for claimant in protected:
+        known = before.feedback.lessons.get(claimant.drive, _NO_LESSONS)
+        after[claimant.drive] = lessons_after(
+            known,
             done,
-            device_latency_s(c.known),
+            device_latency_s(claimant.known),
             elapsed_s,
-            exhausted=exhausted,
+            exhausted=exhausted and (not learnt or least > LEAST_ROOM or is_deep(known, done)),
         )
-        for c in protected
-    }
+    return after
 
 
 def least_useful_room(

@@ -22,6 +22,9 @@ FORGET_S = 300.0
 _HALVING = 3
 # A little above the lower edge of a level: a drive at its limit does a little less.
 _NEXT = 1.05
+# A quarter. A learnt capacity, which halves in FORGET_S, doesn't become so much less before all is
+# forgotten.
+_DEEP = 2 * _HALVING
 # How much a new reading counts: a guest's mean of a second is noisy.
 _NEW_RATIO = 0.2
 
@@ -44,7 +47,7 @@ def lessons_after(
         before, age_s = Lessons(), 0.0
     if used is None or latency_s is None:
         return replace(before, age_s=age_s)
-    level = floor(log2(max(1.0, used)) * _HALVING)
+    level = _level(used)
     learned = _mean(before.latencies.get(level), latency_s)
     lowest_s = before.lowest_s
     if exhausted:
@@ -52,6 +55,13 @@ def lessons_after(
     elif lowest_s is not None and learned < GAIN * lowest_s:
         return Lessons({level: latency_s})
     return Lessons({**before.latencies, level: learned}, lowest_s, age_s)
+
+
+def is_deep(lessons: Lessons, used: float | None) -> bool:
+    """Return whether the others do at most a quarter of the most that is remembered of them."""
+    if used is None or not lessons.latencies:
+        return False
+    return _level(used) <= max(lessons.latencies) - _DEEP
 
 
 def least_useful(lessons: Lessons, target_s: float) -> float:
@@ -70,6 +80,10 @@ def least_useful(lessons: Lessons, target_s: float) -> float:
     if highest == max(lessons.latencies):
         return float(2 ** ((highest + 1) / _HALVING)) * _NEXT
     return float(2 ** (highest / _HALVING))
+
+
+def _level(rate: float) -> int:
+    return floor(log2(max(1.0, rate)) * _HALVING)
 
 
 def _mean(before: float | None, new: float) -> float:

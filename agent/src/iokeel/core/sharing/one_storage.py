@@ -175,13 +175,29 @@ def _feedback(
         if worst is None and one.granted is None:
             room = room_while_idle(before, elapsed_s)
         owed = owed_to_unprotected(one.members)
-        lessons = lessons_of(before, one.protected, owed, done, elapsed_s)
+        learnt = one.granted is None and one.seen.policy.capacity is None
+        lessons = lessons_of(before, one.protected, owed, done, elapsed_s, learnt=learnt)
         after = replace(after, room=room, lessons=lessons)
     peak = 0.0
     if one.seen.policy.capacity is None:
-        total, keeps_headroom = load.strangers + load.done, one.keeps_headroom
-        peak = peak_after(before, total, suffers, elapsed_s, keeps_headroom=keeps_headroom)
+        total = load.strangers + load.done
+        shrinks = suffers and _peak_shrinks(one, before, total, after.room)
+        peak = peak_after(before, total, suffers, elapsed_s, shrinks=shrinks)
     return replace(after, peak=peak)
+
+
+def _peak_shrinks(one: OneStorage, before: StorageState, total: float, room: float) -> bool:
+    """Return whether the peak goes down while a protected drive suffers.
+
+    The room does, as long as it can. If the others do next to nothing, neither would help. total:
+    the rate of all drives. room: after the interval.
+    """
+    if not one.keeps_headroom:
+        return True
+    done = rate_of(one.others)
+    if room > LEAST_ROOM and can_be_cut(before, done):
+        return False
+    return done is None or done > LEAST_ROOM * total
 
 
 def _elapsed_s(one: OneStorage) -> float:

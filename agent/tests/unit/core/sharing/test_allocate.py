@@ -474,6 +474,16 @@ def test_nobody_is_cut_below_what_it_is_owed_and_it_is_said_when_that_is_all_tha
 
 
 @pytest.mark.parametrize("policy", [CAPACITY, StoragePolicy()])
+def test_cuts_to_what_is_owed_may_be_in_vain_too(policy: StoragePolicy) -> None:
+    host, most = Host(storages={DISK: StorageSeen(policy)}), 3000.0
+    for _ in range(60):
+        host.drive("victim", 300, latency_ms=20.0, **VICTIM)
+        host.drive("low", min(3000.0, most), full=True, reservation=2000)
+        most = host.allot()["low"].most
+    assert most > 2100
+
+
+@pytest.mark.parametrize("policy", [CAPACITY, StoragePolicy()])
 def test_the_others_get_back_what_was_cut_in_vain_and_it_is_said(policy: StoragePolicy) -> None:
     host = suffering()
     host.storages[DISK] = StorageSeen(policy)
@@ -481,6 +491,26 @@ def test_the_others_get_back_what_was_cut_in_vain_and_it_is_said(policy: Storage
     assert min(rooms) == pytest.approx(0.05)
     assert 0.79 * rooms[0] <= rooms[-1] <= FIRST_ROOM_RATIO
     assert host.disk.division.exhausted
+
+
+@pytest.mark.parametrize(("owed", "enough"), [(0, 2000), (0, 200), (2500, 200)])
+def test_a_learnt_capacity_that_is_far_too_high_shrinks_until_cuts_help(
+    owed: int, enough: int
+) -> None:
+    """As after a second in which a cache served the others. What is owed isn't taken."""
+    host = Host(storages={DISK: StorageSeen(StoragePolicy())})
+    done, rates = 200_000.0, []
+    for _ in range(2500):
+        is_slow = enough < done <= 3000
+        host.drive("victim", 300, latency_ms=20.0 if is_slow else 0.2, **VICTIM)
+        host.drive("low", done, full=done < 3000, reservation=owed)
+        share = host.allot().get("low")
+        done = min(3000.0, share.most) if share else 3000.0
+        rates.append(done)
+    if owed:
+        assert min(rates) >= owed
+    else:
+        assert sum(rate <= enough for rate in rates[-500:]) >= 200
 
 
 @pytest.mark.parametrize("rate", [0, 500])
