@@ -224,9 +224,9 @@ def peak_after(
 ) -> float:
     """Return the capacity that a storage is taken to have if nobody has configured it.
 
-    It is the most that was done lately, until a drive suffers for the first time. From then on the
-    capacity is divided, so that the rate tells less. The peak grows while it isn't enough, nobody
-    suffers, and the room has nothing to regain.
+    It is the most that was done lately, until a drive suffers from load for the first time. From
+    then on the capacity is divided, so that the rate tells less. The peak grows while it isn't
+    enough, nobody suffers, and the room has nothing to regain.
     """
     peak, change = before.feedback.peak, _learn_most(elapsed_s)
     if before.division.usable is not None and peak > 0:

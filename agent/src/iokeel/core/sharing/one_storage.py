@@ -44,6 +44,7 @@ from iokeel.core.sharing.headroom import (
     worst_strain,
 )
 from iokeel.core.sharing.held_up import HeldUp
+from iokeel.core.sharing.latency import is_loaded
 from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, Share, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
@@ -100,12 +101,15 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     if not one.only_reads:
         held_up = _reckon_with_held_up(one, before)
         feedback = _feedback(one, before, load, worst, held_up, suffers=suffers)
-    capacity = _capacity(one, before, feedback, suffers=suffers)
+    begins = (
+        suffers and is_loaded(one.activity) and _others_do_a_part(one, load.strangers + load.done)
+    )
+    capacity = _capacity(one, before, feedback, begins=begins)
     if one.granted is not None:
         _want_spare(one.claimants)
     wanted = fsum(c.wants for c in one.claimants)
     wants = _wants(one) if one.is_shared else None
-    division = Division(exhausted=one.only_reads and bool(suffering))
+    division = Division(exhausted=bool(suffering))
     amounts: dict[DriveId, float] = {}
     if one.granted is not None:
         _want_footholds(one.claimants, one.granted)
@@ -194,9 +198,17 @@ def _peak_shrinks(one: OneStorage, before: StorageState, total: float, room: flo
     """
     if not one.keeps_headroom:
         return True
-    done = rate_of(one.others)
-    if room > LEAST_ROOM and can_be_cut(before, done):
+    if room > LEAST_ROOM and can_be_cut(before, rate_of(one.others)):
         return False
+    return _others_do_a_part(one, total)
+
+
+def _others_do_a_part(one: OneStorage, total: float) -> bool:
+    """Return whether the others do more than a small part of the load, if there are any.
+
+    total: the rate of all drives.
+    """
+    done = rate_of(one.others) if one.others else None
     return done is None or done > LEAST_ROOM * total
 
 
@@ -223,11 +235,12 @@ def _least_ratio(one: OneStorage) -> float:
 
 
 def _capacity(
-    one: OneStorage, before: StorageState, feedback: Feedback, *, suffers: bool
+    one: OneStorage, before: StorageState, feedback: Feedback, *, begins: bool
 ) -> float | None:
     """Return the capacity that is divided; None if none is.
 
-    One that nobody has configured is divided once a protected drive has suffered.
+    One that nobody has configured is divided once a protected drive has suffered. begins: one does,
+    and load may be why.
     """
     configured = one.seen.policy.capacity
     if one.granted is not None:
@@ -236,7 +249,7 @@ def _capacity(
         return configured * feedback.ratio
     if one.only_reads:
         return None
-    if one.protected and suffers:
+    if begins:
         return feedback.peak
     was_divided = before.division.usable is not None
     if was_divided and (one.protected or not one.complete):

@@ -493,6 +493,21 @@ def test_the_others_get_back_what_was_cut_in_vain_and_it_is_said(policy: Storage
     assert host.disk.division.exhausted
 
 
+@pytest.mark.parametrize(
+    ("rate", "others", "begins"),
+    [(5, 0, False), (5, 100, False), (1000, 10, False), (1000, 100, True), (5, 3000, True)],
+)
+def test_an_unknown_capacity_is_divided_once_load_may_be_why_a_drive_suffers(
+    rate: float, others: float, begins: bool
+) -> None:
+    host = Host(storages={DISK: StorageSeen(StoragePolicy())})
+    host.drive("victim", rate, latency_ms=8.0, **VICTIM)
+    host.drive("low", others)
+    assert ("low" in host.allot()) is begins
+    assert host.disk.suffering
+    assert host.disk.division.exhausted is not begins
+
+
 @pytest.mark.parametrize(("owed", "enough"), [(0, 2000), (0, 200), (2500, 200)])
 def test_a_learnt_capacity_that_is_far_too_high_shrinks_until_cuts_help(
     owed: int, enough: int
