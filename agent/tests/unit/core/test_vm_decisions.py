@@ -349,6 +349,22 @@ def test_what_is_left_of_a_burst_follows_the_vms_limit_too(exact: bool) -> None:
     assert sum(guest.bases.values()) <= 3000
 
 
+def test_a_vms_long_burst_is_carried_on_when_its_parts_move() -> None:
+    """However little a drive may save on its own: a bucket that keeps its level is half full."""
+    vm = VmPolicy(limit=3000, burst=9000, burst_seconds=600)
+    guest = Guest(True, {VDA: 900.0, VDB: 30.0}, DrivePolicy(), vm)
+    guest.looks(620)
+    guest.rates[VDA] = 1e6
+    guest.looks(300)
+    carried = guest.state.drives[VDA].sent.credit_s
+    guest.rates[VDB] = 3000.0
+    guest.looks(3)
+    known = guest.state.drives[VDA]
+    assert known.vm is not None
+    assert known.vm.credit.seconds < 310
+    assert known.sent.credit_s == carried > 590
+
+
 def test_a_policy_that_cant_be_read_keeps_the_vms_reservation() -> None:
     guest = Guest(vm=VmPolicy(reservation=500))
     guest.looks(3)

@@ -90,37 +90,41 @@ def credit_after_use(
     return after
 
 
-def carried(known: DriveState, policy: DrivePolicy, allowed: float) -> tuple[float, float]:
+def carried(known: DriveState, policy: DrivePolicy, allowed: float) -> tuple[float, float, int]:
     """Return the rate that limits are made for without the burst on top, and the credit for that.
 
-    allowed: with the burst. Of a drive's burst and its VM's, the one with less credit counts.
+    The third is the most credit that is ever saved for it, in seconds. allowed: with the burst. Of
+    a drive's burst and its VM's, the one with less credit counts.
     """
     rate, credit_s = allowed, known.credit.seconds if known.credit.open else 0.0
+    most_s = policy.burst_seconds
     if policy.limit is not None:
         rate = min(float(policy.limit), allowed)
     vm = known.vm
     if vm is not None and vm.credit.open and vm.sustained is not None:
         sustained = float(known.each_budget(vm.sustained))
         if sustained < allowed:
-            credit_s = min(credit_s, vm.credit.seconds) if rate < allowed else vm.credit.seconds
+            bursts_too = rate < allowed
+            credit_s = min(credit_s, vm.credit.seconds) if bursts_too else vm.credit.seconds
+            most_s = min(most_s, vm.policy.burst_seconds) if bursts_too else vm.policy.burst_seconds
             rate = min(rate, sustained)
-    return rate, credit_s
+    return rate, credit_s, most_s
 
 
 def carried_on(
-    known: DriveState, policy: DrivePolicy, credit_s: float, in_force: ThrottleLimits | None
+    known: DriveState, credit_s: float, most_s: int, in_force: ThrottleLimits | None
 ) -> float:
     """Return the credit that new limits carry in place of those in force.
 
-    credit_s: what there is. If the last limits are in force with a burst, a QEMU that keeps levels
-    has counted what is spent of the credit that they carry.
+    credit_s: what there is; most_s: what there ever is. If the last limits are in force with a
+    burst, a QEMU that keeps levels has counted what is spent of the credit that they carry.
     """
     last = known.sent.limits
     if not credit_s or known.abilities is None or not known.abilities.keeps_levels:
         return credit_s
     if last is None or last != in_force or not (last.iops_total_max or last.iops_read_max):
         return credit_s
-    return max(credit_s, min(known.sent.credit_s, policy.burst_seconds))
+    return max(credit_s, min(known.sent.credit_s, most_s))
 
 
 def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns: int) -> bool:
@@ -134,7 +138,7 @@ def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns
         return False
     if not (known.credit.open or (known.vm is not None and known.vm.credit.open)):
         return False
-    limit, credit_s = carried(known, policy, held)
+    limit, credit_s, _ = carried(known, policy, held)
     ratio = held / limit
     if ratio <= 1:  # its own limit or its share holds it, and no burst
         return False

@@ -59,8 +59,8 @@ def look(
     priced = pricing.price(known, known.abilities, policy, model, split_size, allowed, reason)
     assert priced.base is not None
     assert priced.base_rate is not None
-    credit_s = burst.carried(known, policy, allowed)[1]
-    credit_s = burst.carried_on(known, policy, credit_s, seen.in_force)
+    _, credit_s, most_s = burst.carried(known, policy, allowed)
+    credit_s = burst.carried_on(known, credit_s, most_s, seen.in_force)
     limits = with_burst(priced.base, allowed / priced.base_rate, credit_s)
     if limits == known.sent.limits and reason not in _SENT_AGAIN:
         reason = _not_carried_out(known, seen) or reason

@@ -147,18 +147,19 @@ def test_limits_that_change_in_a_burst_carry_what_qemu_counts_from(
     """Of a bucket that keeps its level, half is used up: the rest is 12 s."""
     last = ThrottleLimits(iops_total=1000, iops_total_max=2000, iops_total_max_length=12)
     drive = DriveState(POLICY, abilities=abilities, sent=Sent(limits=last, credit_s=24))
-    assert carried_on(drive, POLICY, 12, last) == carries
-    assert carried_on(drive, POLICY, 30, last) == 30
-    assert carried_on(drive, POLICY, 0, last) == 0
+    assert carried_on(drive, 12, 60, last) == carries
+    assert carried_on(drive, 30, 60, last) == 30
+    assert carried_on(drive, 12, 15, last) == min(carries, 15)  # less is saved from now on
+    assert carried_on(drive, 0, 60, last) == 0
     # Somebody has lifted them, so the next bucket is empty
-    assert carried_on(drive, POLICY, 12, UNLIMITED) == 12
-    assert carried_on(drive, POLICY, 12, None) == 12
+    assert carried_on(drive, 12, 60, UNLIMITED) == 12
+    assert carried_on(drive, 12, 60, None) == 12
 
 
 def test_a_bucket_without_a_burst_has_used_up_none() -> None:
     last = ThrottleLimits(iops_total=900)
     drive = DriveState(POLICY, abilities=PATCHED, sent=Sent(limits=last, credit_s=24))
-    assert carried_on(drive, POLICY, 12, last) == 12
+    assert carried_on(drive, 12, 60, last) == 12
 
 
 # With less than 4 s left, no share would make the burst long enough.
