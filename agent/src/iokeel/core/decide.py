@@ -327,8 +327,9 @@ def _with_reading(
         reservation = policy.reservation if policy else 0
         paid_rate = (limits.iops_total or limits.iops_read) if limits and by_curve else None
         demand = demand_after(demand, measured, use, reservation, abilities, paid_rate)
+        waits = charged and demand.held_s > 0 and before.demand.held_s > 0
         credit = credit_after_use(
-            credit, policy, rate, did.elapsed_s, use, before.pricing, charged=charged
+            credit, policy, rate, did.elapsed_s, use, before.pricing, waits=waits
         )
     return DriveState(
         policy,

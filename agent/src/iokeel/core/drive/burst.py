@@ -73,11 +73,12 @@ def credit_after_use(
     use: Use,
     pricing: Pricing,
     *,
-    charged: bool,
+    waits: bool,
 ) -> Credit:
     """Return a drive's credit after an interval; none if QEMU holds it to its limit already.
 
-    pricing: of its limits. charged: QEMU charges by our curve. If it doesn't, its count of the
+    pricing: of its limits. waits: for two intervals now, requests have waited for limits that
+    charge by our curve. If not, a drive at its limit may just want no more, or QEMU's count of the
     burst is only an estimate, and settles nothing while the credit is worth a burst. But if its
     share makes the burst too short to be set, it spends credit at its limit: neighbours can't use
     what it demands for the burst.
@@ -85,7 +86,8 @@ def credit_after_use(
     ratio = pricing.rate / pricing.base_rate if pricing.rate and pricing.base_rate else 1.0
     in_vain = use.full and credit.open and ratio > 1 and not _length_s(credit.seconds, ratio)
     after = credit_after(credit, policy, rate, elapsed_s, in_vain=in_vain)
-    if use.full and not use.bursting and (charged or not _granted_length_s(after, policy)):
+    has_ended = waits and not in_vain
+    if use.full and not use.bursting and (has_ended or not _granted_length_s(after, policy)):
         return NO_CREDIT
     return after
 

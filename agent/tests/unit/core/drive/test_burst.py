@@ -163,17 +163,37 @@ def test_a_bucket_without_a_burst_has_used_up_none() -> None:
 
 
 # With less than 4 s left, no share would make the burst long enough.
+@pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize(("held", "open_s"), [(2000, 60), (1250, 60), (1100, 9), (1030, 12)])
 def test_a_burst_that_is_too_short_to_be_set_demands_no_more_than_its_credit(
-    held: float, open_s: int
+    held: float, open_s: int, waits: bool
 ) -> None:
     credit, seconds = Credit(12, True), 0
     while credit.open and seconds < 60:
         use = Use(full=True, bursting=1000 >= 0.95 * held)
         pricing = Pricing(held, 1000)
-        credit = credit_after_use(credit, POLICY, 1000, 1.0, use, pricing, charged=False)
+        credit = credit_after_use(credit, POLICY, 1000, 1.0, use, pricing, waits=waits)
         seconds += 1
-    assert seconds == open_s
+    is_set = held > 1200  # QEMU has ended it, if requests wait
+    assert seconds == (1 if waits and is_set else open_s)
+
+
+@pytest.mark.parametrize(
+    ("waits", "left"), [([0, 0], 60), ([5, 0, 5], 60), ([0, 5], 60), ([5, 5], 0)]
+)
+def test_credit_stays_at_the_limit_until_requests_wait_for_it(waits: list[int], left: int) -> None:
+    """How many requests have waited for 0.1 s each, in each second at the limit."""
+    drive, state, in_force = DriveId("guest", "vda"), State(), UNLIMITED
+    done = waited = 0
+    for second, (rate, more) in enumerate([(100, 0)] * 70 + [(1000, more) for more in waits], 1):
+        done, waited, at_ns = done + rate, waited + more, second * NS_PER_S
+        reads = ThrottleCount(done, 4096 * done, float(done), waited, waited * NS_PER_S // 10, 0)
+        group = ThrottleCounters(at_ns, reads, ThrottleCount(0, 0, 0.0, 0, 0, 0))
+        counters = Counters(at_ns, done, 4096 * done, 0, 0, 0, 0, group)
+        seen = DriveSeen(POLICY, counters, in_force, abilities=PATCHED)
+        state, orders = decide(state, Observation({drive: seen}), at_ns)
+        in_force = orders[-1].limits if orders else in_force
+    assert state.drives[drive].credit.seconds == left
 
 
 @pytest.mark.parametrize("abilities", [STOCK, PATCHED])
