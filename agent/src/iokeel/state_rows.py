@@ -56,23 +56,27 @@ class Kept(NamedTuple):
     granted_seconds: float
     priced_for: Mix | None
     vm: VmPart | None
+    carried_out: ThrottleLimits | None  # None if it is `sent` or `replaced`
     qemu: Qemu | None = None
 
 
 def kept_of(known: DriveState, qemu: Qemu | None = None) -> Kept:
     """Return the part of a drive's state that is saved."""
+    sent = known.sent
+    seen = sent.carried_out
     return Kept(
         known.policy,
         known.tenant,
         known.storage,
-        known.sent.limits,
-        known.sent.replaced,
-        known.sent.found,
+        sent.limits,
+        sent.replaced,
+        sent.found,
         round(known.credit.seconds),
         known.credit.open,
-        known.sent.credit_s,
+        sent.credit_s,
         known.pricing.mix,
         None if known.vm is None else known.vm._replace(credit=_whole(known.vm.credit)),
+        None if seen in (sent.limits, sent.replaced) else seen,
         qemu,
     )
 
@@ -101,6 +105,7 @@ class _Row(msgspec.Struct):
     tenant: str | None = None
     storage: str | None = None
     vm: VmPart | None = None
+    carried_out: dict[str, _Value] | None = None
     qemu: Qemu | None = None
 
 
@@ -121,6 +126,7 @@ def drive_text(kept: Kept) -> str:
         kept.tenant,
         kept.storage,
         kept.vm,
+        _values(kept.carried_out),
         kept.qemu,
     )
     return msgspec.json.encode(row).decode()
@@ -144,6 +150,7 @@ def state_of(text: str) -> DriveState:
             replaced=_limits(row.replaced),
             found=_limits(row.found),
             credit_s=row.granted_seconds,
+            carried_out=_limits(row.carried_out or row.replaced),
         ),
         vm=row.vm,
     )

@@ -85,9 +85,12 @@ states = st.builds(
     storage=st.none() | st.text(max_size=5),
     tenant=st.none() | st.text(max_size=5),
     sent=st.builds(
-        Sent,
-        limits=limits,
+        lambda replaced, seen, **rest: Sent(
+            replaced=replaced, carried_out=replaced if seen is None else seen, **rest
+        ),
         replaced=st.none() | limits,
+        seen=st.none() | limits,
+        limits=limits,
         found=st.none() | limits,
         at_ns=st.just(0),  # this and the next three are not saved
         reason=st.none(),

@@ -367,8 +367,8 @@ def _last_promises(
 
 def _last_abilities(before: DriveState, seen: DriveSeen) -> Abilities | None:
     """Return the last known abilities of a drive's QEMU; None unless our limits are in force."""
-    sent = before.sent
-    return before.abilities if seen.in_force in (None, sent.limits, sent.replaced) else None
+    in_force = seen.in_force
+    return before.abilities if in_force is None or in_force in before.sent.ours else None
 
 
 def _is_raised(before: DriveState, after: DriveState) -> bool:

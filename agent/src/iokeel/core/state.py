@@ -178,6 +178,7 @@ class Sent(NamedTuple):
     limits: of the last one; replaced: of the one before. found: the limits in force before the
     first one. at_ns: when the last one was made. credit_s: the burst credit that its limits carry.
     retunes: orders after the first. overwritten: how often somebody else's limits were replaced.
+    carried_out: of the last one that was seen in force.
     """
 
     limits: ThrottleLimits | None = None
@@ -188,6 +189,21 @@ class Sent(NamedTuple):
     credit_s: float = 0.0
     retunes: int = 0
     overwritten: int = 0
+    carried_out: ThrottleLimits | None = None
+
+    @property
+    def ours(self) -> list[ThrottleLimits]:
+        """Those of its limits that may be in force, because orders may have failed."""
+        maybe = (self.limits, self.replaced, self.carried_out)
+        return [limits for limits in maybe if limits is not None]
+
+    def seen(self, in_force: ThrottleLimits | None) -> Sent:
+        """Return the record once limits have been seen in force; None if they aren't known."""
+        if in_force is None or in_force is self.carried_out:
+            return self
+        if in_force == self.limits or in_force == self.replaced:
+            return self._replace(carried_out=in_force)
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,9 @@ def look(
 
     known: its state with the new reading. split_size: the part size of its large reads.
     """
+    noted = known.sent.seen(seen.in_force)
+    if noted is not known.sent:
+        known = known._replace(sent=noted)
     policy = known.policy
     divided = None if share is NOT_DIVIDED else share
     allowed = None if policy is None else known.allowed_by(divided)
@@ -199,6 +202,7 @@ def _sent(
         credit_s=credit_s,
         retunes=before.retunes + (not is_first),
         overwritten=before.overwritten + (reason is Reason.OVERWRITTEN),
+        carried_out=before.carried_out,
     ), True
 
 
@@ -210,7 +214,7 @@ def _is_out_of_date(known: DriveState, seen: DriveSeen) -> bool:
     old policy is better than none.
     """
     sent = known.sent
-    fits = seen.in_force in (sent.limits, sent.replaced, sent.found, UNLIMITED)
+    fits = seen.in_force in sent.ours or seen.in_force in (sent.found, UNLIMITED)
     return known.pricing.base is None and not (seen.in_force is not None and fits)
 
 
@@ -266,7 +270,11 @@ def _release(
     back = sent.found or UNLIMITED
     released = bare._replace(
         sent=bare.sent._replace(
-            limits=back, replaced=sent.limits, found=back, reason=Reason.RELEASED
+            limits=back,
+            replaced=sent.limits,
+            found=back,
+            reason=Reason.RELEASED,
+            carried_out=sent.carried_out,
         )
     )
     was_released = sent.reason is Reason.RELEASED
@@ -280,11 +288,11 @@ def _release(
 def _is_ours(in_force: ThrottleLimits | None, sent: Sent) -> bool:
     """Return whether limits in force may be ours.
 
-    The last order may not have been carried out, if the agent crashed. Until QEMU itself has told
-    its limits, those in force are libvirt's view of them, without a curve: QEMU's, or libvirt's own
-    of a throttle group, or of a QEMU that it has just started.
+    The last orders may not have been carried out. Until QEMU itself has told its limits, those in
+    force are libvirt's view of them, without a curve: QEMU's, or libvirt's own of a throttle group,
+    or of a QEMU that it has just started.
     """
-    ours = [limits for limits in (sent.limits, sent.replaced) if limits is not None]
     return in_force is None or any(
-        in_force in (limits, limits.stock) or may_be_fallback(in_force, limits) for limits in ours
+        in_force in (limits, limits.stock) or may_be_fallback(in_force, limits)
+        for limits in sent.ours
     )

@@ -132,13 +132,11 @@ def held_by(known: DriveState, seen: DriveSeen | None, model: CostModel) -> floa
     if in_force is None:
         if (held := held_in(known)) is not None:
             return held
-        # An earlier agent's last order may not have been carried out.
-        maybe = [limits for limits in (sent.limits, sent.replaced) if limits is not None]
-        return max((rate_in_force(limits, model) for limits in maybe), default=inf)
+        # The last orders may not have been carried out.
+        return max((rate_in_force(limits, model) for limits in sent.ours), default=inf)
     if ours is None and known.abilities is None and sent.limits is not None:
         # An earlier agent's may still be in force, with a curve that libvirt doesn't tell.
-        maybe = [limits for limits in (in_force, sent.limits, sent.replaced) if limits is not None]
-        return max(rate_in_force(limits, model) for limits in maybe)
+        return max(rate_in_force(limits, model) for limits in (in_force, *sent.ours))
     if ours is None:
         return rate_in_force(in_force, model)
     # Until the last order is seen in force, it may be on its way.
