@@ -317,6 +317,7 @@ class Agent:
                 granted=granted,
                 granted_storages=shared,
                 restarted=observer.restarted(domains),
+                stuck=observer.in_force(outcomes.stuck()),
             )
         return Observation(
             drives,
@@ -327,6 +328,7 @@ class Agent:
             granted_storages=shared,
             levels=self.fleet.levels() if self.fleet is not None else {},
             restarted=observer.restarted(None),
+            stuck=observer.in_force(outcomes.stuck()),
         )
 
     # The fleet

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from iokeel.config.settings import StorageConfig, VmConfig
 from iokeel.core.counters import Counters, DriveId
+from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import DriveSeen, StorageSeen
 from iokeel.core.storage import StorageId, StoragePolicy
 from iokeel.drive_storages import DriveStorages
@@ -151,6 +152,15 @@ class Observer:
                         policy.default if policy else None,
                     ),
                 )
+
+    def in_force(self, drives: Collection[DriveId]) -> dict[DriveId, ThrottleLimits | None]:
+        """Return the limits in force on some drives, as they were read last."""
+        vms = self.vms() if drives else {}
+        return {
+            drive: info.in_force
+            for drive in drives
+            if drive.domain in vms and (info := vms[drive.domain].drives.get(drive.target))
+        }
 
     def storages_of(
         self,

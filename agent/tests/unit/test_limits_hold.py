@@ -8,7 +8,8 @@ import json
 import resource
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from iokeel.config.load import parse
 from iokeel.config.reload import for_running
 from iokeel.config.settings import Config
-from iokeel.core.counters import DriveId
+from iokeel.core.counters import Counters, DriveId
 from iokeel.core.policy import DrivePolicy
 from iokeel.daemon import Agent
 from iokeel.errors import IokeelError
@@ -120,8 +121,9 @@ class Domain:
     """A domain with a drive, and a second one if it is plugged in, as a handle of libvirt's.
 
     tells: its QEMU answers if it is asked for its abilities; late: but not at the next time.
-    curves: the drives that have one. is_stock: its QEMU has no curves, or the agent takes it for
-    such a one for a minute, because it was refused.
+    curves: the drives that have one. locked: libvirt's error for those that can't be set.
+    demands: of drives that count, in 4 KiB reads a second. is_stock: its QEMU has no curves, or the
+    agent takes it for such a one for a minute, because it was refused.
     """
 
     host: LimitsHold
@@ -135,6 +137,9 @@ class Domain:
     tells: bool = True
     late: bool = False
     curves: set[str] = field(default_factory=set)
+    locked: dict[str, int] = field(default_factory=dict)
+    demands: dict[str, int] = field(default_factory=dict)
+    reads: dict[str, int] = field(default_factory=dict)
     is_stock: bool = True
     refuses: bool = False
     breaks: bool = False
@@ -170,6 +175,8 @@ class Domain:
     def setBlockIoTune(self, target: str, values: dict[str, int], _flags: int) -> None:
         if not self.readable:
             raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        if target in self.locked:
+            raise refusal(self.locked[target])
         if self.breaks:
             raise AttributeError("an error that nobody foresaw")
         self.host.on_order(self.title)
@@ -178,6 +185,17 @@ class Domain:
             raise refusal(libvirt.VIR_ERR_OPERATION_FAILED)
         self.host.check(self, target, values)
         self.limits[target] = {name: value for name, value in values.items() if value}
+
+    def held(self, target: str) -> float:
+        return highest_rate(self.limits.get(target, {}))
+
+    def counters(self) -> Iterator[tuple[DriveId, Counters]]:
+        """Yield those of its drives after another second."""
+        for target in self.targets:
+            did = int(min(self.demands.get(target, 0), self.held(target)))
+            count = self.reads[target] = self.reads.get(target, 0) + did
+            counters = Counters(time.monotonic_ns(), count, 4096 * count, 0, 0, 0, 0)
+            yield DriveId(self.title, target), counters
 
     def monitor(self, command: str) -> str:
         """Answer a command that libvirt passes on to QEMU."""
@@ -214,6 +232,8 @@ class LimitsHold(RuleBasedStateMachine):
 
     patched: the domain whose QEMU has cost curves; None for no domain.
     """
+
+    source_type = LibvirtSource
 
     def __init__(self, patched: str | None = PATCHED) -> None:
         super().__init__()
@@ -370,7 +390,7 @@ class LimitsHold(RuleBasedStateMachine):
             self.do(self._begin(store.keep_tables(written), store))
 
     async def _begin(self, config: Any, store: StateStore) -> None:
-        self.source = LibvirtSource("test://host/", config.classes, store.policies)
+        self.source = self.source_type("test://host/", config.classes, store.policies)
         self.agent = Agent(config, [self.source], store, Metrics())
         self.agent.remember()
 
@@ -702,3 +722,98 @@ def test_a_guest_started_under_a_bad_policy_gets_the_last_good_one(machine: Limi
         machine.fault("db1", "guest stops")
         machine.settle()
     assert machine.domains["db1"].limits["vda"]
+
+
+class CountedSource(LibvirtSource):
+    """libvirt with counters."""
+
+    machine: LimitsHold
+
+    async def sample(
+        self, domains: Collection[str] | None, timeout_s: float
+    ) -> Mapping[DriveId, Counters]:
+        there = [
+            d for name, d in self.machine.domains.items() if domains is None or name in domains
+        ]
+        return dict(reading for domain in there for reading in domain.counters())
+
+
+class Counted(LimitsHold):
+    """A host whose drives do what their limits allow."""
+
+    source_type = CountedSource
+
+    def __init__(self) -> None:
+        super().__init__(patched=None)
+        CountedSource.machine = self
+        self.bounds = "none"
+        self.passed_s = 0
+        for name, unit in (("monotonic", 1), ("monotonic_ns", 10**9)):
+            now: Callable[[], Any] = getattr(time, name)
+            later = patch(f"time.{name}", lambda now=now, unit=unit: now() + self.passed_s * unit)
+            self.exits.enter_context(later)
+
+    def seconds(self, count: int) -> list[float]:
+        """Return the sums of all limits in force after each of some seconds."""
+        sums = []
+        for _ in range(count):
+            self.passed_s += 1
+            self.look()
+            sums.append(sum(self.held.values()))
+        return sums
+
+    @property
+    def held(self) -> dict[tuple[str, str], float]:
+        return {
+            (name, target): domain.held(target)
+            for name, domain in self.domains.items()
+            for target in domain.limits
+        }
+
+
+TOGETHER = {
+    "tenant": (
+        ' tenant="acme"><iokeel:drive target="vda" weight="{}"/>',
+        1.2,
+        libvirt.VIR_ERR_OPERATION_TIMEOUT,  # as while it migrates
+    ),
+    "VM": (
+        ' limit="600"><iokeel:drive target="vda" weight="100"/>'
+        '<iokeel:drive target="vdb" weight="900"/>',
+        1.0,
+        libvirt.VIR_ERR_OPERATION_FAILED,
+    ),
+}
+
+
+@pytest.mark.parametrize("owner", TOGETHER)
+def test_what_a_drive_is_to_give_up_is_raised_nowhere_while_it_cant_be_set(owner: str) -> None:
+    machine = Counted()
+    text, most, error = TOGETHER[owner]
+    if owner == "tenant":
+        machine.first_start((Policy(text.format(100)), Policy(text.format(900))))
+        waking, target = machine.domains["db2"], "vda"
+    else:
+        machine.domains["db1"].targets = ("vda", "vdb")
+        machine.first_start((Policy(text), None))
+        waking, target = machine.domains["db1"], "vdb"
+    busy = machine.domains["db1"]
+    busy.demands["vda"] = 10**4
+    machine.seconds(8)
+    assert busy.held("vda") > 450
+    machine.look()
+
+    before = busy.limits["vda"]
+    busy.locked = {"vda": error}
+    waking.demands[target] = 10**4
+    sums = machine.seconds(20)
+    assert busy.limits["vda"] == before
+    over = [total for total in sums if total > TOLERANCE * most * 600]
+    assert len(over) <= 1, "until the agent knows that the first order has failed"
+    assert waking.held(target) > 20
+
+    busy.locked = {}
+    sums = machine.seconds(40)
+    assert max(sums) <= TOLERANCE * most * 600
+    assert waking.held(target) > 400
+    machine.teardown()

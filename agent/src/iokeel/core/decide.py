@@ -31,12 +31,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import inf
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.binding import HELD, NO_USE, use_of
 from iokeel.core.drive.burst import credit_after_use
+from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.drive.look import look
 from iokeel.core.drive.measure import measure
 from iokeel.core.drive.retune import is_starved
@@ -47,7 +49,12 @@ from iokeel.core.sharing.allocate import allocate, first_shares, held_unread, le
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
 from iokeel.core.sharing.storage_part import with_storage_parts
-from iokeel.core.sharing.tenant_part import with_granted, with_order, with_tenant_parts
+from iokeel.core.sharing.tenant_part import (
+    held_by,
+    with_granted,
+    with_order,
+    with_tenant_parts,
+)
 from iokeel.core.sharing.vm_limit import with_vm_parts
 from iokeel.core.state import (
     NEW,
@@ -142,10 +149,11 @@ def _divide(
         drive: drives[drive] for drive in seen.drives if drive not in failures
     }
     aside = _set_aside(drives, failures.keys() | state.failures.keys())
+    stuck = _held_by_stuck(there, seen, aside, models) if seen.stuck else {}
     in_parts = {d: there[d] for d in there if d not in aside} if aside else there
     has_parts = state.has_parts or bool(seen.granted or seen.granted_storages)
     try:
-        in_parts = with_vm_parts(in_parts, _held_by_vm(aside, models))
+        in_parts = with_vm_parts(in_parts, _held_by_vm(aside, models), stuck)
         drives.update(in_parts)
         tenants = with_granted(state.tenants, seen.granted)
         if has_parts:
@@ -165,6 +173,7 @@ def _divide(
                 fleet_tenants=seen.granted,
                 levels=seen.levels,
                 complete=seen.complete,
+                stuck=stuck,
             )
         if has_parts:
             drives.update(with_storage_parts(drives, seen, storages, models))
@@ -192,6 +201,23 @@ def _held_by_vm(
     held: dict[str, float] = defaultdict(float)
     for drive, known in drives.items():
         held[drive.domain] += held_unread(known, models[known.storage])
+    return held
+
+
+def _held_by_stuck(
+    drives: Mapping[DriveId, DriveState],
+    seen: Observation,
+    aside: Mapping[DriveId, DriveState],
+    models: Mapping[str | None, CostModel],
+) -> dict[DriveId, float]:
+    """Return the rates that drives are held to whose orders fail; their demand if it has no end."""
+    held: dict[DriveId, float] = {}
+    for drive, limits in seen.stuck.items():
+        known = drives.get(drive)
+        if known is not None and known.is_held and drive not in aside:
+            model = models[known.storage]
+            now = held_by(known, None, model) if limits is None else rate_in_force(limits, model)
+            held[drive] = known.demand.rate if now == inf else now
     return held
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.curve import DEFAULT_MODEL
@@ -10,13 +12,14 @@ from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import Reason, SetLimits
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.tenant_part import held_by
 from iokeel.core.state import DriveState, State
 from iokeel.core.static import static_orders
 from iokeel.state_rows import drive_text, kept_of, state_of
+from testing.hypervisors.abilities import PATCHED
 
-VDA = DriveId("db1", "vda")
+VDA, VDB = DriveId("db1", "vda"), DriveId("db1", "vdb")
 
 
 class Hung:
@@ -72,3 +75,77 @@ def test_a_row_of_an_older_version_says_what_may_be_in_force() -> None:
     assert old != text
     assert state_of(old) == state_of(text)
     assert hung.in_force in state_of(old).sent.ours
+
+
+class Two:
+    """Two drives that share a limit of 1000; from second 8 on, the first can't be set."""
+
+    def __init__(self, owner: str, reservation: int = 0) -> None:
+        tenants = {"acme": TenantPolicy(limit=1000)} if owner == "tenant" else {}
+        self.state = State(tenants=tenants)
+        self.vm = VmPolicy(limit=1000) if owner == "VM" else None
+        self.policies = {VDA: DrivePolicy(), VDB: DrivePolicy(reservation, weight=900)}
+        self.in_force = dict.fromkeys(self.policies, UNLIMITED)
+        self.done = dict.fromkeys(self.policies, 0)
+        self.stuck: set[DriveId] = set()
+        self.second = 0
+
+    def looks(self, seconds: int, wants: int, *, lock: bool = False) -> list[float]:
+        """Return the rates that both are held to. wants: of the second; the first wants all."""
+        for _ in range(seconds):
+            self.second += 1
+            now_ns, seen = self.second * NS_PER_S, {}
+            for drive, policy in self.policies.items():
+                want = wants if drive == VDB else 5000
+                self.done[drive] += int(min(want, self.held(drive)))
+                count = self.done[drive]
+                counters = Counters(now_ns, count, 4096 * count, 0, 0, 0, 0)
+                in_force = None if drive in self.stuck else self.in_force[drive]
+                seen[drive] = DriveSeen(
+                    policy, counters, in_force, abilities=PATCHED, tenant="acme", vm=self.vm
+                )
+            now = Observation(seen, stuck={drive: self.in_force[drive] for drive in self.stuck})
+            self.state, orders = decide(self.state, now, now_ns)
+            for order in orders:
+                if lock and order.drive == VDA:
+                    self.stuck = {VDA}
+                else:
+                    self.in_force[order.drive] = order.limits
+                    self.stuck -= {order.drive}
+        return [self.held(drive) for drive in self.policies]
+
+    def held(self, drive: DriveId) -> float:
+        return min(rate_in_force(self.in_force[drive], DEFAULT_MODEL), 10**6)
+
+
+@pytest.mark.parametrize(("owner", "ratio"), [("tenant", 1.2), ("VM", 1.0)])
+def test_others_divide_what_a_drive_leaves_that_cant_be_set(owner: str, ratio: float) -> None:
+    two = Two(owner)
+    before, _ = two.looks(8, 20)
+    two.looks(2, 5000, lock=True)
+    assert two.stuck
+    for _ in range(10):
+        held, other = two.looks(1, 5000, lock=True)
+        assert held == before
+        assert held + other <= ratio * 1000
+    two.stuck = set()
+    assert two.looks(3, 5000)[1] >= 650
+
+
+@pytest.mark.parametrize("owner", ["tenant", "VM"])
+def test_a_drive_that_cant_be_set_takes_nothing_that_others_are_owed(owner: str) -> None:
+    two = Two(owner, reservation=500)
+    before, _ = two.looks(8, 20)
+    assert before > 600
+    assert two.looks(10, 5000, lock=True)[1] >= 500
+    assert two.stuck
+
+
+@pytest.mark.parametrize("owner", ["tenant", "VM"])
+def test_a_drive_that_cant_be_raised_leaves_others_their_parts(owner: str) -> None:
+    two = Two(owner)
+    _, before = two.looks(10, 5000)
+    assert before >= 650
+    two.looks(6, 20, lock=True)
+    assert two.stuck
+    assert two.looks(3, 5000, lock=True)[1] >= before

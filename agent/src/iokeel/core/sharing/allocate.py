@@ -56,13 +56,15 @@ def allocate(
     fleet_tenants: Collection[str] = (),
     levels: Mapping[str, Mapping[str, TenantLevel]] | None = None,
     complete: bool = True,
+    stuck: Mapping[DriveId, float] | None = None,
 ) -> tuple[dict[str, StorageState], dict[DriveId, Share]]:
     """Return the storages' states after a tick, and the shares of drives that have one.
 
     drives: the tick's, with its rates. storages: the tick's view of the storages with a name.
     before: their states a tick ago. tenants: those with a policy. granted: what the fleet lets this
     host's drives do on storages; None if that isn't known. fleet_tenants: those with a grant of the
-    fleet. levels, complete: see Observation.
+    fleet. levels, complete: see Observation. stuck: the rates that drives are held to whose orders
+    fail.
     """
     claimants, strangers = _claimants(drives, storages)
     storages = {name: _as_known(now, before.get(name)) for name, now in storages.items()}
@@ -79,7 +81,7 @@ def allocate(
     }
     for name, activity in activities.items():
         _reckon_with_hidden_demand(claimants[name], storages[name], activity, before.get(name))
-    _bound_by_tenants_limits(claimants, tenants)
+    _bound_by_tenants_limits(claimants, tenants, stuck or {})
     reserved_by_tenants = {tenant: promise.reservation for tenant, promise in tenants.items()}
     reserved_by_vms = _reserved_by_vms(claimants)
     parts = _parts(claimants, lambda c: c.tenant)
@@ -239,11 +241,14 @@ def _was_free(known: DriveState, elapsed_s: float) -> bool:
 
 
 def _bound_by_tenants_limits(
-    claimants: Mapping[str | None, Sequence[Claimant]], tenants: Mapping[str, TenantPolicy]
+    claimants: Mapping[str | None, Sequence[Claimant]],
+    tenants: Mapping[str, TenantPolicy],
+    stuck: Mapping[DriveId, float],
 ) -> None:
     """Bound each drive's share and demand by its part of its tenant's limit.
 
-    A share is the amount of the drive, and by weight a part of what is spare.
+    A stuck drive that is held to more than its share keeps that, and the others divide the rest. It
+    is at least what is spare for idle drives, and what they are owed.
     """
     limits = {tenant: p.limit for tenant, p in tenants.items() if p.limit is not None}
     by_tenant: dict[str, list[Claimant]] = {}
@@ -253,19 +258,40 @@ def _bound_by_tenants_limits(
                 by_tenant.setdefault(claimant.tenant, []).append(claimant)
     for tenant, group in by_tenant.items():
         limit = float(limits[tenant])
-        division = divide(limit, [c.claim for c in group])
-        spare = (1 + TENANT_SPARE_RATIO) * limit - fsum(division.amounts)
-        weight = sum(c.policy.weight for c in group)
-        for claimant, amount in zip(group, division.amounts, strict=True):
-            share = share_of(claimant, division, amount, limit, None)
-            most = amount + spare * claimant.policy.weight / weight
-            if most < share.most:
-                owed = min(most, share.owed)
-                by_weight = inf if share.by_weight == inf else most - owed
-                share = replace(share, most=most, owed=owed, by_weight=by_weight)
-            claimant.share = share
-            claimant.most = min(claimant.most, share.most)
-            claimant.wants = min(claimant.wants, amount)
+        _divide_limit(limit, group)
+        held = [_held_above_share(c, stuck) for c in group] if stuck else []
+        if any(held):
+            others = [c for c, above in zip(group, held, strict=True) if not above]
+            owed = fsum(min(float(c.policy.reservation), c.wants) for c in others)
+            left = max(limit - fsum(held), TENANT_SPARE_RATIO * limit, owed)
+            _divide_limit(min(limit, left), others)
+
+
+def _held_above_share(claimant: Claimant, stuck: Mapping[DriveId, float]) -> float:
+    """Return the rate of a stuck drive if it is above its share, else 0.
+
+    The fleet sees to a drive with a part.
+    """
+    held = stuck.get(claimant.drive, 0.0)
+    above = claimant.share is not None and held > claimant.share.most
+    return held if above and claimant.known.part is None else 0.0
+
+
+def _divide_limit(limit: float, group: Sequence[Claimant]) -> None:
+    """Divide a tenant's limit. A share is an amount, and by weight a part of what is spare."""
+    division = divide(limit, [c.claim for c in group])
+    spare = (1 + TENANT_SPARE_RATIO) * limit - fsum(division.amounts)
+    weight = sum(c.policy.weight for c in group)
+    for claimant, amount in zip(group, division.amounts, strict=True):
+        share = share_of(claimant, division, amount, limit, None)
+        most = amount + spare * claimant.policy.weight / weight
+        if most < share.most:
+            owed = min(most, share.owed)
+            by_weight = inf if share.by_weight == inf else most - owed
+            share = replace(share, most=most, owed=owed, by_weight=by_weight)
+        claimant.share = share
+        claimant.most = min(claimant.most, share.most)
+        claimant.wants = min(claimant.wants, amount)
 
 
 def _reserved_by_vms(claimants: Mapping[str | None, Sequence[Claimant]]) -> dict[str, int]:

@@ -13,6 +13,10 @@ it wants more while it has more than it uses. So
   limit. An idle drive begins with that, and has more a tick later;
 - what nobody wants is added by weight.
 
+A drive whose orders fail keeps the limits that it has. If they are above its part, the others
+divide the rest, so that nobody is raised by what it was to give up. It is at least what they are
+owed.
+
 Parts stay as they are until a drive gets more than OUTGROWN_RATIO times its own, because on stock
 QEMU each change lets a tenth of a second through for nothing.
 """
@@ -36,12 +40,15 @@ OUTGROWN_RATIO = 1.02
 
 
 def with_vm_parts(
-    drives: Mapping[DriveId, DriveState], held: Mapping[str, float] | None = None
+    drives: Mapping[DriveId, DriveState],
+    held: Mapping[str, float] | None = None,
+    stuck: Mapping[DriveId, float] | None = None,
 ) -> Mapping[DriveId, DriveState]:
     """Return drives with their VMs' credit and their parts of their VMs' limits after a tick.
 
     drives: all drives of each VM on which the law doesn't fail, with the tick's rates. held: the
-    rates that a VM's others keep, by VM; they are taken from its limit first.
+    rates that a VM's others keep, by VM; they are taken from its limit first. stuck: the rates that
+    drives are held to whose orders fail.
     """
     vms: dict[str, list[DriveId]] = {}
     for drive, known in drives.items():
@@ -52,7 +59,12 @@ def with_vm_parts(
     after = dict(drives)
     for vm, there in vms.items():
         states = [drives[drive] for drive in there]
-        parts = _parts(states, (held or {}).get(vm))
+        by_others = (held or {}).get(vm)
+        parts = _parts(states, by_others)
+        if stuck:
+            parts = _beside_stuck(
+                states, parts, [stuck.get(drive, 0.0) for drive in there], by_others or 0.0
+            )
         for drive, known, part in zip(there, states, parts, strict=True):
             after[drive] = known._replace(vm=part)
     return after
@@ -76,13 +88,70 @@ def _parts(drives: Sequence[DriveState], held: float | None) -> list[VmPart]:
     # They may know different limits of it.
     tightest = min(before, key=lambda part: part.policy.limit or inf)
     credit = _credit(drives, before, tightest.policy, complete=held is None)
-    now = tightest._replace(credit=credit)
+    return _divided_beside(held or 0.0, tightest._replace(credit=credit), drives, 0.0)
+
+
+def _beside_stuck(
+    drives: Sequence[DriveState],
+    parts: Sequence[VmPart],
+    stuck: Sequence[float],
+    held: float,
+) -> list[VmPart]:
+    """Return the parts of a VM's drives if those that are stuck above theirs keep what they have.
+
+    parts: as if none were stuck. stuck: 0 for a drive that isn't. held: by drives without a part.
+    """
+    now = [
+        _as_ordered(known, part) if rate else part
+        for known, part, rate in zip(drives, parts, stuck, strict=True)
+    ]
+    above = [rate > (part.most or 0) for part, rate in zip(now, stuck, strict=True)]
+    others = [known for known, is_above in zip(drives, above, strict=True) if not is_above]
+    if not any(above):
+        return [*parts]
+    if not others:
+        return now
+    held += fsum(rate for rate, is_above in zip(stuck, above, strict=True) if is_above)
+    policies = [known.policy or DrivePolicy() for known in others]
+    weight = sum((known.policy or DrivePolicy()).weight for known in drives)
+    foothold = FOOTHOLD_RATIO * (now[0].policy.limit or 0) / weight
+    owed = fsum(
+        min(float(policy.reservation), own_wants(known, policy, own_most(policy, known.ceiling)))
+        for policy, known in zip(policies, others, strict=True)
+    )
+    least = max(owed, foothold * sum(policy.weight for policy in policies) / OUTGROWN_RATIO)
+    rest = iter(_divided_beside(held, parts[0], others, least))
+    return [part if is_above else next(rest) for part, is_above in zip(now, above, strict=True)]
+
+
+def _as_ordered(known: DriveState, part: VmPart) -> VmPart:
+    """Return the part that a stuck drive's last order was for, unless it is owed more now.
+
+    To order ever new ones would be of no use.
+    """
+    last = known.vm
+    if last is None or last.most is None or part.most is None:
+        return part
+    fits = part.most <= OUTGROWN_RATIO * last.most and last.most <= (part.ceiling or 0)
+    return part._replace(most=last.most, sustained=last.sustained) if fits else part
+
+
+def _divided_beside(
+    held: float, now: VmPart, drives: Sequence[DriveState], owed: float
+) -> list[VmPart]:
+    """Return the parts of drives of what is left of a VM's limit, and at least of what is owed.
+
+    now: with the VM's policy and credit.
+    """
+    before = [known.vm for known in drives if known.vm is not None]
     limit, ceiling = now.policy.limit, now.ceiling
     assert limit is not None
     assert ceiling is not None
-    if held is not None:
+    if held:
         left = max(0.0, 1 - held / ceiling)
-        limit, ceiling = max(1, floor(left * limit)), max(1, floor(left * ceiling))
+        limit, ceiling = (
+            max(1, floor(max(left * most, min(most, owed)))) for most in (limit, ceiling)
+        )
     wishes = _wishes(drives, limit)
     sustained, least = divided(limit, wishes)
     most, least_most = (sustained, least) if ceiling == limit else divided(ceiling, wishes)
