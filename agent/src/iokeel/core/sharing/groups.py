@@ -133,7 +133,9 @@ def _owed_and_wanted(members: Iterable[Member]) -> tuple[float, float]:
     for member in members:
         if isinstance(member, Group):
             owed_here, wanted_here = _owed_and_wanted(member.members)
-            owed += max(owed_here, _part_owed(member, member.claim.wants) * wanted_here)
+            wants = member.claim.wants
+            part = 1.0 if wanted_here == wants else wanted_here / wants  # both may be endless
+            owed += max(owed_here, min(member.reservation, wants) * part)
             wanted += wanted_here
         elif member.policy.latency_target_ms is None:
             owed += min(float(member.policy.reservation), member.wants)

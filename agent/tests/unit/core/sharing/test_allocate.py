@@ -14,9 +14,11 @@ from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO, allocate
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, POWER, SLACK, STEP
-from iokeel.core.sharing.claimant import TRIED_REQUESTS
+from iokeel.core.sharing.claimant import TRIED_REQUESTS, Claimant
+from iokeel.core.sharing.groups import Group, owed_to_unprotected
 from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, with_vm_parts
 from iokeel.core.state import (
+    NEW,
     Demand,
     DriveState,
     Measured,
@@ -211,6 +213,15 @@ def test_a_drive_that_begins_beside_busy_ones_has_its_share_and_no_more() -> Non
         host.drive(name, 3000, full=True)
     assert host.most()["new"] == pytest.approx(3333, abs=1)
     assert host.disk.division.given == pytest.approx(10_000)
+
+
+@pytest.mark.parametrize("demand", [1e9, inf])
+def test_what_a_tenant_is_owed_is_owed_whatever_it_demands(demand: float) -> None:
+    claimants = [
+        Claimant(DriveId(name, "vda"), NEW, DrivePolicy(), "acme", inf, wants)
+        for name, wants in (("a", demand), ("b", 100.0))
+    ]
+    assert owed_to_unprotected([Group(4000, 100, claimants)]) == pytest.approx(4000)
 
 
 def test_a_drive_that_begins_has_what_an_idle_one_with_a_reservation_leaves() -> None:
