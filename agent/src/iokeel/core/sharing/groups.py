@@ -121,6 +121,19 @@ def promised(members: Sequence[Member]) -> float:
     )
 
 
+def reserved_for_each(members: Iterable[Member]) -> dict[DriveId, float]:
+    """Return the drives' reservations, with equal parts of what groups have reserved beyond."""
+    reserved: dict[DriveId, float] = {}
+    for member in members:
+        if isinstance(member, Group):
+            inside = reserved_for_each(member.members)
+            more = max(0.0, member.reservation - fsum(inside.values())) / len(inside)
+            reserved.update((drive, own + more) for drive, own in inside.items())
+        else:
+            reserved[member.drive] = float(member.policy.reservation)
+    return reserved
+
+
 def owed_to_unprotected(members: Iterable[Member]) -> float:
     """Return what is owed to drives without a latency target, if they get what they want."""
     owed, _ = _owed_and_wanted(members)

@@ -28,7 +28,14 @@ from iokeel.core.sharing.capacity import (
 )
 from iokeel.core.sharing.claimant import Claimant, next_step
 from iokeel.core.sharing.divide import Claim, divide
-from iokeel.core.sharing.groups import Group, Member, divide_members, owed_to_unprotected, promised
+from iokeel.core.sharing.groups import (
+    Group,
+    Member,
+    divide_members,
+    owed_to_unprotected,
+    promised,
+    reserved_for_each,
+)
 from iokeel.core.sharing.headroom import (
     LEAST_ROOM,
     can_be_cut,
@@ -315,8 +322,9 @@ def _bound_untried(one: OneStorage, usable: float, amounts: Mapping[DriveId, flo
     claims = []
     dividing = one.others if one.keeps_headroom else one.claimants
     foothold = FOOTHOLD_RATIO * usable / sum(c.policy.weight for c in dividing)
+    reservations = reserved_for_each(one.members)
     for claimant in dividing:
-        reserved, weight, _ = claimant.claim
+        reserved, weight = reservations[claimant.drive], claimant.policy.weight
         wants = claimant.most if claimant.drive in untried else min(reserved, claimant.most)
         claims.append(Claim(reserved, weight, wants))
     division = divide(usable, claims)

@@ -215,6 +215,24 @@ def test_a_drive_that_begins_beside_busy_ones_has_its_share_and_no_more() -> Non
     assert host.disk.division.given == pytest.approx(10_000)
 
 
+@pytest.mark.parametrize("owner", ["drive", "VM", "tenant"])
+def test_drives_that_begin_divide_what_any_reservation_leaves(owner: str) -> None:
+    host = Host(tenants={"acme": TenantPolicy(reservation=8000)} if owner == "tenant" else {})
+    for name in ("vdb", "vdc", "vdd", "vde"):
+        host.drive(
+            name,
+            2000,
+            tenant="acme",
+            reservation=2000 if owner == "drive" else 0,
+            vm=("db1", VmPolicy(reservation=8000 if owner == "VM" else 0)),
+        )
+    new = [f"new{i}" for i in range(20)]
+    for name in new:
+        host.drive(name, 0, untried=True)
+    shares = host.most()
+    assert sum(shares[name] for name in new) == pytest.approx(2000)
+
+
 @pytest.mark.parametrize("demand", [1e9, inf])
 def test_what_a_tenant_is_owed_is_owed_whatever_it_demands(demand: float) -> None:
     claimants = [
