@@ -45,7 +45,13 @@ from iokeel.core.drive.retune import is_starved
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
-from iokeel.core.sharing.allocate import allocate, first_shares, held_unread, left_by_unread
+from iokeel.core.sharing.allocate import (
+    allocate,
+    asked_by_unread,
+    first_shares,
+    held_unread,
+    left_by_unread,
+)
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
 from iokeel.core.sharing.storage_part import with_storage_parts
@@ -164,6 +170,9 @@ def _divide(
             there = in_parts
         if not seen.partial:
             others = [known for d, known in drives.items() if d not in there or d in aside]
+            unread: list[DriveState] = []
+            if len(there) < len(drives):
+                unread = [known for d, known in drives.items() if d not in there]
             storages, shares = allocate(
                 there,
                 _storages(seen, state, drives),
@@ -174,6 +183,7 @@ def _divide(
                 levels=seen.levels,
                 complete=seen.complete,
                 stuck=stuck,
+                unread=asked_by_unread(unread, models),
             )
         if has_parts:
             drives.update(with_storage_parts(drives, seen, storages, models))

@@ -57,6 +57,7 @@ def allocate(
     levels: Mapping[str, Mapping[str, TenantLevel]] | None = None,
     complete: bool = True,
     stuck: Mapping[DriveId, float] | None = None,
+    unread: Mapping[str | None, float] | None = None,
 ) -> tuple[dict[str, StorageState], dict[DriveId, Share]]:
     """Return the storages' states after a tick, and the shares of drives that have one.
 
@@ -64,7 +65,7 @@ def allocate(
     before: their states a tick ago. tenants: those with a policy. granted: what the fleet lets this
     host's drives do on storages; None if that isn't known. fleet_tenants: those with a grant of the
     fleet. levels, complete: see Observation. stuck: the rates that drives are held to whose orders
-    fail.
+    fail. unread: the rates that others may have, by storage (asked_by_unread).
     """
     claimants, strangers = _claimants(drives, storages)
     storages = {name: _as_known(now, before.get(name)) for name, now in storages.items()}
@@ -109,6 +110,7 @@ def allocate(
             members,
             complete,
             writing.get(name),
+            (unread or {}).get(name, 0.0),
         )
         after[name] = divide_storage(one, before.get(name))
     shares = {c.drive: c.share for there in claimants.values() for c in there if c.share}
@@ -158,6 +160,21 @@ def left_by_unread(
             left = max(limit - held[tenant], TENANT_SPARE_RATIO * limit)
             after[tenant] = replace(tenants[tenant], limit=ceil(left))
     return after
+
+
+def asked_by_unread(
+    unread: Iterable[DriveState], models: Mapping[str | None, CostModel]
+) -> Mapping[str | None, float]:
+    """Return what drives that can't be read may ask of their storages, by storage.
+
+    It is what they demanded last or their reservation, within the limits that they have.
+    """
+    asked: dict[str | None, float] = defaultdict(float)
+    for known in unread:
+        if known.policy is not None and known.is_held:
+            demand = max(known.demand.rate, known.policy.reservation)
+            asked[known.storage] += min(demand, held_unread(known, models[known.storage]))
+    return asked
 
 
 def held_unread(known: DriveState, model: CostModel) -> float:

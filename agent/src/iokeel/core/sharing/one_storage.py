@@ -66,7 +66,7 @@ class OneStorage:
     fleet's, or that isn't known. strangers: the rate of its drives without a policy. members: its
     claimants, in the groups that have a promise together. complete: it may have no other drives.
     writing: for how many intervals its drives count as writing; None if it isn't left to its
-    scheduler.
+    scheduler. unread: what drives that can't be read may do.
     """
 
     name: str
@@ -79,6 +79,7 @@ class OneStorage:
     members: Sequence[Member]
     complete: bool = True
     writing: int | None = None
+    unread: float = 0.0
     protected: list[Claimant] = field(init=False)
     others: list[Claimant] = field(init=False)
 
@@ -122,6 +123,8 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         _want_footholds(one.claimants, one.granted)
     if capacity is not None:
         usable = max(0.0, capacity - one.strangers)
+        if one.unread and one.granted is None:  # the fleet's parts reckon with them
+            usable = max(usable - one.unread, min(usable, _owed(one)))
         least = least_room(usable, owed_to_unprotected(one.members)) if one.protected else 1.0
         if one.keeps_headroom:
             least = max(least, least_useful_room(usable, one.protected, feedback.lessons))
@@ -237,8 +240,11 @@ def _least_ratio(one: OneStorage) -> float:
     capacity = one.seen.policy.capacity
     if capacity is None:
         return 0.0
-    owed = fsum(min(claim.reservation, claim.wants) for claim in (m.claim for m in one.members))
-    return (owed + one.strangers) / capacity / (1 - LEAST_ROOM)
+    return (_owed(one) + one.strangers) / capacity / (1 - LEAST_ROOM)
+
+
+def _owed(one: OneStorage) -> float:
+    return fsum(min(claim.reservation, claim.wants) for claim in (m.claim for m in one.members))
 
 
 def _capacity(

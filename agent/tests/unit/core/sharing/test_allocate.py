@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
+from iokeel.core.curve import DEFAULT_MODEL, CostModel
+from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO, allocate
+from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO, allocate, asked_by_unread
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, POWER, SLACK, STEP
 from iokeel.core.sharing.claimant import TRIED_REQUESTS, Claimant
 from iokeel.core.sharing.groups import Group, owed_to_unprotected
@@ -231,6 +233,22 @@ def test_drives_that_begin_divide_what_any_reservation_leaves(owner: str) -> Non
         host.drive(name, 0, untried=True)
     shares = host.most()
     assert sum(shares[name] for name in new) == pytest.approx(2000)
+
+
+@pytest.mark.parametrize(("demand", "left"), [(6000, 4000), (0, 7000), (9500, 2000)])
+def test_what_an_unread_drive_may_do_is_left_to_it_by_its_storage(demand: int, left: int) -> None:
+    """It has 3000 reserved, and the other one 2000."""
+    host = Host()
+    host.drive("unread", demand, reservation=3000)
+    host.drive("other", 9000, full=True, reservation=2000)
+    held = {"db1": host.known.pop(DriveId("unread", "vda"))}
+    held["db1"] = held["db1"]._replace(
+        pricing=Pricing(rate=9600.0), sent=Sent(ThrottleLimits(iops_total=9600))
+    )
+    models: dict[str | None, CostModel] = {DISK: DEFAULT_MODEL}
+    asked = asked_by_unread(held.values(), models)
+    _, shares = allocate(host.known, host.storages, {}, {}, {}, unread=asked)
+    assert shares[DriveId("other", "vda")].most == left
 
 
 @pytest.mark.parametrize("demand", [1e9, inf])
