@@ -213,7 +213,8 @@ class Share:
     most: the rate that it may have. storage, tenant: the one that bounds it; the other is None.
     owed: the part of its reservation that fits. by_weight: the part that its weight adds, inf if
     there is enough for all and it wasn't cut. cut: what it gave up for the drives in
-    StorageState.suffering. The first two less this make `most`, unless `by_weight` is inf.
+    StorageState.suffering. The first two less this make `most`, unless `by_weight` is inf. tight:
+    limits that don't follow it make those of the tenant's drives add up to too much.
     """
 
     most: float
@@ -222,6 +223,7 @@ class Share:
     owed: float
     by_weight: float
     cut: float = 0.0
+    tight: bool = False
 
 
 class NotDivided(Enum):

@@ -54,7 +54,8 @@ def look(
     finding, misfit = pricing.look_at_prices(
         known, known.abilities, policy, model, split_size, now_ns
     )
-    reason = _reason(before, known, seen, finding, misfit, allowed, now_ns)
+    tight = divided is not None and divided.tight
+    reason = _reason(before, known, seen, finding, misfit, allowed, tight, now_ns)
     if reason is None:
         return _looked_at(known, divided, finding), None
     if reason is Reason.SHIFT:  # all of this look lies after the shift, and earlier ones may not
@@ -132,6 +133,7 @@ def _reason(
     finding: Finding,
     misfit: Reason | None,
     allowed: float,
+    tight: bool,
     now_ns: int,
 ) -> Reason | None:
     """Return the most pressing reason to set limits, or None if there is none.
@@ -148,7 +150,7 @@ def _reason(
         return Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
     if vm is not None and was is not None and vm.credit.open != was.credit.open:
         return Reason.BURST_OPENS if vm.credit.open else Reason.BURST_CLOSES
-    if share_has_moved(known, policy, allowed, now_ns):
+    if share_has_moved(known, policy, allowed, now_ns, tight=tight):
         return Reason.SHARE
     # A suspect drive will soon be priced anew, with its credit.
     if not finding.suspect and burst.has_grown(before, known, policy, now_ns):

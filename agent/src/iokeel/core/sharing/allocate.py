@@ -44,6 +44,9 @@ from iokeel.core.wants import TenantLevel
 # tick. With 0.1 a busy drive beside four that do little loses up to 10 % of the tenant's limit on
 # stock QEMU, with 0.2 up to 3 % (benchmarks/law/shared_limit.py).
 TENANT_SPARE_RATIO = 0.2
+# The limits of drives that do little follow smaller shares late (drive/follow.py). Once those of a
+# tenant's drives add up to so much more than shares may, as a ratio of its limit, they follow.
+_LATE_RATIO = 0.05
 
 
 def allocate(
@@ -299,6 +302,7 @@ def _divide_limit(limit: float, group: Sequence[Claimant]) -> None:
     division = divide(limit, [c.claim for c in group])
     spare = (1 + TENANT_SPARE_RATIO) * limit - fsum(division.amounts)
     weight = sum(c.policy.weight for c in group)
+    held = 0.0
     for claimant, amount in zip(group, division.amounts, strict=True):
         share = share_of(claimant, division, amount, limit, None)
         most = amount + spare * claimant.policy.weight / weight
@@ -306,9 +310,18 @@ def _divide_limit(limit: float, group: Sequence[Claimant]) -> None:
             owed = min(most, share.owed)
             by_weight = inf if share.by_weight == inf else most - owed
             share = replace(share, most=most, owed=owed, by_weight=by_weight)
+        held += max(share.most, _held(claimant))
         claimant.share = share
         claimant.most = min(claimant.most, share.most)
         claimant.wants = min(claimant.wants, amount)
+    if held > (1 + TENANT_SPARE_RATIO + _LATE_RATIO) * limit:
+        for claimant in group:
+            if claimant.share is not None and _held(claimant) > claimant.share.most:
+                claimant.share = replace(claimant.share, tight=True)
+
+
+def _held(claimant: Claimant) -> float:
+    return claimant.known.pricing.rate or 0.0
 
 
 def _reserved_by_vms(claimants: Mapping[str | None, Sequence[Claimant]]) -> dict[str, int]:
