@@ -431,6 +431,7 @@ class LimitsHold(RuleBasedStateMachine):
         """Look until all is set that can be, and find each limit in force."""
         for domain in self.domains.values():
             domain.refuses = False
+        self.source._calls.heard_of(NAMES)  # as a sample would tell it of those that answer
         self.agent.enforcer.outcomes = Outcomes(
             retry_s=1.0
         )  # the time to try a refused order again
