@@ -186,17 +186,27 @@ class TestRealQemu:
         assert "iops" not in qemu.block(qdev("vdb")), "nothing is limited twice"
         assert known() == ThrottleLimits(iops_total=rate)
 
+    @pytest.mark.parametrize(
+        ("own", "known"),
+        [
+            ({"iops": 50}, ThrottleLimits(iops_total=50)),
+            ({"iops": 2000}, ThrottleLimits(iops_total=1000)),
+            ({"bps": 10**6}, ThrottleLimits(bps_total=10**6, iops_total=1000, iops_total_max=1500)),
+            ({"iops_rd": 50}, ThrottleLimits(iops_total=1000, iops_total_max=1500)),
+        ],
+    )
     async def test_limits_set_by_hand_beside_a_filter_are_known_and_dropped(
-        self, on_qemu: QmpSource, qemu: Qemu
+        self, on_qemu: QmpSource, qemu: Qemu, own: dict[str, int], known: ThrottleLimits
     ) -> None:
-        zeros = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
-        qemu.ask("block_set_io_throttle", id=qdev("vdb"), iops=50, **zeros)
+        group = {"iops-total": 1000, "iops-total-max": 1500}
+        qemu.ask("qom-set", path="/objects/tg0", property="limits", value=group)
+        none = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops", "iops_rd", "iops_wr"), 0)
+        qemu.ask("block_set_io_throttle", id=qdev("vdb"), **(none | own))
         on_qemu.announce("db1")
-        await until(
-            lambda: on_qemu.vms()["db1"].drives["vdb"].in_force == ThrottleLimits(iops_total=50)
-        )
+        await until(lambda: on_qemu.vms()["db1"].drives["vdb"].in_force == known)
         await on_qemu.set_limits(DriveId("db1", "vdb"), ThrottleLimits(iops_total=9), PATIENCE_S)
         assert "iops" not in qemu.block(qdev("vdb"))
+        assert qemu.ask("qom-get", path="/objects/tg0", property="limits")["iops-total"] == 9
 
     @pytest.mark.parametrize("target", ["vda", "vdb", "sda"])
     @pytest.mark.parametrize("limits", LIMITS)

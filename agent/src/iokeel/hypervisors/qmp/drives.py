@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from iokeel.core.abilities import Abilities
-from iokeel.core.limits import FIELDS, UNLIMITED, ThrottleLimits
+from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.hypervisors.qmp.limits import block_values, from_block, object_values
 from iokeel.hypervisors.qmp.nodes import node_url
 
@@ -90,17 +90,26 @@ class QmpDrive:
     below: tuple[str, ...] = ()
 
     def with_own(self, limits: ThrottleLimits | None) -> ThrottleLimits | None:
-        """Return limits of its group together with its own: the lower ones if they are alike.
+        """Return limits of its group together with its own: of each bound the lower one.
 
-        If they limit different things, its own, which the agent doesn't set there.
+        If they can't be told as one (a total beside reads or writes, another size or curve), they
+        are its group's, which are set, and given back in the end.
         """
         own = self.own
         if limits is None or own is None:
             return limits
-        both = {field: (getattr(limits, field), getattr(own, field)) for field in FIELDS}
-        if any((a is None) is not (b is None) for a, b in both.values()):
-            return own
-        return limits.with_fields({f: min(pair) for f, pair in both.items() if None not in pair})
+        if (limits.iops_size, limits.cost_read) != (own.iops_size, own.cost_read):
+            return limits
+        both: dict[str, int | None] = {}
+        for average in AVERAGES:
+            sides = [side for side in (limits, own) if getattr(side, average) is not None]
+            for field in (average, f"{average}_max", f"{average}_max_length"):
+                values = [getattr(side, field) for side in sides]
+                both[field] = None if None in values else min(values, default=None)
+        for total in ("bps", "iops"):
+            if both[f"{total}_total"] and (both[f"{total}_read"] or both[f"{total}_write"]):
+                return limits
+        return limits.with_fields(both)
 
 
 def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
