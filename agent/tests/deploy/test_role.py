@@ -366,3 +366,20 @@ def test_no_policy_is_set_if_any_is_refused_on_any_host(policies: Played) -> Non
     # The difference was shown before that.
     assert '+<policy tenant="acme">' in policies.out
     assert '+  <drive burst-seconds="9" limit="500" target="vda" />' in policies.out
+
+
+def test_a_class_that_covers_a_disk_that_cant_be_limited_is_told(tmp_path: Path) -> None:
+    driver = tmp_path / "driver.xml"
+    driver.write_text("""<node><domain type="test"><name>db1</name>
+        <uuid>6695eb01-f6a4-8304-79aa-97f2502e193f</uuid><memory>8192</memory>
+        <os><type>hvm</type></os><devices>
+        <disk type="file"><source file="/a"/><target dev="vda" bus="virtio"/></disk>
+        <disk type="vhostuser"><driver name="qemu" type="raw"/>
+        <source type="unix" path="/run/spdk.sock"/><target dev="vdb" bus="virtio"/></disk>
+        </devices></domain></node>""")
+    given = {"db1": {"class": "gold"}}
+    host = {**LOCAL, "iokeel_libvirt": {"uri": f"test://{driver}"}, "iokeel_policies": given}
+    played = play("policies.yml", inventory(tmp_path, {"hv1": host}), "--check")
+    assert played.status == 0, played.out
+    said = " ".join(played.out.split())
+    assert said.count("policy of db1: vdb can't be limited (the I/O of a vhost-user disk") == 1
