@@ -390,7 +390,9 @@ async def _policy(request: web.Request) -> web.Response:
         try:
             check_targets(policy, targets, where)
         except TargetsMissing as missing:
-            report.warning = ErrorReport.of(missing)
+            # The agent keeps only drives that can be limited.
+            what = f"{missing.what}, or it can't be limited"
+            report.warning = ErrorReport(where=missing.where, what=what, mend=missing.mend)
     return _json(report)
 
 

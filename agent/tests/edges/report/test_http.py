@@ -271,7 +271,7 @@ def test_a_policy_of_a_drive_that_is_missing_is_told_with_a_warning(agent: Agent
     assert told["drives"].keys() == {"vda", "vdb"}
     assert told["warning"] == {
         "where": "domain db1",
-        "what": "the policy names vdz, but there is no such drive",
+        "what": "the policy names vdz, but there is no such drive, or it can't be limited",
         "mend": "correct the target or plug the drive in; the domain has vda, vdb",
     }
 
