@@ -121,6 +121,18 @@ def test_drives_are_sorted_by_any_column_either_way(page: Page) -> None:
     assert drives(page)[:2] == ["web2 vda", "noisy vda"]
 
 
+def test_a_held_drive_with_an_error_counts_as_held_for_its_tenant(
+    folder: Path, opened: Open
+) -> None:
+    host, socket = small_host(), folder / "agent.sock"
+    host.errors["noisy"] = host.errors["web2"]
+    with served(host.served, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(f"{cockpit.url}#/tenants")
+        row = page.locator("table[aria-label=Tenants] tbody tr").filter(has_text="acme")
+        expect(row.locator("td[data-label=Held]")).to_have_text("1")
+        expect(row.locator("td[data-label=State]")).to_contain_text("error")
+
+
 def test_drives_are_filtered_as_one_types_and_by_state(page: Page) -> None:
     field = page.get_by_role("textbox", name="Filter")
     for typed, found in (

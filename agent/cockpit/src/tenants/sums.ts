@@ -34,7 +34,7 @@ function sums(tenant: string | null, rows: Row[]): Sums {
         rows,
         rate: total(drives.map((drive) => drive.normalized_iops)),
         allowed: limited ? total(drives.map((drive) => drive.allowed_iops)) : null,
-        held: rows.filter((row) => row.state === "held").length,
+        held: drives.filter((drive) => drive.binding.length).length,
         errors: rows.filter((row) => row.state === "error").length,
     };
 }
