@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from iokeel.cli import drive_table, storage_table, tenant_table
 from iokeel.cli.commands import history
+from iokeel.cli.top.details import help_text
 from iokeel.cli.top.picture import STATES
 from iokeel.cli.top.views import VIEWS
 from iokeel.core.limits import AVERAGES
@@ -46,6 +47,14 @@ def test_every_column_is_explained(column: str) -> None:
 @pytest.mark.parametrize("word", [*STATES, *(word for view in VIEWS for word in view.order)])
 def test_every_word_of_top_is_explained(word: str) -> None:
     assert word in rows()
+
+
+def test_the_help_of_top_has_the_words_of_the_page() -> None:
+    page = PAGE.read_text()
+    states = help_text().partition("\nstate\n")[2].splitlines()
+    assert len(states) == len(STATES)
+    for state, what in (line.split(maxsplit=1) for line in states):
+        assert f"| `{state}` | {what}" in page
 
 
 @pytest.mark.parametrize("word", [*AVERAGES, "error", "-"])

@@ -29,7 +29,11 @@ KEYS = (
     ("q", "quit"),
 )
 _STATES = (
-    ("error", "its limits couldn't be set, or its policy can't be used"),
+    (
+        "error",
+        "its limits couldn't be set, its VM's policy can't be used,"
+        " or a table has gone from the configuration",
+    ),
     ("suffers", "its latency is above its target"),
     ("bursts", "it does more than its limit, from its credit"),
     ("held", "it uses up a limit"),
