@@ -122,11 +122,11 @@ def set_budgets(
         old = there.budget if there is not None else None
         if old != new:
             changes.append(difference(budget, old, new))
-        claims = there.claims.values() if there is not None else ()
-        if new is not None and (asked := sum(c.reservation for c in claims)) > new.amount:
+        reserved = there.reserved if there is not None else 0
+        if new is not None and reserved > new.amount:
             what = "limit" if new.shared is None else "capacity"
             print(
-                f"iokeel: {budget}: its drives reserve {asked} together, more than the {what}"
+                f"iokeel: {budget}: its drives reserve {reserved} together, more than the {what}"
                 f" of {new.amount}, so hosts' floors are scaled down",
                 file=sys.stderr,
             )

@@ -317,6 +317,12 @@ def complaints(view: FleetView) -> Iterator[str]:
         name = f"{budget.kind.value} {name_cell(budget.name)}"
         yield from map(str, known.errors)
         yield from _charges(name, known)
+        if known.budget and known.reserved > known.budget.amount:
+            what = "limit" if known.budget.shared is None else "capacity"
+            yield (
+                f"{name}: its drives reserve {rate_cell(known.reserved)} together, more than its"
+                f" {what} of {rate_cell(known.budget.amount)}; lower reservations"
+            )
         if known.budget and known.claims and known.leader is None:
             yield f"{name} has no coordinator now; another host takes over within seconds"
         for host, entry in known.entries.items():

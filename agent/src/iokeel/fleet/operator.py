@@ -61,6 +61,11 @@ class BudgetView:
     def entries(self) -> Mapping[str, Entry]:
         return self.ledger.entries if self.ledger is not None else {}
 
+    @property
+    def reserved(self) -> int:
+        """The sum of drives' reservations, on all hosts that report."""
+        return sum(claim.reservation for claim in self.claims.values())
+
     def reports(self, host: str) -> bool:
         """Return whether a host of the ledger reports."""
         claim, entry = self.claims.get(host), self.entries.get(host)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from iokeel.cli.fleet_tables import complaints, host_rows
-from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Entry, Stamp, Word, first_ledger
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.operator import BudgetView, FleetView
@@ -32,6 +32,23 @@ def test_a_silent_host_is_told_with_what_there_is_to_do(
     assert complaint == (
         f"tenant acme: host kvm7 doesn't report, and stays charged {charged}; {said}"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared", "word"),
+    [(Kind.STORAGE, Shared(), "capacity"), (Kind.TENANT, None, "limit")],
+)
+def test_more_reserved_than_there_is_is_told(kind: Kind, shared: Shared | None, word: str) -> None:
+    def told(second: int) -> list[str]:
+        claims = {"kvm1": HostClaim("i", 600), "kvm2": HostClaim("j", second)}
+        known = BudgetView(Budget(1000, shared=shared), claims=claims, leader="kvm1")
+        return [*complaints(FleetView("", {}, {BudgetId(kind, "san"): known}))]
+
+    assert told(400) == []
+    assert told(600) == [
+        f"{kind.value} san: its drives reserve 1200 together, more than its {word} of 1000;"
+        " lower reservations"
+    ]
 
 
 def test_a_hosts_charges_for_tenants_and_storages_are_summed_apart() -> None:
