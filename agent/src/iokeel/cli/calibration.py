@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
-from rich.table import Table
 
 from iokeel.calibrate.config_table import config_text
 from iokeel.calibrate.fio import fio_version
@@ -20,6 +19,7 @@ from iokeel.calibrate.plot import check_plot_file, draw_plot
 from iokeel.calibrate.result import Calibration, evaluate
 from iokeel.calibrate.target import TargetOptions, open_target
 from iokeel.cli.calibration_progress import ProgressBar, ProgressLines
+from iokeel.cli.cells import PlainTable, layouts
 from iokeel.cli.options import PIPE_COLUMNS
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.host.in_use import InUse
@@ -77,7 +77,7 @@ def parse_size_option(text: str) -> int:
 
 def _print_summary(console: Console, calibration: Calibration) -> None:
     """Print the table, latencies and warnings to stderr, ahead of the configuration."""
-    console.print(_series_table(calibration))
+    console.print(series_table(calibration))
     latencies = (f"{duration(s)} for {kind}" for kind, s in calibration.latencies_s.items())
     console.print("latency at 80 % of saturation: " + ", ".join(latencies))
     for warning in calibration.warnings:
@@ -86,26 +86,26 @@ def _print_summary(console: Console, calibration: Calibration) -> None:
     sys.stderr.flush()
 
 
-def _series_table(calibration: Calibration) -> Table:
+def series_table(calibration: Calibration) -> PlainTable:
     """Return a row for each series: its rate, and its cost by the fit."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("kind", no_wrap=True)
-    for heading in ("size", "rate", "bytes/s", "depth", "p99", "cost", "fit error"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    rows = []
     for series in calibration.series:
         job = series.job
         error = calibration.fit_error_ratio(series)
-        table.add_row(
-            f"{job.order} {job.direction}",
-            size(job.size_bytes),
-            f"{rate(series.raw_iops)}/s",
-            rate(series.raw_iops * job.size_bytes, "B/s"),
-            str(job.depth),
-            duration(series.latency_p99_s),
-            "" if error is None else f"{calibration.cost(series):.4g}",
-            "" if error is None else f"{100 * error:+.1f} %",
+        rows.append(
+            (
+                f"{job.order} {job.direction}",
+                size(job.size_bytes),
+                f"{rate(series.raw_iops)}/s",
+                rate(series.raw_iops * job.size_bytes, "B/s"),
+                str(job.depth),
+                duration(series.latency_p99_s),
+                "" if error is None else f"{calibration.cost(series):.4g}",
+                "" if error is None else f"{100 * error:+.1f} %",
+            )
         )
-    return table
+    headings = ("kind", "size", "rate", "bytes/s", "depth", "p99", "cost", "fit error")
+    return PlainTable(headings, rows, layouts("bytes/s", "depth", "fit error", "p99"))
 
 
 @contextmanager

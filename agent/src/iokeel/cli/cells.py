@@ -15,7 +15,7 @@ from iokeel.words.units import rate, size
 
 NONE = "-"
 _NAMES = ("VM", "drive", "storage", "tenant", "host", "coordinator")
-_LEFT = (*_NAMES, "bound by")
+_LEFT = (*_NAMES, "kind", "bound by")
 # Columns of a console that is wider than any table: the width that a table would like.
 _UNBOUNDED = 10_000
 

@@ -5,17 +5,36 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from iokeel.calibrate.job import Job, JobResult
+from iokeel.calibrate.measurement import Series
+from iokeel.calibrate.result import Calibration
 from iokeel.cli import fleet_tables
+from iokeel.cli.calibration import series_table
 from iokeel.cli.cells import PlainTable
+from iokeel.cli.commands.curve import curve_table
+from iokeel.cli.commands.history import history_table
 from iokeel.cli.policy_table import policy_table
 from iokeel.cli.storage_table import storage_table
 from iokeel.cli.tenant_table import TenantSums, tenant_table
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.curve import DEFAULT_CURVE, KIB
+from iokeel.core.fitting.fit import Fit
+from iokeel.core.policy import MOST_IOPS, DomainPolicy, DrivePolicy
+from iokeel.report.records import DriveHistory, HistoryReport
 from tests.unit.cli.reports import storage
 
 LONG = "iscsi:filer1.example.com:3260/iqn.2001-01.com.example:vms"
 HOST = "hypervisor-17.rack-12.example.com"
 RATE = 123_456
+NAMES = ("min", "max", "burst")
+
+
+def calibration() -> Calibration:
+    job = Job(True, False, 1024 * KIB, 1024, 10.0, 2.0)
+    runs = (JobResult(job, RATE, 0.0123, 0.1234, (RATE,) * 20, 0.5),)
+    fit = Fit(RATE, DEFAULT_CURVE, DEFAULT_CURVE)
+    return Calibration([Series(job, runs, runs)], fit, {}, 1.0, [])
+
+
 TABLES = {
     "storages": storage_table(
         [storage(LONG, usable_iops=RATE, room_ratio=0.85, queue=112.4, reserved_iops=RATE)]
@@ -50,6 +69,18 @@ TABLES = {
     "policy": policy_table(
         DomainPolicy({"vda": DrivePolicy(RATE, RATE, RATE, 3600, 10_000, 2.5, True)}), ["vda"]
     ),
+    "calibrate": series_table(calibration()),
+    "curve": curve_table(
+        [{"size_bytes": 1000 * KIB, "cost": 12345.6789,
+          **{f"{name}_{what}": MOST_IOPS for name in NAMES for what in ("iops", "bps")}}],
+        NAMES,
+    ),
+    "history": history_table(HistoryReport(ages_s=[598.0], drives=[DriveHistory(
+        domain="db1", target="vda", series={
+            "normalized_iops": [RATE], "allowed_iops": [RATE], "latency_s": [0.0123],
+            "wait_s": [0.0123], "credit_s": [3600.0],
+        },
+    )])),
 }  # fmt: skip
 
 

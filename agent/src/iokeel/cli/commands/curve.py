@@ -60,7 +60,7 @@ def table(
     if as_json:
         print(json.dumps(rows, indent=2))
     else:
-        out.print(_table(rows, [name for name, rate in rates.items() if rate is not None]))
+        out.print(curve_table(rows, [name for name, rate in rates.items() if rate is not None]))
 
 
 def _model(config: Config, storage: str | None) -> CostModel:
@@ -108,7 +108,7 @@ def _row(cost_curve: CostCurve, size_bytes: int, rates: Mapping[str, int | None]
     return row
 
 
-def _table(rows: Sequence[Row], names: Sequence[str]) -> PlainTable:
+def curve_table(rows: Sequence[Row], names: Sequence[str]) -> PlainTable:
     """Return the rows, with the rates that were asked for."""
     rates = [f"{name} {what}" for what in ("iops", "rate") for name in names]
     cells = [
@@ -120,6 +120,4 @@ def _table(rows: Sequence[Row], names: Sequence[str]) -> PlainTable:
         )
         for row in rows
     ]
-    return PlainTable(
-        ("size", "cost (1/100)", *rates), cells, layouts(*(f"{n} rate" for n in names))
-    )
+    return PlainTable(("size", "cost (1/100)", *rates), cells, layouts(*reversed(rates)))
