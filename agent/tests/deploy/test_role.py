@@ -158,6 +158,16 @@ def test_packages_below_the_home_folder_are_found(tmp_path: Path) -> None:
     assert f"{folder} has several packages (iokeel_1~deb" in message
 
 
+def test_a_package_is_found_in_a_folder_with_brackets(tmp_path: Path) -> None:
+    package = tmp_path / "builds[1]" / "iokeel_1~deb99_amd64.deb"
+    package.parent.mkdir()
+    package.touch()
+    hosts = {"hv1": {**LOCAL, "iokeel_package": str(package)}}
+    ((_, message),) = play("deploy.yml", inventory(tmp_path, hosts), "--check").failures
+    assert "iokeel_1~deb99_amd64.deb isn't for Debian" in message
+    assert "isn't there" not in message
+
+
 def test_each_path_on_the_controller_may_begin_with_a_tilde() -> None:
     found = [line for file in ROLE.rglob("*.yml") for line in file.read_text().splitlines()]
     paths = [line for line in found if "| realpath" in line]
