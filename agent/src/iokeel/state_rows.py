@@ -56,7 +56,7 @@ class Kept(NamedTuple):
     granted_seconds: float
     priced_for: Mix | None
     vm: VmPart | None
-    carried_out: ThrottleLimits | None  # None if it is `sent` or `replaced`
+    carried_out: ThrottleLimits | None  # None if it is `replaced`
     qemu: Qemu | None = None
 
 
@@ -76,7 +76,7 @@ def kept_of(known: DriveState, qemu: Qemu | None = None) -> Kept:
         sent.credit_s,
         known.pricing.mix,
         None if known.vm is None else known.vm._replace(credit=_whole(known.vm.credit)),
-        None if seen in (sent.limits, sent.replaced) else seen,
+        None if seen == sent.replaced else seen,
         qemu,
     )
 

@@ -85,11 +85,14 @@ states = st.builds(
     storage=st.none() | st.text(max_size=5),
     tenant=st.none() | st.text(max_size=5),
     sent=st.builds(
-        lambda replaced, seen, **rest: Sent(
-            replaced=replaced, carried_out=replaced if seen is None else seen, **rest
+        lambda limits, replaced, seen, **rest: Sent(
+            limits=limits,
+            replaced=replaced,
+            carried_out={None: replaced, "last": limits}.get(seen, seen),
+            **rest,
         ),
         replaced=st.none() | limits,
-        seen=st.none() | limits,
+        seen=st.sampled_from([None, "last"]) | limits,
         limits=limits,
         found=st.none() | limits,
         at_ns=st.just(0),  # this and the next three are not saved
