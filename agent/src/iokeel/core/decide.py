@@ -47,10 +47,10 @@ from iokeel.core.orders import SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
 from iokeel.core.sharing.allocate import (
     allocate,
-    asked_by_unread,
     first_shares,
     held_unread,
     left_by_unread,
+    owed_to_unread,
 )
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.headroom import split_size_of
@@ -183,7 +183,7 @@ def _divide(
                 levels=seen.levels,
                 complete=seen.complete,
                 stuck=stuck,
-                unread=asked_by_unread(unread, models),
+                unread=owed_to_unread(unread, models),
             )
         if has_parts:
             drives.update(with_storage_parts(drives, seen, storages, models))

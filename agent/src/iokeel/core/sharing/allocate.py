@@ -68,7 +68,7 @@ def allocate(
     before: their states a tick ago. tenants: those with a policy. granted: what the fleet lets this
     host's drives do on storages; None if that isn't known. fleet_tenants: those with a grant of the
     fleet. levels, complete: see Observation. stuck: the rates that drives are held to whose orders
-    fail. unread: the rates that others may have, by storage (asked_by_unread).
+    fail. unread: the rates that others may have, by storage (owed_to_unread).
     """
     claimants, strangers = _claimants(drives, storages)
     storages = {name: _as_known(now, before.get(name)) for name, now in storages.items()}
@@ -165,18 +165,19 @@ def left_by_unread(
     return after
 
 
-def asked_by_unread(
+def owed_to_unread(
     unread: Iterable[DriveState], models: Mapping[str | None, CostModel]
 ) -> Mapping[str | None, float]:
-    """Return what drives that can't be read may ask of their storages, by storage.
+    """Return what drives that can't be read are owed of their storages, by storage.
 
-    It is what they demanded last or their reservation, within the limits that they have.
+    It is their reservation, within the limits that they have. What they did beyond that isn't set
+    aside: a QEMU that hangs does nothing, for as long as it does.
     """
     asked: dict[str | None, float] = defaultdict(float)
     for known in unread:
         if known.policy is not None and known.is_held:
-            demand = max(known.demand.rate, known.policy.reservation)
-            asked[known.storage] += min(demand, held_unread(known, models[known.storage]))
+            held = held_unread(known, models[known.storage])
+            asked[known.storage] += min(float(known.policy.reservation), held)
     return asked
 
 
@@ -310,7 +311,7 @@ def _divide_limit(limit: float, group: Sequence[Claimant]) -> None:
             owed = min(most, share.owed)
             by_weight = inf if share.by_weight == inf else most - owed
             share = replace(share, most=most, owed=owed, by_weight=by_weight)
-        held += max(share.most, _held(claimant))
+        held += max(min(share.most, claimant.most), _held(claimant))
         claimant.share = share
         claimant.most = min(claimant.most, share.most)
         claimant.wants = min(claimant.wants, amount)

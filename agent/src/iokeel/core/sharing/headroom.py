@@ -90,23 +90,27 @@ def lessons_of(
     elapsed_s: float,
     *,
     learnt: bool,
+    shrinks: bool,
 ) -> dict[DriveId, Lessons]:
     """Return what an interval taught of each protected drive.
 
     owed: to the others. done: their rate; None if unknown. learnt: the capacity is. It may be far
-    too high, so LEAST_ROOM is no deep cut by itself.
+    too high, so LEAST_ROOM is no deep cut by itself. shrinks: it does now; then nothing is
+    forgotten before a deep cut has been seen, or none could ever be found to be in vain.
     """
     after = {}
     least = least_room(before.division.usable or 0.0, owed)
     exhausted = before.division.usable is not None and before.feedback.room <= _LOWEST * least
     for claimant in protected:
         known = before.feedback.lessons.get(claimant.drive, _NO_LESSONS)
+        goes_by_depth = learnt and least <= LEAST_ROOM
+        deep = is_deep(known, done)
         after[claimant.drive] = lessons_after(
             known,
             done,
             device_latency_s(claimant.known),
-            elapsed_s,
-            exhausted=exhausted and (not learnt or least > LEAST_ROOM or is_deep(known, done)),
+            0.0 if learnt and shrinks and not deep else elapsed_s,
+            exhausted=exhausted and (deep or not goes_by_depth),
         )
     return after
 

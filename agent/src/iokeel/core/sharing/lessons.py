@@ -22,8 +22,7 @@ FORGET_S = 300.0
 _HALVING = 3
 # A little above the lower edge of a level: a drive at its limit does a little less.
 _NEXT = 1.05
-# A quarter. A learnt capacity, which halves in FORGET_S, doesn't become so much less before all is
-# forgotten.
+# A quarter: two halvings of a learnt capacity.
 _DEEP = 2 * _HALVING
 # How much a new reading counts: a guest's mean of a second is noisy.
 _NEW_RATIO = 0.2

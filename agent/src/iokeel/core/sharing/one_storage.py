@@ -66,7 +66,7 @@ class OneStorage:
     fleet's, or that isn't known. strangers: the rate of its drives without a policy. members: its
     claimants, in the groups that have a promise together. complete: it may have no other drives.
     writing: for how many intervals its drives count as writing; None if it isn't left to its
-    scheduler. unread: what drives that can't be read may do.
+    scheduler. unread: what drives that can't be read are owed.
     """
 
     name: str
@@ -180,23 +180,29 @@ def _feedback(
         after = replace(after, shown=held_up.shown_now)
     if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
         after = replace(after, ratio=last.ratio, fell=False)
+    room, learnt, total = after.room, one.seen.policy.capacity is None, load.strangers + load.done
     if not one.keeps_headroom:
         if one.complete:  # else a drive that can't be read now may need it
             after = replace(after, room=capacity_law.FIRST_ROOM_RATIO, lessons={})
     elif not after.doubt:
-        done = rate_of(one.others)
-        room = room_after(before, worst, done, elapsed_s)
+        room = room_after(before, worst, rate_of(one.others), elapsed_s)
         if worst is None and one.granted is None:
             room = room_while_idle(before, elapsed_s)
-        owed = owed_to_unprotected(one.members)
-        learnt = one.granted is None and one.seen.policy.capacity is None
-        lessons = lessons_of(before, one.protected, owed, done, elapsed_s, learnt=learnt)
+    shrinks = learnt and suffers and _peak_shrinks(one, before, total, room)
+    if one.keeps_headroom and not after.doubt:
+        lessons = lessons_of(
+            before,
+            one.protected,
+            owed_to_unprotected(one.members),
+            rate_of(one.others),
+            elapsed_s,
+            learnt=learnt and one.granted is None,
+            shrinks=shrinks,
+        )
         after = replace(after, room=room, lessons=lessons)
-    peak = 0.0
-    if one.seen.policy.capacity is None:
-        total = load.strangers + load.done
-        shrinks = suffers and _peak_shrinks(one, before, total, after.room)
-        peak = peak_after(before, total, suffers, elapsed_s, shrinks=shrinks)
+    if not learnt:
+        return replace(after, peak=0.0)
+    peak = peak_after(before, total, suffers, elapsed_s, shrinks=shrinks)
     return replace(after, peak=peak)
 
 
@@ -277,7 +283,8 @@ def _load(one: OneStorage, before: StorageState) -> Load:
     return Load(
         activity,
         fsum(rate or 0.0 for rate in rates),
-        one.strangers,
+        # What can't be read is taken from the capacity, so it has a part in it, too.
+        one.strangers + (one.unread if one.granted is None else 0.0),
         None not in rates,
         fsum(gift(c.known) for c in one.claimants),
         counters is None or activity is None or 2 * counters.in_flight < activity.queue,

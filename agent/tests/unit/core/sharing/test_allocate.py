@@ -14,7 +14,7 @@ from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO, allocate, asked_by_unread
+from iokeel.core.sharing.allocate import TENANT_SPARE_RATIO, allocate, owed_to_unread
 from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO, POWER, SLACK, STEP
 from iokeel.core.sharing.claimant import TRIED_REQUESTS, Claimant
 from iokeel.core.sharing.groups import Group, owed_to_unprotected
@@ -235,19 +235,23 @@ def test_drives_that_begin_divide_what_any_reservation_leaves(owner: str) -> Non
     assert sum(shares[name] for name in new) == pytest.approx(2000)
 
 
-@pytest.mark.parametrize(("demand", "left"), [(6000, 4000), (0, 7000), (9500, 2000)])
-def test_what_an_unread_drive_may_do_is_left_to_it_by_its_storage(demand: int, left: int) -> None:
-    """It has 3000 reserved, and the other one 2000."""
+@pytest.mark.parametrize(
+    ("reserved", "limit", "left"), [(3000, 9600, 7000), (3000, 2000, 8000), (9500, 9600, 2000)]
+)
+def test_what_an_unread_drive_is_owed_is_left_to_it_by_its_storage(
+    reserved: int, limit: int, left: int
+) -> None:
+    """It did 6000 while it was read. The other one has 2000 reserved."""
     host = Host()
-    host.drive("unread", demand, reservation=3000)
+    host.drive("unread", 6000, reservation=reserved)
     host.drive("other", 9000, full=True, reservation=2000)
     held = {"db1": host.known.pop(DriveId("unread", "vda"))}
     held["db1"] = held["db1"]._replace(
-        pricing=Pricing(rate=9600.0), sent=Sent(ThrottleLimits(iops_total=9600))
+        pricing=Pricing(rate=float(limit)), sent=Sent(ThrottleLimits(iops_total=limit))
     )
     models: dict[str | None, CostModel] = {DISK: DEFAULT_MODEL}
-    asked = asked_by_unread(held.values(), models)
-    _, shares = allocate(host.known, host.storages, {}, {}, {}, unread=asked)
+    owed = owed_to_unread(held.values(), models)
+    _, shares = allocate(host.known, host.storages, {}, {}, {}, unread=owed)
     assert shares[DriveId("other", "vda")].most == left
 
 
@@ -555,7 +559,7 @@ def test_an_unknown_capacity_is_divided_once_load_may_be_why_a_drive_suffers(
     assert host.disk.division.exhausted is not begins
 
 
-@pytest.mark.parametrize(("owed", "enough"), [(0, 2000), (0, 200), (2500, 200)])
+@pytest.mark.parametrize(("owed", "enough"), [(0, 2000), (0, 900), (2500, 200)])
 def test_a_learnt_capacity_that_is_far_too_high_shrinks_until_cuts_help(
     owed: int, enough: int
 ) -> None:
@@ -573,6 +577,19 @@ def test_a_learnt_capacity_that_is_far_too_high_shrinks_until_cuts_help(
         assert min(rates) >= owed
     else:
         assert sum(rate <= enough for rate in rates[-500:]) >= 200
+
+
+def test_a_learnt_capacity_shrinks_no_longer_once_that_is_in_vain() -> None:
+    """As on a slow network storage, with a cache at first."""
+    host = Host(storages={DISK: StorageSeen(StoragePolicy())})
+    done, rates = 20_000.0, []
+    for _ in range(2000):
+        host.drive("victim", 300, latency_ms=20.0, **VICTIM)
+        host.drive("low", done, full=done < 1000)
+        share = host.allot().get("low")
+        done = min(1000.0, share.most) if share else 1000.0
+        rates.append(done)
+    assert sum(rates) >= 0.75 * 1000 * len(rates)
 
 
 @pytest.mark.parametrize("rate", [0, 500])
