@@ -68,7 +68,7 @@ def allocate(
     before: their states a tick ago. tenants: those with a policy. granted: what the fleet lets this
     host's drives do on storages; None if that isn't known. fleet_tenants: those with a grant of the
     fleet. levels, complete: see Observation. stuck: the rates that drives are held to whose orders
-    fail. unread: the rates that others may have, by storage (owed_to_unread).
+    fail. unread: what drives that can't be read are owed, by storage.
     """
     claimants, strangers = _claimants(drives, storages)
     storages = {name: _as_known(now, before.get(name)) for name, now in storages.items()}
@@ -173,12 +173,12 @@ def owed_to_unread(
     It is their reservation, within the limits that they have. What they did beyond that isn't set
     aside: a QEMU that hangs does nothing, for as long as it does.
     """
-    asked: dict[str | None, float] = defaultdict(float)
+    owed: dict[str | None, float] = defaultdict(float)
     for known in unread:
         if known.policy is not None and known.is_held:
             held = held_unread(known, models[known.storage])
-            asked[known.storage] += min(float(known.policy.reservation), held)
-    return asked
+            owed[known.storage] += min(float(known.policy.reservation), held)
+    return owed
 
 
 def held_unread(known: DriveState, model: CostModel) -> float:

@@ -129,8 +129,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         if one.keeps_headroom:
             least = max(least, least_useful_room(usable, one.protected, feedback.lessons))
             feedback = replace(feedback, room=min(1.0, max(feedback.room, least)))
-        nobody_to_cut = not can_be_cut(before, rate_of(one.others)) if one.others else one.complete
-        exhausted = suffers and (nobody_to_cut or feedback.room <= least)
+        exhausted = suffers and (feedback.room <= least or _nobody_to_cut(one, before))
         division, amounts = _divide(one, usable, feedback.room, exhausted=exhausted)
         if one.granted is None:
             _bound_untried(one, usable * feedback.room if one.keeps_headroom else usable, amounts)
@@ -217,6 +216,10 @@ def _peak_shrinks(one: OneStorage, before: StorageState, total: float, room: flo
     if room > LEAST_ROOM and can_be_cut(before, rate_of(one.others)):
         return False
     return _others_do_a_part(one, total)
+
+
+def _nobody_to_cut(one: OneStorage, before: StorageState) -> bool:
+    return not can_be_cut(before, rate_of(one.others)) if one.others else one.complete
 
 
 def _others_do_a_part(one: OneStorage, total: float) -> bool:
