@@ -22,9 +22,9 @@ class Cockpit:
     """A cockpit-ws whose only session is that of root, or of a user without rights.
 
     A context manager. page: the folder that the page was built into; None: it is installed, by its
-    package. agent_socket: the agent's,
-    which the page is told by Cockpit's own way, an override of its manifest. popen: starts a
-    process where the agent runs. reader: the session is the user nobody's.
+    package. agent_socket: the agent's, which the page is told by Cockpit's own way, an override of
+    its manifest. popen: starts a process where the agent runs. programs: a folder whose programs
+    the session takes first. reader: the session is the user nobody's.
     """
 
     def __init__(
@@ -34,9 +34,11 @@ class Cockpit:
         agent_socket: Path,
         *,
         popen: Popen = subprocess.Popen,
+        programs: Path = IOKEEL.parent,
         reader: bool = False,
     ) -> None:
         self._popen = popen
+        self.programs = programs
         self.port = free_port()
         data, config = folder / "share/cockpit", folder / "config/cockpit"
         data.mkdir(parents=True)
@@ -53,7 +55,7 @@ class Cockpit:
             **os.environ,
             "HOME": str(folder),
             "LC_ALL": "C.UTF-8",
-            "PATH": f"{IOKEEL.parent}:{os.environ['PATH']}",
+            "PATH": f"{programs}:{IOKEEL.parent}:{os.environ['PATH']}",
             "XDG_DATA_HOME": str(folder / "share"),
             "XDG_CONFIG_DIRS": str(folder / "config"),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -32,6 +33,19 @@ FIO = (
 )
 # It runs until it is told to end: on a busy machine, a page takes its time.
 LOG = " --runtime=240 --write_iops_log=/tmp/x --log_avg_msec=250 --log_unix_epoch=1"
+
+# A virsh one of whose `metadata` fails: that which the file beside it counts down to.
+REFUSED = "error: Timed out during operation: cannot acquire state change lock"
+VIRSH = f"""#!/bin/sh
+count=${{0%/*}}/failing
+case " $* " in *" metadata "*)
+    if left=$(cat "$count" 2>/dev/null); then
+        echo $((left - 1)) >"$count"
+        [ "$left" -ne 1 ] || {{ echo "{REFUSED}" >&2; exit 1; }}
+    fi
+esac
+exec /usr/bin/virsh "$@"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +83,17 @@ def agent(host: Host, guest: Vm) -> Iterator[HostAgent]:
 def cockpit(host: Host, agent: HostAgent) -> Iterator[Cockpit]:
     count = len(list(host.dir.glob("cockpit*")))
     folder = host.dir / f"cockpit{count}"
-    with Cockpit(folder, BUILT, agent.socket, popen=host.popen) as running:
+    with Cockpit(folder, BUILT, agent.socket, popen=host.popen, programs=folder) as running:
         yield running
+
+
+@pytest.fixture
+def failing(cockpit: Cockpit) -> Path:
+    """The file that says which of the page's next `virsh metadata` fails; 1: the next."""
+    program = cockpit.programs / "virsh"
+    program.write_text(VIRSH)
+    program.chmod(0o755)
+    return program.with_name("failing")
 
 
 @pytest.fixture
@@ -271,6 +294,20 @@ def test_what_another_wrote_for_another_drive_stays(
     for which in ("--live", "--config"):
         assert 'target="vdb" limit="60"' in metadata(host, which)
         assert 'target="vda" limit="300"' in metadata(host, which)
+
+
+def test_that_anothers_change_can_not_be_read_is_told(
+    page: Page, host: Host, agent: HostAgent, failing: Path
+) -> None:
+    dialog = form(page)
+    dialog.get_by_label("Limit", exact=True).fill("300")
+    set_metadata(host, "db1", GIVEN.replace("400", "350"))
+    failing.write_text("2")  # the first compares
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text(REFUSED)
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_contain_text("limit: 400 before, 350 now")
+    assert 'limit="350"' in metadata(host, "--live")
 
 
 def test_the_policy_of_the_next_start_keeps_what_else_is_in_it(

@@ -67,6 +67,11 @@ export function usePolicy(uri: string, domain: string, target: string): PolicyEd
     }, [domain, target, was, edits, failed]);
 
     const values = was && quiet(() => valuesOf(was.live, target));
+    const reread = async (before: Policies) => {
+        const now = await read(uri, domain);
+        setTheirs(differences(valuesOf(before.live, target), valuesOf(now.live, target)));
+        setWas(now);
+    };
     const save = async () => {
         if (!was) return false;
         setBusy(true);
@@ -79,13 +84,8 @@ export function usePolicy(uri: string, domain: string, target: string): PolicyEd
             await write(uri, domain, was, changed(was, target, edits));
             return true;
         } catch (problem) {
-            if (!(problem instanceof Changed)) {
-                failed(problem);
-                return false;
-            }
-            const now = await read(uri, domain);
-            setTheirs(differences(valuesOf(was.live, target), valuesOf(now.live, target)));
-            setWas(now);
+            if (problem instanceof Changed) await reread(was).catch(failed);
+            else failed(problem);
             return false;
         } finally {
             setBusy(false);
