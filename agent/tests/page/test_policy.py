@@ -310,6 +310,37 @@ def test_that_anothers_change_can_not_be_read_is_told(
     assert 'limit="350"' in metadata(host, "--live")
 
 
+def test_a_policy_that_can_not_be_compared_is_told_in_virshs_words(
+    page: Page, host: Host, agent: HostAgent, failing: Path
+) -> None:
+    dialog = form(page)
+    dialog.get_by_label("Limit", exact=True).fill("300")
+    failing.write_text("1")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text(REFUSED)
+    assert 'limit="400"' in metadata(host, "--live")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("The policy is saved.")).to_be_visible()
+    assert 'limit="300"' in metadata(host, "--live")
+
+
+def test_a_domain_that_has_lost_its_next_start_meanwhile(
+    page: Page, host: Host, agent: HostAgent
+) -> None:
+    dialog = form(page)
+    dialog.get_by_label("Limit", exact=True).fill("300")
+    defined = host.virsh("dumpxml", "db1", "--inactive")
+    host.virsh("undefine", "db1")
+    try:
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_contain_text("libvirt forgets this domain")
+        dialog.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("The policy is saved.")).to_be_visible()
+        assert 'limit="300"' in metadata(host, "--live")
+    finally:
+        host.virsh("define", "/dev/stdin", input=defined)
+
+
 def test_the_policy_of_the_next_start_keeps_what_else_is_in_it(
     page: Page, host: Host, agent: HostAgent
 ) -> None:

@@ -3,6 +3,8 @@
 const NAMESPACE = "urn:iokeel:policy:1";
 const ENVIRONMENT = { environ: ["LC_ALL=C.UTF-8"] };
 const CHANGED = 3;
+const ABSENT = "Requested metadata element is not present";
+const TRANSIENT = "transient domain";
 const UUID_LENGTH = 36;
 
 /** The two policies as XML; "": none. next: null if the domain is gone after its guest. */
@@ -21,10 +23,10 @@ export async function read(uri: string, domain: string): Promise<Policies> {
         const text = await virsh(uri, ["metadata", "--domain", uuid, "--uri", NAMESPACE, which]);
         return text.replace(/\n+$/, "");
     };
-    const live = await get("--live").catch(noneIf("Requested metadata element is not present", ""));
+    const live = await get("--live").catch(noneIf(ABSENT, ""));
     const next = await get("--config")
-        .catch(noneIf("Requested metadata element is not present", ""))
-        .catch(noneIf("transient domain", null));
+        .catch(noneIf(ABSENT, ""))
+        .catch(noneIf(TRANSIENT, null));
     return { live, next };
 }
 
@@ -68,7 +70,12 @@ metadata() {
     virsh --connect "$uri" --quiet metadata --domain "$domain" --uri "$namespace" "$@"
 }
 compare() {
-    [ "$(metadata "$1" 2>/dev/null || :)" = "$2" ] || exit ${CHANGED}
+    found=$(metadata "$1" 2>&1) || case $found in
+        *"${ABSENT}"*) found= ;;
+        *"${TRANSIENT}"*) exit ${CHANGED} ;;
+        *) printf '%s\\n' "$found" >&2; exit 1 ;;
+    esac
+    [ "$found" = "$2" ] || exit ${CHANGED}
 }
 compare --live "$1"
 [ $# -eq 2 ] || compare --config "$3"
