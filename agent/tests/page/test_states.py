@@ -5,22 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from math import inf
 from pathlib import Path
 
+import msgspec
 from aiohttp import web
 from playwright.sync_api import expect
 
 from testing.cockpit import Cockpit
 from testing.simulated_api import SimulatedApi, steady_guest
+from testing.waiting import eventually
 from tests.page.conftest import BUILT, Open, picture, violations
 from tests.page.simulated import Served, served
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
+# Hides the page, or shows it again, as changing the browser's tab does.
+_HIDE = """(hidden) => {
+    Object.defineProperty(document, "hidden", { configurable: true, value: hidden });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+# Notes the domains that the page shows, in their order.
+_NOTE_DOMAINS = """
+    window.noted = [];
+    new MutationObserver(() => {
+        const found = document.querySelector("table[aria-label=Drives] tbody a")?.innerText;
+        if (found && found !== noted.at(-1)) noted.push(found);
+    }).observe(document, { subtree: true, childList: true, characterData: true });
+"""
 
-def host() -> SimulatedApi:
-    found = SimulatedApi([steady_guest("db1", inf, 1000)])
+
+def host(domain: str = "db1") -> SimulatedApi:
+    found = SimulatedApi([steady_guest(domain, inf, 1000)])
     found.run(5)
     return found
 
@@ -64,6 +81,40 @@ def test_an_agent_that_takes_its_time_is_waited_for(folder: Path, opened: Open) 
         picture(page, "loading")
         expect(page.get_by_role("heading", name="The agent doesn't answer")).to_be_visible()
         picture(page, "silent")
+
+
+def test_a_page_that_was_hidden_while_it_asked_goes_on_as_one(folder: Path, opened: Open) -> None:
+    asked: list[Future[bytes]] = []
+
+    async def held(request: web.Request) -> web.Response:
+        asked.append(Future())
+        return web.Response(body=await asyncio.wrap_future(asked[-1]))
+
+    def wait_for(count: int) -> None:
+        eventually(lambda: len(asked) >= count, what=f"question {count}")
+
+    def answer(number: int, domain: str) -> None:
+        asked[number - 1].set_result(msgspec.json.encode(host(domain).snapshot().host_report()))
+
+    socket, slowly = folder / "agent.sock", answering("/v1/host", held)
+    with served(slowly, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(cockpit.url)
+        wait_for(1)
+        page.evaluate(_NOTE_DOMAINS)
+        page.evaluate(_HIDE, True)
+        page.evaluate(_HIDE, False)
+        wait_for(2)
+        answer(2, "second")
+        expect(page.get_by_role("link", name="second vda")).to_be_visible()
+        wait_for(3)
+        answer(1, "first")
+        answer(3, "third")
+        expect(page.get_by_role("link", name="third vda")).to_be_visible()
+        for count in (4, 5, 6):
+            wait_for(count)
+            assert len(asked) == count
+            answer(count, "third")
+        assert page.evaluate("noted") == ["second vda", "third vda"]
 
 
 def test_an_agent_that_does_not_run_is_told_and_its_start_is_seen(

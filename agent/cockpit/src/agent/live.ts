@@ -24,18 +24,20 @@ export function useLive<T>(key: string, everyMs: number, question: () => Promise
     latest.current = question;
 
     useEffect(() => {
-        let ended = false;
+        let asked = 0;
         let timer = 0;
+        // If the page was hidden and shown while it asked, only the later question goes on.
         const tick = async () => {
+            const own = ++asked;
             try {
                 const answer = await latest.current();
-                if (!ended) setLive({ key, answer, error: null, since: null });
+                if (own === asked) setLive({ key, answer, error: null, since: null });
             } catch (error) {
                 if (!(error instanceof AgentError)) throw error;
-                if (!ended) setLive((before) => failed(before, key, error));
+                if (own === asked) setLive((before) => failed(before, key, error));
             }
             const pauseMs = everyMs - (Date.now() % everyMs);
-            if (!ended && !document.hidden) timer = window.setTimeout(() => void tick(), pauseMs);
+            if (own === asked && !document.hidden) timer = window.setTimeout(() => void tick(), pauseMs);
         };
         const shown = () => {
             window.clearTimeout(timer);
@@ -44,7 +46,7 @@ export function useLive<T>(key: string, everyMs: number, question: () => Promise
         document.addEventListener("visibilitychange", shown);
         void tick();
         return () => {
-            ended = true;
+            asked = 0; // no answer counts any more
             window.clearTimeout(timer);
             document.removeEventListener("visibilitychange", shown);
         };
