@@ -216,7 +216,7 @@ def test_the_limit_of_a_vm_and_the_budgets_of_a_drive_are_set(
     promised = dialog.get_by_role("grid", name="What is then promised")
     rows = promised.locator("tbody tr")
     expect(rows).to_have_count(3)
-    assert rows.nth(0).locator("td").all_inner_texts() == (
+    expect(rows.nth(0).locator("td")).to_have_text(
         ["vda", "400", "800", "60 s", "\u2013", "50", "\u2013", "each"]
     )
     assert rows.nth(1).locator("td").all_inner_texts() == (
