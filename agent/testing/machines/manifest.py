@@ -17,8 +17,10 @@ _FILES = """
 find / -xdev \\( {pruned} \\) -prune -o -printf '%M %U:%G %p %l\\n'
 find / -xdev \\( {pruned} \\) -prune -o -type f -print0 | xargs -0 b2sum --length=256
 """
-# Without what a login starts, and names of absent units of others that systemd has met
+# Without what a login starts, and names of absent units of others that systemd has met. After a
+# change to its units, an emulated machine's systemd may need longer than 25 s to answer.
 _UNITS = """
+export SYSTEMD_BUS_TIMEOUT=300
 { systemctl list-unit-files --no-legend --no-pager
   systemctl list-units --all --type=service,socket --no-legend --no-pager --plain |
       awk '$2 != "not-found" || /iokeel/ {print "unit", $1, $2}'
