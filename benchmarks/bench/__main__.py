@@ -13,6 +13,7 @@ the results. `compare` tells noise from change.
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 from collections.abc import Sequence
@@ -190,14 +191,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError("it has to be 1 or more")
+    if not text.isdecimal() or (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("it has to be a whole number, 1 or more")
     return value
 
 
 def _factor(text: str) -> float:
-    if not 1 <= (value := float(text)) <= 100:
-        raise argparse.ArgumentTypeError("it has to be from 1 to 100")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 1 <= value <= 100:
+        raise argparse.ArgumentTypeError("it has to be a number from 1 to 100")
     return value
 
 

@@ -189,6 +189,23 @@ def test_wrong_words_end_with_two_and_the_mend(words: Sequence[str], said: str) 
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--repeats", "abc"), "--repeats: it has to be a whole number, 1 or more"),
+        (("--repeats", "0"), "--repeats: it has to be a whole number, 1 or more"),
+        (("--shorten", "abc"), "--shorten: it has to be a number from 1 to 100"),
+        (("--shorten", "nan"), "--shorten: it has to be a number from 1 to 100"),
+    ],
+)
+def test_a_number_that_is_none_ends_with_two_and_says_which(
+    words: Sequence[str], said: str
+) -> None:
+    status, _, err = ended("run", "weights", *words)
+    assert status == 2
+    assert err.splitlines()[-1].endswith(f"argument {said}")
+
+
 def test_bfq_sees_usual_processes_even_if_the_processor_is_lent_only() -> None:
     script = "import subprocess, benchmarks.bench.running.checks as c; c.use_best_effort(); {}"
     script = script.format("print(subprocess.run('ionice', capture_output=True, text=True).stdout)")
