@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import random
 import signal
@@ -25,6 +26,8 @@ from iokeel.words.os_errors import reason
 _PATIENCE_S = 180.0
 # How long one call of fill() may take, beside that. A call writes 64 MiB (target.py).
 _FILL_S = 600.0
+# The most that a request of fill() writes.
+_FILL_BLOCK_BYTES = 1 << 20
 # How long to wait for a killed fio. It can't end while it is stuck in a system call.
 _KILL_S = 5.0
 _FOLDER_PREFIX = "iokeel-calibrate-"
@@ -80,7 +83,8 @@ class Fio:
         """Write `count` bytes of random data from `start` on, and flush them to the medium."""
         options = [
             "--rw=write",
-            "--bs=1m",
+            # fio writes whole blocks only.
+            f"--bs={math.gcd(count, _FILL_BLOCK_BYTES)}",
             "--iodepth=8",
             f"--offset={start}",
             f"--size={count}",

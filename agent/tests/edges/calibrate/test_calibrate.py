@@ -493,6 +493,15 @@ def test_a_filled_device_has_no_zeros(tmp_path: Path, device: Path) -> None:
         process.wait(30)
 
 
+@pytest.mark.parametrize("tail_kib", [4, 1536])
+def test_a_storage_is_filled_to_its_last_block(tmp_path: Path, tail_kib: int) -> None:
+    size = 64 * MIB + tail_kib * KIB
+    options = TargetOptions(size, even_if_in_use=True)
+    with open_target(str(tmp_path), options, lambda done, all: None, InUse()) as target:
+        (file,) = target.fio.pass_fds
+        assert all(any(os.pread(file, 4 * KIB, at)) for at in range(0, size, 4 * KIB))
+
+
 def blocks(device: Path) -> Iterator[bytes]:
     time.sleep(0.2)
     with device.open("rb") as disk:
