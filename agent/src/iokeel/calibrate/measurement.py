@@ -10,7 +10,7 @@ from typing import Protocol
 from iokeel.calibrate.fio import Fio
 from iokeel.calibrate.job import Job, JobResult
 from iokeel.core.curve import KIB
-from iokeel.core.fitting.saturation import GROWTH_RATIO, MOST_DEPTH, saturation_depth
+from iokeel.core.fitting.saturation import GROWTH_RATIO, saturation_depth
 from iokeel.core.fitting.steadiness import Steadiness, joined_windows, steadiness
 
 # The runs that a search for saturation is expected to take. Random requests of these two sizes are
@@ -107,8 +107,8 @@ class Series:
 
     @property
     def unsaturated(self) -> bool:
-        """Whether the deepest queue tried still gained."""
-        return self.job.depth == MOST_DEPTH
+        """Whether the deepest queue tried still gained: its run was the last of several."""
+        return len(self.search) > 1 and self.search[-1].job == self.job
 
 
 class Progress(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from iokeel.calibrate.measurement import Series
 from iokeel.core.fitting.fit import Fit
+from iokeel.core.fitting.saturation import MOST_DEPTH
 from iokeel.words.units import percent, rate
 
 # A fit that is further off is warned of.
@@ -61,7 +62,10 @@ def _rate_warnings(one: Series) -> Iterator[str]:
         slowest = "; the slowest run counts" if one.slowest_counts else ""
         yield f"{job} are unsteady: {iops}/s, {spread}{slowest}"
     if one.unsaturated:
-        yield f"{job} were still gaining at a depth of {job.depth}: the storage may do more"
+        # Else the search ended because a deeper queue wouldn't turn over often enough in a run.
+        deepest = job.depth == MOST_DEPTH
+        mend = "the storage may do more" if deepest else "give longer runs (--seconds)"
+        yield f"{job} were still gaining at a depth of {job.depth}: {mend}"
     busy = max(run.busy_ratio for run in one.saturated)
     if busy > _BUSY_RATIO:
         yield (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -278,6 +278,19 @@ def test_a_device_that_is_never_saturated_is_told() -> None:
 
     warnings = evaluate(measured(endless), None).warnings
     assert warnings[0].startswith("random 4 KiB reads were still gaining at a depth of 512")
+
+
+def test_runs_too_short_for_a_deep_queue_are_told() -> None:
+    def slow(job: Job, time: int) -> tuple[float, ...]:
+        return (20.0 * job.depth**0.5,)
+
+    # At depth 16 a second has 80 requests. At 32, three turns of the queue would take longer.
+    warning, *_ = evaluate(measured(slow), None).warnings
+    assert warning == (
+        "random 4 KiB reads were still gaining at a depth of 16: give longer runs (--seconds)"
+    )
+    warning, *_ = evaluate(measured(slow, plan=replace(QUICK, seconds=30)), None).warnings
+    assert warning.startswith("random 4 KiB reads were still gaining at a depth of 512: the")
 
 
 def test_a_device_of_zeros_is_told() -> None:
