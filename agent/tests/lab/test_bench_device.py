@@ -84,6 +84,13 @@ def test_a_scenario_keeps_its_proportions(disk: Path, tmp_path: Path) -> None:
     budget = case_on(disk, tmp_path, "mix-8k-32k")
     assert budget.drives[0].policy == {"limit": round(2000 * CAPACITY / 19_600)}
     assert budget.model == DEFAULT_MODEL, "it was published with this one"
+    quiet, busy = case_on(disk, tmp_path, "burst-credit").drives[0].streams
+    assert quiet.job["rate_iops"] == round(312 * CAPACITY / 19_600)
+    assert "rate_iops" not in busy.job
+    boots = case_on(disk, tmp_path, "boot-storm").drives
+    assert {drive.streams[0].job["io_size"] for drive in boots} == {
+        round(48 * MIB * CAPACITY / 8750)
+    }
 
 
 def test_a_device_that_is_too_slow_is_refused(disk: Path, tmp_path: Path) -> None:

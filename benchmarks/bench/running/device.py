@@ -1,8 +1,8 @@
 """A real device in place of a simulated disk: whether it may be, what it does, and what is asked.
 
-Figures of a scenario are those of its simulated disk. On another device all rates that it asks for
-keep their proportion to the capacity, and latency targets to the storage's own. A scenario that is
-priced by the published curve still is.
+Figures of a scenario are those of its simulated disk. On another device all rates and amounts that
+it asks for keep their proportion to the capacity, and latency targets to the storage's own. A
+scenario that is priced by the published curve still is.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.errors import ConfigError
 from iokeel.host.in_use import InUse
 from iokeel.words.units import parse_size, size
+from testing.lab.fio import Job
 
 #: A calibration is kept in the folder of results, so that all their runs are by the same one.
 CALIBRATION = "device.toml"
 _RATES = ("limit", "burst", "reservation")
+#: fio's options for a rate, and for an amount, so that it takes as long.
+_AMOUNTS = ("rate_iops", "io_size")
 #: Of the scenario's own capacity: below it the requests of a second are too few to judge.
 _LEAST_RATIO = 0.1
 
@@ -125,7 +128,14 @@ def _moved(case: Scenario, to: Device) -> Scenario:
         tenant_limit=case.tenant_limit and round(case.tenant_limit * ratio),
         model=DEFAULT_MODEL if case.model == DEFAULT_MODEL else to.model,
         drives=tuple(
-            replace(drive, policy=_policy(drive.policy, ratio, target)) for drive in case.drives
+            replace(
+                drive,
+                policy=_policy(drive.policy, ratio, target),
+                streams=tuple(
+                    replace(stream, job=_job(stream.job, ratio)) for stream in drive.streams
+                ),
+            )
+            for drive in case.drives
         ),
     )
 
@@ -135,6 +145,14 @@ def _policy(policy: Policy, ratio: float, target_ratio: float) -> Policy:
     if "latency_target_ms" in policy:
         return {**policy, **rates, "latency_target_ms": policy["latency_target_ms"] * target_ratio}
     return {**policy, **rates}
+
+
+def _job(job: Job, ratio: float) -> Job:
+    """Return a job that asks for a rate, or an amount, in proportion."""
+    amounts = {
+        name: max(1, round(parse_size(str(job[name])) * ratio)) for name in _AMOUNTS if name in job
+    }
+    return {**job, **amounts}
 
 
 def _needed_bytes(drive: Drive) -> int:
