@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from benchmarks.bench.records import PREFIX, Result, read
+from benchmarks.bench.records import PREFIX, Result, path_of, read, write
 from testing.bench_program import ENVIRON, PROJECT, STOCK, bench, ended
 from testing.lab.blkio import ROOT as BLKIO
 from testing.lab.needs import missing
@@ -130,6 +131,23 @@ def test_scenario_that_is_named_twice_runs_once(tmp_path: Path) -> None:
     status, _, said = ended(*words, "--controllers", "none")
     assert status == 0, said
     assert "[1/1] weights, none" in said
+
+
+def test_a_controller_that_lacks_nothing_any_more_has_runs_and_no_reason(tmp_path: Path) -> None:
+    words = (*RUN, "--results", str(tmp_path), "--controllers")
+    status, _, said = ended(*words, "none")
+    assert status == 0, said
+    before = result(tmp_path)
+    assert before is not None
+    lacking = {"static-iops": "no limits", "bfq": "no BFQ"}
+    write(path_of(tmp_path, "weights"), msgspec.structs.replace(before, lacking=lacking))
+    status, out, said = ended(*words, "static-iops")
+    assert status == 0, said
+    after = result(tmp_path)
+    assert after is not None
+    assert runs(tmp_path, "static-iops") == 1
+    assert after.lacking == {"bfq": "no BFQ"}
+    assert "no limits" not in out
 
 
 def test_seeds_are_the_same_under_all_controllers_and_others_in_each_repeat(tmp_path: Path) -> None:

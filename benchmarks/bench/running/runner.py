@@ -213,7 +213,9 @@ class Runner:
                     "give --fresh to begin anew, or --results with another folder",
                 )
             setup, cases = before.setup, before.cases
-            lacking = {**before.lacking, **lacking}
+            able = {each.name for each in self._able(suite)}
+            had = {name: why for name, why in before.lacking.items() if name not in able}
+            lacking = {**had, **lacking}
         result = Result(VERSION, setup, cases, lacking)
         for job in self._jobs(suite):
             result.cases[job.scenario.case].runs.setdefault(job.name, [])
