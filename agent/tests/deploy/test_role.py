@@ -238,6 +238,61 @@ def test_hosts_may_be_lost_if_some_may_fail(tmp_path: Path) -> None:
     assert served(rollout(tmp_path, "deploy.yml", hosts, **given)) == ["hv1", "hv3", "hv4"]
 
 
+# It warns of all storages but /quiet, and notes the words that it is given.
+CALIBRATES = """\
+#!/usr/bin/python3
+import json, sys
+with open("{words}", "a") as file:
+    print(*sys.argv[1:], file=file)
+target = sys.argv[2]
+warnings = ["a {{{{ b }}}} of 4 KiB: may do more"] if target != "/quiet" else []
+config = "[storage.x]\\npath = " + json.dumps(target) + "\\ncapacity = 5"
+print(json.dumps({{"warnings": warnings, "config": config}}))
+"""
+
+
+def test_warnings_of_a_calibration_are_shown_and_kept(tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    programs = {"fio": "#!/bin/sh\n", "iokeel": CALIBRATES.format(words=words)}
+    for name, script in programs.items():
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    role = {"name": "iokeel", "tasks_from": "calibrate"}
+    alone = {
+        "hosts": "all",
+        "gather_facts": False,
+        "environment": {"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        "tasks": [{"ansible.builtin.import_role": role}],
+    }
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([alone]))
+
+    def calibrated(*storages: dict[str, Any]) -> tuple[str, list[str], dict[str, Any]]:
+        """Calibrate; return what was said, and the comments and storages that were written."""
+        hosts = {"hv1": {**LOCAL, "iokeel_calibrate": storages}}
+        played = play(tmp_path / "play.yml", inventory(tmp_path, hosts))
+        assert played.status == 0, played.out
+        text = (tmp_path / "host_vars/hv1/iokeel_calibrated.yml").read_text()
+        comments = [line for line in text.splitlines()[1:] if line.startswith("#")]
+        return played.out, comments, yaml.safe_load(text)["iokeel_storage_calibrated"]
+
+    more = {"destroy_data": True, "fill": True, "threads": 4}
+    noisy = {"name": "rbd.a", "target": "/noisy", **more}
+    said, comments, found = calibrated(noisy, {"name": "b", "target": "/quiet"})
+    assert re.findall(r"hv1: (/.*)\"", said) == ["/noisy: a {{ b }} of 4 KiB: may do more"]
+    assert comments == ["# rbd.a: a {{ b }} of 4 KiB: may do more"]
+    assert found == {
+        "rbd.a": {"path": "/noisy", "capacity": 5},
+        "b": {"path": "/quiet", "capacity": 5},
+    }
+    first, second = words.read_text().splitlines()
+    assert first.split("rbd.a ")[1] == "--threads 4 --destroy-data --fill"
+    assert second == "calibrate /quiet --json --name b"
+
+    # Each storage's warnings are those of its last measurement.
+    _, comments, _ = calibrated({**noisy, "target": "/quiet"}, {"name": "b", "target": "/noisy"})
+    assert [line.split()[1] for line in comments] == ["b:"]
+
+
 def test_the_role_by_itself_refuses_what_the_playbook_refuses(tmp_path: Path) -> None:
     variables, why = REFUSED["space"]
     playbook = tmp_path / "play.yml"
