@@ -45,16 +45,18 @@ class CaseTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     jobs: dict[str, JobTable] = {}
 
 
-class PublishedTable(msgspec.Struct, forbid_unknown_fields=True):
+class PublishedTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The table [published]: figures by the control under which they were measured.
 
     They are those of the scenario's headline. source: who measured, on what. values: one for each
-    case. seconds: a rate over its limit, second by second.
+    case. seconds: a rate over its limit, second by second. note: sentences on other published
+    figures, and on what stands beside them here.
     """
 
     source: str
     values: dict[str, list[float]] = {}
     seconds: dict[str, list[float]] = {}
+    note: str | None = None
 
 
 class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -15,7 +15,7 @@ from benchmarks.bench.controllers import ALONE, CONTROLLERS, chosen
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import VERSION, DriveRun, Result, Run, Setup, read, read_all, write
 from benchmarks.bench.report.figures import Figures, all_figures
-from benchmarks.bench.report.page import DOCS, MARKDOWN, anchor, overview, rendered
+from benchmarks.bench.report.page import DOCS, HTML, MARKDOWN, anchor, overview, rendered
 from benchmarks.bench.report.verdict import Verdict, verdicts
 from benchmarks.bench.running.runner import plan
 from benchmarks.bench.scenario import SCENARIOS, load, names
@@ -337,6 +337,18 @@ def test_without_a_verdict_the_row_shows_all_ways_to_run_iokeel() -> None:
     ours = [overview(Figures(suite, one))["ours"] for one in (result, without)]
     assert [one.count("iokeel, patched QEMU: ") for one in ours] == [0, 1]
     assert [one.count("iokeel over BFQ, patched QEMU: ") for one in ours] == [1, 1]
+
+
+def test_what_else_was_published_stands_below_the_table() -> None:
+    suite, result = load("first-seconds"), read_all(RESULTS)["first-seconds"]
+    assert suite.published is not None
+    source = f"Published: {suite.published.source}."
+    for note, after in ((None, ""), ("CPU rose by > 4 %.", " CPU rose by > 4 %.")):
+        published = msgspec.structs.replace(suite.published, note=note)
+        figures = Figures(replace(suite, published=published), result)
+        assert f"\n{source}{after}\n" in rendered(MARKDOWN, [figures])
+        page = rendered(HTML, [figures])
+        assert f"{html.escape(source + after, quote=False)}</p>" in page.replace("&#39;", "'")
 
 
 def test_figures_that_no_run_has_are_no_column_but_named() -> None:

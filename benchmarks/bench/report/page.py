@@ -191,7 +191,7 @@ class _Section:
         self.verdicts = _verdicts(figures)
         self.setup = _setup(figures.result.setup)
         self.trial = figures.result.setup.shortened != 1
-        self.source = suite.published.source if suite.published else None
+        self.published = suite.published
         many = len(figures.cases) > 1
         self.header = ["case"] * many + ["controller", *(what.title for what in figures.measured)]
         self.rows = [_Row(name, cells[not many :]) for name, cells in _rows(figures)]
