@@ -148,14 +148,13 @@ class StateStore:
     So `reserve` keeps some space, which is given up when there is no other. On a filesystem that
     has become read-only, an agent still starts with what was saved, because new guests need limits.
 
-    policies: the last good policy of each VM that may have a bad one next, by name. leaving: the
-    [[vm]]s that have gone from the configuration, but couldn't be left, by name; after `load`, all
-    that the agent before has served or couldn't leave. sockets: of the [[vm]]s that are served, by
-    name. processes: the QEMUs that drives' states are about, by VM; after `load`, ENDED for one of
-    an earlier boot. `load` fills all but the sockets, and each `save` writes the changes of all
-    four. strict: what
-    can't be used raises ConfigError and stays as it is. Else it counts as empty, because new guests
-    need limits.
+    policies: the last good policy of each VM that may have a bad one next, by UUID; by name if an
+    older version saved none. leaving: the [[vm]]s that have gone from the configuration, but
+    couldn't be left, by name; after `load`, all that the agent before has served or couldn't leave.
+    sockets: of the [[vm]]s that are served, by name. processes: the QEMUs that drives' states are
+    about, by VM; after `load`, ENDED for one of an earlier boot. `load` fills all but the sockets,
+    and each `save` writes the changes of all four. strict: what can't be used raises ConfigError
+    and stays as it is. Else it counts as empty, because new guests need limits.
     """
 
     def __init__(self, folder: Path, *, strict: bool = False) -> None:
@@ -243,9 +242,11 @@ class StateStore:
         for domain, text in self._read(_POLICIES):
             self._saved_policies[domain] = None
             try:
-                self.policies[domain] = self._saved_policies[domain] = policy_of(text)
+                last = self._saved_policies[domain] = policy_of(text)
             except NOT_OURS as error:
                 self._cant_use(_POLICIES, f"{domain}: {type(error).__name__}: {error}")
+            else:  # a row of an older version is by name
+                self.policies[last.uuid or domain] = last
         self.leaving.clear()
         for name, text in self._read(_LEAVING):
             self._saved_leaving[name] = None

@@ -156,16 +156,16 @@ def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
 def test_a_domains_policy_is_loaded_until_it_goes(
     drive: DrivePolicy, default: DrivePolicy | None
 ) -> None:
-    policy = LastGood(DomainPolicy({"vda": drive}, default, "acme", VmPolicy(limit=9)), "a-uuid")
+    policy = LastGood(DomainPolicy({"vda": drive}, default, "acme", VmPolicy(limit=9)), "uuid-1")
     with TemporaryDirectory() as name:
         store = StateStore(Path(name))
-        store.policies |= {"db1": policy, "db2": policy}
+        store.policies |= {"uuid-1": policy, "uuid-2": policy._replace(uuid="uuid-2")}
         store.save({})
-        del store.policies["db2"]
+        del store.policies["uuid-2"]
         store.save({})
         again = StateStore(Path(name))
         again.load()
-    assert again.policies == {"db1": policy}
+    assert again.policies == {"uuid-1": policy}
 
 
 storages = st.builds(
@@ -252,6 +252,22 @@ def test_a_domains_policy_of_an_older_version_is_loaded_without_a_uuid(tmp_path:
     again.load()
     policy = DomainPolicy({"vda": DrivePolicy(limit=9)}, tenant="acme")
     assert again.policies == {"db1": LastGood(policy)}
+
+
+def test_a_domains_policy_that_an_older_version_saved_by_name_is_kept_by_uuid(
+    tmp_path: Path,
+) -> None:
+    policy = LastGood(DomainPolicy({}, tenant="acme"), "uuid-1")
+    store = StateStore(tmp_path)
+    store.policies["db1"] = policy
+    store.save({})
+    again = StateStore(tmp_path)
+    again.load()
+    assert again.policies == {"uuid-1": policy}
+    again.save({})
+    with sqlite3.connect(tmp_path / FILE) as database:
+        assert [*database.execute("SELECT domain FROM policies")] == [("uuid-1",)]
+    database.close()
 
 
 def test_what_was_loaded_can_be_used_as_what_was_saved(tmp_path: Path) -> None:

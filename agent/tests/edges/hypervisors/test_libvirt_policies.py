@@ -14,6 +14,7 @@ from tests.edges.hypervisors.sources import lines
 
 URI = "test:///default"
 UUID = "1d8b4c9a-0e0f-4a7e-9d58-2f6b0a3c7e11"
+OTHER = "2e9c5dab-1f10-4b8f-8e69-3a7c1b4d8f22"
 GOOD = DomainPolicy({"vda": DrivePolicy(limit=500)})
 XML = """<domain type='test'><name>{}</name><uuid>{}</uuid><memory>1024</memory>
 <os><type>hvm</type></os>
@@ -30,7 +31,10 @@ def libvirtd() -> Iterator[Any]:
     yield connection
     for domain in connection.listAllDomains():
         if domain.name() in ("web", "shop"):
-            domain.destroy()
+            if domain.isPersistent():
+                domain.undefine()
+            if domain.isActive():
+                domain.destroy()
     connection.close()
 
 
@@ -49,22 +53,66 @@ async def test_a_domain_that_is_renamed_keeps_its_last_good_policy(
     domain.create()
     source = LibvirtSource(URI, {}, saved)
     assert await policy_of(source, "web") == GOOD
-    assert saved == {"web": LastGood(GOOD, UUID)}
+    assert saved == {UUID: LastGood(GOOD, UUID)}
     domain.destroy()
     domain = libvirtd.defineXML(XML.format("web", UUID, "5OO"))
     domain.rename("shop", 0)
     if listed:
         await source.resync()
-        assert saved == {"shop": LastGood(GOOD, UUID)}
     else:
         source = LibvirtSource(URI, {}, saved)
     libvirtd.lookupByName("shop").create()
     assert await policy_of(source, "shop") == GOOD
-    assert saved == {"shop": LastGood(GOOD, UUID)}
+    assert saved == {UUID: LastGood(GOOD, UUID)}
     domain.destroy()
     domain.undefine()
     await source.resync()
     assert saved == {}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_a_domain_that_takes_over_anothers_name_keeps_its_own_last_good_policy(
+    libvirtd: Any, listed: bool
+) -> None:
+    """listed: the agent lists the domains while both are shut off."""
+    saved: dict[str, LastGood] = {}
+    source = LibvirtSource(URI, {}, saved)
+    for name, uuid, limit in (("web", UUID, 500), ("shop", OTHER, 90)):
+        libvirtd.defineXML(XML.format(name, uuid, limit)).create()
+    await source.resync()
+    for name, uuid in (("web", UUID), ("shop", OTHER)):
+        libvirtd.lookupByName(name).destroy()
+        libvirtd.defineXML(XML.format(name, uuid, "bad"))
+    for name, new in (("web", "old"), ("shop", "web"), ("old", "shop")):
+        libvirtd.lookupByName(name).rename(new, 0)
+    if listed:
+        await source.resync()
+    for name in ("web", "shop"):
+        libvirtd.lookupByName(name).create()
+    assert await policy_of(source, "web") == DomainPolicy({"vda": DrivePolicy(limit=90)})
+    assert await policy_of(source, "shop") == GOOD
+
+
+async def test_a_new_domain_does_not_get_the_last_good_policy_of_one_that_had_its_name(
+    libvirtd: Any,
+) -> None:
+    saved: dict[str, LastGood] = {}
+    domain = libvirtd.createXML(XML.format("web", UUID, 500), 0)
+    source = LibvirtSource(URI, {}, saved)
+    assert await policy_of(source, "web") == GOOD
+    domain.destroy()
+    libvirtd.createXML(XML.format("web", OTHER, "bad"), 0)
+    assert await policy_of(source, "web") is UNKNOWN
+    assert saved == {}
+
+
+async def test_a_last_good_policy_that_an_older_version_saved_by_name_is_the_domains(
+    libvirtd: Any,
+) -> None:
+    saved = {"web": LastGood(GOOD)}
+    libvirtd.createXML(XML.format("web", UUID, "bad"), 0)
+    assert await policy_of(LibvirtSource(URI, {}, saved), "web") == GOOD
+    assert saved == {UUID: LastGood(GOOD, UUID)}
 
 
 async def test_the_log_tells_of_a_last_good_policy_only_if_there_is_one(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import KeysView, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 from iokeel.core.policy import (
     UNKNOWN,
@@ -24,7 +24,8 @@ class Policies:
     """Reads domains' policies.
 
     classes: those that a policy can name. last_good: the last good policy of each domain that runs
-    or is defined, by its name.
+    or is defined, by its UUID: a name may pass to another domain. One that an older version saved
+    without a UUID is by name until its domain is read.
     """
 
     def __init__(
@@ -37,20 +38,17 @@ class Policies:
         self._last_good = last_good
         self._news = news
 
-    def names(self) -> KeysView[str]:
-        """Return the names of the domains whose last good policy is kept."""
-        return self._last_good.keys()
+    def others(self, there: Mapping[str, str]) -> set[str]:
+        """Return what last good policies are kept of other domains. there: UUIDs by name."""
+        return self._last_good.keys() - {*there, *there.values()}
 
     def forget_others(self, there: Mapping[str, str]) -> None:
         """Drop the last good policies of domains that neither run nor are defined.
 
-        there: the UUIDs of those that do or are, by name. One that was renamed keeps its own.
+        there: the UUIDs of those that do or are, by name.
         """
-        names = {uuid: name for name, uuid in there.items()}
-        for name in self.names() - there.keys():
-            last = self._last_good.pop(name)
-            if last.uuid in names:
-                self._last_good.setdefault(names[last.uuid], last)
+        for gone in self.others(there):
+            del self._last_good[gone]
 
     def read(
         self, xml: DomainXml, text: str, last: VmInfo | None
@@ -62,9 +60,8 @@ class Policies:
         """
         where = f"domain {xml.name}"
         bad: PolicyError | None = None
-        if last is None:
-            self._follow_name(xml)
-        last_good = self._last_good.get(xml.name)
+        key = xml.uuid or xml.name
+        last_good = self._last_good.get(key) or self._of_older_version(xml.name)
         try:
             policy = parse_policy(text, self.classes, where)
         except PolicyError as error:
@@ -75,10 +72,10 @@ class Policies:
             self._complain(bad, last, "; the last good policy stays")
             policy = last_good.policy
         if policy is None:
-            self._last_good.pop(xml.name, None)
+            self._last_good.pop(key, None)
             return None, None
         if last_good != (policy, xml.uuid):
-            self._last_good[xml.name] = LastGood(policy, xml.uuid)
+            self._last_good[key] = LastGood(policy, xml.uuid)
         try:
             check_targets(policy, xml.targets, where)
             check_throttled(policy, xml.disks, where)
@@ -89,14 +86,10 @@ class Policies:
             return PolicyInPart(policy) if in_part else policy, bad or error
         return policy, bad
 
-    def _follow_name(self, xml: DomainXml) -> None:
-        """Go on with a domain's last good policy if it has been renamed since."""
-        if xml.name in self._last_good or xml.uuid is None:
-            return
-        for name, last in self._last_good.items():
-            if last.uuid == xml.uuid:
-                self._last_good[xml.name] = self._last_good.pop(name)
-                return
+    def _of_older_version(self, name: str) -> LastGood | None:
+        """Take out a policy that was saved without a UUID."""
+        last = self._last_good.get(name)
+        return self._last_good.pop(name) if last is not None and last.uuid is None else None
 
     def _complain(self, error: PolicyError, last: VmInfo | None, more: str) -> None:
         """Count and log a fault of a policy, once and not at each reading."""

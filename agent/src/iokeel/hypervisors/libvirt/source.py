@@ -58,7 +58,7 @@ class LibvirtSource(SourceNews):
         classes: Mapping[str, DrivePolicy],
         policies: MutableMapping[str, LastGood],
     ) -> None:
-        """policies: the last good policy of each domain that runs or is defined, by its name."""
+        """policies: the last good policy of each domain that runs or is defined, by its UUID."""
         super().__init__()
         self._uri = uri
         self._is_local = not urlsplit(uri).netloc
@@ -237,11 +237,12 @@ class LibvirtSource(SourceNews):
         A domain that starts meanwhile may be read before the list comes that lacks it.
         """
         before = {*(self._running or ())}
-        running = (await self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)).keys()
+        listed = await self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        running = listed.keys()
         self._running = running | (self._running or set())
         for name in before - running:
             self._forget(name)
-        if self._policies.names() - running:
+        if self._policies.others(listed):
             self._policies.forget_others(await self._list(0))
         return running
 
