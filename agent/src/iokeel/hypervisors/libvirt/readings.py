@@ -3,6 +3,9 @@
 Those of all domains come in one call, with NOWAIT: it skips a domain that another call keeps
 busy, such as one whose QEMU hangs. After that, throttle groups are read from the domains that
 answered, if their QEMU counts and a policy limits one of their drives.
+
+A guest in post-copy runs on the host that it migrates to, while its counters here stand still. It
+isn't idle, so it counts as not read. The same goes for one that waits here to arrive.
 """
 
 from __future__ import annotations
@@ -26,6 +29,13 @@ _STATS_FLAGS = (
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_PAUSED
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 )
+_STATS = libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BLOCK
+# Why a guest is paused that may run on another host.
+_ELSEWHERE = {
+    libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
+    libvirt.VIR_DOMAIN_PAUSED_POSTCOPY,
+    libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED,
+}
 
 
 class Reading(NamedTuple):
@@ -44,6 +54,12 @@ class Reading(NamedTuple):
         """Whether libvirt didn't ask its QEMU, because another call about it is under way."""
         return not _counted(self.values)
 
+    @property
+    def may_run_elsewhere(self) -> bool:
+        """Whether it is paused because it migrates."""
+        is_paused = self.values.get("state.state") == libvirt.VIR_DOMAIN_PAUSED
+        return is_paused and self.values.get("state.reason") in _ELSEWHERE
+
 
 def read_all(
     connection: Any, names: Collection[str] | None, xmls: Mapping[str, DomainXml]
@@ -52,12 +68,11 @@ def read_all(
 
     xmls: the domains whose throttle groups are read too. Raises libvirtError.
     """
-    kind = libvirt.VIR_DOMAIN_STATS_BLOCK
     if names is None:
-        found = connection.getAllDomainStats(kind, _STATS_FLAGS)
+        found = connection.getAllDomainStats(_STATS, _STATS_FLAGS)
     else:
         handles = [connection.lookupByName(name) for name in names]
-        found = connection.domainListGetStats(handles, kind, _STATS_FLAGS)
+        found = connection.domainListGetStats(handles, _STATS, _STATS_FLAGS)
     at_ns = time.monotonic_ns()
     readings = {}
     for handle, values in found:
@@ -82,9 +97,11 @@ def _counted(values: Mapping[str, Any]) -> list[str]:
 
 
 def counters_of(reading: Reading) -> list[tuple[str, Counters]]:
-    """Return the counters of a domain's disks, with their targets."""
-    found = []
+    """Return the counters of a domain's disks, with their targets; none if it may run elsewhere."""
+    found: list[tuple[str, Counters]] = []
     values = reading.values
+    if reading.may_run_elsewhere:
+        return found
     for at in _counted(values):
         target = values[at + "name"]
         group = reading.groups.get(target) if reading.groups else None

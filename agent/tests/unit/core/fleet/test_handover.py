@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.decide import decide
 from iokeel.core.fleet.handover import GuestCredit, credit_left, with_credit
+from iokeel.core.limits import UNLIMITED
+from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.policy import DrivePolicy, VmPolicy
-from iokeel.core.state import Credit, DriveState, Measured, VmPart
+from iokeel.core.state import Credit, DriveState, Measured, State, VmPart
 
 POLICY = DrivePolicy(limit=100, burst=200)
 AT_NS = 1000 * NS_PER_S
@@ -30,6 +36,28 @@ def test_a_vms_credit_goes_along() -> None:
 
 def test_a_guest_that_this_agent_has_not_read_leaves_nothing() -> None:
     assert credit_left({"vda": drive(30, vm_s=30, read_ns=None)}, AT_NS) is None
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_guest_in_post_copy_spends_credit_unless_its_migration_fails(arrives: bool) -> None:
+    """It isn't read then; see hypervisors/libvirt/readings.py."""
+    limits = UNLIMITED.with_fields({"iops_total": 100})
+    state, here = State(), DriveId("db1", "vda")
+    # Idle, in post-copy, and here again
+    for second in range(71):
+        at_ns = AT_NS + second * NS_PER_S
+        counters = None if 20 < second < 70 else Counters(at_ns, 0, 0, 0, 0, None, None)
+        seen = DriveSeen(POLICY, counters, limits, abilities=STOCK)
+        if second < 70 or not arrives:
+            state, _ = decide(state, Observation({here: seen}), at_ns)
+        if second in (20, 69):
+            assert state.drives[here].credit.seconds == 20
+    if arrives:
+        known = state.drives[here]
+        assert credit_left({"vda": known}, AT_NS + 30 * NS_PER_S) == GuestCredit({"vda": 20 - 12})
+        assert credit_left({"vda": known}, AT_NS + 70 * NS_PER_S) is None
+    else:
+        assert state.drives[here].credit.seconds == POLICY.burst_seconds
 
 
 def test_next_to_nothing_is_not_handed_over() -> None:

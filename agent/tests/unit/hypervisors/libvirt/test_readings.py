@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import libvirt
 import pytest
 
 from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
@@ -24,8 +25,10 @@ class Libvirt:
     def name(self) -> str:
         return "db1"
 
-    def getAllDomainStats(self, _kind: int, _flags: int) -> list[tuple[Libvirt, dict[str, Any]]]:
-        return [(self, self.values)]
+    def getAllDomainStats(self, kind: int, _flags: int) -> list[tuple[Libvirt, dict[str, Any]]]:
+        asked = {libvirt.VIR_DOMAIN_STATS_STATE: "state.", libvirt.VIR_DOMAIN_STATS_BLOCK: "block."}
+        begins = tuple(name for bit, name in asked.items() if kind & bit)
+        return [(self, {k: value for k, value in self.values.items() if k.startswith(begins)})]
 
     def read(self) -> Reading:
         return read_all(self, None, {})["db1"]
@@ -43,3 +46,26 @@ def test_a_domain_answers_if_any_disk_has_counters() -> None:
     reading = Libvirt({"vda": False, "vdb": True}).read()
     assert not reading.is_busy
     assert [target for target, _ in counters_of(reading)] == ["vdb"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "counts"),
+    [
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, False),
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED, False),
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, False),
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER, True),
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_SAVE, True),
+        (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY, True),
+        # The same numbers mean something else of another state.
+        (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, True),
+    ],
+)
+def test_a_guest_that_may_run_on_another_host_answers_and_is_not_read(
+    state: int, reason: int, counts: bool
+) -> None:
+    host = Libvirt({"vda": True})
+    host.values |= {"state.state": state, "state.reason": reason}
+    reading = host.read()
+    assert not reading.is_busy
+    assert bool(counters_of(reading)) == counts
