@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -123,3 +125,24 @@ async def test_the_log_tells_of_a_last_good_policy_only_if_there_is_one(
     assert await policy_of(source, "web") is UNKNOWN
     (line,) = lines(caplog)
     assert line.endswith("; there is no last good one, so its limits stay")
+
+
+@pytest.mark.parametrize("limit", [500, "bad"])
+async def test_the_log_tells_once_that_a_policy_has_gone(
+    libvirtd: Any, caplog: pytest.LogCaptureFixture, limit: object
+) -> None:
+    """limit: of the policy that it had last."""
+    caplog.set_level(logging.INFO)
+    libvirtd.createXML(XML.format("web", UUID, 500), 0)
+    source = LibvirtSource(URI, {}, {})
+    assert await policy_of(source, "web") == GOOD
+    libvirtd.lookupByName("web").destroy()
+    libvirtd.createXML(XML.format("web", UUID, limit), 0)
+    assert await policy_of(source, "web") == GOOD
+    libvirtd.lookupByName("web").destroy()
+    without = re.sub("(?s)<metadata>.*</metadata>", "", XML.format("web", UUID, 0))
+    libvirtd.createXML(without, 0)
+    for _ in range(2):
+        assert await policy_of(source, "web") is None
+    gone = [line for line in lines(caplog, logging.INFO) if "no policy" in line]
+    assert gone == ["domain web: it has no policy any more"]

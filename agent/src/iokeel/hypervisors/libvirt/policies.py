@@ -72,7 +72,9 @@ class Policies:
             self._complain(bad, last, "; the last good policy stays")
             policy = last_good.policy
         if policy is None:
-            self._last_good.pop(key, None)
+            if last_good is not None:
+                self._last_good.pop(key, None)
+                log.info("%s: it has no policy any more", where)
             return None, None
         if last_good != (policy, xml.uuid):
             self._last_good[key] = LastGood(policy, xml.uuid)
