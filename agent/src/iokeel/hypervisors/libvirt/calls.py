@@ -44,6 +44,10 @@ _THREADS = 64
 # How long to make no call about a domain that has not been heard of since one timed out. libvirt
 # itself waits for 30 s in each.
 _SILENT_S = 60.0
+# A domain that is busy for long answers no more than one that hangs.
+_MEND = (
+    "see whether it is migrating or being saved (`virsh domjobinfo`), or its QEMU or libvirtd hangs"
+)
 _GONE = {libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_INVALID_ARG}
 _LOST = {libvirt.VIR_ERR_RPC, libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR}
 
@@ -51,8 +55,8 @@ _LOST = {libvirt.VIR_ERR_RPC, libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTE
 class NoAnswer(ConnectionLost):
     """A call took too long, or would. One that was made may still be carried out."""
 
-    def __init__(self, where: str, what: str) -> None:
-        super().__init__(where, what, "see whether its QEMU or libvirtd hangs")
+    def __init__(self, where: str, what: str, mend: str = _MEND) -> None:
+        super().__init__(where, what, mend)
 
 
 class Calls:
@@ -79,7 +83,8 @@ class Calls:
                 await self._threads.acquire()
                 return await asyncio.shield(self._in_thread(function, self._uri, self._threads))
         except TimeoutError:
-            raise _no_answer(self._uri, timeout_s) from None
+            mend = "see whether libvirtd or a QEMU hangs"
+            raise NoAnswer(self._uri, _no_answer_in(timeout_s), mend) from None
 
     async def call_domain(
         self, name: str, function: Callable[[Any], T], timeout_s: float, where: str | None = None
@@ -98,7 +103,7 @@ class Calls:
                 return await self._alone(name, function, where)
         except TimeoutError:
             self._silence(name)
-            raise _no_answer(where, timeout_s) from None
+            raise NoAnswer(where, _no_answer_in(timeout_s)) from None
 
     def heard_of(self, names: Collection[str]) -> list[str]:
         """Note that domains answer, and return those that have been silent."""
@@ -203,8 +208,8 @@ class Calls:
         return result
 
 
-def _no_answer(where: str, timeout_s: float) -> NoAnswer:
-    return NoAnswer(where, f"no answer in {timeout_s:g} s")
+def _no_answer_in(timeout_s: float) -> str:
+    return f"no answer in {timeout_s:g} s"
 
 
 def _translated(error: Any, where: str) -> IokeelError:
