@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from iokeel.config.settings import FleetConfig
+from iokeel.core.fleet.host import Me
 from iokeel.core.policy import TenantPolicy
 from iokeel.core.wants import TenantLevel
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
@@ -226,7 +227,7 @@ class Member:
             self.on_change(budget.name)
         view = participant.view
         gone = view is not None and view.raw[self._key(participant)] is None
-        self._tell_of(budget, _gone(budget) if gone else None)
+        self._tell_of(budget, _gone(budget) if gone else _renamed(participant, self.parts.me))
         if self.parts.may_leave(budget):
             await participant.leave()
             if self.parts.may_leave(budget):
@@ -356,3 +357,20 @@ def _gone(budget: BudgetId) -> IokeelError:
         "its budget is gone, though nobody has removed it",
         f"set it again by `{command} set`, or remove it by `{command} remove`",
     )
+
+
+def _renamed(participant: Participant, me: Me) -> IokeelError | None:
+    """Return an error if a budget charges this host by a name that it had before."""
+    view, ledger = participant.view, participant.part.ledger
+    if view is None or ledger is None:
+        return None
+    for name, entry in sorted(ledger.entries.items()):
+        # One that reports has a copy of this host's state folder.
+        if entry.instance == me.instance and name not in {me.name, *view.claims}:
+            return IokeelError(
+                f"host {me.name}",
+                f"was {name}, which still has its part",
+                f"give it that name again ([fleet] host), or give up the part: `iokeel fleet forget"
+                f" {name} --off-for-good`",
+            )
+    return None

@@ -401,7 +401,8 @@ METRICS = (
         "refused_budgets",
         Kind.GAUGE,
         "tenants and storages",
-        "Tenants and storages whose last step here was refused, as all are if etcd is full.",
+        "Tenants and storages whose last step here was refused, as all are if etcd is full, or that"
+        " still charge this host's former name.",
         _refused,
     ),
     of_fleet(

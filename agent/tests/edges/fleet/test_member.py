@@ -15,6 +15,7 @@ from iokeel.config.etcd_access import Access
 from iokeel.config.settings import FleetConfig
 from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import LAPSE_S, Me
+from iokeel.core.fleet.ledger import Word
 from iokeel.core.sharing.tenant_sums import Sums
 from iokeel.core.wants import wants_of
 from iokeel.errors import ConnectionLost, FleetRefused, NewerSchema
@@ -22,8 +23,10 @@ from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
 from iokeel.fleet.messages import Delete, Put
+from iokeel.fleet.operator import Operator
 from iokeel.fleet.records import claim_value
 from iokeel.fleet.store import FleetStore
+from iokeel.report.fleet_snapshot import BudgetInFleet
 from testing.fleet import etcd as real
 from testing.fleet.budgets import set_budget
 from testing.waiting import until
@@ -228,6 +231,32 @@ async def test_a_budget_that_etcd_has_lost_with_everything_is_told(
             ),
             PATIENCE_S,
         )
+
+
+async def test_a_host_that_was_renamed_says_that_its_former_name_has_its_part(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    url, was = one_etcd.urls[0], LIMIT - 1
+
+    def part() -> BudgetInFleet:
+        return member.snapshot().tenants["acme"]
+
+    await set_limits(etcd, "acme")
+    async with running(tmp_path, url, prefix, ["acme"]) as member:
+        await until(lambda: (part().report.allowed_iops or 0) > was, PATIENCE_S)
+        assert part().report.error is None
+        await member.stop()
+    async with running(tmp_path, url, prefix, ["acme"], "b") as member:
+        await until(lambda: part().report.error is not None, PATIENCE_S)
+        error = part().report.error
+        assert error is not None
+        assert error.what == "was a, which still has its part"
+        assert "`iokeel fleet forget a --off-for-good`" in error.mend
+        assert (part().report.allowed_iops or 0) < was
+        told = await Operator(FleetStore(etcd, Me("operator", "o"))).forget("a", Word.OFF_FOR_GOOD)
+        assert told == [BudgetId(Kind.TENANT, "acme")]
+        await until(lambda: (part().report.allowed_iops or 0) > was, PATIENCE_S)
+        await until(lambda: part().report.error is None)
 
 
 async def test_a_host_whose_key_is_gone_signs_in_again(
