@@ -165,7 +165,7 @@ def give_rest(usable: float, protected: Sequence[Claimant], amounts: dict[DriveI
     for claimant in protected:
         share = claimant.share
         if share is not None and share.storage is not None:
-            most = max(share.most, amounts[claimant.drive] + rest)
+            most = max(share.most, min(claimant.most, amounts[claimant.drive] + rest))
             by_weight = share.by_weight + most - share.most
             claimant.share = replace(share, most=most, by_weight=by_weight)
 

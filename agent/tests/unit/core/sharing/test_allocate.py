@@ -459,6 +459,14 @@ def test_no_throttle_of_its_own_slows_a_drive_with_a_target_while_there_is_room(
     assert host.most()["victim"] >= 1200
 
 
+def test_what_others_leave_lifts_no_tenants_limit() -> None:
+    host = Host(tenants={"acme": TenantPolicy(limit=2000)})
+    for name in ("a", "b"):
+        host.drive(name, 900, full=True, weight=1, tenant="acme", **VICTIM)
+    host.drive("x", 4000, full=True, weight=1000)
+    assert host.most() == pytest.approx({"a": 1000, "b": 1000, "x": 8500})
+
+
 def suffering(**lower: Any) -> Host:
     host = Host()
     host.drive("victim", 500, latency_ms=20.0, **VICTIM)
