@@ -81,15 +81,16 @@ class Demand(NamedTuple):
 
     recent: its rates in the last intervals, newest first. rate: its demand if its limits don't
     hold it (sharing/demand.py). backlogged: they hold it now. backlogged_ns: when they last did,
-    0 if never. throttled_s: for how long a bound was full, since the agent's start; held_s: in the
-    last interval. unpaid: the charges of a QEMU that has cost curves which its limits' rate hasn't
-    paid yet.
+    0 if never. at_limit: the last time, what held it wasn't its burst. throttled_s: for how long a
+    bound was full, since the agent's start; held_s: in the last interval. unpaid: the charges of a
+    QEMU that has cost curves which its limits' rate hasn't paid yet.
     """
 
     recent: tuple[float, ...] = ()
     rate: float = 0.0
     backlogged: bool = False
     backlogged_ns: int = 0
+    at_limit: bool = False
     throttled_s: float = 0.0
     held_s: float = 0.0
     unpaid: float = 0.0

@@ -78,8 +78,13 @@ def budgets(policy: DrivePolicy) -> int:
 
 
 def own_wants(known: DriveState, policy: DrivePolicy, most: float) -> float:
-    """Return a drive's demand, which is `most` if its limits hold it."""
+    """Return a drive's demand, which is `most` if its limits hold it.
+
+    One that is at its limit although its burst is open wants no more, or QEMU has ended the burst.
+    """
     if _is_backlogged(known):
+        if known.demand.at_limit:
+            return min(most, max(own_most(policy, policy.limit), known.demand.rate))
         return most
     if known.measured.rate is None:  # it may be about to do anything
         return min(most, max(known.demand.rate, policy.reservation))

@@ -58,6 +58,7 @@ def demand_after(
         rate,
         backlogged=use.held,
         backlogged_ns=measured.counters.at_ns if use.held else before.backlogged_ns,
+        at_limit=not use.bursting if use.full and use.held else before.at_limit,
         throttled_s=before.throttled_s + held_s,
         held_s=held_s,
         unpaid=unpaid,

@@ -49,6 +49,22 @@ def test_one_request_that_waits_is_enough(waited: int, waiting: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("demand", "wants"),
+    [
+        (Demand((990.0,), 990.0, backlogged=True), MOST),
+        (Demand((990.0,), 990.0, backlogged=True, at_limit=True), 1000.0),
+        (Demand((1030.0,), 1030.0, backlogged=True, at_limit=True), 1030.0),
+        (Demand((900.0, 990.0), 990.0, backlogged_ns=10 * NS_PER_S, at_limit=True), 1000.0),
+        (Demand((900.0, 990.0), 990.0, at_limit=True), 990.0),
+    ],
+)
+def test_a_drive_at_its_limit_doesnt_demand_its_open_burst(demand: Demand, wants: float) -> None:
+    policy = DrivePolicy(limit=1000, burst=round(MOST))
+    known = DriveState(policy, measured=Measured(reading(11.0, counts=False), None, 0.0))
+    assert own_wants(known._replace(demand=demand), policy, MOST) == wants
+
+
+@pytest.mark.parametrize(
     ("demand", "needs"),
     [
         (Demand((100.0,), 100.0), MOST),  # what an overloaded storage hides counts as well
