@@ -95,10 +95,13 @@ def next_step(known: DriveState, policy: DrivePolicy, wants: float) -> float:
     """Return how much of its demand a drive needs for now of a limit that is divided into parts.
 
     All, unless its limits hold it. One that was held lately, but isn't any more, needs what it
-    does.
+    does. One of which nothing passes, because a large request isn't paid for yet, pays with all
+    that it gets.
     """
     demand = known.demand
     if not (_is_backlogged(known) and demand.recent):
+        return wants
+    if demand.backlogged and not demand.recent[0]:
         return wants
     step = STEP_RATIO * demand.recent[0] if demand.backlogged else 0.0
     return min(wants, max(step, demand.rate, policy.reservation))

@@ -73,6 +73,8 @@ def test_a_drive_at_its_limit_doesnt_demand_its_open_burst(demand: Demand, wants
         (Demand((3000.0,), 3000.0, backlogged=True), MOST),
         (Demand((100.0, 400.0), 400.0, backlogged_ns=10 * NS_PER_S), 400.0),
         (Demand((), 0.0, backlogged=True), MOST),
+        (Demand((0.0,), 0.0, backlogged=True), MOST),
+        (Demand((0.0,), 0.0, backlogged_ns=10 * NS_PER_S), 0.0),
     ],
 )
 def test_only_a_drive_that_its_limits_hold_needs_less_than_it_wants(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import floor, inf
+from math import ceil, floor, inf
 from typing import Any
 
 import pytest
@@ -154,6 +154,17 @@ def test_a_drive_that_was_held_lately_wants_what_it_does() -> None:
         demand=Demand((1000.0, 40.0), 1000.0, backlogged_ns=2 * NS_PER_S),
     )
     assert most(drive(2000, full=True), lately) == most(drive(2000, full=True), drive(1000))
+
+
+def test_a_drive_that_pays_for_a_large_request_keeps_its_part_until_then() -> None:
+    """Nothing passes meanwhile, and the request behind it waits."""
+    part, unpaid, seconds = 2000, 9600, 0
+    while unpaid > 0:
+        paying = drive(0 if seconds else 9600, full=True, most=part)
+        _, part = most(drive(2000, full=True, most=4000 - part), paying)
+        unpaid -= part
+        seconds += 1
+    assert seconds == ceil(9600 / 2000)
 
 
 def test_a_drive_that_its_limits_hold_wants_its_reservation_at_once() -> None:
