@@ -34,7 +34,7 @@ from dataclasses import replace
 from math import inf
 
 from iokeel.core.abilities import Abilities
-from iokeel.core.counters import DriveId
+from iokeel.core.counters import NS_PER_S, DriveId
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.binding import HELD, NO_USE, use_of
 from iokeel.core.drive.burst import credit_after_use
@@ -326,6 +326,16 @@ def _storages(
     return {**seen.storages, **last}
 
 
+def _held_rate(before: DriveState) -> float | None:
+    """Return the rate that our limits held a drive to in all of its last interval, or None."""
+    sent, did, last = before.sent, before.measured.rates, before.measured.counters
+    if sent.replaced is None and did is not None and last is not None:
+        began_ns = last.at_ns - round(did.elapsed_s * NS_PER_S)
+        if began_ns <= sent.at_ns:  # its first limits weren't in force yet
+            return None
+    return before.pricing.rate
+
+
 def _with_reading(
     before: DriveState, seen: DriveSeen, models: Mapping[str | None, CostModel]
 ) -> DriveState:
@@ -347,6 +357,7 @@ def _with_reading(
         before.measured,
         seen.counters,
         models[storage],
+        limit=_held_rate(before),
         starved=is_starved(before.finding),
         charged=by_curve,
         separate=policy is not None and policy.separate_budgets,

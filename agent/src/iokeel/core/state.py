@@ -51,7 +51,8 @@ class Measured(NamedTuple):
     mix: the mean over the last `looks` intervals. looks_since_shift: the intervals since the mean
     size was another. size, price: the mean request size, and the bytes that a normalized operation
     moves, each with its noise. active_ns, idle_ns: when it woke up, or went idle; None while it is
-    not so. A drive of few requests a second has both until it has been idle for long. Requests
+    not so. If its last requests cost more than its limit, idle_ns is when that will have paid for
+    them. A drive of few requests a second has both until it has been idle for long. Requests
     without data, or the later parts of one, leave a drive idle. budget_rate: the part of `rate`
     that counts against a limit: the larger one of reads and writes if each has a budget, else all.
     """

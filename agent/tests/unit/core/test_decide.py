@@ -160,6 +160,24 @@ def test_a_drive_of_few_requests_is_taken_for_active_until_it_has_done_none_for_
     assert watched.known.measured.active_ns == round(watched.now_s * NS_PER_S)
 
 
+def test_a_drive_that_waits_for_what_it_owes_is_not_idle() -> None:
+    watched, policy, size = Watched(), DrivePolicy(limit=10), 4096 * KIB
+    for _ in range(4):
+        watched.look(policy, reads=1, size=size)
+    owed_s = DEFAULT_CURVE.cost(size) / 10 - 1
+    for _ in range(int(owed_s + IDLE_S)):
+        assert watched.look(policy, size=size) == []
+    assert [order.reason for order in watched.look(policy, size=size)] == [Reason.IDLE]
+
+
+@pytest.mark.parametrize("limit", [8, 10])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_large_read_among_small_ones_is_paid_for(limit: int, seed: int) -> None:
+    mixed = Stream(((4 * KIB, 0.95), (4096 * KIB, 0.05)))
+    did = run([Phase(600, (mixed,))], DrivePolicy(limit=limit), seed=seed)
+    assert did.rate(5, 600) <= 1.05 * limit + DEFAULT_CURVE.cost(4096 * KIB) / 595
+
+
 @pytest.mark.parametrize("curve", [((4096, 1.0), (1048576, 100.0)), ((16384, 1.0), (262144, 5.0))])
 def test_a_shift_under_another_curve_is_priced_again_too(
     curve: tuple[tuple[int, float], ...],

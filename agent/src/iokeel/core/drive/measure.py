@@ -19,15 +19,17 @@ def measure(
     reading: Counters | None,
     model: CostModel,
     *,
+    limit: float | None,
     starved: bool,
     charged: bool,
     separate: bool,
 ) -> Measured:
     """Return the measurements after a reading; None if there was none.
 
-    starved: its limits let hardly any of its last requests pass. charged: QEMU has charged by our
-    curve since the last reading, so its own count is the rate. separate: reads and writes have a
-    budget each.
+    limit: the rate that its limits held it to in the last interval; None if they weren't in force
+    from its beginning. starved: they let hardly any of its last requests pass. charged: QEMU has
+    charged by our curve since the last reading, so its own count is the rate. separate: reads and
+    writes have a budget each.
     """
     last, mix = before.counters, before.mix
     seen = before.rates or mix or NO_MIX
@@ -45,7 +47,7 @@ def measure(
     budget_rate = _larger_rate(did, model, charged) if separate else rate
     raw_iops, bps = did.read.raw_iops + did.write.raw_iops, did.read.bps + did.write.bps
     if not (bps and raw_iops):  # requests without data, or parts of one, have no size
-        idle_ns = before.idle_ns or last.at_ns
+        idle_ns = before.idle_ns or last.at_ns + _owed_ns(before, limit)
         _, _, _, _, looks, looks_since_shift, size, price, active_ns, _, _ = before
         if not _may_be_between(mix, starved, reading.at_ns - idle_ns):
             active_ns = None
@@ -78,6 +80,17 @@ def measure(
         None,
         budget_rate,
     )
+
+
+def _owed_ns(before: Measured, limit: float | None) -> int:
+    """Return how long a drive's last requests are still to be paid for at its limit.
+
+    If the next ones wait for that, it isn't idle.
+    """
+    did, rate = before.rates, before.budget_rate
+    if did is None or not rate or not limit:
+        return 0
+    return round(max(0.0, rate / limit - 1) * did.elapsed_s * NS_PER_S)
 
 
 def _may_be_between(mix: Mix | None, starved: bool, idle_ns: int) -> bool:

@@ -27,10 +27,13 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
   worth its gift once the error, summed over the time in force, comes to DRIFT_COST_S. It is looked
   for in every DRIFT_LOOKS-th look;
 - a drive that has been idle for IDLE_S goes back to limits for an unknown mix, which serve all
-  sizes alike. That costs nothing because its bucket is empty anyway;
+  sizes alike. That costs nothing because its bucket is empty anyway. A drive whose last requests
+  cost seconds of L isn't idle until L has paid for them, since its next ones may wait for that;
 - if e was below -STARVED_RATIO in a look, and the next one sees no request, limits may let so few
   pass that most looks would see none. Large writes after reads are such, if they cost more and
   their bound was made for none. Limits for reads and writes alike then let enough pass to judge.
+  They too wait until L has paid for the last requests, and so forgive no more than these limits
+  took beyond L.
 
 The envelope keeps the error small in between, and never lets more than OVERSHOOT_RATIO too much
 through. docs/measurements.md shows the cost and gain of each constant.
@@ -113,9 +116,10 @@ def _idle_reason(known: DriveState, finding: Finding, now_ns: int) -> Reason | N
     """Return the reason to make limits for no mix, if any."""
     if known.pricing.mix is None:
         return None
-    if now_ns - (known.measured.idle_ns or now_ns) >= IDLE_S * NS_PER_S:
+    idle_for_ns = now_ns - (known.measured.idle_ns or now_ns)
+    if idle_for_ns >= IDLE_S * NS_PER_S:
         return Reason.IDLE
-    starved = is_starved(finding) and is_due(known.sent.at_ns, now_ns)
+    starved = idle_for_ns >= 0 and is_starved(finding) and is_due(known.sent.at_ns, now_ns)
     return Reason.STARVED if starved else None
 
 
