@@ -95,6 +95,25 @@ def test_large_writes_after_reads_are_not_starved_if_they_cost_more(
     assert did.worst_window(11, 24) <= 1.25 * limit + one
 
 
+@pytest.mark.parametrize("limit", [10, 50, 200])
+@pytest.mark.parametrize("times", [2, 5, 20])
+def test_large_reads_from_the_start_get_their_limit_if_writes_cost_more(
+    limit: int, times: float
+) -> None:
+    dear = CostCurve(tuple((size, times * cost) for size, cost in DEFAULT_CURVE.points))
+    model = CostModel(DEFAULT_CURVE, dear)
+    did = run([Phase(300, (Stream.of(1024 * KIB),))], DrivePolicy(limit=limit), model=model)
+    one = DEFAULT_CURVE.cost(1024 * KIB)
+    assert abs(did.rate(15, 300) - limit) <= 0.01 * limit + one / 285
+
+
+def test_a_large_read_under_the_first_limits_is_paid_for_before_others_are_set() -> None:
+    large = Stream.of(4096 * KIB)
+    did = run([Phase(5, ()), Phase(115, (large,))], DrivePolicy(limit=10), model=DEAR_WRITES)
+    first, second, *_ = (at_s for at_s, _ in did.requests)
+    assert second - first >= DEFAULT_CURVE.cost(4096 * KIB) / 10 - 1
+
+
 def test_reads_after_a_single_large_write_and_a_pause_get_over_half_of_their_limit() -> None:
     reads = Phase(10, (Stream.of(1024 * KIB),))
     write = Phase(0.05, (Stream(((1024 * KIB, 1.0),), write_ratio=1.0, rate=20),))

@@ -31,7 +31,8 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
   cost seconds of L isn't idle until L has paid for them, since its next ones may wait for that;
 - if e was below -STARVED_RATIO in a look, and the next one sees no request, limits may let so few
   pass that most looks would see none. Large writes after reads are such, if they cost more and
-  their bound was made for none. Limits for reads and writes alike then let enough pass to judge.
+  their bound was made for none. So are large reads under limits for no mix, if writes cost far
+  more. Limits for reads and writes alike, or for these reads, then let enough pass to judge.
   They too wait until L has paid for the last requests, and so forgive no more than these limits
   took beyond L.
 
@@ -113,12 +114,10 @@ def is_starved(finding: Finding) -> bool:
 
 
 def _idle_reason(known: DriveState, finding: Finding, now_ns: int) -> Reason | None:
-    """Return the reason to make limits for no mix, if any."""
-    if known.pricing.mix is None:
-        return None
+    """Return the reason to make limits for no mix, or for reads and writes alike, if any."""
     idle_for_ns = now_ns - (known.measured.idle_ns or now_ns)
     if idle_for_ns >= IDLE_S * NS_PER_S:
-        return Reason.IDLE
+        return None if known.pricing.mix is None else Reason.IDLE
     starved = idle_for_ns >= 0 and is_starved(finding) and is_due(known.sent.at_ns, now_ns)
     return Reason.STARVED if starved else None
 
@@ -127,7 +126,8 @@ def in_halves(known: DriveState, model: CostModel) -> Mix | None:
     """Return a mix of as much cost in reads as in writes, for a drive that may do either next.
 
     If the last requests were only one of them, the other is that of the mix that limits are made
-    for. If that has none either, these limits' mix stays.
+    for. If that has none either, these limits' mix stays. If they are made for none, as of a drive
+    whose reads are held by the price of writes, it is that of the last requests.
     """
     seen, made_for = known.measured.mix or NO_MIX, known.pricing.mix or NO_MIX
     read, write = (
@@ -135,7 +135,7 @@ def in_halves(known: DriveState, model: CostModel) -> Mix | None:
     )
     read_cost, write_cost = flow_cost(model.read, read), flow_cost(model.write, write)
     if not (read_cost and write_cost):
-        return known.pricing.mix
+        return known.pricing.mix or known.measured.mix
     return Mix(_scaled(read, 1 / read_cost), _scaled(write, 1 / write_cost))
 
 
