@@ -1066,6 +1066,21 @@ def test_one_size_keeps_its_limit_on_a_curve_that_flattens(kib: int) -> None:
     assert log.rate(4, 12) == pytest.approx(3000, rel=0.01)
 
 
+@pytest.mark.parametrize("limit", [10, 300])
+def test_requests_that_all_cost_the_same_keep_to_their_limit_from_the_start(limit: int) -> None:
+    curve = CostCurve(((4 * KIB, 1.0),))
+    mixed = Stream(((5 * KIB, 0.3), (100 * KIB, 0.4), (4096 * KIB, 0.3)), write_ratio=0.3)
+    small = Stream.of(4 * KIB)
+    log = run(
+        [Phase(10, (small,)), Phase(20, (mixed, small))],
+        DrivePolicy(limit=limit),
+        model=CostModel(curve, curve),
+    )
+    assert [reason for _, reason in log.changes] == ["POLICY"]
+    assert log.rate(3, 30) == pytest.approx(limit, rel=0.005)
+    assert log.worst_window(3, 30) <= limit + 1
+
+
 @pytest.mark.parametrize("sizes", [(8, 64), (64, 1024), (16, 144)])
 def test_sizes_never_seen_alone_pass_by_a_fifth_at_most(sizes: tuple[int, int]) -> None:
     stream = Stream(tuple((kib * KIB, 0.5) for kib in sizes))

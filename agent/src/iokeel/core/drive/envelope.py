@@ -19,7 +19,8 @@ of a byte p >= 0:
 with units(x) = max(1, x / iops_size). So S = max over p of ((1 + r) * limit - p * B) / g(p) is the
 largest S that keeps the promise. The iops_size is the candidate that serves its worst size
 best. Without a mix there is no B (p = 0). The envelope remains: the iops_size and S whose worst
-error over all sizes is least.
+error over all sizes is least. If all requests cost the same, S is `limit` over that cost, and there
+is no B.
 
 Reads and writes under one budget share bps_total. They share iops_total if they cost the same. If
 their curves differ, each has its own iops bound, and the sum over both replaces S * g. Two budgets
@@ -277,6 +278,8 @@ def _budgets(
 
 
 def _budget(limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, ...]) -> _Budget:
+    if len(bounds) == 1 and _iops_is_exact(bounds[0].curve, limit):
+        return _Budget(limit, limit, field, 0.0, bounds, 0.0)
     most = most_ratio * limit
     cost = fsum(flow_cost(bound.curve, flow) for bound in bounds for flow in bound.flows)
     if cost <= 0:
@@ -289,6 +292,12 @@ def _budget(limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, .
     if is_flat and len(bounds) == 1 and bps < size * requests:
         return _Budget(limit, most, field, size * limit / least, bounds, scale, flat=True)
     return _Budget(limit, most, field, bps, bounds, scale)
+
+
+def _iops_is_exact(curve: CostCurve, limit: float) -> bool:
+    """Return whether a whole number of requests a second costs the limit, of whatever size."""
+    costs, units = {cost for _, cost in curve.points}, limit / curve.points[0][1]
+    return len(costs) == 1 and _whole(units, alone=True) >= _ROOM_RATIO * units >= 1
 
 
 def _whole(rate: float, *, alone: bool = False) -> int:
