@@ -19,7 +19,16 @@ from setuptools import Distribution
 
 #: What `decide` spends its time in. What the agent saves as JSON is in other modules of the core:
 #: mypyc doesn't keep the types of fields, which msgspec goes by.
-LAW = ("decide.py", "mix.py", "rates.py", "sizes.py", "drive/*.py", "fitting/*.py", "sharing/*.py")
+LAW = (
+    "curve.py",
+    "decide.py",
+    "mix.py",
+    "rates.py",
+    "sizes.py",
+    "drive/*.py",
+    "fitting/*.py",
+    "sharing/*.py",
+)
 
 
 def modules(package: Path) -> list[Path]:

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
-from functools import cached_property
 from itertools import pairwise
 
 from iokeel.core.sizes import is_one_size
@@ -129,27 +128,34 @@ class CostCurve:
 
 @dataclass(frozen=True)
 class CostModel:
-    """The curves for reads and for writes."""
+    """The curves for reads and for writes.
+
+    split_size: the size of the parts in which large reads are as good as whole, in bytes.
+    """
 
     read: CostCurve
     write: CostCurve
+    split_size: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Asked for each drive. mypyc would compile a cached_property as one that isn't cached.
+        object.__setattr__(self, "split_size", _split_size(self.read))
 
     @property
     def same(self) -> bool:
         """Whether reads and writes cost the same."""
         return self.read == self.write
 
-    @cached_property
-    def split_size(self) -> int:
-        """The size of the parts in which large reads are as good as whole, in bytes.
 
-        The smallest power of two from 4 KiB on of which a byte costs at most 5 % more than in
-        reads of 1 MiB.
-        """
-        size = SMALLEST_REQUEST_BYTES
-        while _byte_ratio(self.read, size) > _SPLIT_RATIO:
-            size *= 2
-        return size
+def _split_size(curve: CostCurve) -> int:
+    """Return the smallest power of two from 4 KiB on that is a good size for parts of large reads.
+
+    A byte in parts of it costs at most 5 % more than in reads of 1 MiB.
+    """
+    size = SMALLEST_REQUEST_BYTES
+    while _byte_ratio(curve, size) > _SPLIT_RATIO:
+        size *= 2
+    return size
 
 
 def _byte_ratio(curve: CostCurve, size_bytes: int) -> float:
