@@ -192,7 +192,7 @@ class Agent:
             self._notices.gone = dict(self.config.gone)
             self.observer.unserved.difference_update(vm.name for vm in config.vms)
             if self._backstop is not None:
-                self._backstop.moved = True
+                self._backstop.reconfigured()
             self._leaving.reconfigured(old, self.config)
             for source in self.sources:
                 tried = await self._leaving.attempt(source, self.config, self.state)
@@ -259,7 +259,7 @@ class Agent:
             self.looks += 1
             self.enforcer.forget_gone(domains, seen.drives)
             # Before anything else is waited for, so that what was decided counts as held at once.
-            self._tell(whole=domains is None, moved=bool(orders))
+            self._tell(whole=domains is None, moved={order.drive.domain for order in orders})
             if domains is None:
                 await self._follow_all(before, now_ns)
             # Saved before orders are carried out, because a restart after a crash needs them.
@@ -270,7 +270,7 @@ class Agent:
         if self.state.suspects:
             self.tasks.spawn(self._look_soon({drive.domain for drive in self.state.suspects}))
 
-    def _tell(self, *, whole: bool, moved: bool) -> None:
+    def _tell(self, *, whole: bool, moved: Collection[str]) -> None:
         """Tell the fleet, the operator and the backstop what was decided. Waits for nothing."""
         self._tell_fleet(whole=whole)
         self.metrics.errors["internal"] += self._notices.tell(self.state)
@@ -280,7 +280,7 @@ class Agent:
         for name in namesakes:  # libvirt's is served, and isn't left with the [[vm]]
             self.store.sockets.pop(name, None)
         if self._backstop is not None:
-            self._backstop.moved |= moved
+            self._backstop.moved.update(moved)
 
     async def _follow_all(self, before: State, now_ns: int) -> None:
         """After a look at all drives, let credit and cgroups follow."""

@@ -10,7 +10,7 @@ import pytest
 from iokeel.backstop import Backstop
 from iokeel.config.settings import CgroupConfig
 from iokeel.core.backstop import CgroupOrder
-from iokeel.core.counters import DriveId
+from iokeel.core.counters import NS_PER_S, DriveId
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import NEW, State
 from iokeel.drive_storages import DriveStorages
@@ -37,6 +37,7 @@ class Groups(Cgroups):
         unread: Collection[str] | None = (),
     ) -> None:
         self.asked = sorted(orders), dict(processes), unread
+        self.orders = dict(orders)
 
 
 class Source(QmpSource):
@@ -67,3 +68,38 @@ async def test_it_tells_of_vms_that_can_not_be_read_and_of_processes_that_are_no
     backstop.look(state, CgroupConfig(), 0)
     await tasks.wait(5)
     assert groups.asked == (["db1", "lost", "slow"], {"db1": QEMU, "free": QEMU}, unread)
+
+
+def weights(groups: Groups) -> dict[str, int | None]:
+    return {vm: order.weight for vm, order in groups.orders.items() if order is not None}
+
+
+async def test_only_vms_that_moved_follow_at_once_and_all_of_them_at_each_check(
+    tmp_path: Path,
+) -> None:
+    host = Host(tmp_path)
+    groups, tasks = Groups(Memory(), host.proc, host.sys), Tasks(Metrics())
+    backstop = Backstop(groups, Observer([Source(set())], DriveStorages({})), tasks)
+
+    async def look(at_s: int, moved: Collection[str] = (), **weight: int) -> dict[str, int | None]:
+        groups.orders = {}
+        backstop.moved.update(moved)
+        drives = {
+            DriveId(vm, "vda"): NEW._replace(policy=DrivePolicy(limit=100, weight=value))
+            for vm, value in weight.items()
+        }
+        backstop.look(State(drives=drives), CgroupConfig(), at_s * NS_PER_S)
+        await tasks.wait(5)
+        return weights(groups)
+
+    assert await look(0, db1=1, lost=1) == {"db1": 1, "lost": 1}
+    assert await look(2, {"db1"}, db1=2, lost=2) == {"db1": 2, "lost": 1}
+    assert await look(3, {"db1"}, db1=3, lost=3) == {}  # too soon
+    assert await look(4, db1=4, lost=4) == {"db1": 4, "lost": 1}
+    assert await look(6, db1=5, lost=5) == {}
+    assert await look(10, db1=6, lost=6) == {"db1": 6, "lost": 6}
+    # A new VM counts for others' weights. One without a policy has no order.
+    assert await look(12, {"slow"}, db1=7, lost=7, slow=7) == {"db1": 7, "lost": 7, "slow": 7}
+    assert await look(14, {"slow"}, db1=8) == {"db1": 7, "lost": 7}
+    backstop.reconfigured()
+    assert await look(16, db1=9, lost=9) == {"db1": 9, "lost": 9}

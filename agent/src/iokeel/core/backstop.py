@@ -86,9 +86,12 @@ def backstop(
 
 
 def vm_orders(
-    state: State, devices: Mapping[DriveId, Sequence[str]], margin: float = 1.0
+    state: State,
+    devices: Mapping[DriveId, Sequence[str]],
+    margin: float = 1.0,
+    only: Collection[str] | None = None,
 ) -> dict[str, CgroupOrder | None]:
-    """Return the settings for each VM's group; None if it stays as it is.
+    """Return the settings for each VM's group; None if it stays as it is. only: for these VMs.
 
     devices: of this host (MAJOR:MINOR), those that each drive's requests reach, such as a logical
     volume and the disk below it; a drive that isn't in it may reach any. A VM has bounds on a
@@ -100,7 +103,8 @@ def vm_orders(
     by_tenant: Counter[str] = Counter()
     vms: dict[str, list[tuple[DriveId, DriveState]]] = {}
     for drive, known in state.drives.items():
-        vms.setdefault(drive.domain, []).append((drive, known))
+        if only is None or drive.domain in only:
+            vms.setdefault(drive.domain, []).append((drive, known))
         if known.policy is not None:
             weights[drive.domain] += known.policy.weight
             by_tenant[known.tenant or ""] += known.policy.weight
