@@ -54,7 +54,8 @@ if TYPE_CHECKING:  # without [fleet], nothing of it is imported
 
 log = logging.getLogger(__name__)
 
-# Credit and what storages teach change without an order. A crash forgets this much of it at most.
+# Credit and what storages teach change without an order. A crash forgets this much of it at most,
+# and of credit what its rounding in the state file leaves out (state_rows.py).
 _SAVE_INTERVAL_S = 5.0
 # A write that takes longer is left to itself: guests wait for their limits.
 _SAVE_S = 2.0
@@ -444,7 +445,7 @@ class Agent:
             orders = self.enforcer.static_orders(self.state, served)
             left = {order.drive: drives[order.drive].with_sent(order.limits) for order in orders}
             # Saved before orders are carried out, as in a look: a kill may come while a QEMU hangs.
-            await self.save({**drives, **left}, whole=True)
+            await self.save({**drives, **left}, whole=True, exact=True)
             done = await self.enforcer.send_all(orders)
         if self.fleet is not None:
             await self.fleet.stop()
@@ -452,15 +453,20 @@ class Agent:
         if lost := sum(known.is_held for known in drives.values()) - len(done):
             log.warning("%d drives couldn't be set, and keep the limits that they have", lost)
 
-    async def save(self, drives: Mapping[DriveId, DriveState], *, whole: bool = False) -> None:
-        """Save the changes of some drives; whole: of all there are. A disk that hangs is told."""
+    async def save(
+        self, drives: Mapping[DriveId, DriveState], *, whole: bool = False, exact: bool = False
+    ) -> None:
+        """Save the changes of some drives; whole: of all there are. A disk that hangs is told.
+
+        exact: credit to the second.
+        """
         if self._hung is not None and not self._hung.done():
             self.metrics.errors["store"] += whole  # every 5 s at least, as faults that last are
             return
         if self._hung is not None and not whole:
             drives, whole = self.state.drives, True  # with all that wasn't saved meanwhile
         self._hung = None
-        write = partial(self.store.save, drives, self.state.storages, whole=whole)
+        write = partial(self.store.save, drives, self.state.storages, whole=whole, exact=exact)
         saving = asyncio.create_task(asyncio.to_thread(write))
         await asyncio.wait([saving], timeout=_SAVE_S)
         try:

@@ -33,6 +33,9 @@ NOT_OURS = (ValueError, RecursionError, TypeError, CurveError, PolicyError)
 _CURVES = {"cost_read", "cost_write"}
 _LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
 _MOST_RATE = 1e15
+# Credit is saved in steps of so many seconds, and what is below the first one in whole seconds.
+# Each change is written, and a drive below its limit earns a second of credit each second.
+_CREDIT_STEP_S = 15
 
 
 class Qemu(NamedTuple):
@@ -60,8 +63,8 @@ class Kept(NamedTuple):
     qemu: Qemu | None = None
 
 
-def kept_of(known: DriveState, qemu: Qemu | None = None) -> Kept:
-    """Return the part of a drive's state that is saved."""
+def kept_of(known: DriveState, qemu: Qemu | None = None, *, exact: bool = False) -> Kept:
+    """Return the part of a drive's state that is saved. exact: credit to the second."""
     sent = known.sent
     seen = sent.carried_out
     return Kept(
@@ -71,19 +74,24 @@ def kept_of(known: DriveState, qemu: Qemu | None = None) -> Kept:
         sent.limits,
         sent.replaced,
         sent.found,
-        round(known.credit.seconds),
+        _credit_s(known.credit, exact),
         known.credit.open,
         sent.credit_s,
         known.pricing.mix,
-        None if known.vm is None else known.vm._replace(credit=_whole(known.vm.credit)),
+        None if known.vm is None else known.vm._replace(credit=_saved(known.vm.credit, exact)),
         None if seen == sent.replaced else seen,
         qemu,
     )
 
 
-def _whole(credit: Credit) -> Credit:
-    """Return a credit in whole seconds, because each change is written."""
-    return credit._replace(seconds=float(round(credit.seconds)))
+def _credit_s(credit: Credit, exact: bool) -> int:
+    """Return the seconds to save, never more than there are."""
+    seconds = int(credit.seconds)
+    return seconds if exact or seconds < _CREDIT_STEP_S else seconds - seconds % _CREDIT_STEP_S
+
+
+def _saved(credit: Credit, exact: bool) -> Credit:
+    return credit._replace(seconds=float(_credit_s(credit, exact)))
 
 
 #: A curve's points, or a number.

@@ -354,16 +354,17 @@ class StateStore:
         storages: Mapping[StorageId, StorageState] | None = None,
         *,
         whole: bool = False,
+        exact: bool = False,
     ) -> bool:
         """Write the changes of some drives, of storages, policies and tables, in one step.
 
         storages: all; None leaves those that are saved. whole: they are all the drives there are.
-        Returns False if there is no change.
+        exact: credit to the second (state_rows.py). Returns False if there is no change.
 
         Raises StateNotWritten; the states saved before are then still there.
         """
         with self._lock:  # so that the last call is what stays
-            return self._save(drives, storages, whole=whole)
+            return self._save(drives, storages, whole=whole, exact=exact)
 
     def _save(
         self,
@@ -371,9 +372,10 @@ class StateStore:
         storages: Mapping[StorageId, StorageState] | None,
         *,
         whole: bool,
+        exact: bool,
     ) -> bool:
         sent = {
-            drive: kept_of(known, self._qemu_of(drive.domain))
+            drive: kept_of(known, self._qemu_of(drive.domain), exact=exact)
             for drive, known in drives.items()
             if known.sent.limits is not None
         }

@@ -138,7 +138,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 @settings(max_examples=50)
 def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
     with TemporaryDirectory() as name:
-        StateStore(Path(name)).save(known, whole=True)
+        StateStore(Path(name)).save(known, whole=True, exact=True)
         loaded = StateStore(Path(name)).load()
     assert loaded.keys() == known.keys()
     for drive, state in known.items():
@@ -360,6 +360,33 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     before = [file.read_bytes() for file in sorted(tmp_path.iterdir())]
     store.save({VDA: SET}, whole=True)
     assert [file.read_bytes() for file in sorted(tmp_path.iterdir())] == before
+
+
+@pytest.mark.parametrize(
+    ("earned_s", "saved_s", "exact_s"),
+    [(0.9, 0, 0), (14.9, 14, 14), (15.0, 15, 15), (29.9, 15, 29), (59.9, 45, 59), (60.0, 60, 60)],
+)
+def test_credit_is_saved_in_steps_that_add_none(
+    tmp_path: Path, earned_s: float, saved_s: int, exact_s: int
+) -> None:
+    credit = Credit(earned_s, open=True)
+    known = SET._replace(credit=credit, vm=VmPart(VmPolicy(limit=9), credit))
+    for exact, seconds in ((False, saved_s), (True, exact_s)):
+        StateStore(tmp_path).save({VDA: known}, exact=exact)
+        back = StateStore(tmp_path).load()[VDA]
+        assert back.credit == Credit(seconds, open=True)
+        assert back.vm is not None
+        assert back.vm.credit == back.credit
+
+
+def test_a_drive_that_earns_a_minute_of_credit_is_written_seldom(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    written = [
+        at_s
+        for at_s in range(0, 65, 5)
+        if store.save({VDA: SET._replace(credit=Credit(float(at_s)))}, whole=True)
+    ]
+    assert written == [0, 5, 10, 15, 30, 45, 60]
 
 
 def test_what_was_saved_before_requests_were_split_is_loaded(tmp_path: Path) -> None:
