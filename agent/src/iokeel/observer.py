@@ -42,6 +42,8 @@ class Observer:
         found: dict[str, VmInfo] = {}
         for source in reversed(self.sources):
             found.update(source.vms())
+        if not self.leaving:  # nearly always, and this is asked several times a look
+            return found
         return {name: vm for name, vm in found.items() if name not in self.leaving}
 
     def source_of(self, domain: str) -> Source | None:
