@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 # collection in between would go through all of them in vain: 0.1 s with 5,000 drives. So one only
 # begins once this many objects have been made and not dropped, and so many more for each drive.
 _OBJECTS, _OBJECTS_A_DRIVE = 100_000, 100
+# VMs and drives are counted for the service manager once in so many ticks.
+_COUNT_TICKS = 10
 
 
 def sources_of(config: Config, store: StateStore) -> list[Source]:
@@ -94,6 +96,7 @@ class Service:
         self.manager = ServiceManager()
         self._file = file
         self._refused = ""
+        self._counted, self._ticks = "", 0
         self._changing, self._keeping = asyncio.Lock(), asyncio.Lock()
         self._keeps = refused is None  # its first configuration, once that has been in force
         if refused is not None:
@@ -130,13 +133,16 @@ class Service:
         log.error("the configuration stays as it was: %s", error)
 
     def _after_tick(self) -> None:
-        vms, drives = self.agent.observer.vms(), self.agent.state.drives
+        drives = self.agent.state.drives
         _collect_seldom(len(drives))
         if self._keeps:
             self._keeps = False
             self.agent.tasks.spawn(self._keep())
-        held = sum(drive.sent.limits is not None for drive in drives.values())
-        self.manager.alive(f"VMs: {len(vms)}, drives with limits: {held}{self._refused}")
+        if self._ticks % _COUNT_TICKS == 0:
+            held = sum(drive.sent.limits is not None for drive in drives.values())
+            self._counted = f"VMs: {len(self.agent.observer.vms())}, drives with limits: {held}"
+        self._ticks += 1
+        self.manager.alive(f"{self._counted}{self._refused}")
 
 
 def _collect_seldom(drives: int) -> None:

@@ -25,6 +25,10 @@ from iokeel import daemon
 from iokeel import service as iokeel_service
 from iokeel.config.load import load
 from iokeel.config.settings import Config
+from iokeel.core.counters import DriveId
+from iokeel.core.limits import ThrottleLimits
+from iokeel.core.state import NEW, Sent, State
+from iokeel.errors import ConfigError
 from iokeel.host.service_manager import ServiceManager
 from iokeel.hypervisors.qmp.source import QmpSource
 from iokeel.report.prometheus import Metrics
@@ -233,6 +237,42 @@ async def test_ready_is_told_after_the_last_of_two_reloads(
     assert [line for line in told if "=1" in line] == [
         *["RELOADING=1"] * 2, "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1", "READY=1",
     ]  # fmt: skip
+
+
+async def test_drives_are_counted_every_tenth_tick_and_a_refusal_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setattr("iokeel.service._collect_seldom", lambda _drives: None)
+    file = tmp_path / "agent.toml"
+    file.write_text(f'agent.state_dir = "{tmp_path}/state"')
+    (tmp_path / "state").mkdir()
+    config = load(file)
+    agent = daemon.Agent(config, [QmpSource(())], StateStore(config.agent.state_dir), Metrics())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "s"))
+        manager.setblocking(False)
+
+        def tick() -> list[str]:
+            agent.on_tick()
+            return manager.recv(4096).decode().splitlines()
+
+        service = iokeel_service.Service(agent, file, ConfigError("a.toml", "is bad", "mend it"))
+        none = "STATUS=VMs: 0, drives with limits: 0"
+        refused = f"{none}; the configuration stays as it was: a.toml: is bad; mend it"
+        assert tick() == ["WATCHDOG=1", "READY=1", refused]
+        limited = NEW._replace(sent=Sent(limits=ThrottleLimits(iops_total=5)))
+        agent.state = State(drives={DriveId("db1", "vda"): limited})
+        assert tick() == ["WATCHDOG=1"]
+        await service.reload()
+        assert manager.recv(4096).startswith(b"RELOADING=1")
+        agent.state = State(drives={DriveId("db1", "vda"): limited})
+        assert tick() == ["WATCHDOG=1", "READY=1", none]
+        later = [tick() for _ in range(8)]
+    assert later == [
+        *[["WATCHDOG=1"]] * 7,
+        ["WATCHDOG=1", "STATUS=VMs: 0, drives with limits: 1"],
+    ]
 
 
 @pytest.mark.parametrize("address", ["", "@", "/", "a\0b", "x" * 4096])
