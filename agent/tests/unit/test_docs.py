@@ -127,6 +127,17 @@ def test_installed_pages_that_texts_name_are_in_the_package() -> None:
     assert {f"docs/{page}.md" for page in named} - {*installed} == set()
 
 
+def test_installed_pages_that_installed_pages_link_to_are_in_the_package() -> None:
+    for_developers = {"architecture.md", "benchmarks.md", "measurements.md"}
+    installed = (PROJECT / "agent/debian/iokeel.docs").read_text().split()
+    pages = [PROJECT / page for page in installed if page.startswith("docs/")]
+    links = {link for page in pages for link in _LINK.findall(page.read_text())}
+    linked = {link.partition("#")[0] for link in links}
+    beside = {link for link in linked if link.endswith(".md") and "/" not in link}
+    assert "policy.md" in beside
+    assert beside - {page.name for page in pages} - for_developers == set()
+
+
 def test_constants_in_the_control_law_are_those_in_force() -> None:
     given = _CONSTANT.findall((DOCS / "control-law.md").read_text())
     assert len(given) > 20
