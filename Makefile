@@ -23,7 +23,7 @@ prerequisites:
 	$(BIN)/pip install --quiet --no-deps --editable agent
 	@touch $@
 
-# Compiled, the law takes half of the CPU time
+# Compiling halves `decide`'s own CPU time
 .venv/law: agent/compile_law.py $(shell find agent/src/iokeel/core -name '*.py') .venv/ready
 	@$(RUN) testing.compiled_law
 	@touch $@

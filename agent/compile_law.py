@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compile the control law with mypyc, so that it takes half of the CPU time.
+"""Compile the control law with mypyc, which halves `decide`'s own CPU time.
 
     compile_law.py SOURCES FOLDER
 
