@@ -10,8 +10,8 @@ side, or with --law the lowest run of each tick: other work on the machine only 
 
 A is the checkout given, B is this one, or --with another. A run takes --warm-up and --ticks
 seconds and a few more. --law measures only decide(), on a simulated host of so many drives, which
-takes seconds (see law_time.py). The CPU time is that of all threads of the agent's process
-(/proc/PID/task/*/schedstat), so nothing of a checkout is imported here.
+takes seconds (see law_time.py). The CPU time is that of the agent's process, so nothing of a
+checkout is imported here.
 """
 
 from __future__ import annotations

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.agent_cost.agent_process import Metrics, agent_beside
 from benchmarks.agent_cost.scenario import Scenario
+from benchmarks.spread import Spread
 
 WARM_UP_S = 20.0
+FIGURES = (
+    "ticks", "cpu_us_per_drive_and_tick", "kernel_ratio", "core_percent", "rss_mib", "pss_mib",
+    "tick_p50_ms", "tick_p99_ms", "retunes_per_drive_and_minute", "scrape_cpu_ms",
+    "scrape_held_up_ms", "all_known_after_s",
+)  # fmt: skip
 _SCRAPES = 5
 _TICK_METRIC = "iokeel_agent_tick_seconds"
 _RETUNES_METRIC = "iokeel_drive_retunes_total"
@@ -19,7 +26,7 @@ _ERRORS_METRIC = "iokeel_agent_errors_total"
 
 @dataclass(frozen=True)
 class Measured:
-    """A scenario's figures, as results/agent-cost.json has them. errors: by their kind."""
+    """A scenario's figures in one run. errors: by their kind."""
 
     scenario: str
     vms: int
@@ -38,6 +45,40 @@ class Measured:
     scrape_held_up_ms: float
     all_known_after_s: float
     errors: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A scenario's figures in several runs, as results/agent-cost.json has them.
+
+    figures: those of Measured, by name. errors: of all runs, by their kind. A file from before runs
+    were repeated has the figures of one, beside the scenario.
+    """
+
+    scenario: str
+    vms: int
+    drives: int
+    hung_vms: int
+    repeats: int
+    figures: dict[str, Spread]
+    errors: dict[str, float]
+
+    @classmethod
+    def of(cls, runs: Sequence[Measured]) -> Repeated:
+        """Return the figures of some runs of one scenario."""
+        first = runs[0]
+        errors: Counter[str] = Counter()
+        for run in runs:
+            errors.update(run.errors)
+        return cls(
+            scenario=first.scenario,
+            vms=first.vms,
+            drives=first.drives,
+            hung_vms=first.hung_vms,
+            repeats=len(runs),
+            figures={name: Spread.of([getattr(run, name) for run in runs]) for name in FIGURES},
+            errors=dict(errors),
+        )
 
 
 def measure(

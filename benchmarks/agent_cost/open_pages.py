@@ -13,7 +13,7 @@ question on a connection of its own.
 A repeat measures none, host and drive, one after another. The result has medians of the repeats,
 and the least and the most.
 
-    % of a core   1e2 * CPU seconds of the agent's threads (/proc/PID/task/*/schedstat) / seconds
+    % of a core   1e2 * CPU seconds of the agent's process / seconds
     more          that, less what it was with no page in the same repeat
 """
 

@@ -1,14 +1,15 @@
 """What does the agent cost a hypervisor with 10, 100, 1,000 and 5,000 drives?
 
-    python -m benchmarks.agent_cost.run [SCENARIO...] [--ticks N]
+    python -m benchmarks.agent_cost.run [SCENARIO...] [--ticks N] [--repeats N]
 
 Runs `iokeel agent`, at its one tick a second, against VMs that are only QMP sockets (synthetic/),
 with policies that bind, so that limits are retuned as loads shift. A scenario is 100x1 (VMs x
-drives), 100x1+5 with 5 VMs that hang, or 100x1/exact with cost curves. Each is measured over at
-least 30 ticks after a warm-up:
+drives), 100x1+5 with 5 VMs that hang, or 100x1/exact with cost curves. Each is run several times,
+one after another, and measured over at least 30 ticks after a warm-up. The result has medians of
+the runs, and the least and the most:
 
-    us a drive and tick   1e6 * CPU seconds of the agent's threads (/proc/PID/task/*/schedstat)
-                          / ticks / drives
+    us a drive and tick   1e6 * CPU seconds of the agent's process / ticks / drives: of all its
+                          threads, also those that have ended
     kernel                the part of that which is system time (/proc/PID/stat, which samples)
     % of a core           1e2 * CPU seconds / seconds passed
     RSS, PSS              /proc/PID/smaps_rollup at the end
@@ -22,8 +23,9 @@ least 30 ticks after a warm-up:
 
 Where the time goes is sampled in a run of its own (profile_agent.py).
 
-Writes results/agent-cost.json and prints a table. The synthetic VMs run on the same machine. Their
-CPU time is not counted, but it makes ticks longer if there are few cores.
+Writes results/agent-cost.json and prints a table of the medians, and the least and the most of the
+first figure. The synthetic VMs run on the same machine. Their CPU time is not counted, but it makes
+ticks longer if there are few cores.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import result_file
-from benchmarks.agent_cost.measure import Measured, measure
+from benchmarks.agent_cost.measure import Repeated, measure
 from benchmarks.agent_cost.profile_agent import Profile, profile
 from benchmarks.agent_cost.scenario import Scenario
 from testing.agents import IOKEEL
@@ -79,42 +81,54 @@ class Result:
     question: str
     machine: Machine
     tick_s: float = 1.0
-    results: list[Measured] = field(default_factory=list)
+    results: list[Repeated] = field(default_factory=list)
     where_the_time_goes: list[Profile] = field(default_factory=list)
 
 
-_TITLES = (
-    "VMs x drives", "us/drive/tick", "kernel", "% core", "RSS MiB", "PSS MiB", "p50 ms", "p99 ms",
-    "retunes", "scrape ms", "held up ms",
-)  # fmt: skip
+#: The columns of the table, by title.
+_COLUMNS = {
+    "us/drive/tick": "cpu_us_per_drive_and_tick",
+    "kernel": "kernel_ratio",
+    "% core": "core_percent",
+    "RSS MiB": "rss_mib",
+    "PSS MiB": "pss_mib",
+    "p50 ms": "tick_p50_ms",
+    "p99 ms": "tick_p99_ms",
+    "retunes": "retunes_per_drive_and_minute",
+    "scrape ms": "scrape_cpu_ms",
+    "held up ms": "scrape_held_up_ms",
+}
+_SCENARIO = "VMs x drives"
 
 
-def row(found: Measured) -> str:
+def row(found: Repeated) -> str:
     """Return a scenario's line of the table."""
-    values = (
-        found.scenario, found.cpu_us_per_drive_and_tick, found.kernel_ratio, found.core_percent,
-        found.rss_mib, found.pss_mib, found.tick_p50_ms, found.tick_p99_ms,
-        found.retunes_per_drive_and_minute, found.scrape_cpu_ms, found.scrape_held_up_ms,
-    )  # fmt: skip
-    cells = (f"{value!s:>{len(title)}}" for value, title in zip(values, _TITLES, strict=True))
-    return "  ".join(cells)
+    cells = [f"{found.scenario:>{len(_SCENARIO)}}"]
+    cells += [f"{found.figures[name].median:>{len(title)}g}" for title, name in _COLUMNS.items()]
+    cost = found.figures["cpu_us_per_drive_and_tick"]
+    return "  ".join([*cells, f"({cost.least:g} to {cost.most:g} us)"])
 
 
 def main() -> None:
     """Measure the scenarios."""
     parser = argparse.ArgumentParser(description=result_file.question(__doc__))
     parser.add_argument("scenarios", nargs="*", default=SCENARIOS, help="such as 100x1 or 25x4")
-    parser.add_argument("--ticks", type=int, default=40, help="seconds measured in each")
+    parser.add_argument("--ticks", type=int, default=40, help="seconds measured in each run")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each scenario")
     output = result_file.RESULTS / "agent-cost.json"
     parser.add_argument("--output", type=Path, default=output)
     options = parser.parse_args()
     if options.ticks < LEAST_TICKS:
         parser.error(f"give --ticks {LEAST_TICKS} at least")
     found = Result(result_file.question(__doc__), Machine.this())
-    print("  ".join(_TITLES))
+    print("  ".join([_SCENARIO, *_COLUMNS]))
     for text in options.scenarios:
-        found.results.append(measured := measure(Scenario.of(text), options.ticks, (str(IOKEEL),)))
-        print(row(measured), flush=True)
+        runs = [
+            measure(Scenario.of(text), options.ticks, (str(IOKEEL),))
+            for _ in range(options.repeats)
+        ]
+        found.results.append(repeated := Repeated.of(runs))
+        print(row(repeated), flush=True)
     for text in options.scenarios:
         if text in PROFILED:
             found.where_the_time_goes.append(split := profile(Scenario.of(text), options.ticks))

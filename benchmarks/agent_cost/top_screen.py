@@ -5,7 +5,7 @@
 Runs `iokeel agent` against VMs that are only QMP sockets, as run.py does, and `iokeel top` in a
 terminal of its own, whose output is read and thrown away.
 
-    % of a core   1e2 * CPU seconds of top's threads (/proc/PID/task/*/schedstat) / seconds
+    % of a core   1e2 * CPU seconds of top's process / seconds
     KiB           written to the terminal in a second
 """
 
