@@ -41,9 +41,10 @@ def _invalid(invalid: ValidationError, file: str) -> ConfigError:
     # Unknown keys first: a missing key is often there, but misspelt.
     errors = invalid.errors(include_url=False)
     error = min(errors, key=lambda error: error["type"] != "extra_forbidden")
-    place = tuple(part for part in error["loc"] if part != "[key]")
+    kind, context, place = error["type"], error.get("ctx", {}), error["loc"]
+    if place[-1] == "[key]" and kind != "extra_forbidden":  # the name of a table is what is wrong
+        place = place[:-1]
     where = f"{file}, {_where(place)}"
-    kind, context = error["type"], error.get("ctx", {})
     value = shown(error["input"])
     if kind == "extra_forbidden":
         return ConfigError(where, "not known", did_you_mean(str(place[-1]), _known(place[:-1])))

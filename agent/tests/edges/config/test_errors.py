@@ -21,6 +21,13 @@ MESSAGES = [
     ("[[vms]]", ", vms: not known; did you mean 'vm'?"),
     ("[libvirt]\nurl = 'x'", ", [libvirt] url: not known; did you mean 'uri'?"),
     ("[hook]\nqqq = 1", ", [hook] qqq: not known; known: strict"),
+    (
+        '["[key]"]',
+        ", '[key]': not known; known: agent, cgroup, classes, curve, fleet, hook, libvirt, storage,"
+        " tenants, vm",
+    ),
+    ('[hook]\n"[key]" = 1', ", [hook] '[key]': not known; known: strict"),
+    ('[tenants."[key]"]', f", [tenants] '[key]': '[key]' {NAME}"),
     ("[curve]\nreads = []", ", [curve] reads: not known; did you mean 'read'?"),
     ("[classes.gold]\nlimt = 1", ", [classes.gold] limt: not known; did you mean 'limit'?"),
     (
