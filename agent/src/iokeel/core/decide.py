@@ -327,7 +327,11 @@ def _storages(
 
 
 def _held_rate(before: DriveState) -> float | None:
-    """Return the rate that our limits held a drive to in all of its last interval, or None."""
+    """Return the rate that limits hold a drive to; None if the first were new in its last interval.
+
+    If the rate has just fallen, what the drive did at the old one counts as a debt too. It gets
+    limits for no mix later then, and nothing else.
+    """
     sent, did, last = before.sent, before.measured.rates, before.measured.counters
     if sent.replaced is None and did is not None and last is not None:
         began_ns = last.at_ns - round(did.elapsed_s * NS_PER_S)

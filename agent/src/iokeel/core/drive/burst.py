@@ -40,11 +40,14 @@ def credit_after(
     policy: DrivePolicy | VmPolicy | None,
     rate: float | None,
     elapsed_s: float,
+    *,
+    in_vain: bool = False,
 ) -> Credit:
     """Return the credit of a drive, or of a VM, after an interval.
 
     rate: the normalized rate of the interval, the larger one of two budgets; None changes nothing.
-    The burst closes while less is left than the next interval could spend, so that credit is never
+    in_vain: its burst is open, but its limit holds it, so it spends credit at its limit too. The
+    burst closes while less is left than the next interval could spend, so that credit is never
     overdrawn.
     """
     limit, burst = (None, None) if policy is None else (policy.limit, policy.burst)
@@ -56,7 +59,7 @@ def credit_after(
         pass
     elif rate < (1 - _BAND_RATIO) * limit:
         seconds = min(seconds + elapsed_s, most)
-    elif rate > (1 + _BAND_RATIO) * limit:
+    elif in_vain or rate > (1 + _BAND_RATIO) * limit:
         seconds = max(seconds - elapsed_s, 0.0)
     threshold = elapsed_s if credit.open else max(min(REOPEN_S, most), elapsed_s)
     return Credit(seconds, most > 0 and seconds >= threshold)
@@ -76,13 +79,14 @@ def credit_after_use(
 
     pricing: of its limits. waits: for two intervals now, requests have waited for limits that
     charge by our curve. If not, a drive at its limit may just want no more, or QEMU's count of the
-    burst is only an estimate, and settles nothing while the credit is worth a burst. Nor has QEMU
-    ended a burst that its share makes too short to be set.
+    burst is only an estimate, and settles nothing while the credit is worth a burst. But if its
+    share makes the burst too short to be set, it spends credit at its limit: neighbours can't use
+    what is set aside for the burst.
     """
     ratio = pricing.rate / pricing.base_rate if pricing.rate and pricing.base_rate else 1.0
-    too_short = credit.open and ratio > 1 and not _length_s(credit.seconds, ratio)
-    after = credit_after(credit, policy, rate, elapsed_s)
-    has_ended = waits and not too_short
+    in_vain = use.full and credit.open and ratio > 1 and not _length_s(credit.seconds, ratio)
+    after = credit_after(credit, policy, rate, elapsed_s, in_vain=in_vain)
+    has_ended = waits and not in_vain
     if use.full and not use.bursting and (has_ended or not _granted_length_s(after, policy)):
         return NO_CREDIT
     return after

@@ -80,7 +80,7 @@ def budgets(policy: DrivePolicy) -> int:
 def own_wants(known: DriveState, policy: DrivePolicy, most: float) -> float:
     """Return a drive's demand, which is `most` if its limits hold it.
 
-    One that is at its limit although its burst is open wants no more, or QEMU has ended the burst.
+    One that is at its limit although its burst is open wants no more, or QEMU grants no burst now.
     """
     if _is_backlogged(known):
         if known.demand.at_limit:
