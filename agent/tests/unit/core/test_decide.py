@@ -1081,6 +1081,21 @@ def test_requests_that_all_cost_the_same_keep_to_their_limit_from_the_start(limi
     assert log.worst_window(3, 30) <= limit + 1
 
 
+@pytest.mark.parametrize("kib", [64, 1024, 4096])
+@pytest.mark.parametrize("write_ratio", [0.0, 1.0])
+def test_a_direction_whose_requests_all_cost_the_same_keeps_its_own_budget(
+    kib: int, write_ratio: float
+) -> None:
+    same = CostCurve(((4 * KIB, 1.0),))
+    curves = (DEFAULT_CURVE, same) if write_ratio else (same, DEFAULT_CURVE)
+    log = run(
+        [Phase(30, (Stream(((kib * KIB, 1.0),), write_ratio=write_ratio),))],
+        DrivePolicy(limit=1000, separate_budgets=True),
+        model=CostModel(*curves),
+    )
+    assert log.rate(10, 30) == pytest.approx(1000, rel=0.01)
+
+
 @pytest.mark.parametrize("sizes", [(8, 64), (64, 1024), (16, 144)])
 def test_sizes_never_seen_alone_pass_by_a_fifth_at_most(sizes: tuple[int, int]) -> None:
     stream = Stream(tuple((kib * KIB, 0.5) for kib in sizes))

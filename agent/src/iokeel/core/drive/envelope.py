@@ -264,9 +264,11 @@ def _budgets(
     read = _Bound("iops_read", model.read, (mix.read,))
     write = _Bound("iops_write", model.write, (mix.write,))
     if separate:
+        # One iops_size is for both: it charges all by their size if it has to do so for one.
+        exact = _iops_is_exact(model.read, limit) and _iops_is_exact(model.write, limit)
         return (
-            _budget(limit, most_ratio, "bps_read", (read,)),
-            _budget(limit, most_ratio, "bps_write", (write,)),
+            _budget(limit, most_ratio, "bps_read", (read,), exact=exact),
+            _budget(limit, most_ratio, "bps_write", (write,), exact=exact),
         )
     if model.same:
         bounds: tuple[_Bound, ...] = (_Bound("iops_total", model.read, (mix.read, mix.write)),)
@@ -274,11 +276,15 @@ def _budgets(
         bounds = (_Bound("iops_total", dearer_curve(model), ()),)
     else:
         bounds = (read, write)
-    return (_budget(limit, most_ratio, "bps_total", bounds),)
+    exact = len(bounds) == 1 and _iops_is_exact(bounds[0].curve, limit)
+    return (_budget(limit, most_ratio, "bps_total", bounds, exact=exact),)
 
 
-def _budget(limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, ...]) -> _Budget:
-    if len(bounds) == 1 and _iops_is_exact(bounds[0].curve, limit):
+def _budget(
+    limit: float, most_ratio: float, field: str, bounds: tuple[_Bound, ...], *, exact: bool
+) -> _Budget:
+    """Return a budget of these bounds. exact: their iops alone hold them to it."""
+    if exact:
         return _Budget(limit, limit, field, 0.0, bounds, 0.0)
     most = most_ratio * limit
     cost = fsum(flow_cost(bound.curve, flow) for bound in bounds for flow in bound.flows)
