@@ -16,7 +16,8 @@ from iokeel.tasks import Tasks
 
 # A VM's cgroup follows changes of its drives' limits at most this often.
 _INTERVAL_S = 2
-# All VMs' are brought up to date this often, and once a VM is new: it counts for others' weights.
+# All VMs' are brought up to date this often, and once a VM is new or has another QEMU: it counts
+# for others' weights, and what its last QEMU needed may be wrong for this one.
 _CHECK_AGAIN_S = 10
 _NEVER_NS = -(10**12)
 
@@ -28,6 +29,7 @@ class Backstop:
         self.moved: set[str] = set()
         self._cgroups, self._observer, self._tasks = cgroups, observer, tasks
         self._orders: dict[str, CgroupOrder | None] = {}
+        self._processes: Mapping[str, Process] = {}
         self._at_ns = self._all_at_ns = _NEVER_NS
         self._is_busy = False
 
@@ -41,12 +43,13 @@ class Backstop:
         is_due = (check or self.moved) and now_ns >= self._at_ns + _INTERVAL_S * NS_PER_S
         if is_due and not self._is_busy:
             self._is_busy = True
-            only = None if check or self.moved - self._orders.keys() else self.moved
-            self._at_ns, self.moved = now_ns, set()
-            if only is None:
-                self._all_at_ns = now_ns
             vms, unread = self._observer.vms(), self._observer.unread_vms()  # as the state has them
             processes = {name: vm.process for name, vm in vms.items() if vm.process}
+            all_anew = check or processes != self._processes or self.moved - self._orders.keys()
+            only = None if all_anew else self.moved
+            self._at_ns, self.moved, self._processes = now_ns, set(), processes
+            if only is None:
+                self._all_at_ns = now_ns
             self._tasks.spawn(self._apply(state, config, processes, unread, only))
 
     async def _apply(
