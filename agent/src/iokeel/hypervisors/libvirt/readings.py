@@ -5,7 +5,8 @@ busy, such as one whose QEMU hangs. After that, throttle groups are read from th
 answered, if their QEMU counts and a policy limits one of their drives.
 
 A guest in post-copy runs on the host that it migrates to, while its counters here stand still. It
-isn't idle, so it counts as not read. The same goes for one that waits here to arrive.
+isn't idle, so it counts as not read, and keeps its reservation of the storage that both hosts
+reach. One that is paused otherwise runs nowhere: also if post-copy has failed, or after a restore.
 """
 
 from __future__ import annotations
@@ -30,12 +31,6 @@ _STATS_FLAGS = (
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 )
 _STATS = libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BLOCK
-# Why a guest is paused that may run on another host.
-_ELSEWHERE = {
-    libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
-    libvirt.VIR_DOMAIN_PAUSED_POSTCOPY,
-    libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED,
-}
 
 
 class Reading(NamedTuple):
@@ -55,10 +50,10 @@ class Reading(NamedTuple):
         return not _counted(self.values)
 
     @property
-    def may_run_elsewhere(self) -> bool:
-        """Whether it is paused because it migrates."""
-        is_paused = self.values.get("state.state") == libvirt.VIR_DOMAIN_PAUSED
-        return is_paused and self.values.get("state.reason") in _ELSEWHERE
+    def runs_elsewhere(self) -> bool:
+        """Whether it is in post-copy, and has left this host."""
+        found = self.values.get("state.state"), self.values.get("state.reason")
+        return found == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY)
 
 
 def read_all(
@@ -97,10 +92,10 @@ def _counted(values: Mapping[str, Any]) -> list[str]:
 
 
 def counters_of(reading: Reading) -> list[tuple[str, Counters]]:
-    """Return the counters of a domain's disks, with their targets; none if it may run elsewhere."""
+    """Return the counters of a domain's disks, with their targets; none if it runs elsewhere."""
     found: list[tuple[str, Counters]] = []
     values = reading.values
-    if reading.may_run_elsewhere:
+    if reading.runs_elsewhere:
         return found
     for at in _counted(values):
         target = values[at + "name"]
