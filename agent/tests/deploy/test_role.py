@@ -276,12 +276,12 @@ def test_warnings_of_a_calibration_are_shown_and_kept(tmp_path: Path) -> None:
         return played.out, comments, yaml.safe_load(text)["iokeel_storage_calibrated"]
 
     more = {"destroy_data": True, "fill": True, "threads": 4}
-    noisy = {"name": "rbd.a", "target": "/noisy", **more}
+    noisy = {"name": "rbd.a", "target": r"/no\x20isy", **more}
     said, comments, found = calibrated(noisy, {"name": "b", "target": "/quiet"})
-    assert re.findall(r"hv1: (/.*)\"", said) == ["/noisy: a {{ b }} of 4 KiB: may do more"]
+    assert re.findall(r"hv1: (/.*)\"", said) == [r"/no\\x20isy: a {{ b }} of 4 KiB: may do more"]
     assert comments == ["# rbd.a: a {{ b }} of 4 KiB: may do more"]
     assert found == {
-        "rbd.a": {"path": "/noisy", "capacity": 5},
+        "rbd.a": {"path": r"/no\x20isy", "capacity": 5},
         "b": {"path": "/quiet", "capacity": 5},
     }
     first, second = words.read_text().splitlines()
