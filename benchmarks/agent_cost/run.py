@@ -120,6 +120,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.ticks < LEAST_TICKS:
         parser.error(f"give --ticks {LEAST_TICKS} at least")
+    if options.repeats < 1:
+        parser.error("give --repeats 1 at least")
     found = Result(result_file.question(__doc__), Machine.this())
     print("  ".join([_SCENARIO, *_COLUMNS]))
     for text in options.scenarios:
