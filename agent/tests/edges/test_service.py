@@ -202,6 +202,16 @@ def test_ready_is_told_again_if_nobody_heard_it(tmp_path: Path) -> None:
         assert manager.recv(4096) == b"WATCHDOG=1\nREADY=1"
 
 
+def managed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Config]:
+    """Return the configuration of an agent without VMs, whose service manager is at folder/s."""
+    monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "s"))
+    monkeypatch.setattr("iokeel.service._collect_seldom", lambda _drives: None)
+    file = folder / "agent.toml"
+    file.write_text(f'agent.state_dir = "{folder}/state"')
+    (folder / "state").mkdir()
+    return file, load(file)
+
+
 class Slow(daemon.Agent):
     """An agent without VMs that takes a configuration over once it may."""
 
@@ -216,12 +226,7 @@ async def test_ready_is_told_after_the_last_of_two_reloads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "s"))
-    monkeypatch.setattr("iokeel.service._collect_seldom", lambda _drives: None)
-    file = tmp_path / "agent.toml"
-    file.write_text(f'agent.state_dir = "{tmp_path}/state"')
-    (tmp_path / "state").mkdir()
-    config = load(file)
+    file, config = managed(tmp_path, monkeypatch)
     agent = Slow(config, [QmpSource(())], StateStore(config.agent.state_dir), Metrics())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "s"))
@@ -242,12 +247,7 @@ async def test_ready_is_told_after_the_last_of_two_reloads(
 async def test_drives_are_counted_every_tenth_tick_and_a_refusal_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "s"))
-    monkeypatch.setattr("iokeel.service._collect_seldom", lambda _drives: None)
-    file = tmp_path / "agent.toml"
-    file.write_text(f'agent.state_dir = "{tmp_path}/state"')
-    (tmp_path / "state").mkdir()
-    config = load(file)
+    file, config = managed(tmp_path, monkeypatch)
     agent = daemon.Agent(config, [QmpSource(())], StateStore(config.agent.state_dir), Metrics())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "s"))
