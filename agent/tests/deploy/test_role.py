@@ -238,6 +238,20 @@ def test_hosts_may_be_lost_if_some_may_fail(tmp_path: Path) -> None:
     assert served(rollout(tmp_path, "deploy.yml", hosts, **given)) == ["hv1", "hv3", "hv4"]
 
 
+def tasks_alone(folder: Path, tasks: str, programs: str) -> Path:
+    """Write a playbook of one file of the role's tasks. programs: a folder to look in first."""
+    role = {"name": "iokeel", "tasks_from": tasks}
+    alone = {
+        "hosts": "all",
+        "gather_facts": False,
+        "environment": {"PATH": f"{programs}:/usr/bin:/bin"},
+        "tasks": [{"ansible.builtin.import_role": role}],
+    }
+    playbook = folder / "play.yml"
+    playbook.write_text(yaml.safe_dump([alone]))
+    return playbook
+
+
 # It warns of all storages but /quiet, and notes the words that it is given.
 CALIBRATES = """\
 #!/usr/bin/python3
@@ -257,19 +271,12 @@ def test_warnings_of_a_calibration_are_shown_and_kept(tmp_path: Path) -> None:
     for name, script in programs.items():
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(0o755)
-    role = {"name": "iokeel", "tasks_from": "calibrate"}
-    alone = {
-        "hosts": "all",
-        "gather_facts": False,
-        "environment": {"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        "tasks": [{"ansible.builtin.import_role": role}],
-    }
-    (tmp_path / "play.yml").write_text(yaml.safe_dump([alone]))
+    playbook = tasks_alone(tmp_path, "calibrate", str(tmp_path))
 
     def calibrated(*storages: dict[str, Any]) -> tuple[str, list[str], dict[str, Any]]:
         """Calibrate; return what was said, and the comments and storages that were written."""
         hosts = {"hv1": {**LOCAL, "iokeel_calibrate": storages}}
-        played = play(tmp_path / "play.yml", inventory(tmp_path, hosts))
+        played = play(playbook, inventory(tmp_path, hosts))
         assert played.status == 0, played.out
         text = (tmp_path / "host_vars/hv1/iokeel_calibrated.yml").read_text()
         comments = [line for line in text.splitlines()[1:] if line.startswith("#")]
@@ -369,15 +376,8 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Played:
             (folder / host / program).write_text(f"#!/bin/sh\ncat <<'END'\n{words}\nEND\n")
             (folder / host / program).chmod(0o755)
     (folder / "dead" / "iokeel").symlink_to("/bin/false")
-    role = {"name": "iokeel", "tasks_from": "verify"}
-    alone = {
-        "hosts": "all",
-        "gather_facts": False,
-        "environment": {"PATH": f"{folder}/{{{{ inventory_hostname }}}}:/usr/bin:/bin"},
-        "tasks": [{"ansible.builtin.import_role": role}],
-    }
-    (folder / "play.yml").write_text(yaml.safe_dump([alone]))
-    return play(folder / "play.yml", inventory(folder, dict.fromkeys(SEEN, LOCAL)))
+    playbook = tasks_alone(folder, "verify", f"{folder}/{{{{ inventory_hostname }}}}")
+    return play(playbook, inventory(folder, dict.fromkeys(SEEN, LOCAL)))
 
 
 def test_a_guest_that_hangs_is_named_and_ends_no_deployment(verified: Played) -> None:
