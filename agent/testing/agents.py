@@ -204,8 +204,12 @@ class Agent:
         """Return its log's lines about faults of its own, and how it ended when it shouldn't."""
         self._note_early_end()
         signs = ("please report it", "Traceback", "never retrieved")
-        lines = self.log().splitlines()
-        return [*self._ends, *(line for line in lines if any(sign in line for sign in signs))]
+        faults, traced = [*self._ends], False
+        for line in self.log().splitlines():
+            if any(sign in line for sign in signs) or (traced and not line.startswith(" ")):
+                faults.append(line)  # of a traceback its first line, and what was raised
+                traced = "Traceback" in line
+        return faults
 
     def ask(self, path: str) -> Any:
         """Return the JSON at a path of its socket."""
