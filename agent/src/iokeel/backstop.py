@@ -30,6 +30,7 @@ class Backstop:
         self._cgroups, self._observer, self._tasks = cgroups, observer, tasks
         self._orders: dict[str, CgroupOrder | None] = {}
         self._processes: Mapping[str, Process] = {}
+        self._saving = frozenset[str]()
         self._at_ns = self._all_at_ns = _NEVER_NS
         self._is_busy = False
 
@@ -39,6 +40,9 @@ class Backstop:
 
     def look(self, state: State, config: CgroupConfig, now_ns: int) -> None:
         """Begin to bring VMs' cgroups up to date, if that is due."""
+        saving = self._observer.saving()
+        self.moved |= saving ^ self._saving
+        self._saving = saving
         check = now_ns >= self._all_at_ns + _CHECK_AGAIN_S * NS_PER_S
         is_due = (check or self.moved) and now_ns >= self._at_ns + _INTERVAL_S * NS_PER_S
         if is_due and not self._is_busy:
@@ -50,7 +54,7 @@ class Backstop:
             self._at_ns, self.moved, self._processes = now_ns, set(), processes
             if only is None:
                 self._all_at_ns = now_ns
-            self._tasks.spawn(self._apply(state, config, processes, unread, only))
+            self._tasks.spawn(self._apply(state, config, processes, unread, only, saving))
 
     async def _apply(
         self,
@@ -59,6 +63,7 @@ class Backstop:
         processes: Mapping[str, Process],
         unread: Collection[str] | None,
         only: Collection[str] | None,
+        saving: Collection[str],
     ) -> None:
         try:
             if not config.enabled:  # they may be an earlier agent's, or configuration's
@@ -70,7 +75,7 @@ class Backstop:
                 if only is None or drive.domain in only
                 if (on := self._observer.storages.devices_of(drive)) is not None
             }
-            orders = vm_orders(state, devices, config.margin, only)
+            orders = vm_orders(state, devices, config.margin, only, saving)
             if only is not None:
                 orders = {vm: o for vm, o in self._orders.items() if vm not in only} | orders
             self._orders = orders

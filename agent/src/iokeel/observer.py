@@ -67,6 +67,10 @@ class Observer:
         leaving = {name for name in self.leaving if self.source_of(name) is not None}
         return leaving.union(self.unserved, *(names or () for names in found))
 
+    def saving(self) -> frozenset[str]:
+        """Return the names of VMs that are paused while their memory is written to storage."""
+        return frozenset().union(*(source.saving() for source in self.sources))
+
     def may_run(self, domain: str) -> bool:
         """Return whether a VM that no source has may run nevertheless."""
         unread = self.unread_vms()

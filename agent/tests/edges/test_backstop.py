@@ -10,10 +10,10 @@ import pytest
 
 from iokeel.backstop import Backstop
 from iokeel.config.settings import CgroupConfig
-from iokeel.core.backstop import CgroupOrder
+from iokeel.core.backstop import CgroupOrder, IoMax
 from iokeel.core.counters import NS_PER_S, DriveId
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import NEW, State
+from iokeel.core.state import NEW, Pricing, State
 from iokeel.drive_storages import DriveStorages
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.process import Process
@@ -41,12 +41,20 @@ class Groups(Cgroups):
         self.orders = dict(orders)
 
 
+class OnSda(DriveStorages):
+    """All drives are on one disk."""
+
+    def devices_of(self, drive: DriveId) -> tuple[str, ...]:
+        return ("8:0",)
+
+
 class Source(QmpSource):
     """A source of a VM with a policy, one without, and one whose process isn't found."""
 
     def __init__(self, unread: set[str]) -> None:
         super().__init__([])
         self._unread = unread
+        self.writes: set[str] = set()
         self._known = {
             name: VmInfo(name, {"vda": DriveInfo("vda")}, process=process)
             for name, process in (("db1", QEMU), ("free", QEMU), ("lost", None))
@@ -54,6 +62,9 @@ class Source(QmpSource):
 
     def unread(self) -> set[str]:
         return self._unread
+
+    def saving(self) -> set[str]:
+        return self.writes
 
     def restart(self, name: str) -> None:
         self._known[name] = replace(self._known[name], process=Process(8, 80))
@@ -110,3 +121,31 @@ async def test_only_vms_that_moved_follow_at_once_and_all_of_them_at_each_check(
     assert await look(16, db1=9, lost=9) == {"db1": 9, "lost": 9}
     source.restart("lost")  # what its last QEMU needed may be wrong for this one
     assert await look(18, {"db1"}, db1=10) == {"db1": 10}
+
+
+async def test_bounds_go_while_a_vms_memory_is_written_and_come_back(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    groups, tasks = Groups(Memory(), host.proc, host.sys), Tasks(Metrics())
+    source, storages = Source(set()), OnSda({})
+    backstop = Backstop(groups, Observer([source], storages), tasks)
+    limited = NEW._replace(policy=DrivePolicy(limit=100), pricing=Pricing(rate=100.0))
+    state = State(drives={DriveId(name, "vda"): limited for name in ("db1", "lost")})
+
+    async def bounded(at_s: int, *saving: str) -> set[str] | None:
+        """Return the VMs with bounds after a look; None if it has brought nothing up to date."""
+        source.writes, groups.orders = {*saving}, {}
+        backstop.look(state, CgroupConfig(), at_s * NS_PER_S)
+        await tasks.wait(5)
+        found = {vm for vm, order in groups.orders.items() if order and any_of(order)}
+        return found if groups.orders else None
+
+    def any_of(order: CgroupOrder) -> bool:
+        return order.limits != {"8:0": IoMax()}
+
+    assert await bounded(0) == {"db1", "lost"}
+    assert await bounded(2, "db1") == {"lost"}
+    assert await bounded(3) is None  # too soon
+    assert await bounded(4) == {"db1", "lost"}
+    assert await bounded(6) is None
+    assert await bounded(10, "db1") == {"lost"}
+    assert await bounded(20, "db1") == {"lost"}

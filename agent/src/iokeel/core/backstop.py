@@ -90,6 +90,7 @@ def vm_orders(
     devices: Mapping[DriveId, Sequence[str]],
     margin: float = 1.0,
     only: Collection[str] | None = None,
+    saving: Collection[str] = (),
 ) -> dict[str, CgroupOrder | None]:
     """Return the settings for each VM's group; None if it stays as it is. only: for these VMs.
 
@@ -97,7 +98,8 @@ def vm_orders(
     volume and the disk below it; a drive that isn't in it may reach any. A VM has bounds on a
     device if all its drives there have limits, each priced by its own curves. A device stays as it
     is while it isn't known what one of them may do. Its weight is the sum of its drives', or its
-    part of its tenant's.
+    part of its tenant's. saving: VMs that are paused while their memory is written, past QEMU's
+    throttle. They have no bounds, or they would be paused for long.
     """
     weights: Counter[str] = Counter()
     by_tenant: Counter[str] = Counter()
@@ -122,9 +124,9 @@ def vm_orders(
             orders[vm] = None
             continue
         sure = {device: on for device, on in there.items() if device not in frozen}
-        all_known = all(drive in devices for drive, _ in drives)
+        bounded = vm not in saving and all(drive in devices for drive, _ in drives)
         bounds = {
-            device: _limits(state, on, margin) if all_known else IoMax()
+            device: _limits(state, on, margin) if bounded else IoMax()
             for device, on in sure.items()
         }
         orders[vm] = CgroupOrder(

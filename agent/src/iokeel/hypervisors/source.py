@@ -96,6 +96,12 @@ class Source(Protocol):
         A VM that can't be read for long is in either of them until it certainly doesn't run.
         """
 
+    def saving(self) -> Collection[str]:
+        """Return the names of VMs that are paused while their memory is written to storage.
+
+        As the last sample found them. Does no I/O.
+        """
+
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float
     ) -> Mapping[DriveId, Counters]:

@@ -135,6 +135,9 @@ class Vms(SourceNews):
     def unread(self) -> Collection[str]:
         return ()
 
+    def saving(self) -> Collection[str]:
+        return ()
+
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float
     ) -> Mapping[DriveId, Counters]:

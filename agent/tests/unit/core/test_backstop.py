@@ -175,6 +175,15 @@ def test_a_drive_that_may_be_anywhere_leaves_its_vm_without_bounds() -> None:
     assert found["b"].limits == {"8:0": backstop(DEFAULT_MODEL, 5.0)}
 
 
+def test_a_vm_whose_memory_is_written_has_no_bounds() -> None:
+    drives = state(a_vda=held(100.0, weight=7), b_vda=held(5.0))
+    devices = dict.fromkeys(drives.drives, SDA)
+    found = vm_orders(drives, devices, saving={"a"})
+    assert found["a"] == CgroupOrder({"8:0": IoMax()}, weight=7)
+    assert found["b"] is not None
+    assert found["b"].limits == {"8:0": backstop(DEFAULT_MODEL, 5.0)}
+
+
 def test_each_device_on_the_way_is_bounded_by_all_that_comes_there() -> None:
     drives = state(a_vda=held(100.0), a_vdb=held(20.0), a_vdc=held(3.0))
     found = orders(drives, ("253:1", "8:0"), ("253:2", "8:0"), SDA)

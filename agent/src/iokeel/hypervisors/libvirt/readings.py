@@ -31,6 +31,13 @@ _STATS_FLAGS = (
     | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 )
 _STATS = libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BLOCK
+# libvirt pauses a guest so that its memory is written: for an internal snapshot or an external one
+# with memory, by `virsh save`, or by `virsh dump`.
+_SAVING = {
+    libvirt.VIR_DOMAIN_PAUSED_SAVE,
+    libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT,
+    libvirt.VIR_DOMAIN_PAUSED_DUMP,
+}
 
 
 class Reading(NamedTuple):
@@ -52,8 +59,17 @@ class Reading(NamedTuple):
     @property
     def runs_elsewhere(self) -> bool:
         """Whether it is in post-copy, and has left this host."""
-        found = self.values.get("state.state"), self.values.get("state.reason")
-        return found == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY)
+        return self._paused_for in {libvirt.VIR_DOMAIN_PAUSED_POSTCOPY}
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether it is paused while its memory is written to storage."""
+        return self._paused_for in _SAVING
+
+    @property
+    def _paused_for(self) -> object:
+        is_paused = self.values.get("state.state") == libvirt.VIR_DOMAIN_PAUSED
+        return self.values.get("state.reason") if is_paused else None
 
 
 def read_all(

@@ -64,6 +64,7 @@ class LibvirtSource(SourceNews):
         self._is_local = not urlsplit(uri).netloc
         self._domains: dict[str, Domain] = {}
         self._running: set[str] | None = None  # as libvirtd lists them; None before the first list
+        self._saving: set[str] = set()
         self._stale: asyncio.Queue[str] = asyncio.Queue()
         self._calls = Calls(uri)
         self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
@@ -130,6 +131,13 @@ class LibvirtSource(SourceNews):
         """Return the domains that run but haven't been read; None before libvirtd lists them."""
         return None if self._running is None else self._running - self._domains.keys()
 
+    def saving(self) -> Collection[str]:
+        """Return the domains that are paused while their memory is written. Does no I/O.
+
+        One that a sample leaves out stays what it was: nobody but libvirtd has it run on.
+        """
+        return self._saving
+
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float
     ) -> Mapping[DriveId, Counters]:
@@ -158,6 +166,7 @@ class LibvirtSource(SourceNews):
         self._hear_of(readings)
         found = {}
         for name, reading in readings.items():
+            (self._saving.add if reading.is_saving else self._saving.discard)(name)
             if reading.groups is not None:
                 self._limits.note_groups(name, reading.groups, orders)
             for target, counters in counters_of(reading):
@@ -373,6 +382,7 @@ class LibvirtSource(SourceNews):
     def _forget(self, name: str) -> None:
         if self._running is not None:
             self._running.discard(name)
+        self._saving.discard(name)
         self._limits.forget(name)
         if self._domains.pop(name, None) is not None:
             self.on_change(name)

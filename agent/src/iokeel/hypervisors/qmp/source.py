@@ -85,6 +85,10 @@ class QmpSource(SourceNews):
             *self._known
         }
 
+    def saving(self) -> Collection[str]:
+        """Return nothing: a QEMU answers nobody while it writes its memory."""
+        return ()
+
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float
     ) -> Mapping[DriveId, Counters]:

@@ -73,6 +73,7 @@ class Host:
         self.waits = False  # for the pool
         self.stopped = False  # its storage pool, which has no volumes then
         self.members = ["vda"]  # of its throttle group
+        self.state: dict[str, int] = {}
 
     def ask(self, _handle: object) -> Abilities | None:
         self.asked += 1
@@ -157,7 +158,7 @@ class Host:
     def getAllDomainStats(self, _kind: int, _flags: int) -> list[tuple[Host, dict[str, Any]]]:
         counters = ("rd.reqs", "rd.bytes", "wr.reqs", "wr.bytes")
         values: dict[str, Any] = {f"block.0.{counter}": 0 for counter in counters}
-        return [(self, {"block.count": 1, "block.0.name": "vda", **values})]
+        return [(self, {"block.count": 1, "block.0.name": "vda", **values, **self.state})]
 
     def blockIoTune(self, _target: str, _flags: int) -> dict[str, int]:
         return self.tuned
@@ -273,6 +274,28 @@ async def followed(source: LibvirtSource) -> AsyncIterator[LibvirtSource]:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_domain_that_writes_its_memory_is_told_until_it_goes_on_or_ends(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_SAVE
+    states = [dict(zip(("state.state", "state.reason"), paused, strict=True)), {}]
+
+    async with following() as source:
+
+        async def saving(state: dict[str, int]) -> list[str]:
+            host.state = state
+            await source.sample(None, 30.0)
+            return [*source.saving()]
+
+        assert [await saving(state) for state in (*states, *states)] == [["db1"], [], ["db1"], []]
+        assert await saving(states[0]) == ["db1"]
+        monkeypatch.setattr(host, "getAllDomainStats", lambda *_: [])
+        assert await saving({}) == ["db1"]
+        host.running = {}
+        await source.resync()
+        assert not source.saving()
 
 
 @contextlib.contextmanager
