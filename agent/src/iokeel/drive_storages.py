@@ -48,7 +48,8 @@ class DriveStorages:
         self.devices: dict[StorageId, Place] = {}
         self._finder = finder
         self._vms: dict[str, VmInfo] = {}
-        self._paths: dict[DriveId, str] = {}  # or URLs; "" if unknown
+        # Or URLs, "" if unknown. A drive's storage is that of the first.
+        self._paths: dict[DriveId, tuple[str, ...]] = {}
         self._places: Found = {}
         self._storages: dict[DriveId, StorageId] = {}
         self._stuck: Counter[tuple[str, str]] = Counter()  # threads, by mount point and folder
@@ -63,10 +64,12 @@ class DriveStorages:
     def devices_of(self, drive: DriveId) -> tuple[str, ...] | None:
         """Return the devices of this host (MAJOR:MINOR) that a drive's requests reach.
 
-        A drive that is reached over a network has none. None if unknown.
+        They are those of all its images. One that is reached over a network has none. None if
+        unknown.
         """
-        places = self._places.get(self._paths.get(drive, ""))
-        return tuple(place.number for place in places if place.number) if places else None
+        found = [self._places.get(path) for path in self._paths.get(drive, ("",))]
+        numbers = [place.number for places in found for place in places or ()]
+        return tuple(dict.fromkeys(filter(None, numbers))) if all(found) else None
 
     async def configure(
         self, configured: Mapping[StorageId, StorageConfig], timeout_s: float
@@ -95,8 +98,9 @@ class DriveStorages:
         wanted = self._take(vms, changed, gone) if changed or gone else set()
         if time.monotonic() >= self._recheck_at:
             self._recheck_at = time.monotonic() + RECHECK_S
-            found = {path for path in self._paths.values() if self._places.get(path)}
-            wanted |= set(self._paths.values()) - found - {""}
+            used = _all(self._paths)
+            found = {path for path in used if self._places.get(path)}
+            wanted |= used - found
             wanted |= set(self._configured_paths())
             await self._find(found - wanted, 0.0, known=True)  # nothing waits for these
         await self._find(wanted, timeout_s)
@@ -111,13 +115,13 @@ class DriveStorages:
             old, new = _paths_of(self._vms.get(name)), _paths_of(vms.get(name))
             if new != old:  # limits that have changed make a new VmInfo too
                 moved = True
-                wanted |= set(new.values()) - {""}
+                wanted |= _all(new)
                 for drive in old:
                     del self._paths[drive]
                 self._paths |= new
         self._vms = dict(vms)
         if moved:
-            used = {*self._paths.values(), *self._configured_paths()}
+            used = {*_all(self._paths), *self._configured_paths()}
             self._places = {path: found for path, found in self._places.items() if path in used}
             self._decide()
         return wanted
@@ -222,7 +226,7 @@ class DriveStorages:
         }
         configured = set(devices)
         self._storages = {}
-        for drive, path in self._paths.items():
+        for drive, (path, *_) in self._paths.items():
             found = self._of(drive, self._places.get(path, ()), by_place)
             if found is not None:
                 storage, place = found
@@ -263,11 +267,19 @@ class DriveStorages:
         return f"/dev/{last.name}" if taken else last.name, last
 
 
-def _paths_of(vm: VmInfo | None) -> dict[DriveId, str]:
-    """Return the paths or URLs of a VM's drives; "" if unknown."""
+def _paths_of(vm: VmInfo | None) -> dict[DriveId, tuple[str, ...]]:
+    """Return the paths or URLs of the images of a VM's drives, the topmost first; "" if unknown."""
     if vm is None:
         return {}
-    return {DriveId(vm.name, target): drive.path or "" for target, drive in vm.drives.items()}
+    return {
+        DriveId(vm.name, target): (drive.path or "", *drive.beneath)
+        for target, drive in vm.drives.items()
+    }
+
+
+def _all(paths: Mapping[DriveId, tuple[str, ...]]) -> set[str]:
+    """Return the paths of all drives together."""
+    return {path for images in paths.values() for path in images} - {""}
 
 
 def _folder(point: str, path: str) -> tuple[str, str]:

@@ -93,6 +93,25 @@ async def test_the_devices_that_requests_come_to_are_told(paths: Paths) -> None:
     assert found.devices_of(DriveId("six", "vda")) is None
 
 
+async def test_the_images_beneath_a_drives_own_count_for_its_devices_alone(paths: Paths) -> None:
+    found = DriveStorages({}, lambda: paths)
+    beneath = {
+        "both": ("/b", "/lv"), "net": ("rbd:x",), "same": ("/a",), "lost": ("/b", ""),
+        "gone": ("/gone",),
+    }  # fmt: skip
+    above = vms(**dict.fromkeys(beneath, "/a"))
+    on = {name: DriveInfo("vda", "/a", beneath=images) for name, images in beneath.items()}
+    known = {name: replace(vm, drives={"vda": on[name]}) for name, vm in above.items()}
+    await found.follow(known, A_MINUTE_S)
+    assert [found.devices_of(DriveId(name, "vda")) for name in beneath] == [
+        ("8:0", "8:16", "253:1"), ("8:0",), ("8:0",), None, None,
+    ]  # fmt: skip
+    assert told(found, *beneath) == ["sda"] * 5
+    assert found.devices == {"sda": SDA}
+    await found.follow(above, A_MINUTE_S)  # a block job has merged them
+    assert found.devices_of(DriveId("both", "vda")) == ("8:0",)
+
+
 async def test_the_device_of_a_storage_is_the_one_that_is_said(paths: Paths) -> None:
     text = "[storage.x]\ndevice = '/dev/loop0'\ndrives = ['*/vda']"
     found = DriveStorages(configured(text), lambda: paths)

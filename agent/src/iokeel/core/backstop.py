@@ -95,11 +95,11 @@ def vm_orders(
     """Return the settings for each VM's group; None if it stays as it is. only: for these VMs.
 
     devices: of this host (MAJOR:MINOR), those that each drive's requests reach, such as a logical
-    volume and the disk below it; a drive that isn't in it may reach any. A VM has bounds on a
-    device if all its drives there have limits, each priced by its own curves. A device stays as it
-    is while it isn't known what one of them may do. Its weight is the sum of its drives', or its
-    part of its tenant's. saving: VMs that are paused while their memory is written, past QEMU's
-    throttle. They have no bounds, or they would be paused for long.
+    volume and the disk below it, or those of a backing file; a drive that isn't in it may reach
+    any. A VM has bounds on a device if all its drives there have limits, each priced by its own
+    curves. A device stays as it is while it isn't known what one of them may do. Its weight is the
+    sum of its drives', or its part of its tenant's. saving: VMs that are paused while their memory
+    is written, past QEMU's throttle. They have no bounds, or they would be paused for long.
     """
     weights: Counter[str] = Counter()
     by_tenant: Counter[str] = Counter()

@@ -23,13 +23,15 @@ class DriveInfo:
     path: the file, device or URL behind it (URLs as in iokeel.host.network_storage), of the
     topmost image if there are several; None if unknown. in_force: its limits as last read from
     QEMU or libvirt, or as last set; None if they can't be read. abilities: those of its QEMU; None
-    if they aren't known.
+    if they aren't known. beneath: the paths or URLs of the other images that it reads, and of data
+    files; "" for one that isn't known.
     """
 
     target: str
     path: str | None = None
     in_force: ThrottleLimits | None = None
     abilities: Abilities | None = None
+    beneath: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import PolicyError
 from iokeel.host.network_storage import address, socket_url
 from iokeel.policy_xml.iotune import LIBVIRT_NAMES, from_libvirt
-from iokeel.policy_xml.xml import at, parsed
+from iokeel.policy_xml.xml import at, images_beneath, parsed
 
 #: Begins the URL of a storage pool's volume: volume://POOL/NAME.
 VOLUME = "volume://"
@@ -24,7 +24,9 @@ class Disk:
 
     path: the path or URL behind it; None if it has none. throttle_groups: the groups of its
     <throttlefilters>, in their order. alias: libvirt's name of its device in QEMU; None if the
-    domain doesn't run. unthrottled: why QEMU can't throttle it; None if it can.
+    domain doesn't run. unthrottled: why QEMU can't throttle it; None if it can. beneath: the local
+    paths of the images beneath the topmost and of data files, as far as libvirt tells them; "" for
+    one that isn't known.
     """
 
     target: str
@@ -32,6 +34,7 @@ class Disk:
     throttle_groups: tuple[str, ...] = ()
     alias: str | None = None
     unthrottled: str | None = None
+    beneath: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,14 @@ def _disks(domain: etree._Element) -> Iterator[Disk]:
             tuple(group for each in filters if (group := each.get("group"))),
             None if (alias := disk.find("alias")) is None else alias.get("name"),
             _unthrottled(disk, target),
+            (*_data_files(disk), *images_beneath(disk)),
         )
+
+
+def _data_files(disk: etree._Element) -> Iterator[str]:
+    """Yield the path of the topmost image's data file, if it has one."""
+    for source in disk.iterfind("source/dataStore/source"):
+        yield _path(source) or ""
 
 
 def _unthrottled(disk: etree._Element, target: etree._Element) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from lxml import etree
@@ -14,6 +14,10 @@ from iokeel.words.quoting import shown
 # A DOCTYPE stands before the root element, or nowhere.
 _DOCTYPE = re.compile(r"(?:\s|<\?.*?\?>|<!--.*?-->)*+<!DOCTYPE", re.DOTALL)
 _BACKING_STORE = re.compile(r"(</?backingStore(?=[\s/>])[^<>]*>)")
+_TAB = "\t"
+_SOURCE = re.compile(r"<source\s([^<>]*)>")
+_LOCAL_PATH = re.compile(r"""\b(?:file|dev|dir)=(?:'([^']*)'|"([^"]*)")""")
+_NETWORK = re.compile(r"\bprotocol=")
 
 
 # A domain with 500 disks has some 350 KB, 5,000 tags and 15,000 attributes. These bound the time
@@ -26,14 +30,14 @@ _MOST_ATTRIBUTES = 30_000
 def parsed(xml: str | bytes, where: str) -> etree._Element:
     """Return the root of an XML text that may come from anybody.
 
-    Entities, DOCTYPEs and the network are off, and a domain's <backingStore>s left out. where: the
-    text's name in errors. Raises PolicyError, also for more than 2 MiB, 10,000 tags or 30,000
-    attributes.
+    Entities, DOCTYPEs and the network are off. Of a domain's <backingStore>s it has what
+    `images_beneath` tells. where: the text's name in errors. Raises PolicyError, also for more than
+    2 MiB, 10,000 tags or 30,000 attributes.
     """
     try:
         # libvirt speaks UTF-8 only. One encoding leaves no other for a DOCTYPE to hide in.
         text = xml.decode() if isinstance(xml, bytes) else xml
-        text = _without_backing_stores(text.removeprefix("\ufeff"))
+        text = _with_short_backing_stores(text.removeprefix("\ufeff"))
         data = text.encode()
     except UnicodeError:
         raise PolicyError(where, "the XML is not UTF-8", "save it as UTF-8") from None
@@ -73,22 +77,48 @@ def parsed(xml: str | bytes, where: str) -> etree._Element:
     return root
 
 
-def _without_backing_stores(text: str) -> str:
-    """Return a domain's XML without the images beneath its disks', each line where it was.
+def images_beneath(disk: etree._Element) -> tuple[str, ...]:
+    """Return the local paths of the images beneath a disk's own; "" for one that isn't known.
 
-    Nobody asks for them, and a disk may have 200. Metadata comes before and stays as it is: it may
-    have such names too, or comments.
+    Those that are reached over a network are left out.
+    """
+    found = disk.findtext("backingStore")
+    return () if found is None else tuple(dict.fromkeys(found.strip("\n").split(_TAB)))
+
+
+def _with_short_backing_stores(text: str) -> str:
+    """Return a domain's XML with each chain of images beneath a disk's own as one element.
+
+    It has the paths of the images, with tabs between them, as it takes several tags for each, and a
+    disk may have 200. Each line stays where it was. Metadata comes before and stays as it is: it
+    may have such names too, or comments.
     """
     metadata, tag, rest = text.rpartition("</metadata>")
-    depth, kept = 0, [metadata, tag]
+    depth, kept, chain = 0, [metadata, tag], list[str]()
     for part in _BACKING_STORE.split(rest):
         if part.startswith("</backingStore"):
             depth -= 1
+            if not depth:
+                kept.append(_short(chain))
+                chain = []
         elif part.startswith("<backingStore"):
             depth += not part.endswith("/>")
         else:
-            kept.append("\n" * part.count("\n") if depth else part)
+            (chain if depth else kept).append(part)
     return text if depth else "".join(kept)
+
+
+def _short(chain: Sequence[str]) -> str:
+    """Return a <backingStore> for `images_beneath`. chain: the text in the one that libvirt has."""
+    text = "".join(chain)
+    paths = []
+    for source in _SOURCE.findall(text):
+        if (path := _LOCAL_PATH.search(source)) is not None:
+            paths.append(path[1] or path[2] or "")
+        elif _NETWORK.search(source) is None:
+            paths.append("")
+    lines = "\n" * text.count("\n")
+    return f"<backingStore>{_TAB.join(paths)}{lines}</backingStore>" if paths else lines
 
 
 def elements(parent: etree._Element) -> Iterator[etree._Element]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.limits import ThrottleLimits
-from iokeel.hypervisors.qmp.drives import Block, drives_of
+from iokeel.hypervisors.qmp.drives import Block, Object, drives_of, groups_of
 from tests.edges.hypervisors.sources import json_values
 
 
@@ -51,6 +51,42 @@ def test_a_file_name_that_qemu_cut_is_no_path_and_no_throttle_group() -> None:
     (drive,) = drives_of([Block("", "vda", {"file": cut, "iops": 4})]).values()
     assert (drive.path, drive.throttle_group) == (None, None)
     assert drive.in_force == ThrottleLimits(iops_total=4)
+
+
+def test_the_images_beneath_a_drives_own_are_told_and_their_data_files() -> None:
+    qcow2 = {"type": "qcow2", "data": {"compat": "1.1"}}
+    with_data = {"type": "qcow2", "data": {"data-file": "c.raw"}}
+    elsewhere = {"type": "qcow2", "data": {"data-file": "/d.raw"}}
+    base = {"filename": 'json:{"driver": "raw", "file": {"driver": "file", "filename": "/x"}}'}
+    unknown = {"filename": 'json:{"driver": "null-co"}', "backing-image": base}
+    middle = {
+        "filename": "/images/b",
+        "format-specific": with_data,
+        "backing-image": unknown,
+    }
+    top = {"filename": "/a", "format-specific": elsewhere, "backing-image": middle}
+    (drive,) = drives_of([Block("", "vda", {"file": "/a", "image": top})]).values()
+    assert drive.path == "/a"
+    assert drive.beneath == ("/d.raw", "/images/b", "/images/c.raw", "", "/x")
+    alone: dict[str, object] = {"file": "/a", "image": {"filename": "/a", "format-specific": qcow2}}
+    (drive,) = drives_of([Block("", "vda", alone)]).values()
+    assert drive.beneath == ()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"backing_file": "/b"},
+        {"image": {"format-specific": {"type": "qcow2", "data": {"data-file": "/d"}}}},
+    ],
+)
+def test_a_storage_daemon_with_images_beneath_others_does_not_say_whose(
+    odd: dict[str, object],
+) -> None:
+    objects = [Object("alice", "child<throttle-group>")]
+    nodes: list[dict[str, object]] = [{"drv": "qcow2", "file": "/a", "backing_file_depth": 0}]
+    assert groups_of(objects, nodes)["alice"].beneath == ()
+    assert groups_of(objects, [*nodes, odd])["alice"].beneath == ("",)
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,7 @@ class TestRealQemu:
         on_qemu.announce("db1")
         await until(lambda: known() == UNLIMITED)
         assert caplog.text.count("drive vdb: a snapshot is above its throttle filter") == 1
+        assert f"{folder}/b.raw" in on_qemu.vms()["db1"].drives["vdb"].beneath
         await on_qemu.set_limits(vdb, ThrottleLimits(iops_total=rate), PATIENCE_S)
         assert qemu.block(qdev("vdb"))["iops"] == rate
         qemu.ask("block-commit", device="o", **{"job-id": "commit"})

@@ -179,8 +179,46 @@ def test_the_images_beneath_disks_make_no_domain_too_large() -> None:
     xml = f"<domain><name>db1</name>{comment.format(policy)}<devices>{disks}</devices></domain>"
     domain = parse_domain(xml)
     assert len(domain.disks) == 120
-    assert domain.disks[:2] == (Disk("vd0", "/a"), Disk("sda"))
+    beneath = tuple(f"/images/{i}.qcow2" for i in reversed(range(200)))
+    assert domain.disks[:2] == (Disk("vd0", "/a", beneath=beneath), Disk("sda"))
     assert parse_policy(xml, {}, "x") == DomainPolicy({"vda": DrivePolicy(limit=7)})
+
+
+def beneath(*sources: str, top: str = "<source file='/a'/>") -> tuple[str, ...]:
+    """Return what is read of a disk's images beneath the topmost: the first of <source>s, ..."""
+    found = "<backingStore/>"
+    for source in reversed(sources):
+        found = f"<backingStore type='file' index='3'>\n{source}\n{found}\n</backingStore>\n"
+    devices = f"<devices><disk>{top}{found}<target dev='vda'/></disk></devices>"
+    (disk,) = parse_domain(f"<domain><name>db1</name>{devices}</domain>").disks
+    assert disk.path == "/a"
+    return disk.beneath
+
+
+@pytest.mark.parametrize(
+    ("source", "paths"),
+    [
+        ("<source file='/it&apos;s &amp; b'/>", ["/it's & b"]),
+        ('<source startupPolicy="optional" file="/b"/>', ["/b"]),
+        ("<source dev='/dev/vg/b' index='4'><seclabel model='dac'/></source>", ["/dev/vg/b"]),
+        ("<source protocol='rbd' name='p/file'><host name='m'/></source>", []),
+        ("<source pool='p' volume='b'/>", [""]),
+        ("<source type='pci'><address bus='0x44'/></source>", [""]),
+    ],
+)
+def test_the_paths_of_the_images_beneath_a_disks_own_are_read(
+    source: str, paths: list[str]
+) -> None:
+    assert beneath(source) == (*paths,)
+    assert beneath("<source file='/x'/>", source, "<source file='/x'/>") == ("/x", *paths)
+
+
+def test_the_paths_of_data_files_are_read() -> None:
+    """As libvirt 11.3 has them."""
+    store = "<dataStore type='file'><format type='raw'/><source file='/{}' index='3'/></dataStore>"
+    top = f"<source file='/a' index='1'>{store.format('d')}</source>"
+    assert beneath(top=top) == ("/d",)
+    assert beneath(f"<source file='/b'>{store.format('e')}</source>", top=top) == ("/d", "/b", "/e")
 
 
 @pytest.mark.parametrize("odd", ["<backingStore>", "</backingStore>", "<backingStore", "<b>"])

@@ -296,8 +296,9 @@ class LibvirtSource(SourceNews):
         in_force = self._limits.read_again(
             name, xml.drives, told, abilities, changes, same_qemu=before is not None
         )
+        beneath = {disk.target: disk.beneath for disk in xml.disks}
         drives = {
-            target: DriveInfo(target, paths[target], limits, abilities)
+            target: DriveInfo(target, paths[target], limits, abilities, beneath[target])
             for target, limits in in_force.items()
         }
         info = VmInfo(name, drives, policy, policy_error, process, xml.uuid)

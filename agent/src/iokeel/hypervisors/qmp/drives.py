@@ -16,6 +16,7 @@ drive, by the object's name, whatever is exported through it.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,7 +77,8 @@ class QmpDrive:
     object that limits it; None if block_set_io_throttle does. shares: the targets of other drives
     that the same limits would hold, or a few of them. in_force: its limits; None if unknown. own:
     those of block_set_io_throttle beside those of throttle_group; None if it has none. below: the
-    groups of filters in its backing files.
+    groups of filters in its backing files. beneath: the files or URLs of these, and of data files;
+    "" for one that isn't known.
     """
 
     target: str
@@ -88,6 +90,7 @@ class QmpDrive:
     in_force: ThrottleLimits | None = None
     own: ThrottleLimits | None = None
     below: tuple[str, ...] = ()
+    beneath: tuple[str, ...] = ()
 
     def with_own(self, limits: ThrottleLimits | None) -> ThrottleLimits | None:
         """Return limits of its group together with its own: of each bound the lower one.
@@ -151,6 +154,7 @@ def _drive(
         from_block(inserted),
         from_block(inserted) if filters and own is not None else None,
         tuple(name for node in chain for name in _groups_of_backing(node)),
+        tuple(dict.fromkeys(_beneath(inserted.get("image")))),
     )
     return drive, filters or (() if own is None else (own,))
 
@@ -186,19 +190,23 @@ def groups_of(objects: Sequence[Object], nodes: Sequence[dict[str, Any]]) -> dic
     """Return a storage daemon's drives by target.
 
     objects: qom-list of /objects. nodes: its block nodes. A drive's path is that of the file below
-    the group's throttle node; None if the group has several.
+    the group's throttle node; None if the group has several. Which images are beneath it isn't
+    known if the daemon has any.
     """
     paths: dict[str, set[str | None]] = {}
     for node in nodes:
         chain = _chain(node)
         if chain and node.get("drv") == "throttle" and (group := _text(chain[0], "throttle-group")):
             paths.setdefault(group, set()).add(_path(node, chain))
+    beneath = ("",) if any(map(_has_others, nodes)) else ()
     found = {}
     for each in objects:
         if each.type == "child<throttle-group>":
             below = paths.get(each.name, set())
             path = next(iter(below)) if len(below) == 1 else None
-            found[each.name] = QmpDrive(each.name, "", "", path, each.name, (), ThrottleLimits())
+            found[each.name] = QmpDrive(
+                each.name, "", "", path, each.name, (), ThrottleLimits(), beneath=beneath
+            )
     return found
 
 
@@ -246,6 +254,31 @@ def _groups_of_backing(node: Mapping[str, Any]) -> Iterator[str]:
         if (name := _text(below, "throttle-group")) is not None:
             yield name
         yield from _groups_of_backing(below)
+
+
+def _beneath(image: object) -> Iterator[str]:
+    """Yield the images beneath one in query-block, and data files; "" for one that isn't known."""
+    is_top = True
+    while isinstance(image, dict):
+        named = {"file": image.get("filename")}
+        path = _path(named, _chain(named)) or ""
+        if not is_top:
+            yield path
+        if (data_file := _data_file(image)) is not None:
+            yield os.path.join(os.path.dirname(path), data_file)
+        is_top, image = False, image.get("backing-image")
+
+
+def _has_others(node: Mapping[str, Any]) -> bool:
+    """Return whether a block node has an image beneath it, or a data file."""
+    return bool(node.get("backing_file")) or _data_file(node.get("image")) is not None
+
+
+def _data_file(image: object) -> str | None:
+    """Return the name of an image's data file, by its folder; None if it has none."""
+    for name in ("format-specific", "data"):
+        image = image.get(name) if isinstance(image, dict) else None
+    return _text(image, "data-file") if isinstance(image, dict) else None
 
 
 def _path(inserted: Mapping[str, Any], chain: Sequence[Mapping[str, Any]]) -> str | None:

@@ -323,7 +323,7 @@ class Monitor:
             self._news.errors["policy"] += 1
             log.error("%s", error)
         drives = {
-            d.target: DriveInfo(d.target, d.path, d.in_force, self._abilities.throttle)
+            d.target: DriveInfo(d.target, d.path, d.in_force, self._abilities.throttle, d.beneath)
             for d in self._drives.values()
         }
         info = VmInfo(name, drives, policy, error, self._process)

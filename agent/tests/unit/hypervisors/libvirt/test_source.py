@@ -276,6 +276,14 @@ async def followed(source: LibvirtSource) -> AsyncIterator[LibvirtSource]:
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_drive_has_the_images_beneath_its_own(host: Host) -> None:
+    base = "<backingStore><source file='/b'/><backingStore/></backingStore>"
+    host.xml = host.xml.replace("<disk>", f"<disk><source file='/a'/>{base}")
+    async with following() as source:
+        drive = source.vms()["db1"].drives["vda"]
+        assert (drive.path, drive.beneath) == ("/a", ("/b",))
+
+
 async def test_a_domain_that_writes_its_memory_is_told_until_it_goes_on_or_ends(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
