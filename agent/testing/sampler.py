@@ -26,9 +26,13 @@ class Sampler:
         self._stop.set()
         self._running.result()
 
+    def ended(self) -> bool:
+        """Return whether it looks no more, because of the end or a failure."""
+        return self._running.done()
+
     def check(self) -> None:
         """Raise what went wrong with it so far."""
-        if self._running.done():
+        if self.ended():
             self._running.result()
 
     def _run(self) -> None:

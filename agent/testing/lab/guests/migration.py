@@ -15,9 +15,10 @@ _LIMITS = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total
 
 
 class Watch(Sampler):
-    """Samples the limits of a guest's drive over a monitor of its own. A context manager.
+    """Samples the limits of a guest's only drive over a monitor of its own. A context manager.
 
-    limits: by libvirt's names of them, each time that the guest ran.
+    Its end raises if the watch has ended before, as it does if the QEMU ends. limits: by libvirt's
+    names of them, each time that the guest ran.
     """
 
     def __init__(self, socket: Path) -> None:
@@ -29,17 +30,12 @@ class Watch(Sampler):
         while not self._socket.exists():
             if self._stop.wait(0.01):
                 return
-        qmp = QmpClient(self._socket)
-        try:
+        with QmpClient(self._socket) as qmp:
             while not self._stop.wait(0.02):
                 if qmp.ask("query-status")["running"]:
                     (block,) = [b for b in qmp.ask("query-block") if "inserted" in b]
                     found = block["inserted"]
                     self.limits.append({name: int(found.get(k, 0)) for k, name in _LIMITS.items()})
-        except (OSError, ValueError):  # the QEMU has ended: the guest runs elsewhere
-            pass
-        finally:
-            qmp.close()
 
 
 def migrate(name: str, source: Host, target: Host, emulator: Path | None = None) -> None:
