@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from iokeel.host.block_devices import StoragePaths
+from iokeel.hypervisors.libvirt.source import RESYNC_S
 from testing.agents import HostAgent
 from testing.lab.guests.domain import DiskSpec, make_disk
 from testing.lab.guests.vm import Vm
@@ -72,6 +74,22 @@ def test_a_network_disk_is_on_its_server(host: Host, guest: Vm, agent: HostAgent
         guest.detach("vdc")
         server.terminate()
         server.wait()
+
+
+def test_a_disk_that_a_block_job_moves_is_on_its_new_storage(
+    host: Host, guest: Vm, agent: HostAgent
+) -> None:
+    attach(host, "file", f"<source file='{make_disk(host.dir / 'here.raw', 8)}'/>", "vdd")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        there = Path(folder, "there.raw")
+        try:
+            eventually(lambda: storage(agent, "vdd") == on(host.dir / "here.raw"))
+            job = ("--wait", "--pivot", "--transient-job", "--format=raw")
+            host.virsh("blockcopy", "st1", "vdd", f"--dest={there}", *job)
+            # By the event: the agent reads all domains again only later.
+            eventually(lambda: storage(agent, "vdd") == "/dev/shm", RESYNC_S / 2)
+        finally:
+            guest.detach("vdd")
 
 
 def test_a_guests_process_is_found_by_the_pid_file_that_libvirt_writes(
