@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from testing.hypervisors.monitored import Monitored
 from testing.hypervisors.qmp_server import qdev
 from testing.processes import end
 from testing.waiting import eventually
-from tests.monitoring.prometheus import Prometheus
+from tests.monitoring.prometheus import Alert, Prometheus
 
 T = TypeVar("T")
 _DRIVE_BYTES = 4 * MIB
@@ -160,14 +160,24 @@ class Watched:
         """
 
         def were_there() -> bool:
-            missing = WRONG - self.prometheus.alerts_since_the_start()
+            seen = self.prometheus.alerts_since_the_start()
+            missing = WRONG - {(alert.instance, alert.name) for alert in seen}
             assert not missing, f"not there yet: {missing}"
             return True
 
         self.eventually(were_there)
         self.wait_for_data('count_over_time(up{instance="healthy"}[1h]) > 15')
-        others = self.prometheus.alerts_since_the_start() - WRONG
-        return {name for _, name in others} <= PENDING
+        return unwanted(self.prometheus.alerts_since_the_start()) == set()
+
+
+def unwanted(alerts: Iterable[Alert]) -> set[Alert]:
+    """Return the alerts that aren't of what is WRONG, without those that are pending and may be."""
+    return {
+        alert
+        for alert in alerts
+        if (alert.instance, alert.name) not in WRONG
+        if alert.state != "pending" or alert.name not in PENDING
+    }
 
 
 @contextmanager

@@ -9,13 +9,21 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from testing.agents import free_port
 from testing.processes import end, ready
 from tests.monitoring.programs import MONITORING, program
+
+
+class Alert(NamedTuple):
+    """state: "pending" or "firing"."""
+
+    instance: str
+    name: str
+    state: str
 
 
 class Prometheus:
@@ -56,11 +64,14 @@ class Prometheus:
         """Return all rules with their state."""
         return [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
 
-    def alerts_since_the_start(self) -> set[tuple[str, str]]:
-        """Return the instance and name of each alert whose expression was true at any time."""
+    def alerts_since_the_start(self) -> set[Alert]:
+        """Return each alert whose expression was true at any time, in each state that it had."""
         answer = self.ask("query", query="count_over_time(ALERTS[1h])")
         found = [series["metric"] for series in answer["result"]]
-        return {(labels.get("instance", ""), labels["alertname"]) for labels in found}
+        return {
+            Alert(labels.get("instance", ""), labels["alertname"], labels["alertstate"])
+            for labels in found
+        }
 
     def end(self) -> None:
         """End it."""
