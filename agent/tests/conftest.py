@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 
 from testing import compiled_law
 
-pytest_plugins = ("testing.workers",)
+pytest_plugins = ("testing.skips", "testing.workers")
 
 # No time is judged: on a busy machine any example may be slow.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
