@@ -26,7 +26,7 @@ class Disk:
     <throttlefilters>, in their order. alias: libvirt's name of its device in QEMU; None if the
     domain doesn't run. unthrottled: why QEMU can't throttle it; None if it can. beneath: the local
     paths of the images beneath the topmost and of data files, as far as libvirt tells them; "" for
-    one that isn't known.
+    one that isn't known. iotune_group: the group_name of its <iotune>; None if it has none.
     """
 
     target: str
@@ -35,6 +35,7 @@ class Disk:
     alias: str | None = None
     unthrottled: str | None = None
     beneath: tuple[str, ...] = ()
+    iotune_group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ def _disks(domain: etree._Element) -> Iterator[Disk]:
             None if (alias := disk.find("alias")) is None else alias.get("name"),
             _unthrottled(disk, target),
             (*_data_files(disk), *images_beneath(disk)),
+            disk.findtext("iotune/group_name") or None,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.drive.exact import exact_limits, fallback_of
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost
 from iokeel.hypervisors.libvirt.calls import Calls
 from iokeel.hypervisors.libvirt.domain import Domain
@@ -22,6 +24,7 @@ from iokeel.policy_xml.iotune import to_libvirt
 from testing.hypervisors.abilities import PATCHED
 
 VDA = DriveId("db1", "vda")
+TARGETS = ("vda", "vdb")
 OURS = UNLIMITED._replace(iops_total=300, iops_size=16_384)
 OTHERS = UNLIMITED._replace(iops_total=200, iops_size=16_384)  # ours, later
 THEIRS = UNLIMITED._replace(iops_total=50)
@@ -159,6 +162,53 @@ async def test_an_event_of_limits_that_are_in_force_has_nothing_read_again() -> 
     limits = LimitsInForce(domains, Slow(), SourceNews(), changed.append)
     limits.tuned("db1", event(UNLIMITED))
     assert changed == []
+
+
+@pytest.mark.parametrize(
+    ("told", "vda", "vdb"),
+    [(OURS, OURS, OTHERS), (OTHERS, OURS, OTHERS), (THEIRS, THEIRS, THEIRS)],
+    ids=["of the first", "of the second", "of nobody"],
+)
+async def test_limits_of_a_disk_that_shares_its_group_are_not_overwritten_by_the_others(
+    told: ThrottleLimits, vda: ThrottleLimits, vdb: ThrottleLimits
+) -> None:
+    limits, again = shared(DrivePolicy(limit=300), OURS, OTHERS)
+    assert again(told) == {"vda": vda, "vdb": vdb}
+    setting = asyncio.create_task(limits.set_limits(VDA, THEIRS, 30.0))
+    await asyncio.sleep(0)
+    assert again(THEIRS) == {"vda": THEIRS, "vdb": OTHERS}, "they are being set"
+    setting.cancel()
+
+
+async def test_a_disk_without_a_policy_has_what_its_group_has() -> None:
+    _, again = shared(None, OURS, OTHERS)
+    for told in (OURS, OTHERS):
+        assert again(told) == {"vda": told, "vdb": told}
+
+
+def shared(
+    policy: DrivePolicy | None, *in_force: ThrottleLimits
+) -> tuple[LimitsInForce, Callable[[ThrottleLimits], Mapping[str, ThrottleLimits | None]]]:
+    """Return the limits of two disks of one group, and what reads them again as libvirt tells them.
+
+    policy: vdb's; vda has one. in_force: as they were set last.
+    """
+    disk = "<disk><target dev='{}'/><iotune><group_name>both</group_name></iotune></disk>"
+    devices = "".join(map(disk.format, TARGETS))
+    xml = parse_domain(f"<domain><name>db1</name><devices>{devices}</devices></domain>")
+    drives = {t: DriveInfo(t, "/img", each) for t, each in zip(TARGETS, in_force, strict=True)}
+    own = {"vda": DrivePolicy(limit=300)} | ({} if policy is None else {"vdb": policy})
+    info = VmInfo("db1", drives, DomainPolicy(drives=own), None, None, "")
+    limits = LimitsInForce(
+        {"db1": Domain(xml, info, 1, STOCK)}, Slow(), SourceNews(), lambda _: None
+    )
+
+    def again(told: ThrottleLimits) -> Mapping[str, ThrottleLimits | None]:
+        both = dict.fromkeys(TARGETS, told)
+        changes = limits.changes("db1")
+        return limits.read_again("db1", xml.disks, both, STOCK, changes, same_qemu=True)
+
+    return limits, again
 
 
 @pytest.mark.parametrize("withdrawn", [True, False])

@@ -16,7 +16,7 @@ from iokeel.core.counters import DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import DriveGone, IokeelError
 from iokeel.hypervisors.libvirt.calls import Calls
-from iokeel.hypervisors.libvirt.domain import Domain, own_group, put_limits
+from iokeel.hypervisors.libvirt.domain import Domain, has_policy, own_group, put_limits
 from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities
 from iokeel.hypervisors.qmp.drives import QmpDrive
@@ -235,13 +235,38 @@ class LimitsInForce:
             if known is not None and overtaken:
                 in_force[disk.target] = known.in_force
                 continue
-            in_force[disk.target] = self._of_disk(drive, disk, limits, abilities, known)
+            if known is not None and limits in self._set_for_others(name, disk, disks):
+                in_force[disk.target] = known.in_force
+            else:
+                in_force[disk.target] = self._of_disk(drive, disk, limits, abilities, known)
             self._reached.pop(drive, None)
             if not self._has_fallback(drive, limits, known):
                 self._fallbacks.pop(drive, None)
             if disk.target in self._limits.get(name, {}):
                 self._limits[name][disk.target] = _UNREAD
         return in_force
+
+    def _set_for_others(self, name: str, disk: Disk, disks: Sequence[Disk]) -> set[ThrottleLimits]:
+        """Return the limits that were set last, or are being set, for others of a disk's group.
+
+        libvirt tells the last ones of its <iotune> group. If they are another disk's, nobody has
+        overwritten this one's, and to set these again would overwrite the other's. Disks without a
+        policy don't count: no limits are set for them.
+        """
+        policy = self._domains[name].info.policy
+        found: set[ThrottleLimits] = set()
+        if disk.iotune_group is None or not has_policy(policy, [disk.target]):
+            return found
+        for other in disks:
+            drive = DriveId(name, other.target)
+            known = self._known(drive)
+            if known is None or other == disk or other.iotune_group != disk.iotune_group:
+                continue
+            if has_policy(policy, [other.target]):
+                found |= {limits.stock for limits, _ in self._setting.get(drive, ())}
+                if known.in_force is not None:
+                    found.add(known.in_force.stock)
+        return found
 
     def _of_disk(
         self,
