@@ -14,14 +14,14 @@ import pytest
 from benchmarks.demo.fio_log import Completions
 from testing.agents import HostAgent
 from testing.fleet import etcd as real
-from testing.hypervisors.iotune import highest_rate
+from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.lab.guests.domain import DiskSpec, domain_xml, make_disk
 from testing.lab.guests.migration import Watch, destroy, migrate
 from testing.lab.guests.vm import Vm
 from testing.lab.host import PROJECT, Host
 from testing.lab.image import image
 from testing.waiting import eventually
-from tests.system.rig import policy
+from tests.system.rig import blkdeviotune, policy, set_metadata
 
 pytestmark = pytest.mark.timeout(900)
 LIMIT, BURST = 30, 75  # a busy machine that emulates the guest can still do this
@@ -141,6 +141,20 @@ def test_limits_and_credit_go_along(guest: Vm, places: list[Place], etcd: real.E
     assert used_s > had - left + 3, "the credit that came was of use"
     assert least_left_s(had, rates) > -2, "no second of credit was used twice"
     assert "credit/" not in etcd.ctl("get", "/iokeel/", "--prefix", "--keys-only")
+
+
+def test_a_bad_policy_keeps_the_limits_that_came_along(guest: Vm, places: list[Place]) -> None:
+    source, target = places
+    set_metadata(source.host, "db1", '<policy><drive target="vda" limit="-5"/></policy>')
+    eventually(lambda: source.agent.stats("db1")[0]["policy_error"])
+    guest.agent.close()
+    migrate("db1", source.host, target.host)
+    came = blkdeviotune(target.host, "db1")
+    told = eventually(lambda: target.agent.stats("db1")[0]["policy_error"])
+    assert "limit" in told["what"]
+    time.sleep(5)
+    assert blkdeviotune(target.host, "db1") == came
+    assert highest_rate(came) <= TOLERANCE * BURST
 
 
 def test_a_migration_that_fails_leaves_the_credit(
