@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from testing.hypervisors.iotune import highest_rate
 from testing.machines import guest
 from testing.machines.emulated import EmulatedMachine
 from testing.machines.hypervisor import stats
@@ -108,9 +109,9 @@ def io_max(machine: EmulatedMachine) -> str:
 
 
 def held(samples: list[dict[str, int]], limit: int) -> None:
-    """See that a policy's limit was in force in every sample."""
+    """See that a policy's limit was in force in every sample, for requests of any size."""
     assert len(samples) > 20
-    assert [s for s in samples if not 0 < s["total_iops_sec"] <= 1.2 * limit] == []
+    assert [s for s in samples if highest_rate(s) > 1.2 * limit] == []
 
 
 def test_a_guest_is_throttled_after_two_playbooks(site: Site) -> None:
@@ -186,7 +187,9 @@ def test_patched_qemu_limits_a_guest_exactly_from_its_next_start_on(site: Site) 
     assert mode(machine) == "exact"
     with watch(machine, "db1") as samples:
         assert LOWER / 2 < rate(machine) < 1.1 * LOWER
-    held(samples, LOWER)
+    # QEMU's curve needs no size, and libvirt doesn't tell of it.
+    assert len(samples) > 20
+    assert [s for s in samples if not 0 < s["total_iops_sec"] <= 1.2 * LOWER] == []
 
 
 def refuse_patched_qemu(site: Site) -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -131,7 +130,7 @@ def test_limits_and_credit_go_along(guest: Vm, places: list[Place], etcd: real.E
 
     print(f"credit: {had:.1f} s, {left:.1f} s as it left, {came:.1f} s as it came")
     assert len(watch.limits) > 100
-    assert max(map(highest_rate, watch.limits)) < inf, "at no moment without limits"
+    assert max(map(highest_rate, watch.limits)) <= TOLERANCE * BURST, "at no moment without"
     log = moved.read("/tmp/a_iops.1.log")
     rates = Completions.parse(log).seconds(0, RUN_S)
     print([round(rate) for rate in rates])
