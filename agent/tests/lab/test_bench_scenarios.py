@@ -339,6 +339,14 @@ def test_without_a_verdict_the_row_shows_all_ways_to_run_iokeel() -> None:
     assert [one.count("iokeel over BFQ, patched QEMU: ") for one in ours] == [1, 1]
 
 
+@pytest.mark.parametrize("name", ["weights", "reservation"])
+def test_page_says_when_figures_begin(name: str) -> None:
+    figures = Figures(load(name), read_all(RESULTS)[name])
+    says = f"s a run, figures from second {load(name).cases[0].begin_s:g} on, "
+    for page in (MARKDOWN, HTML):
+        assert rendered(page, [figures]).count(says) == 1
+
+
 def test_what_else_was_published_stands_below_the_table() -> None:
     suite, result = load("first-seconds"), read_all(RESULTS)["first-seconds"]
     assert suite.published is not None

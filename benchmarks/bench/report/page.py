@@ -249,6 +249,7 @@ def _disturbed(result: Result) -> str | None:
 def _setup(setup: Setup) -> str:
     """Return where a result was measured."""
     parts = [f"{setup.device}, times x {setup.slowdown:g}", f"{setup.seconds:.3g} s a run"]
+    parts.append(f"figures from second {setup.begin_s:.3g} on")
     if setup.host is None:
         parts.append("the machine and the revision weren't noted")
     else:

@@ -21,7 +21,9 @@ def summary(path: Path) -> str:
     out = Console(highlight=False, width=160)
     with out.capture() as text:
         out.print(f"\n[bold]{figures.suite.question}[/]")
-        out.print(f"{setup.device}, times x {setup.slowdown:g}; median (least to most) ± of 95 %")
+        where = f"{setup.device}, times x {setup.slowdown:g}"
+        begin = f"figures from second {setup.begin_s:.3g} on"
+        out.print(f"{where}, {begin}; median (least to most) ± of 95 %")
         if setup.shortened != 1:
             out.print(f"[yellow]all times were shortened {setup.shortened:g} times: a trial[/]")
         for what in figures.shown:
