@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from benchmarks.bench.records import Case, DriveRun, Plan, Run, Setup
 
@@ -37,6 +37,12 @@ class Seen:
         rates = self.run.drives[drive].by_second
         return None if rates is None else rates[round(self.setup.begin_s) :]
 
+    def windows(self, drive: str, begin_s: float) -> list[float]:
+        """Return a drive's rates in whole windows, one after the other from begin_s on."""
+        rates, length = self.run.drives[drive].by_second or [], self.setup.window_s
+        starts = range(round(begin_s), len(rates) - length + 1, length)
+        return [fmean(rates[at : at + length]) for at in starts]
+
 
 OfDrive = Callable[[Seen, Plan, str], float | None]
 OfRun = Callable[[Seen], float | None]
@@ -47,7 +53,8 @@ class Metric:
     """A figure. better: "less", "more", or "one" if the nearer to 1 the better.
 
     unit: "%" if it is shown as percents, "x" for a factor, or a unit of its own. may_lack: a run
-    without it isn't the worse for it.
+    without it isn't the worse for it. windows_from_s: when the windows begin that it is the worst
+    of; None: it isn't of windows.
     """
 
     name: str
@@ -58,10 +65,17 @@ class Metric:
     of_drive: OfDrive | None = None
     of_run: OfRun | None = None
     may_lack: bool = False
+    windows_from_s: Callable[[Setup], float] | None = None
 
     def distance(self, value: float) -> float:
         """Return how bad a value is; less is better."""
         return {"less": value, "more": -value, "one": abs(value - 1)}[self.better]
+
+    def windows(self, setup: Setup) -> int | None:
+        """Return of how many windows it is the worst; None: it isn't of windows."""
+        if self.windows_from_s is None:
+            return None
+        return int(setup.seconds - round(self.windows_from_s(setup))) // setup.window_s
 
 
 def median_of(values: Sequence[float | None]) -> float | None:

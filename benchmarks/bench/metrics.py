@@ -3,6 +3,9 @@
 Symbols, all of one run:
 
     r(t)     normalized operations of a drive in second t, from 0 on
+    T        a window: as many seconds as the disk's times are stretched (`Setup.window_s`). What is
+             left of the time at its end is no window
+    r(T)     a drive's mean rate in it
     r        its mean rate over the measured time
     o        what it is owed: its limit, or its part by weight of the capacity
     R        its reservation
@@ -33,6 +36,8 @@ _RIGHT_RATIO = 0.05
 _END_S = 10
 #: With fewer requests, a 99th percentile is nearly their maximum.
 _P99_REQUESTS = 100
+#: In words for readers.
+_WINDOWS = "T: windows of slowdown x 1 s"
 #: Above this a drive is in a burst.
 _BURST_RATIO = 1.5
 
@@ -102,7 +107,8 @@ def back_s(ratios: Sequence[float]) -> float:
 
 
 def _isolation(seen: Seen, plan: Plan, drive: str) -> float | None:
-    alone, rates = seen.alone(drive, lambda one: one.rate), seen.seconds(drive)
+    alone = seen.alone(drive, lambda one: one.rate)
+    rates = seen.windows(drive, seen.setup.begin_s)
     if not alone or not rates:
         return None
     return float(np.percentile([min(1.0, rate / alone) for rate in rates], 1))
@@ -144,10 +150,8 @@ def _own_ms(of: Callable[[DriveRun], float | None]) -> OfDrive:
 
 
 def _attainment(seen: Seen, plan: Plan, drive: str) -> float | None:
-    rates = seen.run.drives[drive].by_second
-    if not plan.reservation or not rates or len(rates) <= _KNOWN_S:
-        return None
-    return min(rates[_KNOWN_S:]) / plan.reservation
+    rates = seen.windows(drive, _KNOWN_S)
+    return min(rates) / plan.reservation if plan.reservation and rates else None
 
 
 def _finished(seen: Seen, plan: Plan, drive: str) -> float | None:
@@ -287,10 +291,11 @@ METRICS = {
         Metric(
             "isolation_p01",
             "isolation, p01",
-            "p01 of min(1, r(t) / r alone)",
+            f"p01 of min(1, r(T) / r alone), {_WINDOWS}",
             "%",
             "more",
             _isolation,
+            windows_from_s=lambda setup: setup.begin_s,
         ),
         Metric(
             "kept",
@@ -343,11 +348,12 @@ METRICS = {
         ),
         Metric(
             "attainment",
-            "lowest second, of the reservation",
-            "min of r(t) / R, t >= 2",
+            "lowest window, of the reservation",
+            f"min of r(T) / R, {_WINDOWS}, from second {_KNOWN_S} on",
             "%",
             "more",
             _attainment,
+            windows_from_s=lambda setup: _KNOWN_S,
         ),
         Metric("finished_s", "finished after", "end of its last request", "s", "less", _finished),
         Metric(

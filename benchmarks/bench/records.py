@@ -6,6 +6,7 @@ Rates and latencies are those of the disk at the scenario's slowdown.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,15 @@ class Setup(msgspec.Struct, frozen=True, omit_defaults=True):
     revision: str | None = None
     programs: dict[str, str] = {}
     load_before: float | None = None
+
+    @property
+    def window_s(self) -> int:
+        """A second of the disk's own time, or a little more: whole seconds, 1 or more.
+
+        A scheduler that gives the disk to one drive at a time is stretched as the disk is: in a
+        shorter time, its others do nothing.
+        """
+        return max(1, math.ceil(self.slowdown))
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.bench.controllers import CONTROLLERS
 from benchmarks.bench.controllers.average_size import limit
@@ -27,10 +28,12 @@ def drive(rate: float = 100.0, **values: object) -> DriveRun:
     return DriveRun(rate, 1000, **values)  # type: ignore[arg-type]
 
 
-def figure(words: str, run: Run, plans: dict[str, Plan], **others: list[Run]) -> float | None:
+def figure(
+    words: str, run: Run, plans: dict[str, Plan], setup: Setup = SETUP, **others: list[Run]
+) -> float | None:
     """Return a figure of a run, in a case that has the `others` too."""
     case = Case(plans, {"this": [run], **others})
-    found = Shown.of(words).values(SETUP, case, "this", case)
+    found = Shown.of(words).values(setup, case, "this", case)
     return found[0] if found else None
 
 
@@ -44,7 +47,6 @@ def figure(words: str, run: Run, plans: dict[str, Plan], **others: list[Run]) ->
         ("overspend a", (0.5 + 0.04) / 8),
         ("first_10s a", 1.1),
         ("reprice_s a", 3.0),  # the shift is at 2 s, the last wrong second begins at 4 s
-        ("attainment a", 50 / 80),
         ("latency_ms a", 0.5),
         ("latency_max_ms a", 2.0),
         ("file_s a", 5.0),
@@ -120,12 +122,41 @@ def test_burst_is_the_time_above_what_is_owed_over_the_credit() -> None:
 def test_isolation_is_the_lowest_percent_of_seconds_and_never_above_alone() -> None:
     alone = [Run({"a": drive(100)})]
     plans = {"a": Plan(100)}
+    setup = replace(SETUP, slowdown=1)
     quick = Run({"a": drive(by_second=[0, 0, *[200.0] * 8])})
-    assert figure("isolation_p01 a", quick, plans, alone=alone) == 1
+    assert figure("isolation_p01 a", quick, plans, setup, alone=alone) == 1
     # Of eight seconds the lowest percentile lies 7 % of the way from the lowest to the next.
     slow = Run({"a": drive(by_second=[0, 0, 20.0, *[100.0] * 7])})
-    found = figure("isolation_p01 a", slow, plans, alone=alone)
+    found = figure("isolation_p01 a", slow, plans, setup, alone=alone)
     assert found == pytest.approx(0.2 + 0.07 * 0.8)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "windows", "lowest", "p01"),
+    # From second 2 on it does 0, 0, 0, 90, 90, 90, 120 and 120 of 100.
+    [
+        (0.5, 8, 0.0, 0.0),
+        (1, 8, 0.0, 0.0),
+        (1.5, 4, 0.0, 0.03 * 0.45),
+        (3, 2, 0.0, 0.01 * 0.9),
+        (4, 2, 0.225, 0.225 + 0.01 * 0.775),
+        (8, 1, 0.6375, 0.6375),
+    ],
+)
+def test_windows_are_as_long_as_a_second_of_the_disk(
+    slowdown: float, windows: int, lowest: float, p01: float
+) -> None:
+    run = Run({"a": drive(by_second=[9, 9, 0, 0, 0, 90, 90, 90, 120, 120])})
+    plans, setup = {"a": Plan(100, reservation=100)}, replace(SETUP, slowdown=slowdown)
+    assert METRICS["attainment"].windows(setup) == windows
+    assert figure("attainment a", run, plans, setup) == pytest.approx(lowest)
+    alone = [Run({"a": drive(100)})]
+    assert figure("isolation_p01 a", run, plans, setup, alone=alone) == pytest.approx(p01)
+
+
+def test_a_run_that_is_shorter_than_a_window_has_no_figure_of_windows() -> None:
+    run = Run({"a": drive(by_second=SECONDS)})
+    assert figure("attainment a", run, {"a": Plan(100, reservation=100)}) is None  # slowdown 10
 
 
 def test_last_to_finish_counts_only_if_all_have() -> None:
@@ -203,7 +234,7 @@ def test_drive_is_that_of_all_its_logs_on_our_clock(tmp_path: Path) -> None:
     empty.write_text("")
     done = Done.read("db", [one, other, empty], DEFAULT_MODEL, ahead_s=1.0)
     scenario = load("first-seconds").cases[0]
-    scenario = replace(scenario, seconds=4.0, begin_s=1.0)
+    scenario = dataclasses.replace(scenario, seconds=4.0, begin_s=1.0)
     stream = Stream("io", {"io_size": "40k", "numjobs": 2})
     found = drive_run(scenario, Drive("db", "db", {}, (stream,)), done, 10.0, 0.25)
     # Completions at 0.5, 1.5, 2.999 and 4.5 s of costs 1, 10, 1.6 and 1.

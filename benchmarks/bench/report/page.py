@@ -26,6 +26,8 @@ HTML, MARKDOWN = "report.html", "benchmarks.md"
 _PLOTS = "benchmarks"
 _CAVEAT = "no verdict: the result has a caveat"
 _TOO_FEW = "no verdict: too few repeats, or one without the figure"
+#: With fewer windows, the worst is nearly their mean.
+_LEAST_WINDOWS = 3
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -198,6 +200,7 @@ class _Section:
         self.lacking = {title(name): why for name, why in figures.result.lacking.items()}
         self.unmeasured = [what.title for what in figures.shown if what not in figures.measured]
         self.not_run = [title(name) for name in figures.not_run]
+        self.few_windows = _few_windows(figures)
         self.disturbed = _disturbed(figures.result)
         self.plot = f"{_PLOTS}/{suite.name}.png"
         self.has_plot = can_draw(figures)
@@ -227,6 +230,18 @@ def _rows(figures: Figures) -> list[tuple[str, list[str]]]:
                 cells = ["" if spread is None else str(spread) for spread in spreads]
                 rows.append((name, [case, title(name), *cells]))
     return rows
+
+
+def _few_windows(figures: Figures) -> list[str]:
+    """Return which figures are the worst of few windows, and of how many."""
+    assert figures.result is not None
+    setup = figures.result.setup
+    counts = {what.title: what.metric.windows(setup) for what in figures.measured}
+    return [
+        f"{title}, {count} of {setup.window_s} s"
+        for title, count in counts.items()
+        if count is not None and count < _LEAST_WINDOWS
+    ]
 
 
 def _disturbed(result: Result) -> str | None:
