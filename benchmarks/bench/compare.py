@@ -5,7 +5,8 @@ of its repeats, or that of all figures of this metric and controller together if
 few repeats can be alike by chance, and some controllers are less even than others. A difference of
 the means is a change if it is above LEAST_RATIO, and above what noise makes in one of a hundred
 comparisons like this one: noise counts as normal, is known from few repeats (Student's t), and all
-figures share the odds.
+figures share the odds. If a figure is better the nearer it is to 1, both are of how far it is from
+that.
 
 A figure that more runs lack than before is lost, which is worse, too, unless runs may lack it.
 """
@@ -69,13 +70,16 @@ class Change:
     @property
     def ratio(self) -> float:
         """The difference of the means, over the mean of both: which is before makes no odds."""
-        return apart_ratio(fmean(self.pair.before), fmean(self.pair.after))
+        return apart_ratio(self.pair.metric, self.pair.before, self.pair.after)
 
     @property
     def worse(self) -> bool:
         """Whether it is for the worse."""
-        metric = self.pair.metric
-        return metric.distance(fmean(self.pair.after)) > metric.distance(fmean(self.pair.before))
+        before, after = (
+            fmean(map(self.pair.metric.distance, values))
+            for values in (self.pair.before, self.pair.after)
+        )
+        return after > before
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ def changes(pairs: Sequence[Pair]) -> Comparison:
     found = []
     for pair in usable:
         together, freedom = pooled[_kind(pair)]
-        spread = max(together, _spread(pair.before), _spread(pair.after))
+        spread = max(together, *(_spread(pair.metric, one) for one in (pair.before, pair.after)))
         samples = [(spread, len(values)) for values in (pair.before, pair.after)]
         change = Change(pair, noise(freedom, ODDS / len(usable), *samples))
         if abs(change.ratio) > max(change.noise_ratio, LEAST_RATIO):
@@ -178,9 +182,9 @@ def changes(pairs: Sequence[Pair]) -> Comparison:
     return Comparison(found, len(usable), len(pairs) - len(usable))
 
 
-def _spread(values: Sequence[float]) -> float:
+def _spread(metric: Metric, values: Sequence[float]) -> float:
     """Return the relative standard deviation of some repeats."""
-    return stdev(values) / max(NOTHING, abs(fmean(values)))
+    return stdev(metric.judged(values)) / max(NOTHING, abs(fmean(values)))
 
 
 def _kind(pair: Pair) -> tuple[str, str]:
@@ -194,7 +198,7 @@ def _pooled(pairs: Sequence[Pair]) -> dict[tuple[str, str], tuple[float, int]]:
     freedom: dict[tuple[str, str], int] = defaultdict(int)
     for pair in pairs:
         for values in (pair.before, pair.after):
-            squares[_kind(pair)] += (len(values) - 1) * _spread(values) ** 2
+            squares[_kind(pair)] += (len(values) - 1) * _spread(pair.metric, values) ** 2
             freedom[_kind(pair)] += len(values) - 1
     return {kind: (math.sqrt(squares[kind] / freedom[kind]), freedom[kind]) for kind in squares}
 
@@ -263,6 +267,7 @@ def table(found: Comparison) -> str:
                 )
             out.print(rows)
             out.print("apart, noise: over the mean of before and after")
+            out.print("if nearer to 1 is better, of how far a figure is from it")
         for lost in found.lost:
             out.print(f"lost: {lost}", soft_wrap=True)
         same = found.compared - len(found.changes)

@@ -71,6 +71,10 @@ class Metric:
         """Return how bad a value is; less is better."""
         return {"less": value, "more": -value, "one": abs(value - 1)}[self.better]
 
+    def judged(self, values: Sequence[float]) -> list[float]:
+        """Return what is compared: values, or how far they are from 1 if near is better."""
+        return [self.distance(one) for one in values] if self.better == "one" else [*values]
+
     def windows(self, setup: Setup) -> int | None:
         """Return of how many windows it is the worst; None: it isn't of windows."""
         if self.windows_from_s is None:

@@ -224,6 +224,22 @@ def test_nearer_to_one_is_better_where_that_is_what_counts() -> None:
     assert [one.worse for one in found] == [True, False]
 
 
+def test_as_far_above_one_as_below_is_alike_if_nearness_counts() -> None:
+    held = METRICS["held"]
+    below, above, at = (0.90, 0.91, 0.89), (1.1, 1.09, 1.11), (1.0, 1.01, 0.99)
+    assert not Spread(held, below).apart(Spread(held, above))
+    assert Spread(held, at).apart(Spread(held, above))
+    assert Spread(held, at).better(Spread(held, above))
+    uneven = Spread(held, (0.8, 1.2, 1.0, 0.8, 1.2)), Spread(held, (1.02, 1.021, 1.022))
+    assert uneven[1].better(uneven[0])  # its median is further from 1
+    pairs = [
+        Pair(name, "", "none", "held", held, before, after)
+        for name, before, after in (("alike", below, above), ("better", below, at))
+    ]
+    found = changes(pairs).changes
+    assert [(one.pair.scenario, one.worse) for one in found] == [("better", False)]
+
+
 @pytest.mark.parametrize("repeats", [2, 3, 5, 20])
 def test_of_a_hundred_confidence_intervals_95_have_the_mean(repeats: int) -> None:
     chance = random.Random(repeats)

@@ -44,25 +44,32 @@ class Spread:
         """Return whether they differ: their ranges don't meet, and their means are not noise.
 
         Of three repeats each, ranges don't meet by chance once in ten. So the means have to be
-        further apart than noise makes in one of twenty, by Welch's test, and than LEAST_RATIO.
+        further apart than noise makes in one of twenty, by Welch's test, and than LEAST_RATIO. If
+        near to 1 is better, all that is of how far they are from it.
         """
-        if max(self.values) >= min(other.values) and max(other.values) >= min(self.values):
+        mine, theirs = self.metric.judged(self.values), self.metric.judged(other.values)
+        if max(mine) >= min(theirs) and max(theirs) >= min(mine):
             return False
-        if min(len(self.values), len(other.values)) < LEAST_REPEATS:
+        if min(len(mine), len(theirs)) < LEAST_REPEATS:
             return False
-        least = noise(welch(self.values, other.values), _ODDS, self._sample, other._sample)
-        mine, theirs = fmean(self.values), fmean(other.values)
-        return abs(mine - theirs) > least and abs(apart_ratio(mine, theirs)) > LEAST_RATIO
+        least = noise(welch(mine, theirs), _ODDS, _sample(mine), _sample(theirs))
+        far = abs(apart_ratio(self.metric, self.values, other.values))
+        return abs(fmean(mine) - fmean(theirs)) > least and far > LEAST_RATIO
 
     def better(self, other: Spread) -> bool:
-        """Return whether its median is better."""
-        return self.metric.distance(self.median) < self.metric.distance(other.median)
+        """Return whether it is better."""
+        return self.distance < other.distance
+
+    @property
+    def distance(self) -> float:
+        """How bad it is: the median of how bad its values are."""
+        return median(map(self.metric.distance, self.values))
 
     @property
     def confidence(self) -> float:
         """Half of the 95 % confidence interval of the mean, by Student's t; inf of one run."""
         freedom = len(self.values) - 1
-        return noise(freedom, _ODDS, self._sample) if freedom else math.inf
+        return noise(freedom, _ODDS, _sample(self.values)) if freedom else math.inf
 
     @property
     def range(self) -> str:
@@ -80,21 +87,26 @@ class Spread:
         return f"{self.range} ±{shown(self.metric, self.confidence, '')}"
 
     @property
-    def _sample(self) -> tuple[float, int]:
-        return stdev(self.values), len(self.values)
-
-    @property
     def missing(self) -> str:
         """How many runs don't have it, in words after a value."""
         runs = "run" if self.without == 1 else "runs"
         return f", {self.without} {runs} without" if self.without else ""
 
 
-def apart_ratio(one: float, other: float) -> float:
-    """Return how much greater the other is, over the mean of both; 0 if both are nothing."""
-    if max(abs(one), abs(other)) < NOTHING:
+def _sample(values: Sequence[float]) -> tuple[float, int]:
+    return stdev(values), len(values)
+
+
+def apart_ratio(metric: Metric, one: Sequence[float], other: Sequence[float]) -> float:
+    """Return how much greater the other's mean is, over the mean of both; 0 if both are nothing.
+
+    If near to 1 is better: how much further from it.
+    """
+    means = abs(fmean(one)), abs(fmean(other))
+    if max(means) < NOTHING:
         return 0.0
-    return (other - one) / max(NOTHING, (abs(one) + abs(other)) / 2)
+    difference = fmean(metric.judged(other)) - fmean(metric.judged(one))
+    return difference / max(NOTHING, fmean(means))
 
 
 def shown(metric: Metric, value: float, unit: str | None = None) -> str:
@@ -211,7 +223,7 @@ class Figures:
         }
         if not found:
             return None
-        return min(found, key=lambda name: headline.metric.distance(found[name].median))
+        return min(found, key=lambda name: found[name].distance)
 
 
 def all_figures(folder: Path) -> list[Figures]:
