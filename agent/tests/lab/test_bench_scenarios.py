@@ -13,7 +13,18 @@ import pytest
 from benchmarks.bench import programs
 from benchmarks.bench.controllers import ALONE, CONTROLLERS, chosen
 from benchmarks.bench.errors import BenchError
-from benchmarks.bench.records import VERSION, DriveRun, Result, Run, Setup, read, read_all, write
+from benchmarks.bench.records import (
+    VERSION,
+    Case,
+    DriveRun,
+    Plan,
+    Result,
+    Run,
+    Setup,
+    read,
+    read_all,
+    write,
+)
 from benchmarks.bench.report.figures import Figures, all_figures
 from benchmarks.bench.report.page import DOCS, HTML, MARKDOWN, anchor, overview, rendered
 from benchmarks.bench.report.verdict import Verdict, verdicts
@@ -292,6 +303,51 @@ def test_p99_of_few_requests_is_no_loss() -> None:
             found = latency_without(controller, runs, requests=50)
             assert p99 not in str(found)
             assert found.ahead
+
+
+def latencies_and_rates(**measured: tuple[list[float], list[float]]) -> Verdict:
+    """Return the verdict on a drive's latencies and rates: of each controller, by repeat."""
+    suite = load("weights")
+    first = replace(suite.cases[0], metrics=("latency_ms w1000", "work"))
+    runs = {
+        name.replace("_", "-"): [
+            Run({"w1000": DriveRun(rate, 1, latency_mean_ms=40 * ms)})
+            for ms, rate in zip(*both, strict=True)
+        ]
+        for name, both in {**measured, "none": ([9.0] * 3, [100.0] * 3)}.items()
+    }
+    case = Case({"w1000": Plan(100)}, runs)
+    result = msgspec.structs.replace(read_all(RESULTS)["weights"], cases={"": case})
+    (found,) = verdicts(Figures(replace(suite, cases=(first,)), result))
+    return found
+
+
+def test_verdict_names_another_that_is_better_than_iokeel_in_a_figure() -> None:
+    ours = ([2.0, 2.1, 2.2], [70.0, 71.0, 72.0])
+    best = ([1.0, 1.01, 1.02], [30.0, 31.0, 32.0])
+    more = ([8.0, 8.1, 8.2], [99.0, 98.0, 97.0])
+    found = latencies_and_rates(iokeel_exact=ours, bfq=best, static_iops=more)
+    assert (found.other, len(found.ahead), len(found.behind)) == ("bfq", 1, 1)
+    assert found.best == ["throughput, of no control 98 % (static iops)"]
+    assert str(found).endswith(". Best of any: throughput, of no control 98 % (static iops)")
+    alike = ([8.0, 8.1, 8.2], [71.0, 72.0, 73.0])
+    assert not latencies_and_rates(iokeel_exact=ours, bfq=best, static_iops=alike).best
+    assert not latencies_and_rates(iokeel_exact=ours, bfq=best).best
+
+
+def test_figures_without_a_clear_difference_have_their_values() -> None:
+    ours = ([2.0, 2.1, 2.2], [70.0, 71.0, 72.0])
+    found = latencies_and_rates(iokeel_exact=ours, bfq=([2.1, 2.1, 2.1], [50.0, 60.0, 69.0]))
+    assert found.even == [
+        "w1000: mean latency, the disk's own time 2.1 ms against 2.1 ms",
+        "throughput, of no control 71 % against 60 % (better in every repeat, not certain)",
+    ]
+    found = latencies_and_rates(iokeel_exact=ours, bfq=([1.0, 1.5, 1.9], [69.9, 69.9, 69.9]))
+    assert found.even == [
+        "w1000: mean latency, the disk's own time 2.1 ms against 1.5 ms"
+        " (worse in every repeat, not certain)",
+        "throughput, of no control 71 % against 70 %",  # too near to matter
+    ]
 
 
 def test_controllers_that_could_have_run_are_named() -> None:

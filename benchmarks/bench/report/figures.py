@@ -47,14 +47,20 @@ class Spread:
         further apart than noise makes in one of twenty, by Welch's test, and than LEAST_RATIO. If
         near to 1 is better, all that is of how far they are from it.
         """
+        if not self.apart_in_each(other):
+            return False
+        mine, theirs = self.metric.judged(self.values), self.metric.judged(other.values)
+        least = noise(welch(mine, theirs), _ODDS, _sample(mine), _sample(theirs))
+        return abs(fmean(mine) - fmean(theirs)) > least
+
+    def apart_in_each(self, other: Spread) -> bool:
+        """Return whether they would be apart if their means were not noise."""
         mine, theirs = self.metric.judged(self.values), self.metric.judged(other.values)
         if max(mine) >= min(theirs) and max(theirs) >= min(mine):
             return False
         if min(len(mine), len(theirs)) < LEAST_REPEATS:
             return False
-        least = noise(welch(mine, theirs), _ODDS, _sample(mine), _sample(theirs))
-        far = abs(apart_ratio(self.metric, self.values, other.values))
-        return abs(fmean(mine) - fmean(theirs)) > least and far > LEAST_RATIO
+        return abs(apart_ratio(self.metric, self.values, other.values)) > LEAST_RATIO
 
     def better(self, other: Spread) -> bool:
         """Return whether it is better."""

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 
 from benchmarks.bench.controllers import title
 from benchmarks.bench.report.figures import LEAST_REPEATS, Figures, Spread, shown
+from benchmarks.bench.shown import Shown
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Where iokeel is ahead of the best other, where behind, and where none can tell.
 
-    elsewhere: the other cases in which it is behind, and in how many figures.
+    best: figures in which yet another is better than iokeel, and the best of all. elsewhere: the
+    other cases in which it is behind, and in how many figures.
     """
 
     ours: str
@@ -21,6 +23,7 @@ class Verdict:
     ahead: list[str]
     behind: list[str]
     even: list[str]
+    best: Sequence[str] = ()
     elsewhere: Sequence[str] = ()
 
     def __str__(self) -> str:
@@ -33,6 +36,8 @@ class Verdict:
         if self.even:
             of = "" if parts else f" to {title(self.other)}"
             parts.append(f"No clear difference{of}: {'; '.join(self.even)}")
+        if self.best:
+            parts.append(f"Best of any: {'; '.join(self.best)}")
         if self.elsewhere:
             parts.append(f"In other cases: **loses** {', '.join(self.elsewhere)}")
         return ". ".join(parts)
@@ -98,7 +103,7 @@ def _compared(figures: Figures, case: str | None, ours: str, other: str) -> Verd
     A side that lacks a figure in some runs is behind: those may have been the worst. If both do,
     none can tell. A figure that runs may lack is left out then.
     """
-    ahead, behind, even = [], [], []
+    ahead, behind, even, best = [], [], [], []
     for what in figures.shown:
         mine, theirs = (figures.spread(what, name, case) for name in (ours, other))
         i_lack, they_lack = (figures.without(what, name, case) for name in (ours, other))
@@ -106,18 +111,42 @@ def _compared(figures: Figures, case: str | None, ours: str, other: str) -> Verd
             continue
         text = f"{what.title} {_median(mine)} against {_median(theirs)}"
         if i_lack and they_lack:
-            even.append(what.title)
+            even.append(text)
         elif theirs is None or they_lack:
             ahead.append(text)
         elif mine is None or i_lack:
             behind.append(text)
         elif not mine.apart(theirs):
-            even.append(what.title)
+            even.append(text + _in_each(mine, theirs))
         elif mine.better(theirs):
             ahead.append(text)
         else:
             behind.append(text)
-    return Verdict(ours, other, ahead, behind, even)
+        if mine is not None and not i_lack:
+            for name, spread in _best_of_any(figures, case, what, mine):
+                if name != other:
+                    best.append(f"{what.title} {_median(spread)} ({title(name)})")
+    return Verdict(ours, other, ahead, behind, even, best)
+
+
+def _best_of_any(
+    figures: Figures, case: str | None, what: Shown, mine: Spread
+) -> list[tuple[str, Spread]]:
+    """Return the other with the best figure of those that are clearly better than ours, if any."""
+    found = [(name, figures.spread(what, name, case)) for name in figures.others]
+    better = [
+        (name, one)
+        for name, one in found
+        if one and not one.without and one.apart(mine) and one.better(mine)
+    ]
+    return sorted(better, key=lambda pair: pair[1].distance)[:1]
+
+
+def _in_each(mine: Spread, theirs: Spread) -> str:
+    """Return which is better in every repeat, if one is, though that may be chance."""
+    if not mine.apart_in_each(theirs):
+        return ""
+    return f" ({'better' if mine.better(theirs) else 'worse'} in every repeat, not certain)"
 
 
 def _median(spread: Spread | None) -> str:
