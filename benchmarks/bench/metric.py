@@ -54,7 +54,7 @@ class Metric:
 
     unit: "%" if it is shown as percents, "x" for a factor, or a unit of its own. may_lack: a run
     without it isn't the worse for it. windows_from_s: when the windows begin that it is the worst
-    of; None: it isn't of windows.
+    of; None: it isn't of windows. never: what it says of a controller none of whose runs has it.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Metric:
     of_run: OfRun | None = None
     may_lack: bool = False
     windows_from_s: Callable[[Setup], float] | None = None
+    never: str = "no figure"
 
     def distance(self, value: float) -> float:
         """Return how bad a value is; less is better."""

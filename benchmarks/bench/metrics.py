@@ -94,16 +94,20 @@ def _reprice(seen: Seen, plan: Plan, drive: str) -> float | None:
     if not rates or not plan.shifts_s:
         return None
     ends = [*plan.shifts_s[1:], float(len(rates))]
-    return max(
+    times = [
         back_s([rate / plan.owed for rate in rates[round(start) : round(end)]])
         for start, end in zip(plan.shifts_s, ends, strict=True)
-    )
+    ]
+    known = [one for one in times if one is not None]
+    return max(known) if len(known) == len(times) else None
 
 
-def back_s(ratios: Sequence[float]) -> float:
-    """Return the seconds after which every later one is within _RIGHT_RATIO of 1."""
+def back_s(ratios: Sequence[float]) -> float | None:
+    """Return the seconds after which every later one is within _RIGHT_RATIO of 1; None: never."""
     wrong = [i for i, ratio in enumerate(ratios) if abs(ratio - 1) > _RIGHT_RATIO]
-    return wrong[-1] + 1.0 if wrong else 0.0
+    if not wrong:
+        return 0.0
+    return None if wrong[-1] == len(ratios) - 1 else wrong[-1] + 1.0
 
 
 def _isolation(seen: Seen, plan: Plan, drive: str) -> float | None:
@@ -283,10 +287,12 @@ METRICS = {
         Metric(
             "reprice_s",
             "worst time to reprice",
-            "longest time after a shift until every r(t) / o is within 5 % of 1",
+            "longest time after a shift until every r(t) / o up to the next one is within 5 % of 1;"
+            " never if the last second isn't",
             "s",
             "less",
             _reprice,
+            never="never",
         ),
         Metric(
             "isolation_p01",

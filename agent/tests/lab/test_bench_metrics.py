@@ -178,7 +178,14 @@ def test_error_of_a_cap_is_that_of_all_its_drives_in_each_second() -> None:
 def test_time_to_reprice_ends_when_every_later_second_is_right() -> None:
     assert back_s([1.0, 1.04, 0.96]) == 0
     assert back_s([2.0, 1.0, 1.06, 1.0]) == 3
-    assert back_s([1.0, 0.5]) == 2
+    assert back_s([0.5, 1.0]) == 1
+
+
+def test_drive_that_is_wrong_when_the_next_shift_comes_is_never_repriced() -> None:
+    assert back_s([1.0, 0.5]) is None
+    run = Run({"a": drive(by_second=[2.0, *[1.0] * 9])})
+    for shifts_s, value in (([0.0, 5.0], 1.0), ([0.0, 1.0], None)):
+        assert figure("reprice_s a", run, {"a": Plan(1, shifts_s=shifts_s)}) == value
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -450,6 +450,17 @@ def bare(drive: DriveRun) -> DriveRun:
     return msgspec.structs.replace(drive, fio_sys_s=None)
 
 
+def test_page_says_never_of_a_controller_that_gets_nowhere() -> None:
+    what = Shown.of("reprice_s db")
+    figures = Figures(load("shift-8k-64k"), read_all(RESULTS)["shift-8k-64k"])
+    assert figures.spread(what, "static-bps") is None  # priced for 1 MiB
+    first, *_ = verdicts(figures)
+    assert "db: worst time to reprice 0 s against never" in first.ahead
+    lines = rendered(MARKDOWN, [figures]).splitlines()
+    (row,) = [line for line in lines if line.startswith("| static bps |")]
+    assert "| never |" in row
+
+
 def test_caveat_is_under_the_title_and_marks_the_row() -> None:
     results = read_all(RESULTS)
     for name in ("booted-sata-writers", "weights"):

@@ -19,6 +19,7 @@ from benchmarks.bench.report.figures import LEAST_RATIO, Figures, all_figures, s
 from benchmarks.bench.report.plots import as_bytes, can_draw, draw
 from benchmarks.bench.report.verdict import verdicts
 from benchmarks.bench.scenario import load
+from benchmarks.bench.shown import Shown
 from benchmarks.result_file import BENCHMARKS
 
 DOCS = BENCHMARKS.parent / "docs"
@@ -225,11 +226,16 @@ def _rows(figures: Figures) -> list[tuple[str, list[str]]]:
     rows, measured = [], figures.measured
     for case in figures.cases:
         for name in (ALONE, *figures.controllers):
-            spreads = [figures.spread(what, name, case) for what in measured]
-            if any(spreads):
-                cells = ["" if spread is None else str(spread) for spread in spreads]
+            if any(figures.spread(what, name, case) for what in measured):
+                cells = [_cell(figures, what, name, case) for what in measured]
                 rows.append((name, [case, title(name), *cells]))
     return rows
+
+
+def _cell(figures: Figures, what: Shown, name: str, case: str) -> str:
+    if spread := figures.spread(what, name, case):
+        return str(spread)
+    return "" if name == ALONE or what.metric.may_lack else what.metric.never
 
 
 def _few_windows(figures: Figures) -> list[str]:

@@ -109,7 +109,7 @@ def _compared(figures: Figures, case: str | None, ours: str, other: str) -> Verd
         i_lack, they_lack = (figures.without(what, name, case) for name in (ours, other))
         if (mine is None and theirs is None) or (what.metric.may_lack and (i_lack or they_lack)):
             continue
-        text = f"{what.title} {_median(mine)} against {_median(theirs)}"
+        text = f"{what.title} {_median(what, mine)} against {_median(what, theirs)}"
         if i_lack and they_lack:
             even.append(text)
         elif theirs is None or they_lack:
@@ -125,7 +125,7 @@ def _compared(figures: Figures, case: str | None, ours: str, other: str) -> Verd
         if mine is not None and not i_lack:
             for name, spread in _best_of_any(figures, case, what, mine):
                 if name != other:
-                    best.append(f"{what.title} {_median(spread)} ({title(name)})")
+                    best.append(f"{what.title} {_median(what, spread)} ({title(name)})")
     return Verdict(ours, other, ahead, behind, even, best)
 
 
@@ -149,5 +149,7 @@ def _in_each(mine: Spread, theirs: Spread) -> str:
     return f" ({'better' if mine.better(theirs) else 'worse'} in every repeat, not certain)"
 
 
-def _median(spread: Spread | None) -> str:
-    return f"{shown(spread.metric, spread.median)}{spread.missing}" if spread else "no figure"
+def _median(what: Shown, spread: Spread | None) -> str:
+    if spread is None:
+        return what.metric.never
+    return f"{shown(what.metric, spread.median)}{spread.missing}"
