@@ -25,7 +25,7 @@ from benchmarks.bench.compare import compare, table
 from benchmarks.bench.controllers import CONTROLLERS, USUAL, chosen
 from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.errors import BenchError
-from benchmarks.bench.records import path_of
+from benchmarks.bench.records import daemon_of, path_of, read
 from benchmarks.bench.report.page import DOCS, HTML, write_report
 from benchmarks.bench.report.terminal import summary
 from benchmarks.bench.running import booted_host, device
@@ -99,8 +99,7 @@ def _run_scenarios(
         _say("the host that boots has a kernel of its own, which is built at first (14 minutes)")
         booted_host.prepare()
     use_best_effort()
-    exact = any(controller.exact for controller in controllers)
-    daemon = options.daemon or (qemu.storage_daemon() if exact else _STOCK_DAEMON)
+    daemon = options.daemon or daemon_for(options, suites, controllers)
     check_daemon(daemon)
     if warning := busy():
         print(f"iokeel-bench: {warning}", file=sys.stderr)
@@ -125,6 +124,18 @@ def _run_scenarios(
     if failed:
         print("iokeel-bench: the same command runs those again", file=sys.stderr)
     return 2 if failed else 0
+
+
+def daemon_for(
+    options: argparse.Namespace, suites: Sequence[Suite], controllers: Sequence[Controller]
+) -> Path:
+    """Return the storage daemon that the controllers take, or that of the runs that are there."""
+    if any(controller.exact for controller in controllers):
+        return qemu.storage_daemon()
+    paths = [path_of(options.results, suite.name) for suite in suites if not options.fresh]
+    before = {daemon_of(read(path).setup) for path in paths if path.exists()}
+    there = [daemon for daemon in before if daemon and daemon.exists()]
+    return there[0] if len(there) == 1 else _STOCK_DAEMON
 
 
 def _say(text: str) -> None:

@@ -190,6 +190,12 @@ def _rounded(result: Result) -> str:
     return _NUMBERS.sub(lambda found: " ".join(found[0].split()), text)
 
 
+def daemon_of(setup: Setup) -> Path | None:
+    """Return the storage daemon of a result's runs; None: it wasn't noted."""
+    names = [name for name in setup.programs if name != "fio"]
+    return cache_dir() / names[0] if names else None
+
+
 def daemon_name(daemon: Path) -> str:
     """Return how results name a storage daemon: by its path, within the cache if it is there."""
     cache = cache_dir()

@@ -16,7 +16,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.bench.__main__ import daemon_for, parser
+from benchmarks.bench.controllers import chosen
+from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import PREFIX, Result, path_of, read, write
+from benchmarks.bench.running.runner import Runner
+from benchmarks.bench.scenario import load
 from testing.bench_program import ENVIRON, PROJECT, STOCK, bench, ended
 from testing.lab.blkio import ROOT as BLKIO
 from testing.lab.needs import missing
@@ -96,6 +101,41 @@ def test_disks_of_a_vm_under_one_static_cap_share_it(tmp_path: Path) -> None:
     assert max(rates["disk0"]) > 1.25 * 500
     # Later seconds have requests that cost more than the 4K for which the limit is priced.
     assert sum(drive.requests or 0 for drive in run.drives.values()) < 1.2 * 4 * 2000
+
+
+def daemon(path: Path) -> Path:
+    """Make a storage daemon that has a version, and does nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\necho daemon 1\n")
+    path.chmod(0o755)
+    return path
+
+
+def runner(folder: Path, storage_daemon: Path) -> Runner:
+    """Return what begins a result, and runs nothing."""
+    return Runner([load("weights")], chosen(["bfq"]), 0, folder, storage_daemon, print)
+
+
+def test_runs_are_added_with_the_storage_daemon_of_those_that_are_there(tmp_path: Path) -> None:
+    own = daemon(tmp_path / "qemu/qemu-storage-daemon")
+    runner(tmp_path, own).run()
+    words = ["run", "weights", "--results", str(tmp_path)]
+    options = parser().parse_args(words)
+    wanted = [load("weights")], chosen(["bfq"])
+    assert daemon_for(options, *wanted) == own
+    assert daemon_for(parser().parse_args([*words, "--fresh"]), *wanted) == Path(STOCK)
+    own.unlink()
+    assert daemon_for(options, *wanted) == Path(STOCK)
+
+
+def test_mend_for_another_storage_daemon_names_the_one_before(tmp_path: Path) -> None:
+    one, other = (daemon(tmp_path / name / "qemu-storage-daemon") for name in ("one", "other"))
+    runner(tmp_path, one).run()
+    with pytest.raises(BenchError, match=f"give --daemon {one} to add to them; else give --fresh"):
+        runner(tmp_path, other).run()
+    one.write_text("#!/bin/sh\necho daemon 2\n")
+    with pytest.raises(BenchError, match="qemu-storage-daemon; give --fresh"):
+        runner(tmp_path, one).run()
 
 
 def test_program_that_is_interrupted_may_clean_up(tmp_path: Path) -> None:

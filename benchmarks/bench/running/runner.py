@@ -28,6 +28,7 @@ from benchmarks.bench.records import (
     Run,
     Setup,
     daemon_name,
+    daemon_of,
     path_of,
     read,
     write,
@@ -207,11 +208,11 @@ class Runner:
             if not differ and _plans(before.cases) != _plans(cases):
                 differ = ["calibration"]
             if differ:
-                raise BenchError(
-                    str(path),
-                    f"its runs are of another {differ[0]}",
-                    "give --fresh to begin anew, or --results with another folder",
-                )
+                mend = "give --fresh to begin anew, or --results with another folder"
+                had = daemon_of(before.setup)
+                if differ == [_NAMES["programs"]] and had not in (None, self.daemon):
+                    mend = f"give --daemon {had} to add to them; else {mend}"
+                raise BenchError(str(path), f"its runs are of another {differ[0]}", mend)
             setup, cases = before.setup, before.cases
             able = {each.name for each in self._able(suite)}
             had = {name: why for name, why in before.lacking.items() if name not in able}
