@@ -145,7 +145,7 @@ def read(path: Path) -> Result:
             raise BenchError(
                 str(path),
                 f"it is of version {found}, this program reads {VERSION}",
-                "run the scenario again, or use the checkout that wrote it",
+                "run the scenario again with --fresh, or use the checkout that wrote it",
             )
         return msgspec.json.decode(content, type=Result)
     except FileNotFoundError as error:
