@@ -34,13 +34,14 @@ from benchmarks.bench.running.checks import (
     check_daemon,
     check_machine,
     clean_up,
+    only_one,
+    patched_daemon,
     use_best_effort,
 )
 from benchmarks.bench.running.child import child
 from benchmarks.bench.running.runner import Runner
 from benchmarks.bench.scenario import Suite, load, names
 from iokeel.words.quoting import did_you_mean
-from testing.lab import qemu
 
 #: A run of about 20 minutes.
 SELECTION = ("weights", "mix-8k-32k")
@@ -91,6 +92,13 @@ def _run_scenarios(
     options: argparse.Namespace, suites: Sequence[Suite], controllers: Sequence[Controller]
 ) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
+    with only_one(options.results):
+        return _run_alone(options, suites, controllers)
+
+
+def _run_alone(
+    options: argparse.Namespace, suites: Sequence[Suite], controllers: Sequence[Controller]
+) -> int:
     check_machine(options.results)
     clean_up()
     if options.device:
@@ -131,7 +139,8 @@ def daemon_for(
 ) -> Path:
     """Return the storage daemon that the controllers take, or that of the runs that are there."""
     if any(controller.exact for controller in controllers):
-        return qemu.storage_daemon()
+        _say("the patched QEMU is built at first (8 minutes)")
+        return patched_daemon()
     paths = [path_of(options.results, suite.name) for suite in suites if not options.fresh]
     before = {daemon_of(read(path).setup) for path in paths if path.exists()}
     there = [daemon for daemon in before if daemon and daemon.exists()]

@@ -20,6 +20,7 @@ from benchmarks.bench.__main__ import daemon_for, parser
 from benchmarks.bench.controllers import chosen
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import PREFIX, Result, path_of, read, write
+from benchmarks.bench.running.checks import only_one
 from benchmarks.bench.running.runner import Runner
 from benchmarks.bench.scenario import load
 from testing.bench_program import ENVIRON, PROJECT, STOCK, bench, ended
@@ -136,6 +137,29 @@ def test_mend_for_another_storage_daemon_names_the_one_before(tmp_path: Path) ->
     one.write_text("#!/bin/sh\necho daemon 2\n")
     with pytest.raises(BenchError, match="qemu-storage-daemon; give --fresh"):
         runner(tmp_path, one).run()
+
+
+def test_patched_qemu_that_cannot_be_built_is_no_traceback(tmp_path: Path) -> None:
+    words = ("run", "weights", "--controllers", "iokeel-exact", "--results", str(tmp_path))
+    environment = {**ENVIRON, "IOKEEL_QEMU_BUILD": "--wrong"}
+    command = [sys.executable, "-m", "benchmarks.bench", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "the patched QEMU is built at first" in done.stderr
+    assert "build: unknown option --wrong" in done.stderr
+    assert "leave out the controllers that need the patches" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_two_runs_do_not_share_a_folder_of_results(tmp_path: Path) -> None:
+    words = (*RUN, "--results", str(tmp_path), "--controllers", "none")
+    with only_one(tmp_path):
+        status, _, said = ended(*words)
+    assert status == 2
+    assert f"{tmp_path}: another run writes its results there" in said
+    assert not result(tmp_path)
+    with only_one(tmp_path):
+        pass
 
 
 def test_program_that_is_interrupted_may_clean_up(tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import result_file
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.running.stage import FOLDER
+from testing.lab import qemu
 from testing.lab.blkio import remove_stale
 from testing.lab.needs import missing
 
@@ -36,6 +40,29 @@ def check_room(results: Path) -> None:
                 f"the disk has {free >> 20} MiB free, a run needs {_ROOM_BYTES >> 20}",
                 "make room, or set TMPDIR and --results to other disks",
             )
+
+
+@contextmanager
+def only_one(results: Path) -> Iterator[None]:
+    """Keep others from a folder of results. Raises BenchError if another has it."""
+    folder = os.open(results, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        mend = "wait for its end, or give --results with another folder"
+        raise BenchError(str(results), "another run writes its results there", mend) from None
+    finally:
+        os.close(folder)
+
+
+def patched_daemon() -> Path:
+    """Return the storage daemon with the patches, built if need be. Raises BenchError."""
+    try:
+        return qemu.storage_daemon()
+    except (OSError, subprocess.CalledProcessError) as error:
+        mend = "correct what is said above, or leave out the controllers that need the patches"
+        raise BenchError("the patched QEMU", f"can't be built: {error}", mend) from error
 
 
 def busy() -> str | None:
