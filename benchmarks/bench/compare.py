@@ -86,7 +86,8 @@ class Change:
 class Comparison:
     """All changes, and how many figures were compared.
 
-    skipped: with fewer than two repeats. unlike: scenarios whose runs can't be compared, and why.
+    skipped: with fewer than two repeats. unlike: scenarios whose runs can't be compared, and
+    controllers, and why.
     lost: figures that more runs lack than before. left_out: controllers that were not run again.
     added: scenarios and controllers that are new. elsewhere: what differs of the machines and
     programs, and in how many scenarios.
@@ -115,6 +116,13 @@ class _Gone:
     wanted: bool
 
 
+@dataclass(frozen=True)
+class _Changed:
+    """A controller that holds drives by another rule now."""
+
+    where: str
+
+
 def compare(before: Path, after: Path) -> Comparison:
     """Compare two folders of results. Raises BenchError if they have nothing in common."""
     old, new = read_all(before), read_all(after)
@@ -128,13 +136,14 @@ def compare(before: Path, after: Path) -> Comparison:
     pairs = [one for one in found if isinstance(one, Pair)]
     gone = [one for one in found if isinstance(one, _Gone)]
     lost = tuple(one.text for one in gone if one.wanted)
+    rules = [f"{one.where}: by another rule" for one in found if isinstance(one, _Changed)]
     if not pairs and not lost:
-        what = "; ".join(["there is nothing to compare", *unlike.values()])
+        what = "; ".join(["there is nothing to compare", *unlike.values(), *rules])
         mend = "name two folders with results of a scenario that both have"
         raise BenchError(f"{before} and {after}", what, mend)
     return replace(
         changes(pairs),
-        unlike=tuple(unlike.values()),
+        unlike=(*unlike.values(), *rules),
         lost=lost,
         left_out=tuple(one.text for one in gone if not one.wanted),
         added=tuple(sorted(new.keys() - old.keys()))
@@ -203,7 +212,7 @@ def _pooled(pairs: Sequence[Pair]) -> dict[tuple[str, str], tuple[float, int]]:
     return {kind: (math.sqrt(squares[kind] / freedom[kind]), freedom[kind]) for kind in squares}
 
 
-def _figures(name: str, before: Result, after: Result) -> Iterator[Pair | _Gone]:
+def _figures(name: str, before: Result, after: Result) -> Iterator[Pair | _Gone | _Changed]:
     """Yield all figures that there were before."""
     suite = load(name)
     one, other = Figures(suite, before), Figures(suite, after)
@@ -212,6 +221,10 @@ def _figures(name: str, before: Result, after: Result) -> Iterator[Pair | _Gone]
             where = _where(name, case, controller)
             if controller not in {**after.cases[case].runs, **after.lacking}:
                 yield _Gone(where, wanted=False)
+                continue
+            rules = [result.cases[case].rules(controller) for result in (before, after)]
+            if all(rules) and rules[0] != rules[1]:
+                yield _Changed(where)
                 continue
             for what in one.shown:
                 then = one.spread(what, controller, case)

@@ -50,7 +50,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     """One run.
 
     stolen_ratio: the part of the processors' time that the hypervisor took. qemu: the storage
-    daemon, from `daemon_name`.
+    daemon, from `daemon_name`. rule: which of its controller's rules held the drives.
     """
 
     drives: dict[str, DriveRun]
@@ -58,6 +58,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     control_cpu_s: float | None = None
     qemu: str | None = None
     when: str | None = None
+    rule: int = 1
 
     @property
     def disturbed(self) -> bool:
@@ -85,6 +86,10 @@ class Case(msgspec.Struct, frozen=True):
 
     plans: dict[str, Plan]
     runs: dict[str, list[Run]]
+
+    def rules(self, controller: str) -> set[int]:
+        """Return by which of its rules a controller's runs are."""
+        return {run.rule for run in self.runs.get(controller, [])}
 
 
 class Setup(msgspec.Struct, frozen=True, omit_defaults=True):

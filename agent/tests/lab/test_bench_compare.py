@@ -120,6 +120,22 @@ def test_a_result_with_a_caveat_is_not_compared(tmp_path: Path) -> None:
     assert found.compared > 0
 
 
+def test_a_controller_whose_rule_has_changed_is_not_compared(tmp_path: Path) -> None:
+    result = read(path_of(RESULTS, "backup-window"))
+    case = result.cases[""]
+    newer = [replace(run, rule=run.rule + 1) for run in case.runs["bfq"]]
+    changed = replace(case, runs={**case.runs, "bfq": newer})
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder, one in ((before, case), (after, changed)):
+        folder.mkdir()
+        write(path_of(folder, "backup-window"), replace(result, cases={"": one}))
+    found, same = compare(before, after), compare(before, before)
+    assert found.unlike == ("backup-window, BFQ: by another rule",)
+    assert (same.unlike, found.worse) == ((), False)
+    assert found.compared == same.compared - 4
+    assert "not compared: backup-window, BFQ: by another rule" in table(found)
+
+
 def test_what_only_the_new_result_has_is_named(tmp_path: Path) -> None:
     storm = read(path_of(RESULTS, "boot-storm"))
     case = storm.cases[""]

@@ -476,6 +476,19 @@ def test_caveat_is_under_the_title_and_marks_the_row() -> None:
         assert "aveat" not in rendered(MARKDOWN, [figures]) + rendered("report.html", [figures])
 
 
+def test_controller_whose_rule_has_changed_has_a_caveat_and_is_no_best_other() -> None:
+    result = read_all(RESULTS)["backup-window"]
+    case = result.cases[""]
+    older = [msgspec.structs.replace(run, rule=0) for run in case.runs["bfq"]]
+    changed = msgspec.structs.replace(case, runs={**case.runs, "bfq": older})
+    for one, count, others in ((case, 0, ["static-iops", "bfq"]), (changed, 1, ["static-iops"])):
+        changed_result = msgspec.structs.replace(result, cases={"": one})
+        figures = Figures(load("backup-window"), changed_result)
+        assert figures.others == others
+        for page in (MARKDOWN, HTML):
+            assert rendered(page, [figures]).count("changed since the runs here of: BFQ.") == count
+
+
 def test_result_with_a_caveat_has_neither_a_best_other_nor_a_verdict() -> None:
     results = read_all(RESULTS)
     says = {

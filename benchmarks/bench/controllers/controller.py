@@ -27,9 +27,14 @@ class Kernel:
 
 
 class Controller(ABC):
-    """A way to hold drives. exact: it needs the patched QEMU. needs: what else it takes, if any."""
+    """A way to hold drives.
+
+    exact: it needs the patched QEMU. rule: counts up when it holds drives in another way than
+    before, so that its older runs can be told. needs: what else it takes, if any.
+    """
 
     exact = False
+    rule = 1
     needs: str | None = None
 
     def __init__(self, name: str, title: str) -> None:

@@ -173,9 +173,19 @@ class Figures:
         """The controllers that it is compared with; none if its result has a caveat."""
         if self.suite.caveat:
             return []
-        left_out = (NONE, ALONE, *OURS)
+        left_out = (NONE, ALONE, *OURS, *self.outdated)
         found = [name for name in self.controllers if name not in left_out]
         return [name for name in found if not name.startswith("paced")]
+
+    @property
+    def outdated(self) -> list[str]:
+        """The controllers whose rule has changed since they ran."""
+        cases = self.result.cases.values() if self.result else ()
+        return [
+            name
+            for name in self.controllers
+            if any(case.rules(name) - {CONTROLLERS[name].rule} for case in cases)
+        ]
 
     @property
     def not_run(self) -> list[str]:

@@ -191,6 +191,7 @@ class _Section:
         suite = figures.suite
         self.name, self.title, self.question = suite.name, suite.title, suite.question
         self.caveat = suite.caveat
+        self.outdated = [title(name) for name in figures.outdated]
         self.verdicts = _verdicts(figures)
         self.setup = _setup(figures.result.setup)
         self.trial = figures.result.setup.shortened != 1

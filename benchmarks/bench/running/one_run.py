@@ -49,6 +49,7 @@ def run(scenario: Scenario, controller: Controller | None, daemon: Path) -> Run:
         None if begun_s is None or ended_s is None else ended_s - begun_s,
         daemon_name(daemon),
         result_file.now(),
+        controller.rule if controller else 1,
     )
 
 
