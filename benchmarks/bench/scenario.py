@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class Drive:
     vm: drives with the same one are in one virtual machine. guest: it is a real guest's, whose
     QEMU counts what it does; else an export of a storage daemon. alone: it runs alone too.
     file_bytes: the length of the file that it reads over and over, if it does. credit_s: how long
-    its burst may last once figures begin.
+    its burst may last once figures begin. caps: QEMU's limits by the setting in which it has them.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Drive:
     alone: bool = False
     file_bytes: int | None = None
     credit_s: float | None = None
+    caps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def has_target(self) -> bool:
@@ -212,8 +213,11 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
 
 
 def _digest(table: ScenarioTable, model: CostModel) -> str:
-    """Return a digest of what runs: without what is only shown, or what figures are computed of."""
-    drives = [msgspec.structs.replace(one, file=None, credit_s=None) for one in table.drives]
+    """Return a digest of what runs: without what is only shown, or what figures are computed of.
+
+    Nor is it of caps: a setting's name says them, and only that controller knows of them.
+    """
+    drives = [msgspec.structs.replace(d, file=None, credit_s=None, caps={}) for d in table.drives]
     runs = msgspec.structs.replace(
         table,
         drives=drives,
@@ -305,6 +309,7 @@ def _drives(
             table.alone,
             length,
             credit_s,
+            table.caps,
         )
         for name in found
     ]

@@ -20,12 +20,16 @@ class StreamTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
 
 class ScenarioDrive(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A table [[drives]]. count: so many alike; None: one, whose name has no number."""
+    """A table [[drives]]. count: so many alike; None: one, whose name has no number.
+
+    caps: QEMU's limits by the setting in which the drive has them: a controller of that name.
+    """
 
     name: str
     job: JobTable = {}
     streams: list[StreamTable] = []
     policy: dict[str, int | float] = {}
+    caps: dict[str, dict[Literal["iops-total", "bps-total"], int]] = {}
     count: int | None = None
     vm: str | None = None
     guest: bool = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +13,11 @@ from typing import cast
 
 import pytest
 
+from benchmarks.bench.controllers import CONTROLLERS
 from benchmarks.bench.controllers.average_size import AverageSize, is_due
 from benchmarks.bench.controllers.iokeel import Iokeel
-from benchmarks.bench.running.stage import Place, Stage
+from benchmarks.bench.controllers.static import Caps
+from benchmarks.bench.running.stage import Limits, Place, Stage
 from benchmarks.bench.scenario import load
 from testing.agents import Agent
 from testing.lab.disks.shared_device import SharedDevice
@@ -42,6 +46,37 @@ def kill(agent: Agent) -> None:
     assert agent.process is not None
     agent.process.kill()
     agent.process.wait()
+
+
+@dataclass(frozen=True)
+class Told(Stage):
+    """A stage that only notes its limits, by drive."""
+
+    limits: dict[str, Limits] = field(default_factory=dict)
+
+    def set_limits(self, places: Sequence[Place], limits: Limits) -> None:
+        self.limits.update({place.drive.name: limits for place in places})
+
+
+def test_published_settings_cap_the_drives_that_had_them(tmp_path: Path) -> None:
+    bare = stage(tmp_path, drives=0)
+    found = {}
+    for scenario in (load("response-time").cases[0], load("two-groups-random-random").cases[-1]):
+        places = tuple(Place(drive, 0, tmp_path) for drive in scenario.drives)
+        for controller in CONTROLLERS.values():
+            if isinstance(controller, Caps) and controller.lacks(scenario) is None:
+                told = Told(scenario, bare.disk, tmp_path, places, {}, None)
+                controller.begin(told)
+                found[controller.name] = told.limits
+    bps = {"bps-total": 512 << 10}
+    both = {"bps-total": round(10e6 / 8), "iops-total": round(2150 / 8)}
+    assert found == {
+        "iops-50": {"p2": {"iops-total": 50}},
+        "bps-512KiB": {"p2": bps},
+        "bps-512KiB+iops-50": {"p2": {**bps, "iops-total": 50}},
+        "bps-128KiB+iops-10": {"p2": {"bps-total": 128 << 10, "iops-total": 10}},
+        "io-throttle-caps": {"many": both, "one": both},
+    }
 
 
 def test_a_run_whose_agent_dies_fails(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def test_a_scenario_keeps_its_proportions(disk: Path, tmp_path: Path) -> None:
     quiet, busy = case_on(disk, tmp_path, "burst-credit").drives[0].streams
     assert quiet.job["rate_iops"] == round(312 * CAPACITY / 19_600)
     assert "rate_iops" not in busy.job
+    caps = case_on(disk, tmp_path, "response-time").drives[1].caps
+    assert caps["iops-50"] == {"iops-total": round(50 * CAPACITY / 120)}
     boots = case_on(disk, tmp_path, "boot-storm").drives
     assert {drive.streams[0].job["io_size"] for drive in boots} == {
         round(48 * MIB * CAPACITY / 8750)

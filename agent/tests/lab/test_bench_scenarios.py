@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.bench import programs
 from benchmarks.bench.controllers import ALONE, CONTROLLERS, chosen
+from benchmarks.bench.controllers.static import Caps
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.records import (
     VERSION,
@@ -78,6 +79,8 @@ def test_scenario_can_be_read_and_all_that_it_names_is_there(name: str) -> None:
     drives = {drive.name for scenario in suite.cases for drive in scenario.drives}
     assert {what.drive for what in metrics if what.drive} <= drives
     assert set(suite.controllers) <= CONTROLLERS.keys()
+    caps = {name for scenario in suite.cases for drive in scenario.drives for name in drive.caps}
+    assert caps <= {name for name, each in CONTROLLERS.items() if isinstance(each, Caps)}
     assert len({scenario.case for scenario in suite.cases}) == len(suite.cases)
     for values in (suite.published.values if suite.published else {}).values():
         assert len(values) in (1, len(suite.cases))
@@ -121,6 +124,7 @@ def test_digest_is_of_what_runs_only(tmp_path: Path) -> None:
             ("slowdown = 20", 'slowdown = 20\ncaveat = "It was broken."'),
             ('["work"]', '["held b", "work"]'),
             ("count = 2", "count = 2\ncredit_s = 5"),
+            ("count = 2", "count = 2\ncaps.iops-50 = { iops-total = 50 }"),
             ("count = 2", "count = 3"),
             ("seconds = 20", "seconds = 21"),
             ("weight = 300", "weight = 301"),
@@ -129,7 +133,7 @@ def test_digest_is_of_what_runs_only(tmp_path: Path) -> None:
             ("seconds = 20", 'seconds = 20\ncurve = "published"'),
         )
     ]
-    assert changed == [False] * 5 + [True] * 6
+    assert changed == [False] * 6 + [True] * 6
     assert load("small", 2.0, small(tmp_path)).cases[0].digest == digest
 
 
@@ -150,6 +154,7 @@ def test_a_drive_is_owed_what_is_reserved_and_the_others_the_rest() -> None:
         ("weight = 300", "weight = [3]", "$.drives[0].policy"),
         ("begin_s", "begins", "unknown field `begins`"),
         ("jobs.a", "jobs.c", "no drive c"),
+        ("count = 2", "count = 2\ncaps.iops-50 = { iops = 50 }", "caps"),
         ("capacity = 1000", "capacity = ", "small.toml"),
         ('job = { rw = "randread", bs = "4k" }', 'job = { io_size = "much" }', "not a size"),
     ],

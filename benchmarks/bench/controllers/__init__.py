@@ -12,7 +12,7 @@ from benchmarks.bench.controllers.booted import IoCost, IoLatency
 from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.controllers.iokeel import Iokeel, OverBfq, Paced
 from benchmarks.bench.controllers.kernel import Bfq, IoMax
-from benchmarks.bench.controllers.static import Nothing, StaticBps, StaticIops, TunedSize
+from benchmarks.bench.controllers.static import Caps, Nothing, StaticBps, StaticIops, TunedSize
 from benchmarks.bench.errors import BenchError
 from iokeel.words.quoting import did_you_mean
 
@@ -23,6 +23,11 @@ CONTROLLERS: dict[str, Controller] = {
         StaticIops(),
         StaticBps(),
         TunedSize(),
+        Caps("iops-50", "iops-50"),
+        Caps("bps-512KiB", "bps-512KiB"),
+        Caps("bps-512KiB+iops-50", "bps-512KiB+iops-50"),
+        Caps("bps-128KiB+iops-10", "bps-128KiB+iops-10"),
+        Caps("io-throttle-caps", "caps of io-throttle"),
         AverageSize(),
         IoMax(),
         Bfq(),

@@ -44,6 +44,10 @@ class Controller(ABC):
         """Return why it can't run a scenario on any machine; None if it can."""
         return None
 
+    def is_for(self, scenario: Scenario) -> bool:
+        """Return whether a scenario asks for it at all."""
+        return True
+
     def lacks(self, scenario: Scenario) -> str | None:
         """Return why it can't run a scenario here, and what it would take; None if it can."""
         return self.unfit(scenario)

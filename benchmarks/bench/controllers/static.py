@@ -15,7 +15,7 @@ from itertools import groupby
 
 from benchmarks.bench.controllers.controller import InKernel
 from benchmarks.bench.running.stage import Limits, Place, Stage
-from benchmarks.bench.scenario import Policy
+from benchmarks.bench.scenario import Policy, Scenario
 from iokeel.core.curve import CostModel
 
 SMALL_BYTES, LARGE_BYTES = 4 << 10, 1 << 20
@@ -105,6 +105,24 @@ class TunedSize(Static):
         """Return iops-total and iops-size."""
         iops_size, unit = tuned(model)
         return {self.bound: max(1, round(owed / unit)), "iops-size": iops_size}
+
+
+class Caps(InKernel):
+    """The limits that a scenario gives its drives in a setting of this name."""
+
+    def is_for(self, scenario: Scenario) -> bool:
+        """Return whether a drive has such limits."""
+        return any(self.name in drive.caps for drive in scenario.drives)
+
+    def unfit(self, scenario: Scenario) -> str | None:
+        """Return what is missing: the limits."""
+        return None if self.is_for(scenario) else "no drive has caps of this name"
+
+    def begin(self, stage: Stage) -> None:
+        """Set them."""
+        for place in stage.places:
+            if self.name in place.drive.caps:
+                stage.set_limits([place], place.drive.caps[self.name])
 
 
 def _together(stage: Stage) -> list[list[Place]]:

@@ -131,6 +131,10 @@ def _moved(case: Scenario, to: Device) -> Scenario:
             replace(
                 drive,
                 policy=_policy(drive.policy, ratio, target),
+                caps={
+                    name: {what: max(1, round(ratio * value)) for what, value in caps.items()}
+                    for name, caps in drive.caps.items()
+                },
                 streams=tuple(
                     replace(stream, job=_job(stream.job, ratio)) for stream in drive.streams
                 ),

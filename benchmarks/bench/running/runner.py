@@ -160,8 +160,9 @@ class Runner:
         return [each for each in self._wanted(suite) if each.lacks(suite.cases[0]) is None]
 
     def _wanted(self, suite: Suite) -> list[Controller]:
-        allowed = suite.controllers
-        return [each for each in self.controllers if not allowed or each.name in allowed]
+        allowed = suite.controllers or [each.name for each in self.controllers]
+        wanted = [each for each in self.controllers if each.name in allowed]
+        return [each for each in wanted if each.is_for(suite.cases[0])]
 
     @staticmethod
     def _has(result: Result, job: Job) -> bool:
