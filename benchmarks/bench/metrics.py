@@ -201,6 +201,18 @@ def _cap_error(seen: Seen) -> float | None:
     return fmean(abs(rate / owed - 1) for rate in totals)
 
 
+def _lowest_part(seen: Seen) -> float | None:
+    parts = []
+    plans, owed = seen.case.plans, sum(plan.owed for plan in seen.case.plans.values())
+    for name, one in seen.run.drives.items():
+        begin = max(plans[name].from_s, seen.setup.begin_s)
+        for t, rate in enumerate(one.by_second or []):
+            if t >= begin:
+                weights = sum(plan.weight for plan in plans.values() if plan.from_s <= t)
+                parts.append(rate / (owed * plans[name].weight / weights))
+    return min(parts, default=None)
+
+
 def _ends(seen: Seen) -> list[float] | None:
     ends = [one.finished_s for one in seen.run.drives.values()]
     known = [end for end in ends if end is not None]
@@ -401,6 +413,14 @@ METRICS = {
             "%",
             "less",
             of_run=_cap_error,
+        ),
+        Metric(
+            "lowest_part",
+            "lowest second of a drive, of its part",
+            "min of r(t) / its part by weight of the sum of o, among drives whose load has begun",
+            "%",
+            "more",
+            of_run=_lowest_part,
         ),
         Metric(
             "finish_spread",

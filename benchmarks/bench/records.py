@@ -69,8 +69,8 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a drive is promised, and when its load changes, in seconds from the start.
 
-    file_bytes: the length of the file that it reads over and over, if it does. credit_s: how long
-    its burst may last once figures begin.
+    from_s: when its load begins. file_bytes: the length of the file that it reads over and over, if
+    it does. credit_s: how long its burst may last once figures begin.
     """
 
     owed: float
@@ -79,6 +79,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     shifts_s: list[float] = []
     file_bytes: int | None = None
     credit_s: float | None = None
+    from_s: float = 0.0
 
 
 class Case(msgspec.Struct, frozen=True):

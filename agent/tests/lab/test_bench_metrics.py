@@ -175,6 +175,17 @@ def test_error_of_a_cap_is_that_of_all_its_drives_in_each_second() -> None:
     assert figure("cap_error", Run({"a": a, "b": b}), plans) == pytest.approx(0.25)
 
 
+def test_lowest_part_is_that_of_the_drives_whose_load_has_begun() -> None:
+    plans = {"a": Plan(100, weight=300), "b": Plan(100, weight=100, from_s=3.0)}
+    a, b = drive(by_second=[9, 9, 180, 135, 150]), drive(by_second=[0, 0, 0, 25, 50])
+    # a's part is 200, then 150; b's is 50 from second 3 on.
+    assert figure("lowest_part", Run({"a": a, "b": b}), plans) == 0.5
+    idle = drive(by_second=[0, 0, 0, 0, 50])
+    assert figure("lowest_part", Run({"a": a, "b": idle}), plans) == 0
+    later = {**plans, "b": Plan(100, weight=100, from_s=4.0)}
+    assert figure("lowest_part", Run({"a": a, "b": idle}), later) == 135 / 200
+
+
 def test_time_to_reprice_ends_when_every_later_second_is_right() -> None:
     assert back_s([1.0, 1.04, 0.96]) == 0
     assert back_s([2.0, 1.0, 1.06, 1.0]) == 3

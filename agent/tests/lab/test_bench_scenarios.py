@@ -232,6 +232,7 @@ def test_committed_results_are_of_what_runs_and_what_drives_are_owed_now(name: s
         case = result.cases[scenario.case]
         for drive in scenario.drives:
             assert case.plans[drive.name].owed == pytest.approx(scenario.owed(drive), abs=1)
+            assert case.plans[drive.name].from_s == plan(scenario, drive).from_s
         ran = [name for name, runs in case.runs.items() if runs and name in CONTROLLERS]
         assert not [name for name in ran if CONTROLLERS[name].unfit(scenario)]
 

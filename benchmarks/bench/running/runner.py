@@ -241,4 +241,5 @@ def plan(scenario: Scenario, drive: Drive) -> Plan:
         shifts if len(shifts) > 1 else [],
         drive.file_bytes,
         drive.credit_s,
+        min(starts),
     )
