@@ -1,0 +1,151 @@
+"""What remove.yml does on a host whose programs note how they are called, and fail if told to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testing.playbooks.run import Played, inventory, play
+
+LOCAL = {"ansible_connection": "local", "ansible_become": False}
+NOTES = """\
+#!/bin/sh
+name=$(basename "$0")
+case "$name $*" in
+    *--simulate*) exit;;
+    dpkg-query*) echo "installed iokeel"; exit;;
+    *--download-only*) step=ask;;
+    apt-get*) step=purge;;
+    systemctl*) step=$1;;
+    iokeel*) step=release;;
+esac
+cd {host}
+echo $step >>steps
+if [ -e wait-at-$step ]; then until [ -e go-on ]; do sleep 0.1; done; fi
+if [ $step = purge ] && [ -e purge-takes-it ]; then rm command; fi
+if [ -e fails-at-$step ]; then cat fails-at-$step; exit 1; fi
+"""
+LOCK = "E: Unable to acquire the dpkg frontend lock"
+
+
+class Host:
+    """A host with an agent, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("dpkg-query", "apt-get", "systemctl", "iokeel"):
+            self.write(f"bin/{name}", NOTES.format(host=folder)).chmod(0o755)
+        for name in ("command", "unit", "etc/agent.toml"):
+            self.write(name)
+        role = {"name": "iokeel", "tasks_from": "remove"}
+        alone = {
+            "hosts": "all",
+            "gather_facts": False,
+            "environment": {"PATH": f"{folder}/bin:/usr/bin:/bin"},
+            "tasks": [{"ansible.builtin.import_role": role}],
+        }
+        self.playbook = self.write("play.yml", yaml.safe_dump([alone]))
+        self.inventory = inventory(folder, {"hv1": LOCAL})
+        there = {
+            "command": "command", "unit_file": "unit", "state_dir": "state", "source": "source",
+            "key": "key", "hook_file": "hook", "config": "etc/agent.toml", "drop_in": "d/drop-in",
+        }  # fmt: skip
+        self.given: dict[str, Any] = {
+            f"__iokeel_{name}": f"{folder}/{path}" for name, path in there.items()
+        }
+
+    def write(self, name: str, text: str = "") -> Path:
+        file = self.folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def remove(self, *words: str) -> Played:
+        return play(self.playbook, self.inventory, *words, **self.given)
+
+    @property
+    def steps(self) -> list[str]:
+        """What was done, in order."""
+        file = self.folder / "steps"
+        return file.read_text().split() if file.exists() else []
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_a_removal_asks_apt_first_and_starts_no_agent(host: Host) -> None:
+    played = host.remove()
+    assert played.status == 0, played.out
+    assert host.steps == ["ask", "stop", "release", "purge"]
+    assert not (host.folder / "etc").exists()
+
+
+def test_check_mode_only_asks(host: Host) -> None:
+    played = host.remove("--check")
+    assert played.status == 0, played.out
+    assert played.changed["hv1"] > 0
+    assert host.steps == ["ask"]
+    assert (host.folder / "etc").exists()
+
+
+def test_nothing_is_done_if_apt_could_not_purge(host: Host) -> None:
+    host.write("fails-at-ask", LOCK)
+    why = f"hv1: apt can't remove iokeel ({LOCK}), so nothing was changed: mend that and run"
+    assert host.remove().failures == [("hv1", f"{why} this again")]
+    assert host.steps == ["ask"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "done", "state"),
+    [
+        (["purge"], ["purge", "start"], "the agent runs again"),
+        (["purge", "start"], ["purge", "start"],
+         "no drive has its limits any more, but the agent does not start"),
+    ],
+)  # fmt: skip
+def test_a_purge_that_fails_starts_the_agent_again_and_the_message_says_so(
+    host: Host, failing: list[str], done: list[str], state: str
+) -> None:
+    for step in failing:
+        host.write(f"fails-at-{step}", LOCK)
+    why = f"hv1: apt could not remove iokeel ({LOCK}); {state}: mend that and run this again"
+    assert host.remove().failures == [("hv1", why)]
+    assert host.steps == ["ask", "stop", "release", *done]
+    assert (host.folder / "etc").exists()
+
+
+def test_a_purge_that_fails_halfway_leaves_no_agent_to_start(host: Host) -> None:
+    host.write("fails-at-purge", LOCK)
+    host.write("purge-takes-it")
+    ((_, why),) = host.remove().failures
+    assert "no drive has its limits any more, and the agent is gone" in why
+    assert host.steps == ["ask", "stop", "release", "purge"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "state"),
+    [
+        (["release"], "the agent runs again"),
+        (["release", "start"], "limits stay as they are, but the agent does not start: run deploy"),
+    ],
+)
+def test_a_release_that_fails_starts_the_agent_again(
+    host: Host, failing: list[str], state: str
+) -> None:
+    for step in failing:
+        host.write(f"fails-at-{step}", "WARNING hung\niokeel: db1/vda: not given back")
+    ((_, why),) = host.remove().failures
+    assert why.startswith(f"hv1: iokeel: db1/vda: not given back; {state}")
+    assert host.steps == ["ask", "stop", "release", "start"]
+
+
+def test_a_stop_that_fails_is_told_by_its_reason(host: Host) -> None:
+    host.write("fails-at-stop", "Failed to stop iokeel.service: timed out\nSee 'systemctl status'")
+    ((_, why),) = host.remove().failures
+    assert why == "hv1: Failed to stop iokeel.service: timed out; the agent runs again"
+    assert host.steps == ["ask", "stop", "start"]
