@@ -65,13 +65,20 @@ def play(
     return Played(done.returncode, done.stdout, recap)
 
 
-def break_off(playbook: str, hosts: Path, at: str, *words: str, **variables: object) -> None:
-    """Run a playbook, and kill it as soon as it begins the task named `at`."""
-    playing = subprocess.Popen(
+def start(
+    playbook: str | Path, hosts: Path, *words: str, **variables: object
+) -> subprocess.Popen[str]:
+    """Begin to run a playbook, in a session of its own."""
+    return subprocess.Popen(
         _command(playbook, hosts, *words, **variables),
         cwd=PLAYBOOKS, env=_environment(hosts), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
+
+
+def break_off(playbook: str, hosts: Path, at: str, *words: str, **variables: object) -> None:
+    """Run a playbook, and kill it as soon as it begins the task named `at`."""
+    playing = start(playbook, hosts, *words, **variables)
     assert playing.stdout is not None
     with playing.stdout as lines:
         assert any(line.startswith(f"TASK [iokeel : {at}]") for line in lines)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from testing.playbooks.run import Played, inventory, play
+from testing.playbooks.run import Played, inventory, play, start
 
 LOCAL = {"ansible_connection": "local", "ansible_become": False}
 NOTES = """\
@@ -149,3 +153,40 @@ def test_a_stop_that_fails_is_told_by_its_reason(host: Host) -> None:
     ((_, why),) = host.remove().failures
     assert why == "hv1: Failed to stop iokeel.service: timed out; the agent runs again"
     assert host.steps == ["ask", "stop", "start"]
+
+
+def test_a_host_that_is_lost_after_the_stop_starts_its_agent_again(host: Host) -> None:
+    host.write("wait-at-stop")
+    host.write("fails-at-release")
+    playing = start(host.playbook, host.inventory, **host.given)
+    try:
+        until(host, "stop")
+        # As the end of a connection ends what it runs
+        os.killpg(os.getpgid(parent_of_script(host)), signal.SIGKILL)
+    finally:
+        os.killpg(playing.pid, signal.SIGKILL)
+        playing.communicate()
+    host.write("go-on")
+    until(host, "start")
+    assert host.steps == ["ask", "stop", "release", "start"]
+
+
+def parent_of_script(host: Host) -> int:
+    """Return the process that has started the one that stops the agent, and goes on."""
+    for words in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            told = words.read_bytes().split(b"\0")
+            if told[0] == b"sh" and f"{host.folder}/unit".encode() in told:
+                status = (words.parent / "status").read_text()
+                parent = int(status.split("PPid:")[1].split()[0])
+                if b"python" in Path(f"/proc/{parent}/cmdline").read_bytes():
+                    return parent
+    raise AssertionError("no script runs")
+
+
+def until(host: Host, step: str) -> None:
+    """Wait until a step has begun."""
+    deadline = time.monotonic() + 60
+    while step not in host.steps:
+        assert time.monotonic() < deadline, host.steps
+        time.sleep(0.05)
