@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import socket
@@ -500,9 +501,40 @@ def test_stdin_that_never_ends_holds_nothing_up(strict: Host, operation: str) ->
     assert time.monotonic() - started < DEADLINE_S
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_warning_goes_to_the_log_unless_that_is_full(strict: Host, is_full: bool) -> None:
+    at = strict.folder / "log"
+    hook = strict.folder / "50-iokeel"
+    hook.write_text(HOOK.read_text().replace('LOG = "/dev/log"', f'LOG = "{at}"'))
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filling,
+        strict.liar(says(b"lie")),
+    ):
+        log.bind(str(at))
+        log.setblocking(False)
+        filling.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while is_full:
+                filling.sendto(b"full", str(at))
+        done = subprocess.run(
+            ["/usr/bin/python3", "-IS", hook, "db1", "start", "begin", "-"],
+            env=strict.environment, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found.append(log.recv(65536))
+    assert (done.returncode, done.stdout) == (0, b"")
+    warning = b"<28>iokeel-hook: " + done.stderr.removeprefix(b"iokeel: ").rstrip()
+    assert b"start of guest db1: " in warning
+    assert (found[-1] == b"full") if is_full else (found == [warning])
+
+
 @pytest.mark.parametrize("operation", ["prepare", *OTHERS])
 @pytest.mark.parametrize(
-    "modules", ["tomllib", "http.client", "json", "socket", "signal", "tomllib json socket syslog"]
+    "modules", ["tomllib", "http.client", "json", "socket", "signal", "tomllib json socket"]
 )
 def test_missing_modules_are_no_failure(strict: Host, operation: str, modules: str) -> None:
     program = (
