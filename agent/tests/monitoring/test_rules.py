@@ -13,6 +13,7 @@ import yaml
 
 from iokeel.report.metric_table import DESCRIPTIONS, ERROR_KINDS
 from iokeel.report.metric_types import Kind
+from iokeel.report.prometheus import process_registry
 from tests.monitoring.programs import MONITORING, program
 
 CASES = Path(__file__).parent / "alerts.yml"
@@ -35,13 +36,15 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def asked(expr: str) -> set[str]:
-    """Return the metrics of the agent, and of the recording rules, that a query names."""
-    return set(re.findall(r"\b(?:\w+:)?iokeel_\w+(?::\w+)?", expr))
+    """Return the metrics of the agent, its process and the recording rules that a query names."""
+    return set(re.findall(r"\b(?:(?:\w+:)?iokeel|process)_\w+(?::\w+)?", expr))
 
 
 def known() -> set[str]:
     """Return all that can be asked for."""
-    told = {described.name for described in DESCRIPTIONS if described.kind is not Kind.HISTOGRAM}
+    of_process = process_registry().collect()
+    told = {sample.name for metric in of_process for sample in metric.samples}
+    told |= {described.name for described in DESCRIPTIONS if described.kind is not Kind.HISTOGRAM}
     for described in DESCRIPTIONS:
         if described.kind is Kind.HISTOGRAM:
             told |= {f"{described.name}_{part}" for part in ("bucket", "count", "sum")}
