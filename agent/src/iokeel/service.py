@@ -115,6 +115,7 @@ class Service:
                     return
                 await self.agent.reconfigure(config)
                 self._refused = ""
+                self.agent.metrics.set_config_valid(True)
             await self._keep()
         logging.getLogger().setLevel(config.agent.log_level.upper())
         log.info("the configuration was read again")
@@ -129,6 +130,7 @@ class Service:
     def _refuse(self, error: ConfigError) -> None:
         """Tell that a configuration isn't taken over."""
         self.agent.metrics.errors["config"] += 1
+        self.agent.metrics.set_config_valid(False)
         self._refused = f"; the configuration stays as it was: {error}"
         log.error("the configuration stays as it was: %s", error)
 

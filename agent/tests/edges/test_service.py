@@ -261,6 +261,7 @@ async def test_drives_are_counted_every_tenth_tick_and_a_refusal_is_told_at_once
         none = "STATUS=VMs: 0, drives with limits: 0"
         refused = f"{none}; the configuration stays as it was: a.toml: is bad; mend it"
         assert tick() == ["WATCHDOG=1", "READY=1", refused]
+        assert b"\niokeel_agent_config_valid 0.0\n" in await agent.metrics.text(agent.snapshot())
         limited = NEW._replace(sent=Sent(limits=ThrottleLimits(iops_total=5)))
         agent.state = State(drives={DriveId("db1", "vda"): limited})
         assert tick() == ["WATCHDOG=1"]
@@ -268,6 +269,7 @@ async def test_drives_are_counted_every_tenth_tick_and_a_refusal_is_told_at_once
         assert manager.recv(4096).startswith(b"RELOADING=1")
         agent.state = State(drives={DriveId("db1", "vda"): limited})
         assert tick() == ["WATCHDOG=1", "READY=1", none]
+        assert b"\niokeel_agent_config_valid 1.0\n" in await agent.metrics.text(agent.snapshot())
         later = [tick() for _ in range(8)]
     assert later == [
         *[["WATCHDOG=1"]] * 7,

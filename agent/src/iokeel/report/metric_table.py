@@ -99,6 +99,13 @@ def _of_each_budget(kind: BudgetKind) -> tuple[Metric, ...]:
     )
 
 
+CONFIG_VALID = Description(
+    "iokeel_agent_config_valid",
+    Kind.GAUGE,
+    "0 or 1",
+    "1 if the configuration is in force as it was last read. 0: it was refused, and what was in"
+    " force before stays.",
+)
 TICK_SECONDS = Description(
     "iokeel_agent_tick_seconds",
     Kind.HISTOGRAM,
@@ -445,6 +452,7 @@ METRICS = (
 )
 
 DESCRIPTIONS = (
+    CONFIG_VALID,
     *(metric.description for metric in METRICS),
     REQUEST_SIZE_BYTES,
     TICK_SECONDS,

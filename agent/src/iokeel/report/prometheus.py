@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
+    Gauge,
     Histogram,
     PlatformCollector,
     ProcessCollector,
@@ -18,6 +19,7 @@ from prometheus_client import (
 
 from iokeel.report.exposition import LabelTexts, histogram_text, samples_text
 from iokeel.report.metric_table import (
+    CONFIG_VALID,
     METRICS,
     REQUEST_SIZE_BYTES,
     TICK_CPU_SECONDS,
@@ -43,8 +45,14 @@ class Metrics:
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
         self._registry = process_registry()
+        self._config_valid = Gauge(CONFIG_VALID.name, CONFIG_VALID.help, registry=self._registry)
+        self.set_config_valid(True)
         self._ticks = self._histogram(TICK_SECONDS)
         self._tick_cpu = self._histogram(TICK_CPU_SECONDS)
+
+    def set_config_valid(self, is_valid: bool) -> None:
+        """Tell whether the configuration that was last read is in force."""
+        self._config_valid.set(is_valid)
 
     def tick(self, elapsed_s: float, cpu_s: float) -> None:
         """Count one tick."""
