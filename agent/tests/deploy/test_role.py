@@ -184,10 +184,12 @@ def test_a_host_that_cannot_be_reached_is_named_and_the_others_are_checked(
     assert refusals.recap["space"]["ok"] > 5
 
 
-def rollout(folder: Path, playbook: str, hosts: dict[str, str], **given: Any) -> Played:
+def rollout(
+    folder: Path, playbook: str, hosts: dict[str, str], *words: str, **given: Any
+) -> Played:
     """Run a playbook's plays with tasks that do as hosts say, instead of the role's."""
     tasks = folder / "roles/iokeel/tasks"
-    tasks.mkdir(parents=True)
+    tasks.mkdir(parents=True, exist_ok=True)
     gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": free_port()}
     refuse = {"ansible.builtin.fail": {"msg": "refused"}, "when": "does == 'refused'"}
     serve = [
@@ -196,11 +198,11 @@ def rollout(folder: Path, playbook: str, hosts: dict[str, str], **given: Any) ->
         {"ansible.builtin.debug": {"msg": "served in batch {{ ansible_play_batch }}"}},
     ]
     (tasks / "preflight.yml").write_text(yaml.safe_dump([refuse]))
-    for name in ("main", "patched_qemu"):
+    for name in ("main", "patched_qemu", "remove"):
         (tasks / f"{name}.yml").write_text(yaml.safe_dump(serve))
     shutil.copy(PLAYBOOKS / playbook, folder)
     there = {name: {**LOCAL, "does": does} for name, does in hosts.items()}
-    return play(folder / playbook, inventory(folder, there), **given)
+    return play(folder / playbook, inventory(folder, there), *words, **given)
 
 
 def served(played: Played) -> list[str]:
@@ -232,6 +234,17 @@ def test_a_rollout_ends_with_the_batch_in_which_a_host_fails_or_is_lost(
     assert said.pop("hv3")
     ended = "hv3 failed or can't be reached: see to it, and run this again"
     assert said == {"hv4": ended}
+
+
+def test_a_removal_that_fails_on_the_first_host_goes_on_without_it_if_it_is_left_out(
+    tmp_path: Path,
+) -> None:
+    hosts = {"hv1": "failed", "hv2": "well", "hv3": "failed", "hv4": "well"}
+    assert served(rollout(tmp_path, "remove.yml", hosts)) == []
+    words = ["--limit", "!hv1"]
+    played = rollout(tmp_path, "remove.yml", hosts, *words, iokeel_serial=[1, 2])
+    assert dict(played.failures) == {"hv3": "failed"}
+    assert served(played) == ["hv2", "hv4"]
 
 
 def test_hosts_may_be_lost_if_some_may_fail(tmp_path: Path) -> None:
