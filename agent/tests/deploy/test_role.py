@@ -374,6 +374,7 @@ FAULT = {"where": "drive a/vda", "what": "limits couldn't be set", "mend": "see 
 SEEN: dict[str, list[dict[str, Any]] | None] = {
     "hung": [{"domain": "a", "policy_error": None, "drives": [{"error": FAULT}]}],
     "blind": [],
+    "all-hung": [],
     "dead": None,
 }
 
@@ -390,6 +391,9 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Played:
         for program, words in said.items():
             (folder / host / program).write_text(f"#!/bin/sh\ncat <<'END'\n{words}\nEND\n")
             (folder / host / program).chmod(0o755)
+    virsh = folder / "all-hung" / "virsh"
+    hangs = '#!/bin/sh\ncase "$*" in *domblkerror*) exec sleep 60; esac\n'
+    virsh.write_text(virsh.read_text().replace("#!/bin/sh\n", hangs))
     (folder / "dead" / "iokeel").symlink_to("/bin/false")
     playbook = tasks_alone(folder, "verify", f"{folder}/{{{{ inventory_hostname }}}}")
     return play(playbook, inventory(folder, dict.fromkeys(SEEN, LOCAL)))
@@ -399,6 +403,9 @@ def test_a_guest_that_hangs_is_named_and_ends_no_deployment(verified: Played) ->
     assert verified.recap["hung"]["failed"] == 0
     assert "drive a/vda: limits couldn't be set: see QEMU's log" in verified.out
     assert "hung: guests that run, but that the agent does not see: b: `journalctl" in verified.out
+    # Nor do all guests of a host
+    assert verified.recap["all-hung"]["failed"] == 0
+    assert "all-hung: guests that run, but that the agent does not see: a, b: `jour" in verified.out
 
 
 def test_an_agent_that_sees_no_guest_or_does_not_answer_ends_the_deployment(
