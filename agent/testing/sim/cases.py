@@ -93,10 +93,13 @@ def faults_of(chance: Random, count: int, disks: int, seconds: int) -> Faults:
             (chance.choice(ticks), chance.randrange(count)) for _ in range(chance.randrange(most))
         )
 
-    gone = set()
-    for _ in range(chance.randrange(3)):
-        start, i = chance.choice(ticks), chance.randrange(count)
-        gone |= {(tick, i) for tick in range(start, start + chance.choice((1, 3, 8)))}
+    def stretches(most: int) -> frozenset[tuple[int, int]]:
+        found = set()
+        for _ in range(chance.randrange(most)):
+            start, i = chance.choice(ticks), chance.randrange(count)
+            found |= {(tick, i) for tick in range(start, start + chance.choice((1, 3, 8)))}
+        return frozenset(found)
+
     down = set()
     if chance.random() < 0.5:
         start = chance.choice(ticks)
@@ -107,7 +110,14 @@ def faults_of(chance: Random, count: int, disks: int, seconds: int) -> Faults:
         )
         for _ in range(chance.randrange(6))
     }
-    return Faults(some(8), some(8), frozenset(gone), counters, frozenset(down))
+    return Faults(
+        lost=some(8),
+        failing=stretches(6),
+        gone=stretches(3),
+        again=some(3),
+        counters=counters,
+        down=frozenset(down),
+    )
 
 
 def case(

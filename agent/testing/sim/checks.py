@@ -105,9 +105,16 @@ def worst_vm_limits(case: Case, record: Record) -> float:
 
 
 def worst_vm_second(case: Case, record: Record) -> float:
-    """Return the highest ratio of a VM's rate in any second to its burst, or limit without one."""
+    """Return the highest ratio of a VM's rate in any second to its burst, or limit without one.
+
+    If a drive can't be lowered, the others make way within a tick, so that doesn't count.
+    """
     worst = 0.0
     counts = known(case, record)
+    failing = np.zeros_like(counts)
+    for tick, i in case.faults.failing:
+        failing[tick, i] = True
+    counts &= ~_and_after(failing)
     for (_, vm), drives in vms(case).items():
         rates = record.served[:, drives].sum(axis=1)[counts[:, drives].all(axis=1)]
         worst = max(worst, float(rates.max(initial=0.0)) / (vm.burst or vm.limit or inf))
@@ -139,15 +146,19 @@ def longest_vm_idle(case: Case, record: Record, part: float) -> int:
 
 
 def known(case: Case, record: Record) -> Array:
-    """Return the seconds in which each drive's limits had been in force for a whole second."""
-    seen: Array = np.ones(record.served.shape, bool)
-    seen[:1] = False
+    """Return the seconds in which each drive's limits should have been in force for a whole second.
+
+    A drive without limits doesn't count in a fault that may have taken them, or kept them from it.
+    """
+    faulty = record.stuck | ~_runs(case, record)
     for tick, i in case.faults.gone:
-        seen[tick : tick + 3, i] = False
-    for tick in case.faults.down:
-        seen[tick : tick + 3] = False
-    for tick, i in case.faults.failing:
-        seen[tick : tick + 3, i] = False
+        faulty[tick, i] = True
+    for tick, i in case.faults.again:
+        domain = case.guests[i].drive.domain
+        faulty[tick] |= [guest.drive.domain == domain for guest in case.guests]
+    excused = _and_after(faulty) & record.free
+    seen: Array = ~_and_after(excused)
+    seen[:1] = False
     return seen
 
 
@@ -163,6 +174,13 @@ def _runs(case: Case, record: Record) -> Array:
     runs: Array = np.ones((len(record.served), 1), bool)
     runs[sorted(case.faults.down)] = False
     return runs
+
+
+def _and_after(seconds: Array) -> Array:
+    """Return some seconds, and the one after each."""
+    after = seconds.copy()
+    after[1:] |= seconds[:-1]
+    return after
 
 
 def _disks(case: Case) -> list[int]:

@@ -10,7 +10,7 @@ both from seeds, so that a run can be repeated.
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -37,8 +37,6 @@ from testing.sim.throttles import Throttles
 
 STEPS_A_TICK = 4
 STEP_S = 0.25
-# How long a new agent remembers a stored drive that it has not seen, as in daemon.py.
-FIND_AGAIN_S = 60
 _EPOCH_NS = 1000 * NS_PER_S
 
 
@@ -47,13 +45,15 @@ class Faults:
     """Faults, by tick (and drive, or disk).
 
     lost: drives whose counters can't be read. failing: drives whose orders fail. gone: drives that
-    don't exist; they come back as new. counters: a disk's faulty counters, "none", "frozen" or
-    "garbage". down: ticks in which no agent runs; the next agent starts from the store.
+    don't exist; they come back as new. again: drives whose guests start again between two ticks.
+    counters: a disk's faulty counters, "none", "frozen" or "garbage". down: ticks in which no agent
+    runs; the next agent starts from the store.
     """
 
     lost: frozenset[tuple[int, int]] = frozenset()
     failing: frozenset[tuple[int, int]] = frozenset()
     gone: frozenset[tuple[int, int]] = frozenset()
+    again: frozenset[tuple[int, int]] = frozenset()
     counters: Mapping[tuple[int, int], str] = field(default_factory=dict)
     down: frozenset[int] = frozenset()
 
@@ -67,6 +67,7 @@ class Record:
     pressure: a drive's requests in flight if its disk holds it back, in normalized operations.
     latency_s: the mean time of each drive's requests, without its throttle's wait. wait_s, used:
     each disk's latency, and the used part of it. usable: the agent's estimate of its capacity.
+    free: a drive had no limits at some time in the second. stuck: its last order had failed.
     orders: (tick, drive, reason).
     """
 
@@ -78,6 +79,8 @@ class Record:
     wait_s: Array
     used: Array
     usable: Array
+    free: Array
+    stuck: Array
     orders: list[tuple[int, int, str]] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
 
@@ -85,7 +88,8 @@ class Record:
     def of(cls, ticks: int, drives: int, disks: int) -> Record:
         a, b, c, d, e = (np.zeros((ticks, drives), np.float32) for _ in range(5))
         f, g, h = (np.zeros((ticks, disks), np.float32) for _ in range(3))
-        return cls(a, b, c, d, e, f, g, h)
+        i, j = (np.zeros((ticks, drives), bool) for _ in range(2))
+        return cls(a, b, c, d, e, f, g, h, i, j)
 
     def retunes(self, since_tick: int = 0) -> Mapping[int, int]:
         """Return how often each drive's limits were changed, from a tick on."""
@@ -144,8 +148,12 @@ class Fleet:
         self._is_full = np.zeros(count, bool)
         self._pending: dict[int, list[SetLimits]] = defaultdict(list)
         self._waiting: dict[int, int] = {}
-        self._failed: dict[int, int] = {}
-        self._step = self._started = 0
+        # Drives whose last order has failed: the tick of the next try, and how long it waits for.
+        self._failed: dict[int, tuple[int, int]] = {}
+        # Guests' QEMUs, by the number of their starts: now, and at the last look at each.
+        self._starts: Counter[str] = Counter()
+        self._processes: dict[str, int] = {}
+        self._step = 0
 
     def run(self, seconds: int, *, keep_states: bool = False) -> Record:
         """Let some seconds pass, and return their log."""
@@ -166,6 +174,7 @@ class Fleet:
                         self._look(tick, record, again)
                 for order in self._pending.pop(self._step, ()):
                     self._carry_out(order, tick)
+                record.free[row] |= self._throttles.are_free
                 asked = self._asks(tick)
                 done, latency_s, waits, used = self._pass(asked)
                 recent.append(done)
@@ -177,6 +186,7 @@ class Fleet:
                 record.wait_s[row] += waits / STEPS_A_TICK
                 record.used[row] += used / STEPS_A_TICK
                 self._step += 1
+            record.stuck[row, [*self._failed]] = True
             record.usable[row] = [self._usable(disk) for disk in self.disks]
             if keep_states:
                 record.states.append(self.state)
@@ -200,14 +210,25 @@ class Fleet:
     def _begin(self, tick: int) -> None:
         noises = np.array([disk.noise for disk in self.disks])
         self._noise = np.exp(noises * self._chance.standard_normal(len(noises)) - noises**2 / 2)
-        for i in range(len(self.guests) if self.faults.gone else 0):
-            if (tick, i) in self.faults.gone and (tick - 1, i) not in self.faults.gone:
-                self._throttles.set(i, UNLIMITED, self._phases[i].kind, self.guests[i].exact)
-                self._done[:, i] = self._sent[:, i] = 0
-                self._waited[:, i] = 0
-                self._took[:, i] = self._charged[:, i] = self._waits[:, i] = 0.0
-                self._waiting.pop(i, None)
-                self._failed.pop(i, None)
+        gone, again = self.faults.gone, self.faults.again
+        for i, guest in enumerate(self.guests if gone or again else ()):
+            if (tick, i) in again:
+                self._starts[guest.drive.domain] += 1
+                for drive, k in self._index.items():
+                    if drive.domain == guest.drive.domain:
+                        self._renew(k)
+            if (tick, i) in gone and (tick - 1, i) not in gone:
+                self._starts[guest.drive.domain] += guest.vm is None  # else it is unplugged
+                self._renew(i)
+
+    def _renew(self, i: int) -> None:
+        """Put a new drive in the place of one."""
+        self._throttles.set(i, UNLIMITED, self._phases[i].kind, self.guests[i].exact)
+        self._done[:, i] = self._sent[:, i] = 0
+        self._waited[:, i] = 0
+        self._took[:, i] = self._charged[:, i] = self._waits[:, i] = 0.0
+        self._waiting.pop(i, None)
+        self._failed.pop(i, None)
 
     def _change_phases(self) -> None:
         for i in self._due.pop(self._step, ()):
@@ -275,16 +296,16 @@ class Fleet:
 
     def _look(self, tick: int, record: Record, only: set[int] | None = None) -> None:
         if only is None and tick - 1 in self.faults.down:
-            self._restart(tick)
-        unread = [*self.state.drives] if tick < self._started + FIND_AGAIN_S else []
-        storages = {} if only is not None else self._storages(tick)
+            self._restart()
+        drives = self._drives(tick, only)
         seen = Observation(
-            self._drives(tick, only),
+            drives,
             only is not None,
-            storages,
-            unread,
+            {} if only is not None else self._storages(tick),
             granted=self._granted,
             granted_storages=self._granted_storages,
+            restarted=self._restarted({drive.domain for drive in drives}, only),
+            stuck={self.guests[i].drive: self._throttles.limits[i] for i in self._failed},
         )
         self.state, orders = decide(self.state, seen, self.now_ns)
         for order in orders:
@@ -292,6 +313,16 @@ class Fleet:
             record.orders.append((tick, i, order.reason.name))
             self._waiting[i] = self._step + self.delay_steps
             self._pending[self._step + self.delay_steps].append(order)
+
+    def _restarted(self, there: set[str], only: set[int] | None) -> list[str]:
+        """Return the VMs with another QEMU than at the last look, as Observer.restarted."""
+        if only is None:
+            for gone in self._processes.keys() - there:
+                del self._processes[gone]
+        now = {name: self._starts[name] for name in there}
+        found = [name for name, start in now.items() if self._processes.get(name, start) != start]
+        self._processes.update(now)
+        return found
 
     def _drives(self, tick: int, only: set[int] | None) -> dict[Any, DriveSeen]:
         now_ns = self.now_ns
@@ -309,7 +340,7 @@ class Fleet:
             if (only is not None and i not in only) or (faults.gone and (tick, i) in faults.gone):
                 continue
             lost = faults.lost and (tick, i) in faults.lost
-            failed = i in self._failed and self._failed[i] <= tick
+            failed = i in self._failed and self._failed[i][0] <= tick
             known = i not in self._waiting and (i not in self._failed or failed)
             drives[guest.drive] = DriveSeen(
                 guest.policy,
@@ -378,18 +409,20 @@ class Fleet:
         if (tick, i) in self.faults.gone:
             return
         if (tick, i) in self.faults.failing:
-            self._failed[i] = tick + 1
+            _, last_s = self._failed.get(i, (0, 0))  # as in outcomes.py
+            wait_s = max(1, min(2 * last_s, 30))
+            self._failed[i] = tick + wait_s, wait_s
             return
         self._failed.pop(i, None)
         self._throttles.set(i, order.limits, self._phases[i].kind, self.guests[i].exact)
 
-    def _restart(self, tick: int) -> None:
+    def _restart(self) -> None:
         """Start an agent from what the last one stored."""
         with tempfile.TemporaryDirectory() as folder:
-            StateStore(Path(folder)).save(self.state.drives, whole=True)
-            drives = StateStore(Path(folder)).load()
-        self.state = State(DEFAULT_MODEL, drives, self.tenants)
-        self._started = tick
+            StateStore(Path(folder)).save(self.state.drives, self.state.storages, whole=True)
+            store = StateStore(Path(folder))
+            drives, storages = store.load(), store.load_storages()
+        self.state = State(DEFAULT_MODEL, drives, self.tenants, storages)
         self._pending.clear()
         self._waiting.clear()
         self._failed.clear()

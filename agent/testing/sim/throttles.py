@@ -62,6 +62,12 @@ class Throttles:
         self._free[i, limited] = part[limited] * self._size[i, limited]
         self.price(i, kind, exact)
 
+    @property
+    def are_free(self) -> Array:
+        """Return whether each drive has no limits."""
+        free: Array = np.isinf(self._rate).all(axis=1)
+        return free
+
     def price(self, i: int, kind: Kind, exact: bool) -> None:
         """From now on, charge a drive for requests of this mix."""
         charges = kind.charges(self.limits[i].iops_size, exact)

@@ -131,8 +131,6 @@ def test_a_vms_limit_holds_and_is_used_whatever_its_drives_do(
     chance: Random, hold_s: int, faults: bool
 ) -> None:
     host = vm_case(chance, SECONDS, hold_s, faults=faults)
-    # If QEMU refuses a lower limit, the others' higher ones are in force already.
-    host.faults = replace(host.faults, failing=frozenset())
     record = host.fleet().run(SECONDS, keep_states=True)
     assert worst_vm_limits(host, record) <= 1
     assert worst_vm_second(host, record) <= (EXACT_RATIO if host.exact else STOCK_RATIO)
@@ -197,7 +195,31 @@ def test_an_agent_that_starts_again_finds_a_vms_parts_and_leaves_them() -> None:
         assert not [tick for tick, _, _ in record.orders if tick >= 30]
 
 
+def test_others_of_a_vm_make_way_within_a_tick_for_one_that_cant_be_lowered() -> None:
+    """Down to their footholds, which are a twentieth of the limit."""
+    busy = Phase(inf, inf, Kind.of(4), 32)
+    failing = Faults(failing=frozenset((tick, 0) for tick in range(20, 28)))
+    guests = in_vm(VmPolicy(limit=4000), [[busy], [idle(20), busy], [idle(20), busy]], exact=True)
+    disk = Disk(StoragePolicy(), steady(CAPACITY))
+    served = Fleet(guests, [disk], faults=failing).run(60).served
+    assert served[20:28, 0].min() > 0.95 * 4000
+    assert served[22:].sum(axis=1).max() <= (1.05 + 0.02) * 4000
+    assert served[50:].mean(axis=0) == pytest.approx((4000 / 3,) * 3, rel=0.03)
+
+
 # Single stories
+
+
+def test_a_drive_that_is_gone_is_forgotten_and_one_whose_guest_starts_again_is_new() -> None:
+    guests = greedy(3, True, limit=1000)
+    gone = frozenset((tick, 1) for tick in range(10, 13))
+    disk = Disk(StoragePolicy(), steady(CAPACITY))
+    faults = Faults(gone=gone, again=frozenset({(10, 2)}))
+    record = Fleet(guests, [disk], faults=faults).run(20, keep_states=True)
+    for tick, state in enumerate(record.states):
+        assert (guests[1].drive in state.drives) is (tick not in range(10, 13))
+    first = [(tick, i) for tick, i, reason in record.orders if reason == "POLICY"]
+    assert first == [(0, 0), (0, 1), (0, 2), (10, 2), (13, 1)]
 
 
 MIXED = (Kind.of(4), Kind.of(16), Kind.of(64))
