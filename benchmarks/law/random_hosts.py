@@ -13,6 +13,9 @@ worst, the 99th percentile and the mean:
 - second: the highest rate of a drive in any second, over its limit or burst;
 - sum: the most that a drive did from its start to any moment, over its limit and saved credit;
 - changes: changes of limits for a drive and hour.
+
+A disk's capacity is the agent's estimate, and at least the part that it has to find (checks.py).
+Drives don't count for the first two while their orders fail.
 """
 
 from __future__ import annotations

@@ -17,29 +17,49 @@ from testing.sim.storage import Array
 
 # Allows for rounding, and for a mix of sizes of which only the mean is known.
 _NEAR = 0.97
+# The part of what a disk can really do that an agent has to find by latency, and when.
+_FOUND_RATIO = 0.6
+_FOUND_S = 10
+
+
+def capacities(case: Case, record: Record) -> Array:
+    """Return the capacity that each disk's drives may count on in each second.
+
+    That is the agent's estimate, but no less than it has to find of what the disk can really do.
+    """
+    real = np.array([[disk.capacity(t) for disk in case.disks] for t in range(len(record.usable))])
+    real[:_FOUND_S] = 0
+    most: Array = np.maximum(record.usable, _FOUND_RATIO * real)
+    return most
 
 
 def longest_miss(case: Case, record: Record) -> int:
     """Return how long a drive got less of its reservation than it asked for.
 
-    Seconds don't count if no agent runs, or if the reservations asked for don't fit on the disk.
+    Seconds don't count if no agent runs, if its orders fail, or if the reservations asked for don't
+    fit on the disk.
     """
     reserved = np.array([guest.policy.reservation if guest.policy else 0 for guest in case.guests])
     owed = np.minimum(reserved, record.asked)
     disks = np.array(_disks(case))
     there = np.stack([owed[:, disks == k].sum(axis=1) for k in range(len(case.disks))], axis=1)
-    fits = there < _NEAR * record.usable
-    return _longest((record.served < _NEAR * owed) & fits[:, disks] & _runs(case, record))
+    fits = there < _NEAR * capacities(case, record)
+    missed = (record.served < _NEAR * owed) & ~_and_after(record.stuck)
+    return _longest(missed & fits[:, disks] & _runs(case, record))
 
 
 def longest_idle(case: Case, record: Record) -> int:
-    """Return how long more than 5 % of a disk was idle while a drive wanted more."""
-    hungry = wanted(case, record) > 1.05 * record.served
+    """Return how long more than 5 % of a disk was idle while a drive wanted more.
+
+    A drive doesn't count while its orders fail.
+    """
+    hungry = (wanted(case, record) > 1.05 * record.served) & ~_and_after(record.stuck)
+    usable = capacities(case, record)
     idle = []
     for disk in range(len(case.disks)):
         here = [i for i, guest in enumerate(case.guests) if guest.disk == disk]
         done = record.served[:, here].sum(axis=1)
-        idle.append(hungry[:, here].any(axis=1) & (done < 0.95 * record.usable[:, disk]))
+        idle.append(hungry[:, here].any(axis=1) & (done < 0.95 * usable[:, disk]))
     return _longest(np.stack(idle, axis=1) & _runs(case, record))
 
 

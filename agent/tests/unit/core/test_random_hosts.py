@@ -20,6 +20,7 @@ from iokeel.core.state import State
 from iokeel.core.storage import StoragePolicy
 from testing.sim.cases import CAPACITY, Case, case, vm_case
 from testing.sim.checks import (
+    capacities,
     changes,
     longest_idle,
     longest_miss,
@@ -76,6 +77,17 @@ def test_promises_are_kept_while_a_disks_capacity_is_found(chance: Random, hold_
     held(host, host.fleet().run(SECONDS), MISS_WITH_TARGET_S)
 
 
+def test_a_capacity_that_is_never_found_counts_as_idle_and_its_reservations_as_missed() -> None:
+    """The checks go by what the disk can do, not by the agent's estimate of that."""
+    blind = Disk(StoragePolicy(CAPACITY, 1.0, most_ratio=0.25), steady(CAPACITY), 0.0001, 4.0)
+    guests = greedy(4, True, (Kind.of(4),))
+    guests[0].policy = DrivePolicy(reservation=CAPACITY // 2)
+    host = Case(guests, [blind], {}, [], Faults(), True, 0)
+    record = host.fleet().run(SECONDS)
+    assert longest_idle(host, record) >= SECONDS - MISS_WITH_TARGET_S
+    assert longest_miss(host, record) >= SECONDS - MISS_WITH_TARGET_S
+
+
 @hosts
 @given(CHANCES, HOLDS, st.booleans())
 def test_promises_are_kept_through_faults(chance: Random, hold_s: int, target: bool) -> None:
@@ -91,10 +103,10 @@ def test_everybody_has_his_fair_share_soon_after_a_step(chance: Random) -> None:
         assert guest.policy is not None
         guest.policy = replace(guest.policy, burst=None)
     record = host.fleet().run(SECONDS)
-    wants = wanted(host, record)
+    wants, usable = wanted(host, record), capacities(host, record)
     for begin, phases in host.steps:
         for tick in range(ceil(begin) + SETTLED_S, min(SECONDS, int(begin + phases[0].seconds))):
-            fair = fair_shares(host, record.usable[tick], wants[tick], record.served[tick])
+            fair = fair_shares(host, usable[tick], wants[tick], record.served[tick])
             # A retune of stock limits lets a tenth too much through in its second, to others' cost.
             assert record.served[tick] == pytest.approx(fair, rel=0.12, abs=100), tick
 
