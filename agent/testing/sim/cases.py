@@ -188,5 +188,34 @@ def vm_case(chance: Random, seconds: int, hold_s: int, *, faults: bool = False) 
     return Case(guests, [disk] * disks, {}, steps, wrong, exact, chance.choice((0, 0, 1)))
 
 
+def tenant_case(chance: Random, seconds: int, hold_s: int, *, faults: bool = False) -> Case:
+    """Return a random host of one to three VMs of one to three drives, of one tenant with a limit.
+
+    Their disks can serve all that it allows.
+    """
+    disks = chance.randint(1, 2)
+    sizes = [chance.randint(1, 3) for _ in range(chance.randint(1, 3))]
+    steps = steps_of(chance, sum(sizes), seconds, hold_s)
+    exact = chance.random() < 0.5
+    guests: list[Guest] = []
+    for number, size in enumerate(sizes):
+        vm = VmPolicy(limit=chance.choice((None, None, 3000)))
+        for _ in range(size):
+            i = len(guests)
+            limit = chance.choice((None, None, 800))
+            burst = None if limit is None else chance.choice((None, 2 * limit))
+            policy = DrivePolicy(0, limit, burst, 20, weight=chance.choice((50, 200)))
+            phases = _phases(steps, i)
+            guests.append(
+                Guest(f"d{i}", policy, phases, i % disks, "acme", exact, (f"vm{number}", vm))
+            )
+    tenant = TenantPolicy(chance.choice((0, 1000)), chance.choice((1000, 3000, 6000)), 100)
+    disk = Disk(StoragePolicy(CAPACITY), steady(SPARE * CAPACITY), BASE_S, KNEE)
+    wrong = faults_of(chance, len(guests), disks, seconds) if faults else Faults()
+    return Case(
+        guests, [disk] * disks, {"acme": tenant}, steps, wrong, exact, chance.choice((0, 0, 1))
+    )
+
+
 def _phases(steps: Sequence[tuple[float, list[Phase]]], i: int) -> Iterator[Phase]:
     return chain((phases[i] for _, phases in steps), (Phase(inf, 0.0),))

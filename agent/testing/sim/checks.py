@@ -130,11 +130,7 @@ def worst_vm_second(case: Case, record: Record) -> float:
     If a drive can't be lowered, the others make way within a tick, so that doesn't count.
     """
     worst = 0.0
-    counts = known(case, record)
-    failing = np.zeros_like(counts)
-    for tick, i in case.faults.failing:
-        failing[tick, i] = True
-    counts &= ~_and_after(failing)
+    counts = _shared(case, record)
     for (_, vm), drives in vms(case).items():
         rates = record.served[:, drives].sum(axis=1)[counts[:, drives].all(axis=1)]
         worst = max(worst, float(rates.max(initial=0.0)) / (vm.burst or vm.limit or inf))
@@ -180,6 +176,61 @@ def known(case: Case, record: Record) -> Array:
     seen: Array = ~_and_after(excused)
     seen[:1] = False
     return seen
+
+
+def tenants(case: Case) -> dict[int, list[int]]:
+    """Return the drives of each tenant, by its limit."""
+    return {
+        promise.limit: [i for i, guest in enumerate(case.guests) if guest.tenant == tenant]
+        for tenant, promise in case.tenants.items()
+        if promise.limit is not None
+    }
+
+
+def worst_tenant_second(case: Case, record: Record) -> float:
+    """Return the highest ratio of a tenant's rate in any second to its limit.
+
+    If a drive can't be lowered, the others make way within a tick, so that doesn't count.
+    """
+    counts = _shared(case, record)
+    return max(
+        float(record.served[:, drives].sum(axis=1)[counts[:, drives].all(axis=1)].max(initial=0.0))
+        / limit
+        for limit, drives in tenants(case).items()
+    )
+
+
+def worst_tenant_sum(case: Case, record: Record) -> float:
+    """Return the highest ratio of a tenant's work since its start to its limit."""
+    counts = _shared(case, record)
+    worst = 0.0
+    for limit, drives in tenants(case).items():
+        served = np.where(counts[:, drives].all(axis=1), record.served[:, drives].sum(axis=1), 0.0)
+        most = limit * (np.arange(len(served)) + 1.1)
+        worst = max(worst, float((np.cumsum(served, dtype=float) / most).max()))
+    return worst
+
+
+def longest_tenant_idle(case: Case, record: Record, part: float) -> int:
+    """Return how long a tenant of VMs did less than a part of what all their limits allow."""
+    wants = wanted(case, record)
+    by_vm = [
+        np.minimum(wants[:, drives].sum(axis=1), vm.limit or inf)
+        for (_, vm), drives in vms(case).items()
+    ]
+    idle = [
+        record.served[:, drives].sum(axis=1) < part * np.minimum(sum(by_vm), limit)
+        for limit, drives in tenants(case).items()
+    ]
+    return _longest(np.stack(idle, axis=1) & _runs(case, record))
+
+
+def _shared(case: Case, record: Record) -> Array:
+    """Return the known seconds in which no order of a drive failed, nor in the one before."""
+    failing = np.zeros(record.served.shape, bool)
+    for tick, i in case.faults.failing:
+        failing[tick, i] = True
+    return known(case, record) & ~_and_after(failing)
 
 
 def changes(record: Record, since: int) -> float:
