@@ -1,4 +1,4 @@
-"""What libvirt's limits of a drive let through."""
+"""libvirt's limits of a drive: what they let through, and how others tell them."""
 
 from __future__ import annotations
 
@@ -23,3 +23,21 @@ def highest_rate(limits: Mapping[str, int]) -> float:
         requests = [iops / units] * bool(iops) + [bps / (kib * 1024)] * bool(bps)
         rates.append(min(requests, default=float("inf")) * cost(kib))
     return max(rates)
+
+
+def iotune(limits: Mapping[str, int]) -> str:
+    """Return limits as libvirt has them in a domain's XML."""
+    return f"<iotune>{''.join(f'<{k}>{v}</{k}>' for k, v in limits.items())}</iotune>"
+
+
+def inserted(limits: Mapping[str, int]) -> dict[str, int]:
+    """Return limits as QEMU has them in query-block."""
+    return {_block_name(name): value for name, value in limits.items()}
+
+
+def _block_name(name: str) -> str:
+    if name == "size_iops_sec":
+        return "iops_size"
+    direction, unit, _, *rest = name.split("_")
+    short = {"total": [], "read": ["rd"], "write": ["wr"]}[direction]
+    return "_".join(["bps" if unit == "bytes" else unit, *short, *rest])

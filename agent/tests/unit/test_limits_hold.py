@@ -34,7 +34,7 @@ from iokeel.errors import IokeelError
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
-from testing.hypervisors.iotune import TOLERANCE, highest_rate
+from testing.hypervisors.iotune import TOLERANCE, highest_rate, inserted, iotune
 from testing.hypervisors.libvirt_error import refusal
 from testing.waiting import until
 
@@ -167,13 +167,11 @@ class Domain:
             start = '<iokeel:policy xmlns:iokeel="urn:iokeel:policy:1"'
             metadata = f"<metadata>{start}{self.policy.text}</iokeel:policy></metadata>"
         disks = "".join(
-            f'<disk><target dev="{target}"/><alias name="{target}"/></disk>'
+            f'<disk><target dev="{target}"/>{iotune(self.limits.get(target, {}))}'
+            f'<alias name="{target}"/></disk>'
             for target in self.targets
         )
         return f"<domain><name>{self.title}</name>{metadata}<devices>{disks}</devices></domain>"
-
-    def blockIoTune(self, target: str, _flags: int) -> dict[str, int]:
-        return dict(self.limits.get(target, {}))
 
     def setBlockIoTune(self, target: str, values: dict[str, int], _flags: int) -> None:
         if not self.readable:
@@ -216,7 +214,12 @@ class Domain:
             answer = SCHEMA if self.title == self.host.patched else []
         elif name == "query-block":
             answer = [
-                {"device": "", "qdev": qdev(target), "inserted": {"file": "/a", "group": target}}
+                {
+                    "device": "",
+                    "qdev": qdev(target),
+                    "inserted": {"file": "/a", "group": target}
+                    | inserted(self.limits.get(target, {})),
+                }
                 for target in self.targets
             ]
         else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lxml import etree
 
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import PolicyError
 from iokeel.host.network_storage import address, socket_url
 from iokeel.policy_xml.iotune import LIBVIRT_NAMES, from_libvirt
@@ -27,6 +27,7 @@ class Disk:
     domain doesn't run. unthrottled: why QEMU can't throttle it; None if it can. beneath: the local
     paths of the images beneath the topmost and of data files, as far as libvirt tells them; "" for
     one that isn't known. iotune_group: the group_name of its <iotune>; None if it has none.
+    iotune: the limits that libvirt was told last; None if they make no sense.
     """
 
     target: str
@@ -36,6 +37,7 @@ class Disk:
     unthrottled: str | None = None
     beneath: tuple[str, ...] = ()
     iotune_group: str | None = None
+    iotune: ThrottleLimits | None = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ def _disks(domain: etree._Element) -> Iterator[Disk]:
             _unthrottled(disk, target),
             (*_data_files(disk), *images_beneath(disk)),
             disk.findtext("iotune/group_name") or None,
+            UNLIMITED if (iotune := disk.find("iotune")) is None else _limits(iotune),
         )
 
 
@@ -189,15 +192,20 @@ def _nvme(pci: etree._Element, namespace: str) -> str | None:
 
 
 def _throttle_groups(domain: etree._Element) -> Iterator[tuple[str, ThrottleLimits]]:
-    """Yield the limits of throttle groups by name, but none of a group with one that isn't known.
+    """Yield the limits of throttle groups by name, of those whose limits make sense."""
+    for group in domain.iterfind("throttlegroups/throttlegroup"):
+        group_name, limits = group.findtext("group_name"), _limits(group)
+        if group_name and limits is not None:
+            yield group_name, limits
+
+
+def _limits(parent: etree._Element) -> ThrottleLimits | None:
+    """Return the limits in an <iotune> or <throttlegroup>; None (unknown) if one makes no sense.
 
     To leave that one out would be to call it unlimited.
     """
-    for group in domain.iterfind("throttlegroups/throttlegroup"):
-        texts = {child.tag: child.text or "" for child in group}
-        values = {name: texts[name] for name in LIBVIRT_NAMES.values() if name in texts}
-        group_name = texts.get("group_name")
-        if group_name and all(re.fullmatch("[0-9]{1,19}", text) for text in values.values()):
-            limits = from_libvirt({name: int(text) for name, text in values.items()})
-            if limits is not None:
-                yield group_name, limits
+    texts = {child.tag: child.text or "" for child in parent}
+    values = {name: texts[name] for name in LIBVIRT_NAMES.values() if name in texts}
+    if not all(re.fullmatch("[0-9]{1,19}", text) for text in values.values()):
+        return None
+    return from_libvirt({name: int(text) for name, text in values.items()})

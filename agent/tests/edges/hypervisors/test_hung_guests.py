@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -18,7 +19,7 @@ from iokeel.daemon import Agent
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
-from testing.hypervisors.iotune import highest_rate
+from testing.hypervisors.iotune import highest_rate, inserted
 from testing.hypervisors.libvirt_error import refusal
 from testing.waiting import until
 
@@ -36,7 +37,7 @@ XML = """
   <metadata>
     <policy xmlns="urn:iokeel:policy:1"><drive target="vda" limit="{}"/></policy>
   </metadata>
-  <devices><disk><target dev="vda"/></disk></devices>
+  <devices><disk><target dev="vda"/><alias name="vda"/></disk></devices>
 </domain>
 """
 
@@ -45,7 +46,7 @@ XML = """
 class Guest:
     """A domain as a handle of libvirt's.
 
-    answers: cleared while its QEMU hangs. tells: libvirt tells its limits without asking QEMU.
+    answers: cleared while its QEMU hangs. tells: QEMU tells its limits even then.
     """
 
     title: str
@@ -73,10 +74,12 @@ class Guest:
     def XMLDesc(self, _flags: int) -> str:
         return XML.format(self.title, self.limit)
 
-    def blockIoTune(self, _target: str, _flags: int) -> dict[str, int]:
+    def command(self, text: str) -> str:
+        if "query-block" not in text:
+            return '{"return": []}'
         if not self.tells:
             self.ask_qemu()
-        return dict(self.limits)
+        return json.dumps({"return": [{"qdev": "vda", "inserted": inserted(self.limits)}]})
 
     def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
         self.ask_qemu()
@@ -94,6 +97,10 @@ class Guest:
     @property
     def held_to(self) -> float:
         return highest_rate(self.limits) if self.limits else float("inf")
+
+
+def _command(guest: Guest, text: str, _flags: int) -> str:
+    return guest.command(text)
 
 
 class Host:
@@ -176,7 +183,7 @@ class Run:
 async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
     host = Host()
     monkeypatch.setattr("libvirt.open", lambda _uri: host)
-    monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", lambda *_: '{"return": []}')
+    monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", _command)
     monkeypatch.setattr("iokeel.hypervisors.libvirt.source.Events", lambda *_: host)
     monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", READ_S)
     monkeypatch.setattr("iokeel.enforcer._SET_TIMEOUT_S", SET_S)

@@ -93,7 +93,13 @@ def test_a_domain_is_read_in_one_pass() -> None:
     domain = parse_domain(DOMAIN)
     assert domain.name == "db1"
     assert domain.disks == (
-        Disk("vda", "/images/a.qcow2", alias="virtio-disk0", iotune_group="drive-a"),
+        Disk(
+            "vda",
+            "/images/a.qcow2",
+            alias="virtio-disk0",
+            iotune_group="drive-a",
+            iotune=ThrottleLimits(iops_total=100),
+        ),
         Disk("sda", "/dev/vg/b", ("limit1", "limit0")),
         Disk(
             "sdb",

@@ -19,12 +19,9 @@ from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.hypervisors.qmp.throttle_groups import for_curve, knows_more
 from iokeel.hypervisors.source import VmInfo
 from iokeel.policy_xml.domain import VOLUME, Disk, DomainXml, parse_domain, pool_type
-from iokeel.policy_xml.iotune import from_libvirt, to_libvirt
+from iokeel.policy_xml.iotune import to_libvirt
 
 log = logging.getLogger(__name__)
-
-# What libvirt answers about a disk that QEMU doesn't throttle: one of vhost-user, say.
-_UNTHROTTLED = {libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_ERR_OPERATION_UNSUPPORTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +50,8 @@ class Domain:
 class Description(NamedTuple):
     """A running domain's XML and number, and the limits of its drives by target.
 
-    text: the XML as it came. A limit of None isn't known. A disk that is unplugged meanwhile has no
-    limits.
+    text: the XML as it came. limits: as libvirt was told them last; None if unknown. QEMU has
+    others if they were set past libvirt (`read_limits` in passthrough.py).
     """
 
     xml: DomainXml
@@ -64,8 +61,9 @@ class Description(NamedTuple):
 
 
 def describe(connection: Any, name: str) -> Description:
-    """Return a running domain as libvirt describes it.
+    """Return a running domain as libvirt describes it, without asking QEMU.
 
+    libvirt's blockIoTune would have QEMU list all its disks for each one: 10 s for 200 disks.
     Raises libvirtError, DriveGone or PolicyError.
     """
     handle = connection.lookupByName(name)
@@ -73,27 +71,17 @@ def describe(connection: Any, name: str) -> Description:
         raise DriveGone(name, "does not run")
     text = handle.XMLDesc(0)
     xml = parse_domain(text, f"domain {name}")
-    limits: dict[str, ThrottleLimits | None] = {}
-    disks = []
-    for disk in xml.disks:
-        why = disk.unthrottled
-        if why is None and disk.throttle_groups:
-            group = _own(xml, disk) or disk.throttle_groups[0]
-            limits[disk.target] = xml.throttle_groups.get(group)
-        elif why is None:
-            try:
-                tuned = handle.blockIoTune(disk.target, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-                limits[disk.target] = from_libvirt(tuned)
-            except libvirt.libvirtError as error:
-                code = error.get_error_code()
-                if code in _UNTHROTTLED:
-                    why = str(error.get_error_message())
-                elif code != libvirt.VIR_ERR_INVALID_ARG:  # the domain no longer has it
-                    raise
-        disks.append(replace(disk, unthrottled=why))
     # Its XML may not have the name to the letter: a carriage return in it reads as a line's end.
-    xml = replace(xml, name=name, disks=tuple(disks))
+    xml = replace(xml, name=name)
+    limits = {disk.target: _told(xml, disk) for disk in xml.drives}
     return Description(xml, text, handle.ID(), limits)
+
+
+def _told(xml: DomainXml, disk: Disk) -> ThrottleLimits | None:
+    """Return a disk's limits as libvirt was told them last; None if unknown."""
+    if not disk.throttle_groups:
+        return disk.iotune
+    return xml.throttle_groups.get(_own(xml, disk) or disk.throttle_groups[0])
 
 
 def is_volume(disk: Disk) -> bool:

@@ -125,6 +125,23 @@ def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group | None] | None:
     return found
 
 
+def read_limits(handle: Any, xml: DomainXml) -> dict[str, ThrottleLimits | None]:
+    """Return the limits that QEMU has of a domain's drives by target, without the patches' fields.
+
+    One question for all drives. Those of throttle groups aren't among them, and none is if libvirt
+    passes no commands on, or if QEMU's answer makes no sense. Raises libvirtError.
+    """
+    try:
+        answer = _ask(handle, _QUERY_BLOCK, _BLOCKS)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in _PASSES_NONE_ON:
+            raise
+        return {}
+    found = {} if answer is None else drives_of(answer.blocks)
+    tuned = [disk for disk in xml.drives if not disk.throttle_groups and disk.alias in found]
+    return {disk.target: found[disk.alias or ""].in_force for disk in tuned}
+
+
 def put_patched(
     handle: Any,
     drive: DriveId,

@@ -33,7 +33,7 @@ from iokeel.hypervisors.libvirt.domain import (
 )
 from iokeel.hypervisors.libvirt.events import Events
 from iokeel.hypervisors.libvirt.limits import LimitsInForce
-from iokeel.hypervisors.libvirt.passthrough import ask_abilities
+from iokeel.hypervisors.libvirt.passthrough import ask_abilities, read_limits
 from iokeel.hypervisors.libvirt.policies import Policies
 from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
@@ -292,6 +292,16 @@ class LibvirtSource(SourceNews):
             try:
                 abilities = await self._ask_abilities(name)
             except ConnectionLost:
+                return
+        if abilities is not None:  # libvirt may not know what its QEMU has
+            try:
+                told |= await self._calls.call_domain(
+                    name,
+                    lambda connection: read_limits(connection.lookupByName(name), xml),
+                    _CALL_TIMEOUT_S,
+                )
+            except IokeelError as error:
+                self._failed(name, error)
                 return
         in_force = self._limits.read_again(
             name, xml.drives, told, abilities, changes, same_qemu=before is not None

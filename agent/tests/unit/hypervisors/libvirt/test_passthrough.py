@@ -13,9 +13,9 @@ from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import LimitsRejected
-from iokeel.hypervisors.libvirt.passthrough import ask_abilities, put_patched
+from iokeel.hypervisors.libvirt.passthrough import ask_abilities, put_patched, read_limits
 from iokeel.hypervisors.qmp.drives import QmpDrive
-from iokeel.policy_xml.domain import Disk
+from iokeel.policy_xml.domain import Disk, DomainXml
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.libvirt_error import refusal
 
@@ -35,6 +35,7 @@ class Qemu:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
         self.answer: str | None = None  # to all that sets limits
+        self.limits: dict[str, object] = {}
         self.groups = {"virtio-disk0": "drive-virtio-disk0", "virtio-disk1": "other"}
 
     def command(self, handle: object, text: str, flags: int) -> str:
@@ -44,7 +45,11 @@ class Qemu:
         match request["execute"]:
             case "query-block":
                 blocks = [
-                    {"device": "", "qdev": qdev(alias), "inserted": {"file": "/a", "group": group}}
+                    {
+                        "device": "",
+                        "qdev": qdev(alias),
+                        "inserted": {"file": "/a", "group": group} | self.limits,
+                    }
                     for alias, group in self.groups.items()
                 ]
                 return json.dumps({"return": blocks})
@@ -182,3 +187,16 @@ def test_a_qemu_is_stock_only_if_it_says_so(
 ) -> None:
     monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", lambda *_: answer)
     assert ask_abilities(Handle()) == abilities
+
+
+def test_limits_of_all_disks_are_read_by_one_question(qemu: Qemu) -> None:
+    grouped = Disk("vdc", throttle_groups=("limit0",), alias="virtio-disk2")
+    unplugged = Disk("vdd", alias="virtio-disk3")
+    xml = DomainXml("db1", (DISK, Disk("vdb", alias="virtio-disk1"), grouped, unplugged))
+    qemu.groups["virtio-disk2"] = "throttle-limit0"
+    qemu.limits = {"iops": 50, "iops_max": 0, "bps_rd": 9, "iops_size": 4096}
+    limits = ThrottleLimits(iops_total=50, bps_read=9, iops_size=4096)
+    assert read_limits(None, xml) == {"vda": limits, "vdb": limits}
+    assert qemu.commands() == ["query-block"]
+    qemu.limits = {"iops": "50"}
+    assert read_limits(None, xml) == {"vda": None, "vdb": None}

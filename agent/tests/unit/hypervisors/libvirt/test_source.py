@@ -24,6 +24,7 @@ from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from testing.hypervisors.abilities import PATCHED
+from testing.hypervisors.iotune import inserted, iotune
 from testing.hypervisors.libvirt_error import refusal
 from testing.waiting import until
 
@@ -64,6 +65,8 @@ class Host:
         self.refuses: int | None = None  # libvirt's number of an error
         self.abilities: Abilities | None = CURVES
         self.asked = 0
+        self.questions: list[str] = []  # that its QEMU's monitor was sent
+        self.passes_none_on = False
         self.connected = False
         self.go_on: threading.Event | None = None  # an answer comes only then
         self.limits: list[dict[str, int]] = []  # libvirt's own
@@ -160,17 +163,17 @@ class Host:
         values: dict[str, Any] = {f"block.0.{counter}": 0 for counter in counters}
         return [(self, {"block.count": 1, "block.0.name": "vda", **values, **self.state})]
 
-    def blockIoTune(self, _target: str, _flags: int) -> dict[str, int]:
-        return self.tuned
-
     # Its QEMU's monitor
 
     def command(self, _handle: object, text: str, _flags: int) -> str:
         request = json.loads(text)
+        self.questions.append(request["execute"])
+        if self.passes_none_on:
+            raise refusal(libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
         match request["execute"]:
             case "query-block":
-                inserted = {"file": "/a", "group": "vda"}
-                return json.dumps({"return": [{"device": "vda", "inserted": inserted}]})
+                medium = {"file": "/a", "group": "vda"} | inserted(self.tuned)
+                return json.dumps({"return": [{"device": "vda", "inserted": medium}]})
             case "block_set_io_throttle":
                 self.tuned = {"total_iops_sec": request["arguments"]["iops"]}
             case "query-throttle-groups":
@@ -383,6 +386,35 @@ async def test_a_qemu_without_curves_is_not_sent_the_limits_of_one(host: Host) -
         with pytest.raises(LimitsRejected, match="has no cost curves"):
             await source.set_limits(VDA, EXACT, 30.0)
     assert host.limits == []
+
+
+async def test_limits_are_read_by_one_question_whatever_the_number_of_disks(host: Host) -> None:
+    disks = "".join(f'<disk><target dev="vd{i}"/><alias name="vd{i}"/></disk>' for i in range(300))
+    host.xml = XML.replace("<devices>", f"<devices>{disks}")
+    async with following() as source:
+        assert len(source.vms()["db1"].drives) == 301
+    assert host.questions == ["query-block"]
+
+
+@pytest.mark.parametrize("passes_none_on", [True, False])
+async def test_limits_that_were_set_past_libvirt_are_known_if_it_passes_questions_on(
+    host: Host, passes_none_on: bool
+) -> None:
+    host.abilities, host.tuned, host.passes_none_on = STOCK, {"total_iops_sec": 77}, passes_none_on
+    host.xml = XML.replace("<alias", f"{iotune({'total_iops_sec': 300})}<alias")
+    async with following() as source:
+        found = source.vms()["db1"].drives["vda"].in_force
+    assert found == ThrottleLimits(iops_total=300 if passes_none_on else 77)
+
+
+async def test_a_domain_without_a_policy_is_asked_nothing(host: Host) -> None:
+    """A question of its QEMU's monitor would mark it as tainted."""
+    tuned = f"{iotune({'total_iops_sec': 300})}<alias"
+    host.xml = re.sub("<metadata>.*</metadata>", "", XML, flags=re.DOTALL).replace("<alias", tuned)
+    async with following() as source:
+        found = source.vms()["db1"].drives["vda"].in_force
+    assert found == ThrottleLimits(iops_total=300)
+    assert host.questions == []
 
 
 async def test_nothing_is_kept_of_a_domain_that_has_gone(host: Host) -> None:
