@@ -17,6 +17,7 @@ from iokeel.core.curve import DEFAULT_CURVE, CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost, LimitsRejected
+from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.qmp_server import DEFAULTS, QmpServer, error, qdev
@@ -153,6 +154,30 @@ async def test_a_qemu_with_curves_that_counts_nothing_gets_its_curve(server: Qmp
         source.announce("db1")
         await until(lambda: in_force(source) == EXACT._replace(iops_total=5))
     assert "query-throttle-groups" not in server.commands()
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_a_curve_is_not_taken_for_one_of_the_next_qemu_at_the_socket(
+    server: QmpServer, monkeypatch: pytest.MonkeyPatch, counts: bool
+) -> None:
+    """A guest may restart so fast that its socket is never seen without a listener."""
+    processes = iter([Process(7, 70), Process(7, 70), Process(8, 80)])
+    found = "iokeel.hypervisors.qmp.connection.qemu"
+    monkeypatch.setattr(found, lambda _: next(processes, Process(8, 80)))
+    if not counts:
+        server.answers["query-qmp-schema"] = without(server, "query-throttle-groups")
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        await source.set_limits(VDA, EXACT, PATIENCE_S)
+        server.drop()
+        await until(lambda: server.connections == 2 and source.reconnects == 1)
+        assert in_force(source) == EXACT, "the same QEMU"
+        if counts:
+            server.groups = None  # a stock QEMU
+        server.plug("vda")
+        server.drop()
+        await until(lambda: source.reconnects == 2)
+        assert in_force(source) == UNLIMITED
 
 
 async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ class Monitor:
         """Add the patches' fields to limits, which query-block lacks.
 
         A QEMU that doesn't count doesn't tell them either: they are taken to be as they were last
-        set, or stock QEMU's.
+        set, or stock QEMU's. Another QEMU, which may have come unseen, has stock QEMU's.
         """
         if self._abilities.counts:
             for group in await query_groups(connection):
@@ -292,7 +292,9 @@ class Monitor:
                     drive = drives[owner.target]
                     limits = drive.with_own(from_group(group.limits))
                     drives[drive.target] = replace(drive, in_force=limits)
-        elif (info := self._known.get(self._vm.name)) is not None:
+        elif (info := self._known.get(self._vm.name)) is not None and (
+            connection is self._connection or connection.process == info.process
+        ):
             for target, drive in drives.items():
                 last = info.drives[target].in_force if target in info.drives else None
                 if drive.throttle_group is None and drive.in_force is not None and last is not None:
