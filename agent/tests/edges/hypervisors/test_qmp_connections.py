@@ -24,6 +24,7 @@ from iokeel.host.process import Process
 from iokeel.hypervisors.qmp import monitor
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
+    MOST_DRIVES_BYTES,
     MOST_REPLY_BYTES,
     connect,
     decoder,
@@ -291,12 +292,32 @@ async def test_an_answer_that_is_awaited_stays_what_it_was(folder: Path) -> None
 
 
 async def test_a_line_without_end_is_given_up(source: QmpSource, server: QmpServer) -> None:
-    server.answers["query-blockstats"] = lambda _: b'{"return": "' + b"x" * (MOST_REPLY_BYTES + 1)
+    server.answers["query-blockstats"] = lambda _: b'{"return": "' + b"x" * (MOST_DRIVES_BYTES + 1)
     assert await source.sample(None, PATIENCE_S) == {}
     del server.answers["query-blockstats"]
     await until(lambda: source.reconnects == 1)
     assert source.errors == {"protocol": 1}
     assert VDA in await source.sample(None, PATIENCE_S)
+
+
+async def test_drives_with_many_backing_files_are_served(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """QEMU tells of each of them: of 150 drives with 13 each, 1.1 MB and 2.7 MB."""
+    server = QmpServer(folder / "db1.qmp")
+    server.drives["vda"]["inserted"]["image"] = {"backing-image": "x" * MOST_REPLY_BYTES}
+    server.counters["vda"]["backing"] = {"stats": "x" * MOST_REPLY_BYTES}
+    await server.start()
+    async with running(vm(server.path)) as source:
+        await until(source.vms)
+        assert VDA in await source.sample(None, PATIENCE_S)
+        assert source.errors.total() == 0
+        server.drives["vda"]["inserted"]["image"] = "x" * (MOST_DRIVES_BYTES + (1 << 20))
+        source.announce("db1")
+        await until(lambda: source.errors["protocol"])
+    told = "a line of more than 32 MiB; merge its drives' backing files"
+    assert told in lines(caplog)[0]
+    await server.stop()
 
 
 @pytest.mark.parametrize(

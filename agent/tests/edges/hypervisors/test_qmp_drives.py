@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.limits import ThrottleLimits
-from iokeel.hypervisors.qmp.drives import Block, Object, drives_of, groups_of
+from iokeel.hypervisors.qmp.drives import Block, Image, Medium, Object, drives_of, groups_of
 from tests.edges.hypervisors.sources import json_values
 
 
@@ -29,17 +30,18 @@ from tests.edges.hypervisors.sources import json_values
 def test_a_target_is_the_devices_id_or_the_drives_name_or_the_last_of_its_path(
     block: Block, target: str
 ) -> None:
-    block.inserted = {}
+    block.inserted = Medium()
     assert list(drives_of([block])) == [target]
 
 
 def test_two_drives_never_have_one_target() -> None:
-    blocks = [Block("", "vda", {}), Block("vda", "/machine/peripheral-anon/device[0]", {})]
+    anonymous = "/machine/peripheral-anon/device[0]"
+    blocks = [Block("", "vda", Medium()), Block("vda", anonymous, Medium())]
     assert list(drives_of(blocks)) == ["vda", "/machine/peripheral-anon/device[0]"]
 
 
 def test_of_many_drives_in_one_group_a_few_are_named() -> None:
-    blocks = [Block("", f"d{i}", {"group": "g"}) for i in range(500)]
+    blocks = [Block("", f"d{i}", Medium(group="g")) for i in range(500)]
     drives = drives_of(blocks)
     assert drives["d0"].shares == tuple(f"d{i}" for i in range(1, 11))
     assert all(10 <= len(drive.shares) <= 11 for drive in drives.values())
@@ -48,7 +50,7 @@ def test_of_many_drives_in_one_group_a_few_are_named() -> None:
 
 def test_a_file_name_that_qemu_cut_is_no_path_and_no_throttle_group() -> None:
     cut = 'json:{"driver": "throttle", "throttle-group": "tg", "file": {"driver": "fi...'
-    (drive,) = drives_of([Block("", "vda", {"file": cut, "iops": 4})]).values()
+    (drive,) = drives_of([Block("", "vda", Medium(cut, iops=4))]).values()
     assert (drive.path, drive.throttle_group) == (None, None)
     assert drive.in_force == ThrottleLimits(iops_total=4)
 
@@ -65,11 +67,13 @@ def test_the_images_beneath_a_drives_own_are_told_and_their_data_files() -> None
         "backing-image": unknown,
     }
     top = {"filename": "/a", "format-specific": elsewhere, "backing-image": middle}
-    (drive,) = drives_of([Block("", "vda", {"file": "/a", "image": top})]).values()
+    (drive,) = drives_of(
+        [Block("", "vda", Medium("/a", image=msgspec.convert(top, Image)))]
+    ).values()
     assert drive.path == "/a"
     assert drive.beneath == ("/d.raw", "/images/b", "/images/c.raw", "", "/x")
-    alone: dict[str, object] = {"file": "/a", "image": {"filename": "/a", "format-specific": qcow2}}
-    (drive,) = drives_of([Block("", "vda", alone)]).values()
+    alone = msgspec.convert({"filename": "/a", "format-specific": qcow2}, Image)
+    (drive,) = drives_of([Block("", "vda", Medium("/a", image=alone))]).values()
     assert drive.beneath == ()
 
 
@@ -145,7 +149,7 @@ def test_a_storage_daemon_with_images_beneath_others_does_not_say_whose(
     ],
 )
 def test_a_drive_tells_what_its_topmost_image_is_in(file: str, path: str | None) -> None:
-    (drive,) = drives_of([Block("", "vda", {"file": file})]).values()
+    (drive,) = drives_of([Block("", "vda", Medium(file))]).values()
     assert drive.path == path
 
 
@@ -156,8 +160,13 @@ def test_a_drive_tells_what_its_topmost_image_is_in(file: str, path: str | None)
             st.sampled_from(["", "d0", "d1"]),
             st.sampled_from(["", "vda", "/machine/peripheral/vda/virtio-backend", "/"]),
             st.none()
-            | st.dictionaries(st.sampled_from(["file", "group", "iops", "bps_max"]), json_values)
-            | json_values.map(lambda value: {"file": "json:" + json.dumps({"file": value})}),
+            | st.builds(
+                Medium,
+                st.text() | json_values.map(lambda value: "json:" + json.dumps({"file": value})),
+                st.none() | st.text(),
+                iops=st.integers(),
+                bps_max=st.integers(),
+            ),
         ),
         max_size=4,
     )

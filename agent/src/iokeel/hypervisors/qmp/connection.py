@@ -31,15 +31,19 @@ from iokeel.host.process import Process, peer_pid, qemu
 from iokeel.hypervisors.qmp.faults import NOT_QMP, CommandFailed, MonitorLost, refused, silent
 from iokeel.words.quoting import shown
 
-#: A larger reply ends the connection. A drive takes 2 kB, a backing file 1 kB more, and a schema
-#: 250 kB. Decoded, it takes up to 25 times as much memory.
+#: A larger reply ends the connection. A schema takes 250 kB. Decoded, a reply takes up to 25 times
+#: as much memory.
 MOST_REPLY_BYTES = 2 << 20
+#: The same of query-block and query-blockstats, which tell of each backing file, too. A drive takes
+#: 2 kB, and a backing file 1.5 kB more, but little of that is decoded.
+MOST_DRIVES_BYTES = 32 << 20
 #: A longer list ends it too. Hardly a QEMU has a tenth as many drives.
 MOST_LISTED = 2000
 # QEMU greets at once, unless it hangs or serves another client (`silent` in faults.py).
 _GREETING_TIMEOUT_S = 5.0
 # As long as guests may wait for their limits until it is known which process their QEMU is.
 _PROCESS_TIMEOUT_S = 1.0
+_TOO_MANY_IMAGES = "merge its drives' backing files (block-stream or block-commit)"
 # One buffer for all connections: it is filled and emptied in one step of the event loop.
 _BUFFER = bytearray(256 << 10)
 _VIEW = memoryview(_BUFFER)
@@ -80,14 +84,17 @@ ANYTHING: Decoder[Any] = decoder(Any)
 
 
 class _Request:
-    __slots__ = ("decoder", "id", "kept", "line", "take")
+    __slots__ = ("decoder", "id", "kept", "line", "most_bytes", "take")
 
-    def __init__(self, number: int, line: bytes, decoder: Decoder[Any], take: Take) -> None:
+    def __init__(
+        self, number: int, line: bytes, decoder: Decoder[Any], take: Take, most_bytes: int
+    ) -> None:
         self.kept = False  # if the reply is used after `take`, it can't stay in the shared buffer
         self.id = number
         self.line = line
         self.decoder = decoder
         self.take = take
+        self.most_bytes = most_bytes
 
 
 class QmpConnection(asyncio.BufferedProtocol):
@@ -108,16 +115,22 @@ class QmpConnection(asyncio.BufferedProtocol):
 
     # Asking
 
-    def ask(self, command: bytes, decoder: Decoder[Any], take: Take) -> _Request:
+    def ask(
+        self,
+        command: bytes,
+        decoder: Decoder[Any],
+        take: Take,
+        most_bytes: int = MOST_REPLY_BYTES,
+    ) -> _Request:
         """Send a command, or let it wait for those before it.
 
         command: "execute" and its arguments, as JSON without the outer braces. take: called once,
         in the event loop, with the reply (an error is one too) or with MonitorLost. A msgspec.Raw
-        in the reply is valid until `take` returns.
+        in the reply is valid until `take` returns. most_bytes: a larger reply ends the connection.
         """
         self._numbers += 1
         line = b'{%b,"id":%d}\n' % (command, self._numbers)
-        request = _Request(self._numbers, line, decoder, take)
+        request = _Request(self._numbers, line, decoder, take, most_bytes)
         if self.lost.done():
             asyncio.get_running_loop().call_soon(take, self.lost.result())
         elif self._sent is None:
@@ -132,8 +145,11 @@ class QmpConnection(asyncio.BufferedProtocol):
         arguments: Mapping[str, object],
         decoder: Decoder[T],
         timeout_s: float,
+        most_bytes: int = MOST_REPLY_BYTES,
     ) -> T:
         """Return the answer to a command. Raises CommandFailed or MonitorLost.
+
+        most_bytes: a larger reply ends the connection.
 
         After a timeout, a command that still waits is never sent. One that was sent may still be
         carried out; its reply is dropped.
@@ -142,7 +158,7 @@ class QmpConnection(asyncio.BufferedProtocol):
         if arguments:
             parts += b',"arguments":%b' % json.dumps(arguments).encode()
         answer: asyncio.Future[Reply[Any]] = asyncio.get_running_loop().create_future()
-        request = self.ask(parts, decoder, partial(_settle, answer))
+        request = self.ask(parts, decoder, partial(_settle, answer), most_bytes)
         request.kept = True
         try:
             async with asyncio.timeout(timeout_s):
@@ -194,8 +210,11 @@ class QmpConnection(asyncio.BufferedProtocol):
                 if self.lost.done():
                     break
                 self._take(line[0])
-        if len(self._partial) > MOST_REPLY_BYTES:
-            self._fail("protocol", f"a line of more than {MOST_REPLY_BYTES} bytes", NOT_QMP)
+        most = self._sent.most_bytes if self._sent else MOST_REPLY_BYTES
+        if len(self._partial) > most:
+            what = f"a line of more than {most >> 20} MiB"
+            mend = NOT_QMP if most == MOST_REPLY_BYTES else _TOO_MANY_IMAGES
+            self._fail("protocol", what, mend)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the connection has ended (asyncio calls this)."""

@@ -16,7 +16,13 @@ from typing import TypeVar, cast
 from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters, DriveId, ThrottleCounters
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.hypervisors.qmp.connection import MOST_LISTED, QmpConnection, Reply, decoder
+from iokeel.hypervisors.qmp.connection import (
+    MOST_DRIVES_BYTES,
+    MOST_LISTED,
+    QmpConnection,
+    Reply,
+    decoder,
+)
 from iokeel.hypervisors.qmp.discovery import GROUPS
 from iokeel.hypervisors.qmp.drives import BlockStats
 from iokeel.hypervisors.qmp.faults import MonitorLost
@@ -118,7 +124,8 @@ class DriveCounters:
         if groups:
             connection.ask(ASK_GROUPS, GROUPS, partial(self._grouped, round_))
         if devices:
-            connection.ask(_ASK_COUNTERS, _COUNTERS, partial(self._counted, round_))
+            take = partial(self._counted, round_)
+            connection.ask(_ASK_COUNTERS, _COUNTERS, take, MOST_DRIVES_BYTES)
 
     def check_answered(self) -> None:
         """Note that an answer is late, if one is."""

@@ -6,7 +6,12 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from iokeel.hypervisors.qmp.connection import MOST_LISTED, QmpConnection, decoder
+from iokeel.hypervisors.qmp.connection import (
+    MOST_DRIVES_BYTES,
+    MOST_LISTED,
+    QmpConnection,
+    decoder,
+)
 from iokeel.hypervisors.qmp.drives import Block, Object, QmpDrive, drives_of, groups_of
 from iokeel.hypervisors.qmp.faults import NO_COMMAND, CommandFailed
 from iokeel.hypervisors.qmp.limits import ObjectLimits, from_object
@@ -55,7 +60,9 @@ async def query_drives(
     Limits of a drive without a throttle-group object lack the fields of the patches. Raises
     MonitorLost or CommandFailed.
     """
-    blocks = await connection.execute("query-block", {}, _BLOCKS, ANSWER_TIMEOUT_S)
+    blocks = await connection.execute(
+        "query-block", {}, _BLOCKS, ANSWER_TIMEOUT_S, MOST_DRIVES_BYTES
+    )
     drives = drives_of(blocks) if guest_devices else await _daemon_drives(connection)
     return blocks, {
         target: await _with_object_limits(connection, drive) for target, drive in drives.items()

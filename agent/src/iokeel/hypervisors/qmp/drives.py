@@ -34,12 +34,62 @@ _ANONYMOUS = "/machine/peripheral-anon/"
 _MOST_SHARES = 10
 
 
+class FormatData(msgspec.Struct, gc=False, rename="kebab"):
+    """What only images of one format have. data_file: qcow2's, by the image's folder."""
+
+    data_file: str | None = None
+
+
+class Format(msgspec.Struct, gc=False):
+    """An image's format."""
+
+    data: FormatData | None = None
+
+
+class Image(msgspec.Struct, gc=False):
+    """An image, and the one beneath it."""
+
+    filename: str = ""
+    format: Format | None = msgspec.field(default=None, name="format-specific")
+    backing: Image | None = msgspec.field(default=None, name="backing-image")
+
+
+class Medium(msgspec.Struct, gc=False):
+    """A drive's medium in query-block, as far as the agent uses it, with the drive's limits.
+
+    The rest, most of which tells of each image beneath it, takes no memory.
+    """
+
+    file: str = ""
+    group: str | None = None
+    bps: int = 0
+    bps_rd: int = 0
+    bps_wr: int = 0
+    iops: int = 0
+    iops_rd: int = 0
+    iops_wr: int = 0
+    bps_max: int = 0
+    bps_rd_max: int = 0
+    bps_wr_max: int = 0
+    iops_max: int = 0
+    iops_rd_max: int = 0
+    iops_wr_max: int = 0
+    bps_max_length: int = 0
+    bps_rd_max_length: int = 0
+    bps_wr_max_length: int = 0
+    iops_max_length: int = 0
+    iops_rd_max_length: int = 0
+    iops_wr_max_length: int = 0
+    iops_size: int = 0
+    image: Image | None = None
+
+
 class Block(msgspec.Struct):
     """A drive in query-block."""
 
     device: str = ""
     qdev: str = ""
-    inserted: dict[str, object] | None = None
+    inserted: Medium | None = None
 
 
 class Stats(msgspec.Struct, gc=False):
@@ -137,24 +187,22 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
     return {t: _in_groups(drive, groups[t], members) for t, drive in found.items()}
 
 
-def _drive(
-    target: str, block: Block, inserted: Mapping[str, Any]
-) -> tuple[QmpDrive, tuple[str, ...]]:
+def _drive(target: str, block: Block, medium: Medium) -> tuple[QmpDrive, tuple[str, ...]]:
     """Return a drive, and the groups that limit it: those of its filters, or else its own."""
-    chain = _chain(inserted)
+    chain = _chain(medium.file)
     filters = tuple(name for node in chain if (name := _text(node, "throttle-group")))
-    own = _text(inserted, "group")
+    own, in_force = medium.group, from_block(msgspec.structs.asdict(medium))
     drive = QmpDrive(
         target,
         block.qdev,
         block.device,
-        _path(inserted, chain),
+        _path(medium.file, chain),
         filters[0] if filters else None,
         (),
-        from_block(inserted),
-        from_block(inserted) if filters and own is not None else None,
+        in_force,
+        in_force if filters and own is not None else None,
         tuple(name for node in chain for name in _groups_of_backing(node)),
-        tuple(dict.fromkeys(_beneath(inserted.get("image")))),
+        tuple(dict.fromkeys(_beneath(medium.image))),
     )
     return drive, filters or (() if own is None else (own,))
 
@@ -195,9 +243,10 @@ def groups_of(objects: Sequence[Object], nodes: Sequence[dict[str, Any]]) -> dic
     """
     paths: dict[str, set[str | None]] = {}
     for node in nodes:
-        chain = _chain(node)
+        file = _text(node, "file") or ""
+        chain = _chain(file)
         if chain and node.get("drv") == "throttle" and (group := _text(chain[0], "throttle-group")):
-            paths.setdefault(group, set()).add(_path(node, chain))
+            paths.setdefault(group, set()).add(_path(file, chain))
     beneath = ("",) if any(map(_has_others, nodes)) else ()
     found = {}
     for each in objects:
@@ -232,9 +281,8 @@ def setting(
     return "block_set_io_throttle", name | block_values(limits, abilities)
 
 
-def _chain(top: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the nodes below one, from the top to the file; none unless QEMU spells them out."""
-    name = _text(top, "file") or ""
+def _chain(name: str) -> list[Mapping[str, Any]]:
+    """Return the nodes in a file name, from the top to the file; none unless it spells them out."""
     if not name.startswith("json:"):
         return []
     try:
@@ -256,33 +304,27 @@ def _groups_of_backing(node: Mapping[str, Any]) -> Iterator[str]:
         yield from _groups_of_backing(below)
 
 
-def _beneath(image: object) -> Iterator[str]:
+def _beneath(top: Image | None) -> Iterator[str]:
     """Yield the images beneath one in query-block, and data files; "" for one that isn't known."""
-    is_top = True
-    while isinstance(image, dict):
-        named = {"file": image.get("filename")}
-        path = _path(named, _chain(named)) or ""
-        if not is_top:
+    image = top
+    while image is not None:
+        path = _path(image.filename, _chain(image.filename)) or ""
+        if image is not top:
             yield path
-        if (data_file := _data_file(image)) is not None:
-            yield os.path.join(os.path.dirname(path), data_file)
-        is_top, image = False, image.get("backing-image")
+        if image.format and image.format.data and image.format.data.data_file:
+            yield os.path.join(os.path.dirname(path), image.format.data.data_file)
+        image = image.backing
 
 
 def _has_others(node: Mapping[str, Any]) -> bool:
     """Return whether a block node has an image beneath it, or a data file."""
-    return bool(node.get("backing_file")) or _data_file(node.get("image")) is not None
+    found = node.get("image")
+    for name in ("format-specific", "data", "data-file"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return bool(node.get("backing_file") or found)
 
 
-def _data_file(image: object) -> str | None:
-    """Return the name of an image's data file, by its folder; None if it has none."""
-    for name in ("format-specific", "data"):
-        image = image.get(name) if isinstance(image, dict) else None
-    return _text(image, "data-file") if isinstance(image, dict) else None
-
-
-def _path(inserted: Mapping[str, Any], chain: Sequence[Mapping[str, Any]]) -> str | None:
-    name = _text(inserted, "file") or ""
+def _path(name: str, chain: Sequence[Mapping[str, Any]]) -> str | None:
     if name.startswith("json:"):
         return node_url(chain[-1]) if chain else None
     return name.removeprefix("file:") or None

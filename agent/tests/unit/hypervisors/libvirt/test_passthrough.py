@@ -198,5 +198,7 @@ def test_limits_of_all_disks_are_read_by_one_question(qemu: Qemu) -> None:
     limits = ThrottleLimits(iops_total=50, bps_read=9, iops_size=4096)
     assert read_limits(None, xml) == {"vda": limits, "vdb": limits}
     assert qemu.commands() == ["query-block"]
-    qemu.limits = {"iops": "50"}
+    qemu.limits = {"iops": -5}
     assert read_limits(None, xml) == {"vda": None, "vdb": None}
+    qemu.limits = {"iops": "50"}
+    assert read_limits(None, xml) == {}, "no answer of QEMU's"
