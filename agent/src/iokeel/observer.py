@@ -98,7 +98,10 @@ class Observer:
         return found
 
     def unread(self, known: Mapping[DriveId, object], seen: Collection[DriveId]) -> list[DriveId]:
-        """Return the known drives that aren't seen, but whose VMs may run."""
+        """Return the known drives that aren't seen, but whose VMs may run.
+
+        One whose VM is seen is gone, unless it only has no medium.
+        """
         missing = known.keys() - seen
         if not missing:
             return []
@@ -106,7 +109,11 @@ class Observer:
         return [
             drive
             for drive in missing
-            if drive.domain not in vms and (unread is None or drive.domain in unread)
+            if (
+                drive.target in vms[drive.domain].empty
+                if drive.domain in vms
+                else unread is None or drive.domain in unread
+            )
         ]
 
     async def sample(

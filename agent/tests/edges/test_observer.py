@@ -113,3 +113,11 @@ async def test_of_two_vms_with_one_name_only_the_first_sources_is_seen() -> None
     assert [*observer.vms()["db1"].drives] == ["vda"]
     reads = {drive: c.read_requests for drive, c in (await observer.sample(None, 1.0)).items()}
     assert reads == {DriveId("db1", "vda"): 1, DriveId("web1", "vda"): 2}
+
+
+def test_a_drive_without_a_medium_is_not_gone() -> None:
+    source = Source(1, {"db1": ["vda"]})
+    source._known["db1"] = replace(source._known["db1"], empty=frozenset({"cd0"}))
+    observer = Observer([source], DriveStorages({}))
+    known = {DriveId("db1", target): None for target in ("vda", "cd0", "sda")}
+    assert observer.unread(known, [DriveId("db1", "vda")]) == [DriveId("db1", "cd0")]

@@ -16,9 +16,10 @@ from iokeel.core.fleet.claims import Budget
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import FILE, Memory, Remembered
 from iokeel.state_store import StateStore
-from testing.agents import Agent, iokeel, start_qemu
+from testing.agents import QEMU, Agent, iokeel, start_qemu
 from testing.fleet.etcd import Certificates
 from testing.host.cgroups import Host
+from testing.hypervisors.monitored import Monitored
 from testing.hypervisors.qmp_client import QmpClient
 from testing.processes import hang
 from testing.waiting import eventually
@@ -90,6 +91,48 @@ def test_released_drives_have_their_former_limits(
     assert iops(socket) == {"vda": BEFORE, "vdb": 0}
     again = iokeel("agent", "--release", "--config", agent.config)
     assert again.out == "0 drives have their former limits again\n"
+
+
+def test_a_drive_whose_medium_is_changed_gets_back_what_it_had_before_the_agent(
+    folder: Path,
+) -> None:
+    """QEMU keeps its limits while there is none, but doesn't tell them."""
+    (folder / "cd").write_bytes(bytes(1 << 20))
+    medium = {"driver": "raw", "file": {"driver": "file", "filename": str(folder / "cd")}}
+    none = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
+    words = f"{QEMU} -M q35,accel=tcg -nodefaults -display none -S -m 16"
+    drive = ["-device", "ide-cd,id=cd0"]
+    qemu = Monitored(folder, [*words.split(), *drive], "db1")
+    table = f'[[vm]]\nname = "db1"\nsocket = "{qemu.agent_socket}"\n[vm.drives.cd0]\nlimit = 800\n'
+
+    def insert(name: str) -> None:
+        qemu.ask("blockdev-add", **medium, **{"node-name": name})
+        qemu.ask("blockdev-insert-medium", id="cd0", **{"node-name": name})
+        qemu.ask("blockdev-close-tray", id="cd0")
+
+    def iops_of_cd0() -> int:
+        (cd0,) = [b for b in qemu.ask("query-block") if b["qdev"] == "cd0"]
+        return int(cd0["inserted"]["iops"])
+
+    try:
+        qemu.ask("blockdev-open-tray", id="cd0", force=True)
+        insert("first")
+        qemu.ask("block_set_io_throttle", id="cd0", iops=BEFORE, **none)
+        with Agent(folder, table) as agent:
+            eventually(lambda: agent.says("db1/cd0: limits set"))
+            qemu.ask("eject", id="cd0", force=True)
+            eventually(lambda: not agent.ask("/v1/vms")[0]["drives"])
+            looks = agent.metrics()["iokeel_agent_tick_seconds_count"]
+            eventually(lambda: agent.metrics()["iokeel_agent_tick_seconds_count"] > looks + 1)
+            insert("second")
+            eventually(lambda: agent.drive("db1", "cd0")["limit_iops"] == 800)
+            assert not agent.says("there is no such drive")
+            agent.stop(signal.SIGKILL)
+        assert iops_of_cd0() != BEFORE
+        assert iokeel("agent", "--release", "--config", agent.config).status == 0
+        assert iops_of_cd0() == BEFORE
+    finally:
+        qemu.end()
 
 
 def test_limits_that_were_set_by_hand_since_stay(folder: Path, socket: Path) -> None:

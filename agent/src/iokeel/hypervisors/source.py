@@ -41,7 +41,8 @@ class VmInfo:
     drives: by target. policy: the last good one; None if it validly has none, UNKNOWN if no good
     one was read yet. policy_error: what is wrong with its policy now; None if nothing is. process:
     its QEMU; None if that isn't on this host, or isn't found. uuid: the same on each host that it
-    migrates to; None if unknown.
+    migrates to; None if unknown. empty: the targets of drives without a medium, which keep limits
+    that can't be read or set until there is one.
     """
 
     name: str
@@ -50,6 +51,7 @@ class VmInfo:
     policy_error: IokeelError | None = None
     process: Process | None = None
     uuid: str | None = None
+    empty: frozenset[str] = frozenset()
 
 
 class SourceNews:

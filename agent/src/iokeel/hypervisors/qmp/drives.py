@@ -187,6 +187,11 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
     return {t: _in_groups(drive, groups[t], members) for t, drive in found.items()}
 
 
+def empty_of(blocks: Sequence[Block]) -> frozenset[str]:
+    """Return the targets of the drives in query-block that have no medium."""
+    return frozenset(target_of(b.qdev, b.device) for b in blocks if b.inserted is None)
+
+
 def _drive(target: str, block: Block, medium: Medium) -> tuple[QmpDrive, tuple[str, ...]]:
     """Return a drive, and the groups that limit it: those of its filters, or else its own."""
     chain = _chain(medium.file)

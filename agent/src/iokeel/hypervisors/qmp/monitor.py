@@ -28,7 +28,7 @@ from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.qmp.connection import ANYTHING, QmpConnection, connect
 from iokeel.hypervisors.qmp.counters import DriveCounters, Round
 from iokeel.hypervisors.qmp.discovery import query_abilities, query_drives, query_groups
-from iokeel.hypervisors.qmp.drives import QmpDrive, clearing, setting
+from iokeel.hypervisors.qmp.drives import QmpDrive, clearing, empty_of, setting
 from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
 from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, for_curve, keep_patched
@@ -57,6 +57,7 @@ class Monitor:
         self._process: Process | None = None
         self._abilities = QemuAbilities()
         self._drives: dict[str, QmpDrive] = {}
+        self._empty: frozenset[str] = frozenset()
         self._shut_down = False
         self.may_run = True  #: False once nobody listens at its socket
         self._wake = asyncio.Event()
@@ -277,6 +278,7 @@ class Monitor:
             )
             await self._add_patched(connection, drives)
         self._drives, self._process = drives, connection.process
+        self._empty = empty_of(blocks) - drives.keys()
         self._tell_below()
         self._publish()
 
@@ -328,7 +330,7 @@ class Monitor:
             d.target: DriveInfo(d.target, d.path, d.in_force, self._abilities.throttle, d.beneath)
             for d in self._drives.values()
         }
-        info = VmInfo(name, drives, policy, error, self._process)
+        info = VmInfo(name, drives, policy, error, self._process, empty=self._empty)
         if info != before:
             self._known[name] = info
             self._news.on_change(name)
@@ -340,7 +342,7 @@ class Monitor:
         for drive in self._drives.values():
             if drive.shares and policy.for_drive(drive.target) is not None:
                 return PolicyError(f"{where}, drive {drive.target}", *_shared(drive))
-        if missing := sorted(policy.drives.keys() - self._drives.keys()):
+        if missing := sorted(policy.drives.keys() - self._drives.keys() - self._empty):
             return TargetsMissing(where, missing, [*self._drives])
         return None
 
