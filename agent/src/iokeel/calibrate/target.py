@@ -157,8 +157,7 @@ def _temporary_file(folder: str, options: TargetOptions, users: InUse) -> Iterat
         raise ConfigError(option, "is for devices and exports", mend)
     size = DEFAULT_FILE_BYTES if options.size_bytes is None else options.size_bytes
     region = checks.usable_bytes(folder, size, size)
-    number = os.stat(folder).st_dev
-    found = list(users.guests_on_filesystem(number))
+    found = list(users.guests_on_filesystem(folder))
     checks.check_users(folder, found, options.destroy_data, options.even_if_in_use)
     checks.check_free_space(folder, size)
     try:
@@ -171,7 +170,7 @@ def _temporary_file(folder: str, options: TargetOptions, users: InUse) -> Iterat
         raise checks.open_error(folder, error) from None
     with checks.closing(file):
         fio = Fio(folder, _file_options(file), region, options.threads, (file,))
-        cache = memory_cache(number)
+        cache = memory_cache(os.fstat(file).st_dev)
         yield Target("path", folder, fio, writable=True, empty=True, cache=cache)
 
 

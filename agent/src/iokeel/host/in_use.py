@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from iokeel.host.block_devices import StoragePaths
 from iokeel.host.kernel_files import device_number, read_text, unescaped
 from iokeel.host.mounts import mounts
 from iokeel.words.quoting import shown_path
@@ -40,18 +41,25 @@ class InUse:
             for holder in sorted((self._sys / "dev/block" / number / "holders").glob("*")):
                 yield f"part of {holder.name}"
         yield from self._open(
-            lambda s: stat.S_ISBLK(s.st_mode) and device_number(s.st_rdev) in family
+            lambda _, s: stat.S_ISBLK(s.st_mode) and device_number(s.st_rdev) in family
         )
 
-    def guests_on_filesystem(self, device: int) -> Iterator[str]:
-        """Yield the QEMU programs that have a file of a filesystem open.
+    def guests_on_filesystem(self, folder: str) -> Iterator[str]:
+        """Yield the QEMU programs that have a file of a folder's filesystem open.
 
-        device: the filesystem's number, as st_dev.
+        Each subvolume of btrfs has another st_dev, and so has each of a ZFS pool's filesystems.
         """
-        yield from self._open(
-            lambda s: stat.S_ISREG(s.st_mode) and s.st_dev == device,
-            lambda name: name.startswith(_GUESTS),
-        )
+        paths, device = StoragePaths(self._sys, self._proc), os.stat(folder).st_dev
+        place = () if os.major(device) else paths.places(folder)[-1:]
+
+        def is_there(link: Path, status: os.stat_result) -> bool:
+            if not stat.S_ISREG(status.st_mode):
+                return False
+            if status.st_dev == device or os.major(status.st_dev) or not place:
+                return status.st_dev == device
+            return paths.places(str(link))[-1:] == place
+
+        yield from self._open(is_there, lambda name: name.startswith(_GUESTS))
 
     def _family(self, device: int) -> Iterator[str]:
         number = device_number(device)
@@ -66,12 +74,13 @@ class InUse:
 
     def _open(
         self,
-        is_it: Callable[[os.stat_result], bool],
+        is_it: Callable[[Path, os.stat_result], bool],
         may_be: Callable[[str], bool] = lambda name: True,
     ) -> Iterator[str]:
         """Yield the programs, except this one, that have something open.
 
-        is_it: tells an open file by its status. may_be: tells a program by its name.
+        is_it: tells an open file by its link in /proc and its status. may_be: tells a program by
+        its name.
         """
         for process in sorted(self._proc.glob("[0-9]*"), key=lambda folder: int(folder.name)):
             name = read_text(process / "comm")  # None if it has ended
@@ -80,14 +89,14 @@ class InUse:
             with contextlib.suppress(OSError):  # it is another user's
                 if int(process.name) == os.getpid() or not may_be(name):
                     continue
-                if any(is_it(status) for status in _statuses(process / "fd")):
+                if any(is_it(link, status) for link, status in _statuses(process / "fd")):
                     yield f"open by {shown_path(name)} (process {process.name})"
 
 
-def _statuses(folder: Path) -> Iterator[os.stat_result]:
+def _statuses(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for link in folder.iterdir():
         with contextlib.suppress(OSError):
-            yield link.stat()
+            yield link, link.stat()
 
 
 def _number(path: str) -> str | None:

@@ -73,8 +73,33 @@ def test_a_programs_name_may_be_any_bytes(root: Path) -> None:
         (root / f"proc/{pid}/fd").mkdir(parents=True)
         (root / f"proc/{pid}/comm").write_bytes(name)
         (root / f"proc/{pid}/fd/3").symlink_to(root / "image")
-    found = InUse(root / "sys", root / "proc").guests_on_filesystem((root / "image").stat().st_dev)
+    found = InUse(root / "sys", root / "proc").guests_on_filesystem(str(root))
     assert list(found) == [r"open by qemu\udcff (process 6)"]
+
+
+@pytest.mark.parametrize(("number", "in_use"), [("0:50", True), ("0:51", False)])
+def test_a_guest_on_another_subvolume_is_on_the_filesystem(
+    root: Path, number: str, in_use: bool
+) -> None:
+    """The kernel's own filesystems stand for two subvolumes, as mountinfo has those."""
+    lines = [
+        f"{mount_id('/sys/kernel')} 21 0:50 /a /srv/a rw - btrfs /dev/none rw\n",
+        f"{mount_id('/proc/version')} 21 {number} /b /srv/b rw - btrfs /dev/none rw\n",
+    ]
+    (root / "proc/self/mountinfo").write_text("".join(lines))
+    (root / "proc/6/fd").mkdir(parents=True)
+    (root / "proc/6/comm").write_text("qemu-kvm\n")
+    (root / "proc/6/fd/3").symlink_to("/proc/version")
+    found = InUse(root / "sys", root / "proc").guests_on_filesystem("/sys/kernel")
+    assert list(found) == ["open by qemu-kvm (process 6)"] * in_use
+
+
+def mount_id(path: str) -> str:
+    """Return the kernel's number of the mount that a path is on."""
+    file = os.open(path, os.O_PATH)
+    text = Path(f"/proc/self/fdinfo/{file}").read_text()
+    os.close(file)
+    return dict(line.split(":\t") for line in text.splitlines())["mnt_id"]
 
 
 def test_a_blank_line_is_no_swap(root: Path) -> None:

@@ -76,7 +76,7 @@ def proc(data: bytes) -> None:
     places.of_device(_DEVICE)
     for use in InUse(sys, folder).users_of_device(os.makedev(8, 0)):
         one_line(use)
-    [*InUse(sys, folder).guests_on_filesystem(1)]
+    [*InUse(sys, folder).guests_on_filesystem(str(folder))]
 
 
 _V2, _V1 = (Host(Path(_FOLDER.name) / f"v{version}", version) for version in (2, 1))
