@@ -33,10 +33,11 @@ class QmpServer:
 
     drives, counters: by target, a drive's answer to query-block and to query-blockstats. objects:
     by name, the limits of throttle-group objects. groups: by name, the answer to
-    query-throttle-groups without the limits (None: QEMU has no curves). nodes: the answer to
-    query-named-block-nodes. daemon: True for a storage daemon. answers: by command, a function
-    whose result is sent instead of the right reply (None: nothing). asked: the requests so far.
-    pieces: the number of bytes to send at a time.
+    query-throttle-groups without the limits (None: QEMU has no curves). devices: by id, the types
+    of devices that aren't virtio-blk-pci. nodes: the answer to query-named-block-nodes. daemon:
+    True for a storage daemon. answers: by command, a function whose result is sent instead of the
+    right reply (None: nothing). asked: the requests so far. pieces: the number of bytes to send at
+    a time.
     """
 
     def __init__(self, path: Path, targets: Iterable[str] = ("vda",)) -> None:
@@ -46,6 +47,7 @@ class QmpServer:
         self.counters: dict[str, dict[str, object]] = {}
         self.objects: dict[str, dict[str, object]] = {}
         self.groups: dict[str, dict[str, object]] | None = None
+        self.devices: dict[str, str] = {}
         self.nodes: list[dict[str, object]] = []
         self.daemon = False
         self.answers: dict[str, Callable[[dict[str, object]], bytes | None]] = {}
@@ -121,6 +123,8 @@ class QmpServer:
                 return self._set_limits(request)
             case "qom-get" | "qom-set":
                 return self._object(request)
+            case "qom-list" if request["arguments"]["path"] != "/objects":
+                return answer(request, self._devices(request["arguments"]["path"]))
         told = self._told(request["execute"])
         if told is None:
             return error(request, "CommandNotFound", "The command has not been found")
@@ -145,6 +149,13 @@ class QmpServer:
             case "query-blockstats":
                 return [self._blockstats(target) for target in self.drives]
         return None
+
+    def _devices(self, place: str) -> list[dict[str, str]]:
+        types = dict.fromkeys(self.drives, "virtio-blk-pci") | self.devices
+        if place != "/machine/peripheral":
+            types = {}
+        children = [{"name": name, "type": f"child<{kind}>"} for name, kind in types.items()]
+        return [{"name": "type", "type": "string"}, *children]
 
     def _set_limits(self, request: dict[str, Any]) -> bytes:
         arguments = request["arguments"]

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.limits import ThrottleLimits
-from iokeel.hypervisors.qmp.drives import Block, Image, Medium, Object, drives_of, groups_of
+from iokeel.hypervisors.qmp.drives import (
+    Block,
+    Image,
+    Medium,
+    Object,
+    drives_of,
+    groups_of,
+    unthrottled_of,
+)
 from tests.edges.hypervisors.sources import json_values
 
 
@@ -38,6 +46,12 @@ def test_two_drives_never_have_one_target() -> None:
     anonymous = "/machine/peripheral-anon/device[0]"
     blocks = [Block("", "vda", Medium()), Block("vda", anonymous, Medium())]
     assert list(drives_of(blocks)) == ["vda", "/machine/peripheral-anon/device[0]"]
+
+
+def test_a_passed_through_drive_without_an_id_goes_by_its_drives_name() -> None:
+    devices = [Object("type", "string"), Object("device[0]", "child<scsi-generic>")]
+    blocks = [Block("drive0", "/machine/peripheral-anon/device[0]", Medium())]
+    assert unthrottled_of(devices, blocks) == {"drive0": "QEMU doesn't throttle SCSI passthrough"}
 
 
 def test_of_many_drives_in_one_group_a_few_are_named() -> None:

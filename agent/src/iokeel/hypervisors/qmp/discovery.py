@@ -12,7 +12,14 @@ from iokeel.hypervisors.qmp.connection import (
     QmpConnection,
     decoder,
 )
-from iokeel.hypervisors.qmp.drives import Block, Object, QmpDrive, drives_of, groups_of
+from iokeel.hypervisors.qmp.drives import (
+    DEVICES,
+    Block,
+    Object,
+    QmpDrive,
+    drives_of,
+    groups_of,
+)
 from iokeel.hypervisors.qmp.faults import NO_COMMAND, CommandFailed
 from iokeel.hypervisors.qmp.limits import ObjectLimits, from_object
 from iokeel.hypervisors.qmp.throttle_groups import (
@@ -32,6 +39,7 @@ GROUPS = decoder(list[Group], MOST_LISTED)
 _BLOCKS = decoder(list[Block], MOST_LISTED)
 _LIMITS = decoder(ObjectLimits)
 _OBJECTS = decoder(list[Object], MOST_LISTED)
+_DEVICES = decoder(list[Object])  # controllers and ports, too
 _NODES = decoder(list[dict[str, Any]])
 _SCHEMA = decoder(list[SchemaEntry])
 
@@ -67,6 +75,16 @@ async def query_drives(
     return blocks, {
         target: await _with_object_limits(connection, drive) for target, drive in drives.items()
     }
+
+
+async def query_devices(connection: QmpConnection) -> list[Object]:
+    """Return the devices that a guest was given. Raises MonitorLost or CommandFailed."""
+    found: list[Object] = []
+    for path in DEVICES:
+        place = {"path": path}
+        devices = await connection.execute("qom-list", place, _DEVICES, ANSWER_TIMEOUT_S)
+        found += devices
+    return found
 
 
 async def query_groups(connection: QmpConnection) -> list[Group]:

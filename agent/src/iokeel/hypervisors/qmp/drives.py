@@ -30,6 +30,8 @@ from iokeel.hypervisors.qmp.nodes import node_url
 
 _PERIPHERAL = "/machine/peripheral/"
 _ANONYMOUS = "/machine/peripheral-anon/"
+#: Where the devices are that were plugged in, with an id and without.
+DEVICES = (_PERIPHERAL.rstrip("/"), _ANONYMOUS.rstrip("/"))
 # Of the drives that share limits with one, about so many are named.
 _MOST_SHARES = 10
 
@@ -185,6 +187,23 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
         for name in {*names}:
             members.setdefault(name, []).append(target)
     return {t: _in_groups(drive, groups[t], members) for t, drive in found.items()}
+
+
+def unthrottled_of(devices: Sequence[Object], blocks: Sequence[Block]) -> dict[str, str]:
+    """Return the drives that QEMU can't throttle, by target, each with the reason.
+
+    devices: qom-list of DEVICES. blocks: query-block. It lacks vhost-user disks.
+    """
+    targets = {target_of(b.qdev, ""): target_of(b.qdev, b.device) for b in blocks if b.qdev}
+    found = {}
+    for device in devices:
+        kind = device.type.removeprefix("child<")
+        if kind.startswith("vhost-user-blk"):
+            found[device.name] = "the I/O of a vhost-user disk doesn't pass QEMU"
+        elif kind.startswith(("scsi-block", "scsi-generic")):  # their SG_IO passes no throttle
+            target = targets.get(device.name, device.name)
+            found[target] = "QEMU doesn't throttle SCSI passthrough"
+    return found
 
 
 def empty_of(blocks: Sequence[Block]) -> frozenset[str]:

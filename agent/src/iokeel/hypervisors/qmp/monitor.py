@@ -27,12 +27,25 @@ from iokeel.host.process import Process
 from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.qmp.connection import ANYTHING, QmpConnection, connect
 from iokeel.hypervisors.qmp.counters import DriveCounters, Round
-from iokeel.hypervisors.qmp.discovery import query_abilities, query_drives, query_groups
-from iokeel.hypervisors.qmp.drives import QmpDrive, clearing, empty_of, setting
+from iokeel.hypervisors.qmp.discovery import (
+    query_abilities,
+    query_devices,
+    query_drives,
+    query_groups,
+)
+from iokeel.hypervisors.qmp.drives import (
+    QmpDrive,
+    clearing,
+    empty_of,
+    setting,
+    unthrottled_of,
+)
 from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
 from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, for_curve, keep_patched
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
+from iokeel.policy_xml.domain import Disk
+from iokeel.policy_xml.policy import check_throttled
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +71,7 @@ class Monitor:
         self._abilities = QemuAbilities()
         self._drives: dict[str, QmpDrive] = {}
         self._empty: frozenset[str] = frozenset()
+        self._unthrottled: dict[str, str] = {}  # the reasons by target
         self._shut_down = False
         self.may_run = True  #: False once nobody listens at its socket
         self._wake = asyncio.Event()
@@ -263,12 +277,15 @@ class Monitor:
         if self._abilities.throttle is None:
             self._abilities = await query_abilities(connection)
             self._counters.learned(self._abilities)
+        devices = await query_devices(connection) if self._abilities.guest_devices else []
         orders = -1
         while orders != self._orders:
             orders = self._orders
             blocks, drives = await query_drives(
                 connection, guest_devices=self._abilities.guest_devices
             )
+            unthrottled = unthrottled_of(devices, blocks)
+            drives = {t: drive for t, drive in drives.items() if t not in unthrottled}
             name = self._vm.name
             of = {(d.qdev, d.device): DriveId(name, d.target) for d in drives.values()}
             groups = {d.throttle_group: DriveId(name, d.target) for d in drives.values()}
@@ -278,7 +295,7 @@ class Monitor:
             )
             await self._add_patched(connection, drives)
         self._drives, self._process = drives, connection.process
-        self._empty = empty_of(blocks) - drives.keys()
+        self._empty, self._unthrottled = empty_of(blocks) - drives.keys(), unthrottled
         self._tell_below()
         self._publish()
 
@@ -342,8 +359,14 @@ class Monitor:
         for drive in self._drives.values():
             if drive.shares and policy.for_drive(drive.target) is not None:
                 return PolicyError(f"{where}, drive {drive.target}", *_shared(drive))
-        if missing := sorted(policy.drives.keys() - self._drives.keys() - self._empty):
+        there = {*self._drives, *self._empty, *self._unthrottled}
+        if missing := sorted(policy.drives.keys() - there):
             return TargetsMissing(where, missing, [*self._drives])
+        try:
+            disks = [Disk(target, unthrottled=why) for target, why in self._unthrottled.items()]
+            check_throttled(policy, disks, where)
+        except PolicyError as error:
+            return error
         return None
 
 
