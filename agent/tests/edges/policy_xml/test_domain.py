@@ -127,6 +127,22 @@ def test_a_domain_is_read_in_one_pass() -> None:
     assert {disk.target for disk in domain.drives} == {*targets} - {"sdb", "vdh"}
 
 
+def test_a_domain_with_500_disks_that_have_limits_is_read() -> None:
+    limits = ThrottleLimits(
+        bps_total=5, bps_total_max=6, iops_total=7, iops_total_max=8, iops_total_max_length=9,
+        iops_size=4096,
+    )  # fmt: skip
+    iotune = "".join(f"<{k}>{v}</{k}>" for k, v in to_libvirt(limits).items() if v)
+    disk = (  # as libvirt has it
+        "<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='/a'/>"
+        f"<target dev='sd{{}}' bus='scsi'/><iotune>{iotune}</iotune><alias name='scsi0-0-0-0'/>"
+        "<address type='drive' controller='0' bus='0' target='0' unit='0'/></disk>"
+    )
+    disks = "".join(map(disk.format, range(500)))
+    found = parse_domain(f"<domain><name>db1</name><devices>{disks}</devices></domain>").disks
+    assert [each.iotune for each in found] == [limits] * 500
+
+
 def test_a_lun_on_virtio_is_throttled() -> None:
     disk = "<disk device='lun'><target dev='vda' bus='virtio'/></disk>"
     domain = parse_domain(f"<domain><name>db1</name><devices>{disk}</devices></domain>")
@@ -151,7 +167,7 @@ def test_a_bad_policy_does_not_hide_the_domains_disks() -> None:
 @pytest.mark.parametrize(
     "metadata",
     [
-        "<other:a xmlns:other='urn:other'>" + "<other:b/>" * 10_000 + "</other:a>",
+        "<other:a xmlns:other='urn:other'>" + "<other:b/>" * 20_000 + "</other:a>",
         "<a>" + "x" * (2 << 20) + "</a>",
         "<metadata>" + "<a b=''/>" * 30_000 + "</metadata>",
     ],
@@ -235,9 +251,9 @@ def test_a_chain_of_images_hides_no_fault(odd: str) -> None:
 
 
 def test_a_domain_that_is_too_large_without_its_metadata_is_named() -> None:
-    disks = "<devices>" + "<disk/>" * 10_000 + "</devices>"
+    disks = "<devices>" + "<disk/>" * 20_000 + "</devices>"
     xml = f"<domain><name>db1</name><metadata/>{disks}</domain>"
-    with pytest.raises(PolicyError, match=r"^domain db1: more than 10000 tags"):
+    with pytest.raises(PolicyError, match=r"^domain db1: more than 20000 tags"):
         parse_domain(xml, "domain db1")
 
 

@@ -514,7 +514,7 @@ async def test_another_tools_large_metadata_leaves_the_last_good_policy_in_force
     async with following() as source:
         policy = source.vms()["db1"].policy
         large = (
-            "<other:a xmlns:other='urn:other'>" + "<other:b/>" * 10_000 + "</other:a></metadata>"
+            "<other:a xmlns:other='urn:other'>" + "<other:b/>" * 20_000 + "</other:a></metadata>"
         )
         host.xml = XML.replace("</metadata>", large).replace(
             "</devices>", '<disk><target dev="vdb"/></disk></devices>'
@@ -523,7 +523,7 @@ async def test_another_tools_large_metadata_leaves_the_last_good_policy_in_force
         now = source.vms()["db1"]
     assert [*now.drives] == ["vda", "vdb"]
     assert now.policy == policy
-    assert str(now.policy_error).startswith("domain db1: more than 10000 tags")
+    assert str(now.policy_error).startswith("domain db1: more than 20000 tags")
     assert "the last good policy stays" in caplog.text
 
 
