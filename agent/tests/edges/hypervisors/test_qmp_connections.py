@@ -305,7 +305,8 @@ async def test_drives_with_many_backing_files_are_served(
 ) -> None:
     """QEMU tells of each of them: of 150 drives with 13 each, 1.1 MB and 2.7 MB."""
     server = QmpServer(folder / "db1.qmp")
-    server.drives["vda"]["inserted"]["image"] = {"backing-image": "x" * MOST_REPLY_BYTES}
+    beneath = {"filename": "/b", "backing-filename": "x" * MOST_REPLY_BYTES}
+    server.drives["vda"]["inserted"]["image"] = {"filename": "/a", "backing-image": beneath}
     server.counters["vda"]["backing"] = {"stats": "x" * MOST_REPLY_BYTES}
     await server.start()
     async with running(vm(server.path)) as source:
