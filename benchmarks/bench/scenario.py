@@ -309,7 +309,7 @@ def _drives(
             table.alone,
             length,
             credit_s,
-            table.caps,
+            {name: dict(limits.items()) for name, limits in table.caps.items()},
         )
         for name in found
     ]

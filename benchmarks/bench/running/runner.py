@@ -210,9 +210,9 @@ class Runner:
                 differ = ["calibration"]
             if differ:
                 mend = "give --fresh to begin anew, or --results with another folder"
-                had = daemon_of(before.setup)
-                if differ == [_NAMES["programs"]] and had not in (None, self.daemon):
-                    mend = f"give --daemon {had} to add to them; else {mend}"
+                theirs = daemon_of(before.setup)
+                if differ == [_NAMES["programs"]] and theirs not in (None, self.daemon):
+                    mend = f"give --daemon {theirs} to add to them; else {mend}"
                 raise BenchError(str(path), f"its runs are of another {differ[0]}", mend)
             setup, cases = before.setup, before.cases
             able = {each.name for each in self._able(suite)}
