@@ -104,7 +104,7 @@ def _run_alone(
     if options.device:
         device.check(options.device, suites, force=options.force)
     if any(case.booted for suite in suites for case in suite.cases):
-        _say("the host that boots has a kernel of its own, which is built at first (14 minutes)")
+        _say("the host that boots has a kernel of its own, which takes 14 minutes to build, once")
         booted_host.prepare()
     use_best_effort()
     daemon = options.daemon or daemon_for(options, suites, controllers)
@@ -139,7 +139,7 @@ def daemon_for(
 ) -> Path:
     """Return the storage daemon that the controllers take, or that of the runs that are there."""
     if any(controller.exact for controller in controllers):
-        _say("the patched QEMU is built at first (8 minutes)")
+        _say("the patched QEMU takes 8 minutes to build, once")
         return patched_daemon()
     paths = [path_of(options.results, suite.name) for suite in suites if not options.fresh]
     before = {daemon_of(read(path).setup) for path in paths if path.exists()}
