@@ -515,7 +515,7 @@ def test_runs_that_stayed_disturbed_are_told() -> None:
     case = result.cases[""]
 
     def stolen(name: str, *ratios: float) -> dict[str, list[Run]]:
-        runs = zip(case.runs[name], ratios, strict=True)
+        runs = zip(case.runs[name][: len(ratios)], ratios, strict=True)
         return {name: [msgspec.structs.replace(run, stolen_ratio=one) for run, one in runs]}
 
     def pages(runs: dict[str, list[Run]]) -> list[str]:
