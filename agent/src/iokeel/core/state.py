@@ -407,8 +407,9 @@ class Feedback:
     ratio: corrects its capacity. fell: the ratio was cut by much just now. doubt: for how many
     intervals latency was above its target while something disturbed it. room: the part of the
     capacity for drives without a latency target. peak: the capacity, if nobody has configured it.
-    full: the ratio at which latency last passed its target; inf: it isn't known. lessons: of its
-    drives with a latency target. shown: by those with a reservation (sharing/held_up.py).
+    over: latency was above its target just now. passed: the ratios at which it passed it the last
+    two times, oldest first; inf: not known. lessons: of its drives with a latency target. shown: by
+    those with a reservation (sharing/held_up.py).
     """
 
     ratio: float = 1.0
@@ -416,7 +417,8 @@ class Feedback:
     doubt: int = 0
     room: float = 1.0
     peak: float = 0.0
-    full: float = inf
+    over: bool = False
+    passed: tuple[float, float] = (inf, inf)
     lessons: Mapping[DriveId, Lessons] = field(default_factory=dict)
     shown: Mapping[DriveId, Shown] = field(default_factory=dict)
 

@@ -7,7 +7,8 @@ interval of t seconds, T its target, and `used` the ratio that was really used w
     l < CALM_RATIO * T, while short:     ratio * (1 + UP_RATIO * (1 - l / (CALM_RATIO * T)))**t
 
 No second takes more than 1 - DOWN_MOST of it. While l is below T it may creep on, up to CREEP_TO
-times the ratio at which latency last passed T: behind a soft knee that is much.
+times the ratio at which latency passed T: behind a soft knee that is much. Of the last two times
+that it passed, the higher ratio counts: one may be a disturbance.
 
 - The *ratio* corrects the configured capacity by the mean latency of the storage's own requests. A
   full storage does as much as it can, whatever it was believed to do. So the first step down goes
@@ -85,7 +86,7 @@ def follow(
 
     strain: latency over its target, > 0; None if unknown, which changes nothing. used: the ratio
     that was really used. short: somebody wants more than the ratio allows. loaded: the strain can
-    be due to load. full: the ratio at which latency last passed its target; 0: it doesn't creep.
+    be due to load. full: the ratio at which latency passed its target; 0: it doesn't creep.
     """
     if strain is None:
         return ratio
@@ -127,28 +128,35 @@ def feedback_after(
     if _is_doubtful(before, load, max(worst or 0.0, unmet.strain if unmet else 0.0)):
         return replace(last, fell=False, doubt=last.doubt + 1)
     ratio = ratio_after(before, load.activity, load.total, load.usable_part, unmet, creeps=creeps)
-    full = full_after(before, load.activity, ratio, unmet)
-    return replace(last, ratio=ratio, fell=ratio < _CUT_RATIO * last.ratio, doubt=0, full=full)
+    strain = _strain(before, load.activity, unmet)
+    over = strain is not None and strain > 1 and is_loaded(load.activity)
+    return replace(
+        last,
+        ratio=ratio,
+        fell=ratio < _CUT_RATIO * last.ratio,
+        doubt=0,
+        over=over,
+        passed=_passed_after(last, ratio, load.activity, over=over),
+    )
 
 
-def full_after(
-    before: StorageState,
-    activity: StorageActivity | None,
-    ratio: float,
-    unmet: Unmet | None = None,
-) -> float:
-    """Return the ratio at which latency last passed its target; inf: it isn't known.
+def _passed_after(
+    last: Feedback, ratio: float, activity: StorageActivity | None, *, over: bool
+) -> tuple[float, float]:
+    """Return the ratios at which latency passed its target in the last two times, oldest first.
 
-    ratio: after the interval.
+    ratio: after the interval. A time is a row of intervals above the target, and has the ratio of
+    its last one. inf: not known.
     """
-    last, strain = before.feedback, _strain(before, activity, unmet)
-    if strain is None or activity is None:
-        return last.full
-    if strain > 1 and is_loaded(activity):
-        return last.ratio
-    if ratio > _REFUTED * last.full:
-        return inf
-    return float(last.full * (1 + _REGAIN_RATIO) ** min(activity.elapsed_s, LONGEST_S))
+    earlier, latest = last.passed
+    if over:
+        return (earlier if last.over else latest), last.ratio
+    if ratio > _REFUTED * max(last.passed):
+        return inf, inf
+    if activity is None:
+        return last.passed
+    regain = (1 + _REGAIN_RATIO) ** min(activity.elapsed_s, LONGEST_S)
+    return earlier * regain, latest * regain
 
 
 def _is_doubtful(before: StorageState, load: Load, worst: float) -> bool:
@@ -205,7 +213,7 @@ def ratio_after(
         short=before.division.short,
         loaded=is_loaded(activity),
         elapsed_s=elapsed_s,
-        full=before.feedback.full if creeps else 0.0,
+        full=max(before.feedback.passed) if creeps else 0.0,
     )
     if usable_part < 1:
         after = min(after, max(1.0, ratio))

@@ -1,5 +1,6 @@
 """Feedback by latency: which way it goes, how fast at most, and when it stays."""
 
+from collections.abc import Container
 from dataclasses import replace
 
 import pytest
@@ -116,17 +117,20 @@ def test_the_first_step_down_is_to_a_little_below_what_was_done(strain: float, u
     assert max(DOWN_MOST, STEP * SLACK * used * 0.999) <= found <= min(1.0, SLACK * used)
 
 
-def strains(knee: float, seconds: int) -> tuple[list[float], list[float]]:
+def strains(
+    knee: float, seconds: int, disturbed: Container[int] = ()
+) -> tuple[list[float], list[float]]:
     """Return a storage's strain and ratio, each second, while it is short of capacity.
 
-    At a ratio of 1 it has half of its target's latency; beyond, latency grows by this power.
+    At a ratio of 1 it has half of its target's latency; beyond, latency grows by this power. It
+    has twice as much in the seconds in which something else disturbs it.
     """
     policy = StoragePolicy(10_000, 1.0, most_ratio=4)
     state = StorageState(policy, division=Division(usable=10_000, short=True))
     found = []
-    for _ in range(seconds):
+    for second in range(seconds):
         ratio = state.feedback.ratio
-        strain = 0.5 * ratio**knee
+        strain = (1.0 if second in disturbed else 0.5) * ratio**knee
         found.append((strain, ratio))
         activity = StorageActivity(1.0, 10_000 * ratio, strain / 1000, 1.0, 32, 1.0, 1.0)
         load = Load(activity, 10_000 * ratio, short=True)
@@ -149,12 +153,24 @@ def test_a_storage_is_used_nearly_to_its_target_and_seldom_beyond(knee: float) -
     assert sum(strain > 1.02 for strain in seen) <= 0.02 * len(seen)
 
 
+@pytest.mark.parametrize("knee", [0.5, 1, 2, 4, 8, 16])
+@pytest.mark.parametrize("lasts_s", [1, 3])
+@pytest.mark.parametrize("begins_s", [2, 6, 100, 300])
+def test_a_disturbance_costs_a_storage_no_more_than_a_minute(
+    knee: float, lasts_s: int, begins_s: int
+) -> None:
+    _, ratios = strains(knee, 600, range(begins_s, begins_s + lasts_s))
+    full = min(4, 2 ** (1 / knee))
+    late = ratios[max(120, begins_s + lasts_s + 60) :]
+    assert min(late) >= 0.92 * full
+
+
 def test_where_it_was_full_is_forgotten_slowly_whatever_the_gap() -> None:
     policy = StoragePolicy(10_000, 1.0)
-    state = StorageState(policy, feedback=Feedback(full=1.2), division=Division(usable=10_000))
+    state = StorageState(policy, feedback=Feedback(passed=(1.0, 1.2)), division=Division(usable=10_000))
     for elapsed_s in (1.0, 3e6):
         load = Load(StorageActivity(elapsed_s, 10_000, 0.0005, 1.0, 32, 1.0, 1.0), 10_000)
-        assert 1.2 < feedback_after(state, load).full < 1.21
+        assert 1.2 < max(feedback_after(state, load).passed) < 1.21
 
 
 @pytest.mark.parametrize("suffers", [False, True])
