@@ -163,6 +163,7 @@ class Observer:
                         tenant,
                         promise,
                         policy.default if policy else None,
+                        info.group,
                     ),
                 )
 

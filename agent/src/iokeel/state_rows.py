@@ -61,6 +61,7 @@ class Kept(NamedTuple):
     vm: VmPart | None
     carried_out: ThrottleLimits | None  # None if it is `replaced`
     qemu: Qemu | None = None
+    group: str | None = None
 
 
 def kept_of(known: DriveState, qemu: Qemu | None = None, *, exact: bool = False) -> Kept:
@@ -81,6 +82,7 @@ def kept_of(known: DriveState, qemu: Qemu | None = None, *, exact: bool = False)
         None if known.vm is None else known.vm._replace(credit=_saved(known.vm.credit, exact)),
         None if seen == sent.replaced else seen,
         qemu,
+        sent.group,
     )
 
 
@@ -115,6 +117,7 @@ class _Row(msgspec.Struct):
     vm: VmPart | None = None
     carried_out: dict[str, _Value] | None = None
     qemu: Qemu | None = None
+    group: str | None = None
 
 
 _ROWS = msgspec.json.Decoder(_Row)
@@ -136,6 +139,7 @@ def drive_text(kept: Kept) -> str:
         kept.vm,
         _values(kept.carried_out),
         kept.qemu,
+        kept.group,
     )
     return msgspec.json.encode(row).decode()
 
@@ -159,6 +163,7 @@ def state_of(text: str) -> DriveState:
             found=_limits(row.found),
             credit_s=row.granted_seconds,
             carried_out=_limits(row.carried_out or row.replaced),
+            group=row.group,
         ),
         vm=row.vm,
     )

@@ -62,11 +62,11 @@ def iops(socket: Path) -> dict[str, int]:
     return {target: drive["iops"] for target, drive in found.items()}
 
 
-def set_iops(socket: Path, iops: int) -> None:
-    """Limit vda by hand."""
+def set_iops(socket: Path, iops: int, **group: str) -> None:
+    """Limit vda by hand. group: where it moves to."""
     none = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"), 0)
     with QmpClient(socket) as qemu:
-        qemu.ask("block_set_io_throttle", device="d-vda", iops=iops, **none)
+        qemu.ask("block_set_io_throttle", device="d-vda", iops=iops, **none, **group)
 
 
 def limit(agent: Agent) -> None:
@@ -142,6 +142,21 @@ def test_limits_that_were_set_by_hand_since_stay(folder: Path, socket: Path) -> 
     set_iops(socket, 77)
     assert iokeel("agent", "--release", "--config", agent.config).status == 0
     assert iops(socket) == {"vda": 77, "vdb": 0}
+
+
+def test_a_drive_in_another_group_gets_back_what_that_had_before_the_agent_held_it(
+    folder: Path, socket: Path
+) -> None:
+    with agent_of(folder, socket) as agent:
+        limit(agent)
+        agent.stop()
+        set_iops(socket, 55, group="other")
+        agent.start()
+        eventually(lambda: iops(socket.with_name("watch.sock"))["vda"] != 55)
+        agent.stop()
+    assert not {55, BEFORE} & {*iops(socket).values()}
+    assert iokeel("agent", "--release", "--config", agent.config).status == 0
+    assert iops(socket) == {"vda": 55, "vdb": 0}
 
 
 @pytest.mark.parametrize("serves_again", [False, True])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from iokeel.policy_xml.schema import NAMESPACE
 from testing.agents import HostAgent
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.lab.guests.domain import DiskSpec, IoTune, make_disk
@@ -43,10 +44,25 @@ def set_policy(agent: HostAgent, tenant: str, limit: int) -> None:
     eventually(lambda: agent.drive("gr1")["tenant"] == tenant)
 
 
-def held_to(agent: HostAgent) -> int | None:
-    """Return which limit QEMU holds both drives to; None if it is no policy's."""
-    first, second = (blkdeviotune(agent.host, "gr1", target) for target in TARGETS)
-    assert first == second
+def no_policy(host: Host) -> None:
+    """Remove the policy."""
+    words = ("--uri", NAMESPACE, "--remove", "--live", "--config")
+    host.virsh("metadata", "gr1", *words)
+
+
+def tunes(host: Host, *targets: str) -> list[int]:
+    """Return drives' limits in requests a second, which have no others; -1 if they have."""
+    found = [blkdeviotune(host, "gr1", target) for target in targets]
+    return [each["total_iops_sec"] if len(each) == 1 else -1 for each in found]
+
+
+def held_to(agent: HostAgent, *targets: str) -> int | None:
+    """Return which limit QEMU holds drives of a group to; None if it is no policy's.
+
+    targets: by default both.
+    """
+    first, *others = (blkdeviotune(agent.host, "gr1", target) for target in targets or TARGETS)
+    assert others == [first] * len(others)
     rate = highest_rate(first)
     found = [limit for limit in (200, 300, 2000) if limit / TOLERANCE <= rate <= TOLERANCE * limit]
     return found[0] if found else None
@@ -78,3 +94,48 @@ def test_limits_set_by_hand_are_put_back_once_for_each_disk(guest: Vm, agent: Ho
         set_policy(agent, tenant, 300)
         assert held_to(agent)
         assert overwritten(agent) == [1, 1]
+
+
+def test_the_release_of_one_disk_leaves_the_group_held_until_that_of_the_last(
+    guest: Vm, agent: HostAgent
+) -> None:
+    set_metadata(agent.host, "gr1", '<policy><drive target="vdb" limit="2000"/></policy>')
+    eventually(lambda: held_to(agent) == 2000)
+    # A policy that vda gets anew must not take the limits of vdb's for those from before.
+    set_policy(agent, "t1", 300)
+    eventually(lambda: held_to(agent) == 300)
+    vda_alone = '<policy tenant="t2"><drive target="vda" limit="300"/></policy>'
+    set_metadata(agent.host, "gr1", vda_alone)
+    eventually(lambda: agent.drive("gr1")["tenant"] == "t2")
+    eventually(lambda: held_to(agent) == 300)
+    assert not agent.says("limits set: the drive no longer has a policy")
+    no_policy(agent.host)
+    eventually(lambda: tunes(agent.host, *TARGETS) == [5000, 5000])
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["while it runs", "while no agent runs"])
+def test_a_disk_that_moves_to_another_group_leaves_no_limits_in_either(
+    host: Host, agent: HostAgent, runs: bool
+) -> None:
+    groups = {"vda": ("from", 5000), "vdb": ("from", 5000), "vdc": ("to", 700), "vdd": ("to", 700)}
+    disks = [
+        DiskSpec(
+            target,
+            make_disk(host.dir / f"{target}.raw", 1),
+            iotune={"total_iops_sec": iops, "group_name": group},
+        )
+        for target, (group, iops) in groups.items()
+    ]
+    with Vm.boot(host, "gr1", disks, ready=False):
+        set_metadata(host, "gr1", '<policy><drive target="vda" limit="300"/></policy>')
+        eventually(lambda: held_to(agent) == 300)
+        if not runs:
+            agent.stop()
+        host.virsh("blkdeviotune", "gr1", "vda", "--group-name", "to", "--live")
+        if not runs:
+            agent.start()
+        eventually(lambda: held_to(agent, "vda", "vdc", "vdd") == 300)
+        eventually(lambda: tunes(host, "vdb") == [5000])
+        no_policy(host)
+        eventually(lambda: tunes(host, *groups) == [5000 if t == "vdb" else 700 for t in groups])
+    host.virsh("undefine", "gr1")

@@ -100,6 +100,7 @@ states = st.builds(
         credit_s=st.floats(0, 3600),
         retunes=st.just(0),
         overwritten=st.just(0),
+        group=st.none() | st.text(max_size=5),
     ),
     credit=st.builds(Credit, st.integers(0, 3600).map(float), st.booleans()),
     pricing=st.builds(

@@ -20,8 +20,9 @@ Most looks find no reason: a QEMU holds its limits by itself, and on stock QEMU 
 tenth of a second through for nothing.
 
 A drive that validly has no policy is left alone. One that loses its policy gets back the limits
-that it had before (drive/look.py). One whose policy can't be told keeps the last good one. When the
-agent stops, it leaves limits that hold without it (static.py).
+that it had before (drive/look.py), unless others hold its throttle group (drive/throttle_group.py).
+One whose policy can't be told keeps the last good one. When the agent stops, it leaves limits that
+hold without it (static.py).
 
 docs/control-law.md has the whole law with its symbols.
 """
@@ -42,6 +43,7 @@ from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.drive.look import look
 from iokeel.core.drive.measure import measure
 from iokeel.core.drive.retune import is_starved
+from iokeel.core.drive.throttle_group import with_first, with_moves, without_release
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
@@ -136,6 +138,7 @@ def _read(
             drives[drive] = _with_reading(before, now, models)
         except Exception as error:
             drives[drive], failures[drive] = before, error
+    drives.update(with_moves(state.drives, drives, seen.drives))
     return drives
 
 
@@ -287,6 +290,11 @@ def _look_at_all(
             drives[raised.drive] = known
         else:
             orders.append(raised)
+    drives.update(with_first(state.drives, drives, seen.drives))
+    kept = without_release(drives, seen.drives, orders)
+    if kept:
+        drives.update(kept)
+        orders = [order for order in orders if order.drive not in kept]
     return orders, tuple(suspects)
 
 

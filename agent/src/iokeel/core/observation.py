@@ -22,7 +22,8 @@ class DriveSeen(NamedTuple):
     to this drive was not carried out. abilities: those of its QEMU, None if they aren't known now.
     storage: the name of its storage, None if that can't be told now. tenant: its owner. vm: the
     promise to all drives of its VM together. default: the policy of a drive that is new if
-    `policy` is UNKNOWN; None if that can't be told either.
+    `policy` is UNKNOWN; None if that can't be told either. group: the throttle group that its
+    limits hold, which others of its VM may share; "" for one of its own; None if that isn't known.
     """
 
     policy: DrivePolicy | UnknownPolicy | None
@@ -34,6 +35,7 @@ class DriveSeen(NamedTuple):
     tenant: str | None = None
     vm: VmPolicy | None = None
     default: DrivePolicy | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

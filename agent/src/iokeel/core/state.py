@@ -180,7 +180,8 @@ class Sent(NamedTuple):
     limits: of the last one; replaced: of the one before. found: the limits in force before the
     first one. at_ns: when the last one was made. credit_s: the burst credit that its limits carry.
     retunes: orders after the first. overwritten: how often somebody else's limits were replaced.
-    carried_out: of the last one that was seen in force.
+    carried_out: of the last one that was seen in force. group: the throttle group that they hold,
+    as in DriveSeen; None until it is known.
     """
 
     limits: ThrottleLimits | None = None
@@ -192,6 +193,7 @@ class Sent(NamedTuple):
     retunes: int = 0
     overwritten: int = 0
     carried_out: ThrottleLimits | None = None
+    group: str | None = None
 
     @property
     def ours(self) -> list[ThrottleLimits]:

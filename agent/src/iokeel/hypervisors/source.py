@@ -24,7 +24,7 @@ class DriveInfo:
     topmost image if there are several; None if unknown. in_force: its limits as last read from
     QEMU or libvirt, or as last set; None if they can't be read. abilities: those of its QEMU; None
     if they aren't known. beneath: the paths or URLs of the other images that it reads, and of data
-    files; "" for one that isn't known.
+    files; "" for one that isn't known. group: as in DriveSeen.
     """
 
     target: str
@@ -32,6 +32,7 @@ class DriveInfo:
     in_force: ThrottleLimits | None = None
     abilities: Abilities | None = None
     beneath: tuple[str, ...] = ()
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

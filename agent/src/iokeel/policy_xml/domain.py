@@ -39,6 +39,11 @@ class Disk:
     iotune_group: str | None = None
     iotune: ThrottleLimits | None = UNLIMITED
 
+    @property
+    def group(self) -> str | None:
+        """The group that <iotune> limits, "" if it is its own; None if throttlefilters limit it."""
+        return None if self.throttle_groups else self.iotune_group or ""
+
 
 @dataclass(frozen=True, slots=True)
 class DomainXml:

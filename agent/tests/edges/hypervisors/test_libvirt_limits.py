@@ -142,8 +142,9 @@ async def test_it_counts_what_somebody_sets_while_a_domain_is_read() -> None:
     [
         event(UNLIMITED) | {"blkdeviotune.disk": "/img"},  # libvirt takes a disk's path, too
         {"blkdeviotune.disk": "vda", "blkdeviotune.total_iops_sec": 50},  # the rest stays
+        event(THEIRS) | {"blkdeviotune.group_name": "other"},
     ],
-    ids=["a path", "some fields"],
+    ids=["a path", "some fields", "another group"],
 )
 async def test_an_event_that_does_not_tell_a_drives_limits_has_the_domain_read_again(
     values: dict[str, object],

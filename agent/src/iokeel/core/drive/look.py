@@ -68,7 +68,7 @@ def look(
     limits = with_burst(priced.base, allowed / priced.base_rate, credit_s)
     if limits == known.sent.limits and reason not in _SENT_AGAIN:
         reason = _not_carried_out(known, seen) or reason
-    sent, is_new = _sent(known.sent, limits, seen.in_force, reason, credit_s, now_ns)
+    sent, is_new = _sent(known.sent, limits, seen, reason, credit_s, now_ns)
     if is_new:
         finding = finding._replace(suspect=0)
     after = _looked_at(known, divided, finding)._replace(pricing=priced, sent=sent)
@@ -183,7 +183,7 @@ def _promise_changed(before: DriveState, known: DriveState) -> bool:
 def _sent(
     before: Sent,
     limits: ThrottleLimits,
-    in_force: ThrottleLimits | None,
+    seen: DriveSeen,
     reason: Reason,
     credit_s: float,
     now_ns: int,
@@ -191,20 +191,23 @@ def _sent(
     """Return the record of orders after this one, and whether it has to be sent."""
     if limits == before.limits and reason not in _SENT_AGAIN:
         return before._replace(credit_s=credit_s), False
-    if limits == in_force and reason is not Reason.CREDIT_GREW:
-        # As after a restart of the agent: they are in force already.
-        return before._replace(limits=limits, reason=reason, credit_s=credit_s), False
     is_first = before.limits is None
+    group = seen.group if is_first else before.group
+    if limits == seen.in_force and reason is not Reason.CREDIT_GREW:
+        # As after a restart of the agent: they are in force already.
+        last = before._replace(limits=limits, reason=reason, credit_s=credit_s, group=group)
+        return last, False
     return Sent(
         limits=limits,
         replaced=before.limits,
-        found=in_force if is_first else before.found,
+        found=seen.in_force if is_first else before.found,
         at_ns=now_ns,
         reason=reason,
         credit_s=credit_s,
         retunes=before.retunes + (not is_first),
         overwritten=before.overwritten + (reason is Reason.OVERWRITTEN),
         carried_out=before.carried_out,
+        group=group,
     ), True
 
 
@@ -277,17 +280,18 @@ def _release(
             found=back,
             reason=Reason.RELEASED,
             carried_out=sent.carried_out,
+            group=sent.group,
         )
     )
     was_released = sent.reason is Reason.RELEASED
     if was_released and not seen.failed:  # until it is seen to be done
         return (released if seen.in_force is None else bare), None
-    if not was_released and not _is_ours(seen.in_force, sent):
+    if not was_released and not is_ours(seen.in_force, sent):
         return bare, None
     return released, (back, Reason.RELEASED)
 
 
-def _is_ours(in_force: ThrottleLimits | None, sent: Sent) -> bool:
+def is_ours(in_force: ThrottleLimits | None, sent: Sent) -> bool:
     """Return whether limits in force may be ours.
 
     The last orders may not have been carried out. Until QEMU itself has told its limits, those in

@@ -183,14 +183,14 @@ class LimitsInForce:
 
         It has the disk by the name, and only the fields, that were given to libvirt
         (qemuDomainSetBlockIoTune): the disk may go by its path, and other fields stay as they are.
-        Then the domain is read again.
+        Then the domain is read again, and also if the disk may have moved to another group.
         """
         told = {key.removeprefix(_TUNABLE): value for key, value in values.items()}
         if "disk" not in told:
             return
         drive = DriveId(name, str(told["disk"]))
         known = self._known(drive)
-        if known is None or not told.keys() >= _ALL_LIMITS:
+        if known is None or "group_name" in told or not told.keys() >= _ALL_LIMITS:
             self._tunings[name] += 1
             self._changed(name)
             return

@@ -306,10 +306,19 @@ class LibvirtSource(SourceNews):
         in_force = self._limits.read_again(
             name, xml.drives, told, abilities, changes, same_qemu=before is not None
         )
-        beneath = {disk.target: disk.beneath for disk in xml.disks}
+        # If limits are newer than the reading, they may be of the group before.
+        overtaken = before is not None and self._limits.changes(name) != changes
+        last = before.info.drives if before is not None and overtaken else {}
         drives = {
-            target: DriveInfo(target, paths[target], limits, abilities, beneath[target])
-            for target, limits in in_force.items()
+            disk.target: DriveInfo(
+                disk.target,
+                paths[disk.target],
+                in_force[disk.target],
+                abilities,
+                disk.beneath,
+                last[disk.target].group if disk.target in last else disk.group,
+            )
+            for disk in xml.drives
         }
         info = VmInfo(name, drives, policy, policy_error, process, xml.uuid)
         self._note(Domain(xml, info, number, abilities), before)

@@ -130,7 +130,8 @@ class QmpDrive:
     that the same limits would hold, or a few of them. in_force: its limits; None if unknown. own:
     those of block_set_io_throttle beside those of throttle_group; None if it has none. below: the
     groups of filters in its backing files. beneath: the files or URLs of these, and of data files;
-    "" for one that isn't known.
+    "" for one that isn't known. group: QEMU's group of its limits if block_set_io_throttle
+    sets them; None if it has none.
     """
 
     target: str
@@ -143,6 +144,7 @@ class QmpDrive:
     own: ThrottleLimits | None = None
     below: tuple[str, ...] = ()
     beneath: tuple[str, ...] = ()
+    group: str | None = None
 
     def with_own(self, limits: ThrottleLimits | None) -> ThrottleLimits | None:
         """Return limits of its group together with its own: of each bound the lower one.
@@ -227,6 +229,7 @@ def _drive(target: str, block: Block, medium: Medium) -> tuple[QmpDrive, tuple[s
         in_force if filters and own is not None else None,
         tuple(name for node in chain for name in _groups_of_backing(node)),
         tuple(dict.fromkeys(_beneath(medium.image))),
+        None if filters else own,
     )
     return drive, filters or (() if own is None else (own,))
 

@@ -344,7 +344,9 @@ class Monitor:
             self._news.errors["policy"] += 1
             log.error("%s", error)
         drives = {
-            d.target: DriveInfo(d.target, d.path, d.in_force, self._abilities.throttle, d.beneath)
+            d.target: DriveInfo(
+                d.target, d.path, d.in_force, self._abilities.throttle, d.beneath, d.group
+            )
             for d in self._drives.values()
         }
         info = VmInfo(name, drives, policy, error, self._process, empty=self._empty)

@@ -23,6 +23,7 @@ from iokeel.errors import ConnectionLost, LimitsRejected, PolicyError
 from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
 from iokeel.hypervisors.libvirt.source import LibvirtSource
+from iokeel.hypervisors.source import DriveInfo
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.iotune import inserted, iotune
 from testing.hypervisors.libvirt_error import refusal
@@ -73,7 +74,7 @@ class Host:
         self.tuned: dict[str, int] = {}  # QEMU's, in libvirt's words
         self.xml = XML.replace("db1", name)
         self.pool: threading.Event | None = None  # its storage pool answers only then
-        self.waits = False  # for the pool
+        self.waits = False  # for the pool, or for its XML
         self.stopped = False  # its storage pool, which has no volumes then
         self.members = ["vda"]  # of its throttle group
         self.state: dict[str, int] = {}
@@ -135,6 +136,7 @@ class Host:
 
     def XMLDesc(self, _flags: int) -> str:
         if self.reading is not None:
+            self.waits = True
             self.reading.wait(_HANG_S)
         return self.xml
 
@@ -415,6 +417,25 @@ async def test_a_domain_without_a_policy_is_asked_nothing(host: Host) -> None:
         found = source.vms()["db1"].drives["vda"].in_force
     assert found == ThrottleLimits(iops_total=300)
     assert host.questions == []
+
+
+async def test_a_group_that_was_read_before_somebody_set_limits_is_read_again(host: Host) -> None:
+    host.abilities = STOCK
+    async with following() as source:
+        assert source.vms()["db1"].drives["vda"].group == ""
+        group = "<iotune><total_iops_sec>7</total_iops_sec><group_name>b</group_name></iotune>"
+        host.xml = XML.replace("<alias", f"{group}<alias")
+        host.tuned, host.reading = {"total_iops_sec": 7}, threading.Event()
+        changed = list[DriveInfo]()
+        source.on_change = lambda name: changed.append(source.vms()[name].drives["vda"])
+        reading = asyncio.create_task(source.resync())
+        await until(lambda: host.waits)
+        source._limits.tuned("db1", {"blkdeviotune.disk": "vda", "blkdeviotune.total_iops_sec": 7})
+        host.reading.set()
+        await reading
+        await until(lambda: source.vms()["db1"].drives["vda"].group == "b")
+    told = [(drive.group, drive.in_force) for drive in changed]
+    assert told == [("b", ThrottleLimits(iops_total=7))]
 
 
 async def test_nothing_is_kept_of_a_domain_that_has_gone(host: Host) -> None:
