@@ -96,6 +96,24 @@ def test_limits_set_by_hand_are_put_back_once_for_each_disk(guest: Vm, agent: Ho
         assert overwritten(agent) == [1, 1]
 
 
+def test_disks_of_one_group_with_two_policies_are_an_error_that_names_the_mend(
+    guest: Vm, agent: HostAgent
+) -> None:
+    (vm,) = [vm for vm in agent.ask("/v1/vms") if vm["domain"] == "gr1"]
+    assert (vm["policy_error"]["where"], vm["policy_error"]["mend"]) == (
+        "domain gr1",
+        "give these disks the same policy, or each a group_name of its own",
+    )
+    assert "vda and vdb share the <iotune> group 'both'" in vm["policy_error"]["what"]
+    same = "".join(f'<drive target="{target}" limit="300"/>' for target in TARGETS)
+    set_metadata(agent.host, "gr1", f'<policy tenant="same">{same}</policy>')
+    eventually(lambda: agent.drive("gr1")["tenant"] == "same")
+    (vm,) = [vm for vm in agent.ask("/v1/vms") if vm["domain"] == "gr1"]
+    assert vm["policy_error"] is None
+    no_policy(agent.host)
+    eventually(lambda: tunes(agent.host, *TARGETS) == [5000, 5000])
+
+
 def test_the_release_of_one_disk_leaves_the_group_held_until_that_of_the_last(
     guest: Vm, agent: HostAgent
 ) -> None:

@@ -95,6 +95,26 @@ def check_throttled(policy: DomainPolicy, disks: Iterable[Disk], where: str) -> 
         raise PolicyError(where, ", ".join(in_vain), mend)
 
 
+def check_groups(policy: DomainPolicy, disks: Iterable[Disk], where: str) -> None:
+    """Raise PolicyError if disks of one <iotune> group have policies that differ.
+
+    disks: those of the domain. Those without a policy don't count. where: its name in errors.
+    """
+    groups: dict[str, list[str]] = {}
+    for disk in disks:
+        if disk.group and policy.for_drive(disk.target) is not None:
+            groups.setdefault(disk.group, []).append(disk.target)
+    for group, targets in groups.items():
+        if any(policy.for_drive(target) != policy.for_drive(targets[0]) for target in targets):
+            raise PolicyError(
+                where,
+                f"{', '.join(targets[:-1])} and {targets[-1]} share the <iotune> group"
+                f" {shown(group)}, but their policies differ, and the last limit that is set holds"
+                " all of them together",
+                "give these disks the same policy, or each a group_name of its own",
+            )
+
+
 def _policy_element(root: etree._Element, where: str) -> etree._Element | None:
     """Return the only <policy> in a domain or a <metadata>, or the root; None if there is none."""
     if root.tag == "policy":

@@ -196,6 +196,18 @@ def test_a_disk_that_cant_be_limited_is_not_promised_a_limit(policy: Path) -> No
     assert refused(1, "policy", "check", policy) == said
 
 
+def test_two_policies_in_one_group_are_refused_with_the_mend(policy: Path) -> None:
+    group = "<iotune><total_iops_sec>9</total_iops_sec><group_name>a</group_name></iotune>"
+    disks = "".join(f"<disk><target dev='{name}'/>{group}</disk>" for name in ("vda", "vdb", "vdc"))
+    domain = f"<domain><name>a</name><metadata>{GOOD}</metadata><devices>{disks}</devices></domain>"
+    policy.write_text(domain.replace("</policy>", '<drive target="vdb" limit="9"/></policy>'))
+    assert refused(1, "policy", "check", policy) == (
+        f"{policy}: vda, vdb and vdc share the <iotune> group 'a', but their policies differ, and"
+        " the last limit that is set holds all of them together; give these disks the same policy,"
+        " or each a group_name of its own"
+    )
+
+
 def test_classes_come_from_the_configuration(tmp_path: Path, policy: Path) -> None:
     policy.write_text(GOOD.replace("gold", "platinum"))
     assert "platinum" in refused(1, "policy", "check", policy)

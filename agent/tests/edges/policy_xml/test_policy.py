@@ -16,8 +16,8 @@ from lxml import etree
 
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.errors import PolicyError, TargetsMissing
-from iokeel.policy_xml.domain import domain_disks, parse_domain
-from iokeel.policy_xml.policy import check_targets, parse_policy
+from iokeel.policy_xml.domain import Disk, domain_disks, parse_domain
+from iokeel.policy_xml.policy import check_groups, check_targets, parse_policy
 from iokeel.policy_xml.schema import NAMESPACE, explain, schema_path
 from iokeel.policy_xml.xml import attributes
 
@@ -638,6 +638,26 @@ def test_targets_that_the_domain_lacks_are_named() -> None:
         " correct the target or plug the drive in; the domain has vda, vdc"
     )
     check_targets(policy, ("vda", "vdb", "sdz"), "domain db1")
+
+
+def test_only_disks_of_one_group_with_a_policy_each_need_the_same() -> None:
+    disks = [
+        *(Disk(target, iotune_group="a") for target in ("vda", "vdb", "vdc")),
+        Disk("vdd", iotune_group="b"),
+        Disk("vde"),
+        Disk("vdf", throttle_groups=("a",)),
+    ]
+    other = DrivePolicy(limit=9)
+    apart = {"vda": GOLD, "vdd": other, "vde": other, "vdf": other}
+    check_groups(DomainPolicy(apart), disks, "domain db1")
+    check_groups(DomainPolicy(apart | {"vdb": GOLD}), disks, "domain db1")
+    with pytest.raises(PolicyError) as caught:
+        check_groups(DomainPolicy(apart | {"vdc": other}), disks, "domain db1")
+    assert str(caught.value) == (
+        "domain db1: vda and vdc share the <iotune> group 'a', but their policies differ, and the"
+        " last limit that is set holds all of them together; give these disks the same policy, or"
+        " each a group_name of its own"
+    )
 
 
 DRIVES = "".join(f"<drive target='a{i}'/>" for i in range(200))

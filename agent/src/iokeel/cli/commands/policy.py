@@ -18,7 +18,12 @@ from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
 from iokeel.policy_xml.domain import domain_disks
-from iokeel.policy_xml.policy import check_targets, check_throttled, parse_policy
+from iokeel.policy_xml.policy import (
+    check_groups,
+    check_targets,
+    check_throttled,
+    parse_policy,
+)
 from iokeel.policy_xml.xml import MOST_BYTES
 from iokeel.report.records import ErrorReport
 from iokeel.words.os_errors import reason
@@ -92,6 +97,7 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
                 raise
             # A class may be meant for the other disks. The agent serves those too.
             print(f"iokeel: {error}", file=sys.stderr)
+        check_groups(found, disks, name)
     if as_json:
         print(json.dumps(policy_values(found, limitable), indent=2))
     else:

@@ -15,7 +15,12 @@ from iokeel.core.policy import (
 from iokeel.errors import IokeelError, PolicyError, TargetsMissing
 from iokeel.hypervisors.source import SourceNews, VmInfo
 from iokeel.policy_xml.domain import DomainXml
-from iokeel.policy_xml.policy import check_targets, check_throttled, parse_policy
+from iokeel.policy_xml.policy import (
+    check_groups,
+    check_targets,
+    check_throttled,
+    parse_policy,
+)
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +91,12 @@ class Policies:
                 self._complain(error, last, "; the other drives are served")
             in_part = isinstance(error, TargetsMissing)
             return PolicyInPart(policy) if in_part else policy, bad or error
+        try:
+            check_groups(policy, xml.disks, where)
+        except PolicyError as error:
+            if bad is None:
+                self._complain(error, last, "; until then the last one counts")
+            return policy, bad or error
         return policy, bad
 
     def _of_older_version(self, name: str) -> LastGood | None:
