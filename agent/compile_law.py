@@ -25,6 +25,7 @@ LAW = (
     "mix.py",
     "rates.py",
     "sizes.py",
+    "state.py",
     "drive/*.py",
     "fitting/*.py",
     "sharing/*.py",

@@ -13,11 +13,13 @@ from typing import Final, NamedTuple
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId, Mix, Rates
+from iokeel.core.credit import Credit as Credit
+from iokeel.core.credit import VmPart as VmPart
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.mix import NO_NOISE, Noise
 from iokeel.core.orders import Reason
-from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.storage import Load, StorageActivity, StorageCounters, StoragePolicy
 from iokeel.core.wants import Wants
 
@@ -95,41 +97,6 @@ class Demand(NamedTuple):
     throttled_s: float = 0.0
     held_s: float = 0.0
     unpaid: float = 0.0
-
-
-class Credit(NamedTuple):
-    """Burst credit: seconds of burst saved, and whether the burst is open (drive/burst.py)."""
-
-    seconds: float = 0.0
-    open: bool = False
-
-    def ceiling(self, policy: DrivePolicy | VmPolicy | None) -> int | None:
-        """Return the rate that a policy allows now: its burst while that is open, else its limit.
-
-        None if it has no limit.
-        """
-        if policy is None:
-            return None
-        return policy.burst if self.open and policy.burst is not None else policy.limit
-
-
-class VmPart(NamedTuple):
-    """A drive's part of its VM's limit (sharing/vm_limit.py).
-
-    policy, credit: the VM's, the same for all its drives. most: the rate that the drive may have of
-    the VM's limit, or of its burst while that is open; sustained: of the limit in any case. Both
-    are None until the limit has been divided.
-    """
-
-    policy: VmPolicy
-    credit: Credit = Credit()
-    most: int | None = None
-    sustained: int | None = None
-
-    @property
-    def ceiling(self) -> int | None:
-        """The rate that the VM's policy allows now."""
-        return self.credit.ceiling(self.policy)
 
 
 class FleetPart(NamedTuple):
