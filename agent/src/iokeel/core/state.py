@@ -177,8 +177,7 @@ class Sent(NamedTuple):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """A drive's share of its storage or of its tenant's limit.
 
     most: the rate that it may have. storage, tenant: the one that bounds it; the other is None.

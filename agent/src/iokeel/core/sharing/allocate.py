@@ -300,17 +300,18 @@ def _held_above_share(claimant: Claimant, stuck: Mapping[DriveId, float]) -> flo
 
 def _divide_limit(limit: float, group: Sequence[Claimant]) -> None:
     """Divide a tenant's limit. A share is an amount, and by weight a part of what is spare."""
-    division = divide(limit, [c.claim for c in group])
+    claims = [c.claim for c in group]
+    division = divide(limit, claims)
     spare = (1 + TENANT_SPARE_RATIO) * limit - fsum(division.amounts)
     weight = sum(c.policy.weight for c in group)
     held = 0.0
-    for claimant, amount in zip(group, division.amounts, strict=True):
-        share = share_of(claimant, division, amount, limit, None)
+    for claimant, claim, amount in zip(group, claims, division.amounts, strict=True):
+        share = share_of(claimant, claim, division, amount, limit, None)
         most = amount + spare * claimant.policy.weight / weight
         if most < share.most:
             owed = min(most, share.owed)
             by_weight = inf if share.by_weight == inf else most - owed
-            share = replace(share, most=most, owed=owed, by_weight=by_weight)
+            share = share._replace(most=most, owed=owed, by_weight=by_weight)
         held += max(min(share.most, claimant.most), _held(claimant))
         claimant.share = share
         claimant.most = min(claimant.most, share.most)
@@ -318,7 +319,7 @@ def _divide_limit(limit: float, group: Sequence[Claimant]) -> None:
     if held > (1 + TENANT_SPARE_RATIO + _LATE_RATIO) * limit:
         for claimant in group:
             if claimant.share is not None and _held(claimant) > claimant.share.most:
-                claimant.share = replace(claimant.share, tight=True)
+                claimant.share = claimant.share._replace(tight=True)
 
 
 def _held(claimant: Claimant) -> float:

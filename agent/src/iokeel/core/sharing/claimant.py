@@ -122,13 +122,17 @@ def _was_just_backlogged(known: DriveState) -> bool:
 
 
 def share_of(
-    claimant: Claimant, division: Division, amount: float, pool: float, storage: str | None
+    claimant: Claimant,
+    claim: Claim,
+    division: Division,
+    amount: float,
+    pool: float,
+    storage: str | None,
 ) -> Share:
     """Return a claimant's share of a pool: its amount, or more if it is entitled to more.
 
-    storage: the one whose pool it is; None if it is the tenant's.
+    claim: as it was divided. storage: the one whose pool it is; None if it is the tenant's.
     """
-    claim = claimant.claim
     most = pool
     if division.level < inf:
         most = min(pool, max(amount, division.entitled(claim)))

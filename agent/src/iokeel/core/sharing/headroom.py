@@ -14,7 +14,6 @@ which are as good for the disk as the whole (CostModel.split_size). This depends
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import fsum, inf
 
 from iokeel.core.abilities import Abilities
@@ -155,7 +154,7 @@ def cut_to_room(budget: float, others: Sequence[Claimant], amounts: dict[DriveId
             most = max(has, share.owed, budget * claim.weight / weight)
         if most < share.most:
             by_weight = min(share.by_weight, share.most - share.owed)
-            claimant.share = replace(share, most=most, by_weight=by_weight, cut=share.most - most)
+            claimant.share = share._replace(most=most, by_weight=by_weight, cut=share.most - most)
     return fsum(before) - fsum(after)
 
 
@@ -167,7 +166,7 @@ def give_rest(usable: float, protected: Sequence[Claimant], amounts: dict[DriveI
         if share is not None and share.storage is not None:
             most = max(share.most, min(claimant.most, amounts[claimant.drive] + rest))
             by_weight = share.by_weight + most - share.most
-            claimant.share = replace(share, most=most, by_weight=by_weight)
+            claimant.share = share._replace(most=most, by_weight=by_weight)
 
 
 def protected_drives(seen: StorageSeen, protected: Sequence[Claimant]) -> tuple[DriveId, ...]:
