@@ -113,6 +113,8 @@ def _mean_size(mix: Mix) -> float:
 
 
 def _mean(old: Flow, new: Flow, keep: float) -> Flow:
+    if new is old:  # it does nothing, and did nothing (rates.py)
+        return old
     raw_iops, bps, seen_bytes = new
     gain = 1 - keep
     return Flow(keep * old.raw_iops + gain * raw_iops, keep * old.bps + gain * bps, seen_bytes)

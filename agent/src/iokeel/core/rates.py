@@ -64,6 +64,8 @@ def _flow(requests: int, sent: int, elapsed_s: float, before: Flow) -> Flow:
     looks, they hardly differ: by chance it is a whole number once in as many looks as there are
     requests.
     """
+    if not (requests or sent or before.raw_iops or before.bps):  # most often: no new object
+        return before
     raw_iops, bps, seen = requests / elapsed_s, sent / elapsed_s, before.seen_bytes
     if not (requests and sent):
         return Flow(raw_iops, bps, seen)
