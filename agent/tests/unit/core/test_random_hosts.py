@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.core.policy import DrivePolicy, VmPolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.state import State
 from iokeel.core.storage import StoragePolicy
 from testing.sim.cases import CAPACITY, Case, case, tenant_case, vm_case
@@ -176,6 +176,24 @@ def test_a_tenants_limit_holds_and_is_used_whatever_its_drives_do(
     assert worst_second(host, record) <= (EXACT_RATIO if host.exact else STOCK_RATIO)
     if not faults:
         assert longest_tenant_idle(host, record, VM_USED_RATIO) <= VM_IDLE_S
+
+
+def test_a_tenants_drives_make_way_although_their_limits_have_just_changed() -> None:
+    """Two drives shift to other sizes just before a third begins."""
+    limit, shift_s = 4000, 19.5
+    busy = [
+        [Phase(shift_s, inf, Kind.of(before), 32), Phase(inf, inf, Kind.of(after), 32)]
+        for before, after in ((64, 256), (8, 64))
+    ]
+    wakes = [idle(shift_s + 0.5), Phase(inf, inf, Kind.of(8), 16)]
+    guests = [
+        Guest(f"g{i}", DrivePolicy(), iter(phases), tenant="acme")
+        for i, phases in enumerate([*busy, [idle(inf)], wakes])
+    ]
+    disk = Disk(StoragePolicy(), steady(CAPACITY))
+    record = Fleet(guests, [disk], {"acme": TenantPolicy(limit=limit)}).run(40)
+    assert record.served[5:].sum(axis=1).max() <= STOCK_RATIO * limit
+    assert record.served[30:].sum(axis=1).min() >= 0.97 * limit
 
 
 def in_vm(limit: VmPolicy, drives: list[list[Phase]], exact: bool) -> list[Guest]:

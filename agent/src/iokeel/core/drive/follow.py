@@ -4,10 +4,10 @@ A share moves as neighbours come and go. On stock QEMU a change of limits is a g
 the rate. So limits follow once the error, summed over its time in force, comes to that: a large
 move at once, and a small one later. A QEMU that keeps its buckets' levels hands out no gifts, so
 limits follow each move of SHARE_RATIO at once. A drive below BUSY_RATIO of its rate only needs a
-coarse limit, so its limits follow moves of LOOSE_RATIO; smaller ones too, if the limits of its
-tenant's drives would else add up to too much (sharing/allocate.py). But a smaller part of a VM's
-limit, or of what the fleet grants, is followed at once, so that the limits of their drives never
-add up to more.
+coarse limit, so its limits follow moves of LOOSE_RATIO. But a smaller share is followed at once if
+the limits of the tenant's drives would else add up to too much (sharing/allocate.py). So is a
+smaller part of a VM's limit, or of what the fleet grants: the limits of their drives never add up
+to more.
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ def share_has_moved(
         off = max(off, carried(known, policy, allowed)[0] / base - 1)
     if off < SHARE_RATIO:
         return False
+    if tight and held > allowed:
+        return True
     rate = known.measured.budget_rate or 0.0
     if not known.demand.backlogged and rate < BUSY_RATIO * min(allowed, held):
-        return off > LOOSE_RATIO or (tight and held > allowed)
+        return off > LOOSE_RATIO
     if known.keeps_levels:
         return True
     return is_due(at_ns, now_ns) and off * (now_ns - at_ns) > BUCKET_S * NS_PER_S
