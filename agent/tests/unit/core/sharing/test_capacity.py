@@ -167,7 +167,8 @@ def test_a_disturbance_costs_a_storage_no_more_than_a_minute(
 
 def test_where_it_was_full_is_forgotten_slowly_whatever_the_gap() -> None:
     policy = StoragePolicy(10_000, 1.0)
-    state = StorageState(policy, feedback=Feedback(passed=(1.0, 1.2)), division=Division(usable=10_000))
+    feedback = Feedback(passed=(1.0, 1.2))
+    state = StorageState(policy, feedback=feedback, division=Division(usable=10_000))
     for elapsed_s in (1.0, 3e6):
         load = Load(StorageActivity(elapsed_s, 10_000, 0.0005, 1.0, 32, 1.0, 1.0), 10_000)
         assert 1.2 < max(feedback_after(state, load).passed) < 1.21
