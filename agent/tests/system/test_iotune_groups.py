@@ -157,3 +157,22 @@ def test_a_disk_that_moves_to_another_group_leaves_no_limits_in_either(
         no_policy(host)
         eventually(lambda: tunes(host, *groups) == [5000 if t == "vdb" else 700 for t in groups])
     host.virsh("undefine", "gr1")
+
+
+def test_a_group_whose_held_disk_is_unplugged_gets_its_limits_back_with_the_policy(
+    host: Host, agent: HostAgent
+) -> None:
+    shared: IoTune = {"total_iops_sec": 5000, "group_name": "both"}
+    disks = [
+        DiskSpec(target, make_disk(host.dir / f"{target}.raw", 8), iotune=shared)
+        for target in TARGETS
+    ]
+    with Vm.boot(host, "gr1", disks) as vm:
+        set_metadata(host, "gr1", '<policy><drive target="vdb" limit="300"/></policy>')
+        eventually(lambda: held_to(agent) == 300)
+        vm.detach("vdb")
+        eventually(lambda: agent.says("the policy names vdb, but there is no such drive"))
+        assert held_to(agent, "vda") == 300  # vda may have been meant
+        no_policy(host)
+        eventually(lambda: tunes(host, "vda") == [5000])
+    host.virsh("undefine", "gr1")
