@@ -259,6 +259,7 @@ class Agent:
             self.state, orders = decide(before, seen, now_ns)
             self.looks += 1
             self.enforcer.forget_gone(domains, seen.drives)
+            self.enforcer.forget_released(before, self.state)
             # Before anything else is waited for, so that what was decided counts as held at once.
             self._tell(whole=domains is None, moved={order.drive.domain for order in orders})
             if domains is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from iokeel.core.counters import DriveId
 from iokeel.core.orders import SetLimits
-from iokeel.core.state import State
+from iokeel.core.state import NEW, State
 from iokeel.core.static import static_orders
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 from iokeel.observer import Observer
@@ -71,6 +71,18 @@ class Enforcer:
         }
         if missing:
             self.outcomes.forget(missing.keys() - set(self.observer.unread(missing, ())))
+
+    def forget_released(self, before: State, after: State) -> None:
+        """Forget the failed orders of drives that have no limits of ours any more.
+
+        Nothing may be left to send: others of a drive's throttle group hold it now.
+        """
+        self.outcomes.settle(
+            drive
+            for drive in self.outcomes.troubled()
+            if before.drives.get(drive, NEW).sent.limits is not None
+            and after.drives.get(drive, NEW).sent.limits is None
+        )
 
     async def _carry_out(self, order: SetLimits) -> bool:
         """Carry out an order, and return whether that succeeded."""

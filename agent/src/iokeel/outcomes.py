@@ -159,6 +159,12 @@ class Outcomes:
             self._curve_again_at.pop(drive, None)
             self._processes.pop(drive, None)
 
+    def settle(self, drives: Iterable[DriveId]) -> None:
+        """Forget the last orders of drives that have none to be tried again."""
+        for drive in drives:
+            self._failures.pop(drive, None)
+            self.last.pop(drive, None)
+
     def _check_process(self, drive: DriveId, process: Process | None) -> None:
         """Forget what an earlier QEMU of the same name did, which may have ended unnoticed."""
         if self._processes.setdefault(drive, process) != process and process is not None:

@@ -128,6 +128,15 @@ def test_limits_that_were_refused_are_not_tried_again_because_a_sample_was_late(
     assert clock.until_retry(counted=True) == 30
 
 
+def test_an_order_that_is_not_to_be_sent_again_leaves_no_failure(clock: Clock) -> None:
+    clock.fail(SILENT)
+    clock.outcomes.settle([DRIVE])
+    clock.now_s += 100
+    assert clock.seen() == (UNLIMITED, False, PATCHED)
+    assert not clock.outcomes.stuck()
+    assert not clock.outcomes.last
+
+
 def test_another_qemu_of_the_same_name_inherits_no_failure(clock: Clock) -> None:
     clock.fail(REFUSED, CURVE)
     assert clock.seen() == (UNLIMITED, False, STOCK)

@@ -172,7 +172,7 @@ METRICS = (
         "policy_valid",
         "0 or 1",
         "1 if the VM's whole policy is in force. 0: it can't be used, and the last valid one stays"
-        " in force, or it can't be used for some drives.",
+        " in force, or it can't be used as it is for some drives.",
         lambda vm: float(not isinstance(vm.policy_error, PolicyError)),
     ),
     of_domain(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import pytest
 
@@ -187,9 +187,35 @@ async def test_a_disk_without_a_policy_has_what_its_group_has() -> None:
         assert again(told) == {"vda": told, "vdb": told}
 
 
-def shared(
-    policy: DrivePolicy | None, *in_force: ThrottleLimits
-) -> tuple[LimitsInForce, Callable[[ThrottleLimits], Mapping[str, ThrottleLimits | None]]]:
+async def test_a_disk_has_anothers_limits_from_the_reading_on_in_which_that_has_no_policy() -> None:
+    _, again = shared(DrivePolicy(limit=300), OURS, OTHERS)
+    only_vdb = DomainPolicy(drives={"vdb": DrivePolicy(limit=300)})
+    assert again(OURS, only_vdb) == {"vda": OURS, "vdb": OURS}
+
+
+async def test_a_disk_without_a_policy_has_unknown_limits_after_a_reading_that_was_overtaken() -> (
+    None
+):
+    limits, again = shared(None, OURS, OTHERS)
+    setting = asyncio.create_task(limits.set_limits(VDA, THEIRS, 30.0))
+    await asyncio.sleep(0)
+    assert again(THEIRS, changes=(-1, -1)) == {"vda": OURS, "vdb": None}
+    setting.cancel()
+
+
+class Again(Protocol):
+    """Reads the limits of two disks again, as libvirt tells them."""
+
+    def __call__(
+        self,
+        told: ThrottleLimits,
+        policy: DomainPolicy | None = None,
+        changes: tuple[int, int] | None = None,
+    ) -> Mapping[str, ThrottleLimits | None]:
+        """Return them. policy: if it is another one now. changes: those before, if others."""
+
+
+def shared(policy: DrivePolicy | None, *in_force: ThrottleLimits) -> tuple[LimitsInForce, Again]:
     """Return the limits of two disks of one group, and what reads them again as libvirt tells them.
 
     policy: vdb's; vda has one. in_force: as they were set last.
@@ -199,15 +225,26 @@ def shared(
     xml = parse_domain(f"<domain><name>db1</name><devices>{devices}</devices></domain>")
     drives = {t: DriveInfo(t, "/img", each) for t, each in zip(TARGETS, in_force, strict=True)}
     own = {"vda": DrivePolicy(limit=300)} | ({} if policy is None else {"vdb": policy})
-    info = VmInfo("db1", drives, DomainPolicy(drives=own), None, None, "")
+    before = DomainPolicy(drives=own)
+    info = VmInfo("db1", drives, before, None, None, "")
     limits = LimitsInForce(
         {"db1": Domain(xml, info, 1, STOCK)}, Slow(), SourceNews(), lambda _: None
     )
 
-    def again(told: ThrottleLimits) -> Mapping[str, ThrottleLimits | None]:
-        both = dict.fromkeys(TARGETS, told)
-        changes = limits.changes("db1")
-        return limits.read_again("db1", xml.disks, both, STOCK, changes, same_qemu=True)
+    def again(
+        told: ThrottleLimits,
+        policy: DomainPolicy | None = None,
+        changes: tuple[int, int] | None = None,
+    ) -> Mapping[str, ThrottleLimits | None]:
+        return limits.read_again(
+            "db1",
+            xml.disks,
+            policy or before,
+            dict.fromkeys(TARGETS, told),
+            STOCK,
+            changes or limits.changes("db1"),
+            same_qemu=True,
+        )
 
     return limits, again
 

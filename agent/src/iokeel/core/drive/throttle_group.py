@@ -2,7 +2,8 @@
 
 So the limits from before the agent are the group's too. They are given back when the last drive is
 released that is held there. If a drive with limits of ours leaves its group, that group keeps them.
-Then a drive that is still in there takes over the record of them, and is released.
+Then a drive that is still in there takes over the record of them, and is released. And each drive
+knows the limits of the others as ours, so that the last one can tell what it may take back.
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ def with_moves(
     now: Mapping[DriveId, DriveState],
     seen: Mapping[DriveId, DriveSeen],
 ) -> dict[DriveId, DriveState]:
-    """Return the drives whose records change because drives have left their groups.
+    """Return the drives whose records change because of others in their groups, or a move.
 
     before, now: all drives before and after their reading; those that are gone aren't in `now`.
     """
     changed: dict[DriveId, DriveState] = {}
     for drive, sees in seen.items():
         known = now[drive]
-        sent, group = known.sent, sees.group
-        if sent.limits is None or group is None or sent.group == group or sees.in_force is None:
+        sent, group, in_force = known.sent, sees.group, sees.in_force
+        if sent.limits is None or group is None or in_force is None:
+            continue
+        if group and in_force not in sent.ours and _is_anothers(drive, group, in_force, before):
+            sent = sent._replace(carried_out=in_force)
+            changed[drive] = known._replace(sent=sent)
+        if sent.group == group:
             continue
         if sent.group is not None:  # else it only wasn't known
             changed.update(_heirs(drive, sent, now, seen))
-            sent = sent._replace(found=_found_there(drive, sent, group, sees.in_force, now))
+            sent = sent._replace(found=_found_there(drive, sent, group, in_force, now))
         changed[drive] = known._replace(sent=sent._replace(group=group))
     if gone := before.keys() - now.keys():
         run_on = {drive.domain for drive in seen}
@@ -75,7 +81,8 @@ def without_release(
 ) -> dict[DriveId, DriveState]:
     """Return the released drives whose groups are held for others; their orders aren't to be sent.
 
-    The last one that is held gives the limits back. But one that gets none leaves its group.
+    The last one that is held gives the limits back. An order for no limits is always sent: it takes
+    its drive out of the group.
     """
     released = [
         order.drive
@@ -102,7 +109,7 @@ def _heirs(
 ) -> dict[DriveId, DriveState]:
     """Return the drives that take over the record of one that has left its group.
 
-    None if it has another one with limits of ours, which has the same record.
+    None if others of it have limits of ours: the last of these gives back what the group had.
     """
     if sent.limits is None or not sent.group:
         return {}
@@ -119,6 +126,20 @@ def _heirs(
         for other in others
         if is_ours(seen[other].in_force, sent)
     }
+
+
+def _is_anothers(
+    drive: DriveId, group: str, in_force: ThrottleLimits, before: Mapping[DriveId, DriveState]
+) -> bool:
+    """Return whether limits in force on a drive's group may be ours for another drive there."""
+    return any(
+        known.sent.group == group
+        and known.sent.limits is not None
+        and other.domain == drive.domain
+        and other != drive
+        and is_ours(in_force, known.sent)
+        for other, known in before.items()
+    )
 
 
 def _found_there(

@@ -14,6 +14,7 @@ import libvirt
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import ToldPolicy
 from iokeel.errors import DriveGone, IokeelError
 from iokeel.hypervisors.libvirt.calls import Calls
 from iokeel.hypervisors.libvirt.domain import Domain, has_policy, own_group, put_limits
@@ -214,6 +215,7 @@ class LimitsInForce:
         self,
         name: str,
         disks: Sequence[Disk],
+        policy: ToldPolicy | None,
         told: Mapping[str, ThrottleLimits | None],
         abilities: Abilities | None,
         changes: tuple[int, int],
@@ -222,10 +224,10 @@ class LimitsInForce:
     ) -> dict[str, ThrottleLimits | None]:
         """Return the limits in force of a domain that is read again, by target.
 
-        disks: those that it has now. told: their limits as libvirt tells them. abilities: QEMU's;
-        None if they aren't known. changes: those before it was read. If there has been another one
-        since, known limits are newer. same_qemu: whether the QEMU runs it that did when it was last
-        read; another one has libvirt's own limits.
+        disks, policy: those that it has now. told: their limits as libvirt tells them. abilities:
+        QEMU's; None if they aren't known. changes: those before it was read. If there has been
+        another one since, known limits are newer. same_qemu: whether the QEMU runs it that did when
+        it was last read; another one has libvirt's own limits.
         """
         in_force = {}
         overtaken = self.changes(name) != changes
@@ -233,9 +235,11 @@ class LimitsInForce:
             drive, limits = DriveId(name, disk.target), told.get(disk.target)
             known = self._known(drive) if same_qemu else None
             if known is not None and overtaken:
-                in_force[disk.target] = known.in_force
+                # Those of a disk without a policy may have changed with its group's.
+                is_its = not disk.iotune_group or has_policy(policy, [disk.target])
+                in_force[disk.target] = known.in_force if is_its else None
                 continue
-            if known is not None and limits in self._set_for_others(name, disk, disks):
+            if known is not None and limits in self._set_for_others(name, disk, disks, policy):
                 in_force[disk.target] = known.in_force
             else:
                 in_force[disk.target] = self._of_disk(drive, disk, limits, abilities, known)
@@ -246,14 +250,15 @@ class LimitsInForce:
                 self._limits[name][disk.target] = _UNREAD
         return in_force
 
-    def _set_for_others(self, name: str, disk: Disk, disks: Sequence[Disk]) -> set[ThrottleLimits]:
+    def _set_for_others(
+        self, name: str, disk: Disk, disks: Sequence[Disk], policy: ToldPolicy | None
+    ) -> set[ThrottleLimits]:
         """Return the limits that were set last, or are being set, for others of a disk's group.
 
         libvirt tells the last ones of its <iotune> group. If they are another disk's, nobody has
         overwritten this one's, and to set these again would overwrite the other's. Disks without a
         policy don't count: no limits are set for them.
         """
-        policy = self._domains[name].info.policy
         found: set[ThrottleLimits] = set()
         if disk.iotune_group is None or not has_policy(policy, [disk.target]):
             return found

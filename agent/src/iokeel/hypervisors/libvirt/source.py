@@ -304,7 +304,7 @@ class LibvirtSource(SourceNews):
                 self._failed(name, error)
                 return
         in_force = self._limits.read_again(
-            name, xml.drives, told, abilities, changes, same_qemu=before is not None
+            name, xml.drives, policy, told, abilities, changes, same_qemu=before is not None
         )
         # If limits are newer than the reading, they may be of the group before.
         overtaken = before is not None and self._limits.changes(name) != changes

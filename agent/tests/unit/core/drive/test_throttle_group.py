@@ -190,6 +190,28 @@ def test_the_release_of_one_drive_is_not_sent_while_another_holds_its_group() ->
     assert (order.reason, order.limits) == (Reason.RELEASED, iops(5000))
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    "leaves",
+    [lambda guest, last: guest.unplug(last), lambda guest, last: guest.move(last, "to")],
+    ids=["unplugged", "to another group"],
+)
+def test_a_group_with_the_limits_of_a_drive_that_left_is_given_back_with_the_policy_of_the_other(
+    leaves: Callable[[Guest, str], None], restarts: bool
+) -> None:
+    """The other's own limits were never in force since."""
+    guest = Guest()
+    guest.policies = {"vda": 300, "vdb": 2000}
+    guest.settle()
+    (last,) = [t for t in guest.policies if guest.sent(t) == guest.limits["from"]]
+    leaves(guest, last)
+    guest.policies.clear()
+    if restarts:
+        guest.restart()
+    guest.settle()
+    assert guest.limits == {"from": iops(5000), "to": iops(700)}
+
+
 @pytest.mark.parametrize("limit", [300, 2000])
 def test_a_drive_that_comes_into_a_held_group_does_not_take_its_limits_for_the_former(
     limit: int,
