@@ -138,7 +138,7 @@ def _read(
             drives[drive] = _with_reading(before, now, models)
         except Exception as error:
             drives[drive], failures[drive] = before, error
-    drives.update(with_moves(state.drives, drives, seen.drives))
+    drives.update(with_moves(state.drives, drives, seen.drives, failures))
     return drives
 
 

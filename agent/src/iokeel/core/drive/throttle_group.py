@@ -22,32 +22,54 @@ def with_moves(
     before: Mapping[DriveId, DriveState],
     now: Mapping[DriveId, DriveState],
     seen: Mapping[DriveId, DriveSeen],
+    failures: dict[DriveId | None, Exception],
 ) -> dict[DriveId, DriveState]:
     """Return the drives whose records change because of others in their groups, or a move.
 
     before, now: all drives before and after their reading; those that are gone aren't in `now`.
+    failures: by drive, to which errors are added.
     """
     changed: dict[DriveId, DriveState] = {}
     for drive, sees in seen.items():
-        known = now[drive]
-        sent, group, in_force = known.sent, sees.group, sees.in_force
-        if sent.limits is None or group is None or in_force is None:
+        sent, group = now[drive].sent, sees.group
+        if group is None or sent.limits is None or (not group and sent.group == group):
             continue
-        if group and in_force not in sent.ours and _is_anothers(drive, group, in_force, before):
-            sent = sent._replace(carried_out=in_force)
-            changed[drive] = known._replace(sent=sent)
-        if sent.group == group:
-            continue
-        if sent.group is not None:  # else it only wasn't known
-            changed.update(_heirs(drive, sent, now, seen))
-            sent = sent._replace(found=_found_there(drive, sent, group, in_force, now))
-        changed[drive] = known._replace(sent=sent._replace(group=group))
+        try:
+            _follow_group(drive, before, now, seen, changed)
+        except Exception as error:
+            failures[drive] = error
     if gone := before.keys() - now.keys():
         run_on = {drive.domain for drive in seen}
         for drive in gone:
             if drive.domain in run_on:
-                changed.update(_heirs(drive, before[drive].sent, now, seen))
+                try:
+                    changed.update(_heirs(drive, before[drive].sent, now, seen))
+                except Exception as error:
+                    failures[None] = error
     return changed
+
+
+def _follow_group(
+    drive: DriveId,
+    before: Mapping[DriveId, DriveState],
+    now: Mapping[DriveId, DriveState],
+    seen: Mapping[DriveId, DriveSeen],
+    changed: dict[DriveId, DriveState],
+) -> None:
+    """Change the record of a drive that shares its group or has moved, and those of its heirs."""
+    known, group, in_force = now[drive], seen[drive].group, seen[drive].in_force
+    if group is None or in_force is None:
+        return
+    sent = known.sent
+    if group and in_force not in sent.ours and _is_anothers(drive, group, in_force, before):
+        sent = sent._replace(carried_out=in_force)
+    if sent.group != group:
+        if sent.group is not None:  # else it only wasn't known
+            changed.update(_heirs(drive, sent, now, seen))
+            sent = sent._replace(found=_found_there(drive, sent, group, in_force, now))
+        sent = sent._replace(group=group)
+    if sent is not known.sent:
+        changed[drive] = known._replace(sent=sent)
 
 
 def with_first(
