@@ -64,7 +64,7 @@ def may_be_fallback(limits: ThrottleLimits, exact: ThrottleLimits) -> bool:
 
     An iops_size of the curve's tells them. Without one, somebody may have set them by hand.
     """
-    if exact.cost_read is None or exact.cost_write is None:
+    if exact.cost_read is None:
         return False
     most, least = fallback_of(exact), fallback_of(exact, FALLBACK_LEAST_RATIO)
     if limits in (most, least) or limits.iops_size is None:

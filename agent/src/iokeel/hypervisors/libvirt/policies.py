@@ -95,7 +95,7 @@ class Policies:
             check_groups(policy, xml.disks, where)
         except PolicyError as error:
             if bad is None:
-                self._complain(error, last, "; both are served")
+                self._complain(error, last, "; all are served")
             return policy, bad or error
         return policy, bad
 
