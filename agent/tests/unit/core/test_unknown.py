@@ -466,6 +466,34 @@ def test_a_restarted_agent_sets_limits_that_hold_with_any_qemu_if_others_are_too
     assert is_held(host.in_force[VDA], limit)
 
 
+def test_a_new_limit_of_a_tenant_holds_before_a_restarted_agent_knows_the_qemu() -> None:
+    both = {VDA: LIMITED, VDB: FREE}
+    host = Host()
+    host.look(both, tenant="acme", abilities=PATCHED)
+    before = host.in_force[VDA]
+    assert before == EXACT
+    after = host.restarted()
+    after.state = replace(after.state, tenants={"acme": TenantPolicy(limit=600)})
+    after.look(both, tenant="acme", abilities=None)
+    after.look(both, tenant="acme", abilities=None)
+    assert is_held(after.in_force[VDA], 600)
+    assert is_held(after.in_force[VDB], 600)
+
+
+def test_a_tenants_part_leaves_a_curve_in_force_after_a_restart() -> None:
+    both, tenants = {VDA: FREE, VDB: FREE}, {"acme": TenantPolicy(limit=600)}
+    host = Host(State(tenants=tenants))
+    for _ in range(30):
+        host.look(both, tenant="acme", abilities=PATCHED)
+    held = dict(host.in_force)
+    after = host.restarted()
+    for _ in range(3):
+        assert after.look(both, tenant="acme", abilities=None) == []
+    assert after.state.drives[VDA].finding.verdict is Verdict.QEMU_UNKNOWN
+    assert after.in_force == held
+    assert all(limits.cost_read is not None for limits in held.values())
+
+
 def test_a_qemu_is_still_what_it_was_while_our_limits_are_in_force() -> None:
     host = Host()
     host.look({VDA: LIMITED}, abilities=PATCHED)

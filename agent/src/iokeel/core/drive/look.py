@@ -101,7 +101,7 @@ def _left_alone(
         return None
     if share is not None and known.pricing.base is None and _finds_its_own(before, known, seen):
         return known._replace(share=share, finding=Finding())
-    if known.abilities is None and _stays(known, seen, model):
+    if known.abilities is None and _stays(known, share, seen, model):
         return known._replace(share=share, finding=Finding(Verdict.QEMU_UNKNOWN))
     return None
 
@@ -233,13 +233,15 @@ def _finds_its_own(before: DriveState, known: DriveState, seen: DriveSeen) -> bo
     return is_first and sent is not None and seen.in_force == sent
 
 
-def _stays(known: DriveState, seen: DriveSeen, model: CostModel) -> bool:
+def _stays(known: DriveState, share: Share | None, seen: DriveSeen, model: CostModel) -> bool:
     """Return whether an earlier agent's limits stay until the QEMU has told its abilities.
 
     They may have a curve, which libvirt doesn't tell. Others are made only if there are none any
-    more, or if they let the drive have more than it is promised now.
+    more, or if they let the drive have more than it is promised now: by its policy or its VM's, or
+    by its tenant's limit, of which the share is a part.
     """
-    sent, promised = known.sent.limits, known.allowed_by(None)
+    sent = known.sent.limits
+    promised = known.allowed_by(share if known.tenant is not None else None)
     if known.pricing.base is not None or sent is None or sent.unlimited:
         return False
     if seen.in_force == UNLIMITED:
