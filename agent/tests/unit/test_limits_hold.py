@@ -194,6 +194,11 @@ class Domain:
             return self.curves[target]
         return highest_rate(self.limits.get(target, {}))
 
+    def in_qemu(self, target: str) -> Mapping[str, int]:
+        """Return the limits that QEMU has, by libvirt's names: with a curve, not libvirt's own."""
+        rate = self.curves.get(target, inf)
+        return self.limits.get(target, {}) if rate == inf else {"total_iops_sec": int(rate)}
+
     def counters(self) -> Iterator[tuple[DriveId, Counters]]:
         """Yield those of its drives after another second."""
         for target in self.targets:
@@ -217,8 +222,7 @@ class Domain:
                 {
                     "device": "",
                     "qdev": qdev(target),
-                    "inserted": {"file": "/a", "group": target}
-                    | inserted(self.limits.get(target, {})),
+                    "inserted": {"file": "/a", "group": target} | inserted(self.in_qemu(target)),
                 }
                 for target in self.targets
             ]
