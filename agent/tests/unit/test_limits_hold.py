@@ -274,7 +274,7 @@ class LimitsHold(RuleBasedStateMachine):
         self.has_class = True
         self.is_full = False
         self.is_late = False  # a policy has been seen that couldn't be saved
-        self.forgets = False  # the agent may not know what it has set
+        self.forgets = False  # the agent may not know what it has set, or the last good policies
         self.libvirtd = True
         self.bounds = "all"
         self.lifted: list[object] = []
@@ -493,7 +493,8 @@ class LimitsHold(RuleBasedStateMachine):
                     shared = self.most(domain, target, good, is_shared=True)
                     most = min(own, shared / (1 - LOOSE_RATIO))
                     assert domain.held(target) <= most, (name, target)
-        self.forgets &= self.is_full
+        unread = any(self.good[name] != domain.policy for name, domain in self.domains.items())
+        self.forgets &= self.is_full or unread
 
     @rule(name=st.sampled_from(NAMES))
     def look_at_one(self, name: str) -> None:
