@@ -488,7 +488,9 @@ class LimitsHold(RuleBasedStateMachine):
                 continue
             for target in domain.targets:
                 good = self.last_good(domain, target)
-                if good is not None:
+                # A QEMU with a curve refuses other limits until it is known that it has curves.
+                refuses = domain.curves.get(target) == inf and not domain.tells
+                if good is not None and not refuses:
                     own = self.most(domain, target, good, is_shared=False)
                     shared = self.most(domain, target, good, is_shared=True)
                     most = min(own, shared / (1 - LOOSE_RATIO))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import libvirt
 import pytest
 
-from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, LastGood
+from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, LastGood, PolicyInPart, VmPolicy
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from tests.edges.hypervisors.sources import lines
 
@@ -125,6 +126,28 @@ async def test_the_log_tells_of_a_last_good_policy_only_if_there_is_one(
     assert await policy_of(source, "web") is UNKNOWN
     (line,) = lines(caplog)
     assert line.endswith("; there is no last good one, so its limits stay")
+
+
+@pytest.mark.parametrize(
+    "good", [GOOD, DomainPolicy({}, GOOD.drives["vda"]), replace(GOOD, tenant="a", vm=VmPolicy(9))]
+)
+async def test_a_misspelt_target_leaves_the_others_their_policies_over_a_start_of_the_guest(
+    libvirtd: Any, good: DomainPolicy
+) -> None:
+    """good: the last good policy names the drive, or is for all, or has a tenant and a VM's."""
+    saved = {UUID: LastGood(good, UUID)}
+    misspelt = XML.format("web", UUID, 90).replace("target='vda'", "target='vdz'")
+    drives = {"vdz": DrivePolicy(limit=90), **GOOD.drives}
+    expected = PolicyInPart(DomainPolicy(drives, None, good.tenant, good.vm))
+    domain = libvirtd.defineXML(misspelt)
+    source = LibvirtSource(URI, {}, saved)
+    for _ in range(2):
+        domain.create()
+        assert await policy_of(source, "web") == expected
+        domain.destroy()
+        await source.resync()
+    domain.create()
+    assert await policy_of(LibvirtSource(URI, {}, saved), "web") == expected
 
 
 @pytest.mark.parametrize("limit", [500, "bad"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import replace
 
 from iokeel.core.policy import (
     UNKNOWN,
+    DomainPolicy,
     DrivePolicy,
     LastGood,
     PolicyInPart,
@@ -81,6 +83,8 @@ class Policies:
                 self._last_good.pop(key, None)
                 log.info("%s: it has no policy any more", where)
             return None, None
+        if last_good is not None and policy.drives.keys() - set(xml.targets):
+            policy = _with_rest(policy, last_good.policy, xml.targets)
         if last_good != (policy, xml.uuid):
             self._last_good[key] = LastGood(policy, xml.uuid)
         try:
@@ -109,3 +113,22 @@ class Policies:
         if last is None or last.policy_error != error:
             self._news.errors["policy"] += 1
             log.error("%s%s", error, more)
+
+
+def _with_rest(
+    policy: DomainPolicy, last_good: DomainPolicy, targets: Iterable[str]
+) -> DomainPolicy:
+    """Return a policy that names drives that aren't there, with what the last one said of the rest.
+
+    Any of these may be the drive that was meant. It takes them from no tenant and from no promise
+    to the VM. targets: those of the drives that are there.
+    """
+    tenant, vm = policy.tenant or last_good.tenant, policy.vm or last_good.vm
+    policy = replace(policy, tenant=tenant, vm=vm)
+    had = {target: last_good.for_drive(target) for target in targets}
+    rest = {
+        target: drive
+        for target, drive in had.items()
+        if drive is not None and drive != policy.for_others
+    }
+    return replace(policy, drives={**rest, **policy.drives})
