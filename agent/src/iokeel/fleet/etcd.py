@@ -323,6 +323,9 @@ class Etcd:
             code, said = _ERROR.decode(raw).told
         except (ValueError, RecursionError):
             return not_etcd(url, raw)
+        is_grpc = 0 < code <= _UNAUTHENTICATED
+        if (status < 500 and not is_grpc) or (status == 404 and "etcdserver" not in said):
+            return not_etcd(url, raw)  # another program that answers in JSON
         if code == _UNAUTHENTICATED or refuses_token(said):
             return TokenRefused(url, "refuses the user's token")
         if code in _PASSING or (not code and status >= 500):

@@ -541,11 +541,20 @@ def cluster_id(etcd: real.Etcd) -> int:
     return int(found["Status"]["header"]["cluster_id"])
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (502, b"<html>bad gateway"),
+        (404, b'{"error":"Not Found"}'),
+        (403, b'{"kind":"Status","message":"forbidden","code":403}'),  # as Kubernetes' API
+        (404, b'{"code":5,"message":"Not Found","details":[]}'),  # as another gateway to gRPC
+    ],
+)
 async def test_a_member_that_is_no_etcd_is_left_for_the_next(
-    one_etcd: real.Etcd, prefix: str
+    one_etcd: real.Etcd, prefix: str, status: int, said: bytes
 ) -> None:
     async def answer(request: web.Request) -> web.Response:
-        return web.Response(status=502, body=b"<html>bad gateway")
+        return web.Response(status=status, body=said)
 
     app = web.Application()
     app.router.add_post("/v3/{what:.*}", answer)
