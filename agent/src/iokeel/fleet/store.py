@@ -85,13 +85,17 @@ class FleetStore:
         self._value = encoded(HostRecord(instance=me.instance))
 
     async def open(self, *, create: bool = True) -> None:
-        """See that the prefix holds a fleet, or nothing yet, and then make it one.
+        """See that the prefix holds a fleet, or nothing on any member, and then make it one.
 
         create: if it is False, nothing is written. Raises ConnectionLost, NewerSchema, NoFleet, or
         FleetRefused if the prefix holds something else.
         """
         key, prefix = self.keys.format, self.keys.prefix
-        found = await self.etcd.read([key], [prefix])
+        for _ in self.etcd.access.urls:
+            found = await self.etcd.read([key], [prefix])
+            if found.values:
+                break
+            self.etcd.leave_cluster()  # it may not be the fleet's
         if key not in found.values:
             if found.values:
                 raise FleetRefused(
@@ -100,7 +104,6 @@ class FleetStore:
                     "give [fleet] a prefix of its own",
                 )
             if not create:
-                self.etcd.leave_cluster()  # it may not be the fleet's
                 raise NoFleet(
                     f"etcd {prefix}",
                     "holds no fleet yet",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from iokeel.config.etcd_access import Access
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
+from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Stamp, first_ledger, successor
 from iokeel.core.wants import TenantLevel, wants_of
 from iokeel.errors import FleetRefused, NewerSchema
@@ -14,6 +17,8 @@ from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.messages import Put
 from iokeel.fleet.records import claim_value, ledger_value, stamp_value
+from iokeel.fleet.store import FleetStore
+from testing.fleet import etcd as real
 from testing.fleet.budgets import set_budget
 from tests.edges.fleet.conftest import OpenStore
 
@@ -30,6 +35,25 @@ async def test_a_prefix_that_holds_something_else_is_refused(
     with pytest.raises(FleetRefused, match=r"holds something else, such as .*theirs.*of its own"):
         async with store_of("a"):
             pass
+
+
+async def test_no_fleet_is_begun_in_another_cluster_than_the_fleets(
+    one_etcd: real.Etcd, prefix: str, tmp_path: Path
+) -> None:
+    with real.running(real.Etcd(tmp_path / "empty")) as empty:
+        async with Etcd(Access(one_etcd.urls, prefix=prefix)) as etcd:
+            store = FleetStore(etcd, Me("operator", "o"))
+            await store.open()
+            await set_budget(store, ACME, Budget(1000))
+        for first in (*empty.urls, *one_etcd.urls):
+            async with Etcd(Access(empty.urls + one_etcd.urls, prefix=prefix)) as etcd:
+                if etcd.member != first:
+                    etcd.give_up(etcd.member)
+                store = FleetStore(etcd, Me("a", "i"))
+                await store.open()
+                assert await store.budgets() == {ACME: Budget(1000)}
+        async with Etcd(Access(empty.urls, prefix=prefix)) as etcd:
+            assert (await etcd.read([], [prefix])).values == {}
 
 
 async def test_a_second_host_of_a_name_is_refused(store_of: OpenStore) -> None:
