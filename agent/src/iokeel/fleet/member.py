@@ -73,6 +73,7 @@ class Member:
         self._unlisted: set[BudgetId] | None = None
         self._read_at: dict[BudgetId, float] = {}
         self._listed_at = 0.0
+        self._leaving: list[Participant] = []
 
     # For the daemon
 
@@ -130,6 +131,7 @@ class Member:
         """Take part in the fleet. Raises ConfigError."""
         store = FleetStore(etcd, self.parts.me)
         self.parts.connect(store)
+        self._leaving.clear()  # what is left of these ends with the lease of before
         waits, stay_at, refused = delays(), 0.0, None
         async with Watches(etcd, self._changed) as watches:
             while True:
@@ -256,10 +258,11 @@ class Member:
         if changed:
             await asyncio.to_thread(self._memory.keep, changed)
         gone = self.parts.participants.keys() - self._memory.known.keys()
-        left = [self.parts.participants.pop(budget_id) for budget_id in gone]
+        self._leaving += [self.parts.participants.pop(budget_id) for budget_id in gone]
         self.parts.called |= await store.offices(some)
-        for participant in left:
-            await participant.leave()
+        while self._leaving:  # also those that couldn't be told to etcd before
+            await self._leaving[-1].leave()
+            self._leaving.pop()
         self.parts.listed = True
         self.parts.answered_at = time.monotonic()
 

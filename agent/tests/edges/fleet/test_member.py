@@ -22,7 +22,7 @@ from iokeel.errors import ConnectionLost, FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
-from iokeel.fleet.messages import Delete, Put
+from iokeel.fleet.messages import Delete, Put, text
 from iokeel.fleet.operator import Operator
 from iokeel.fleet.records import claim_value
 from iokeel.fleet.store import FleetStore
@@ -98,6 +98,33 @@ async def slow_line(url: str, delay_s: float) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+
+
+@contextlib.asynccontextmanager
+async def line_that_fails_once(url: str, at: Sequence[bytes]) -> AsyncIterator[str]:
+    """Lead to a URL, but end the connection at the first question that has all these bytes."""
+    there, failed = urlsplit(url), False
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal failed
+        while said := await reader.read(1 << 20):
+            if not failed and all(part in said for part in at):
+                failed = True
+                break
+            writer.write(said)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, questions = await asyncio.open_connection(there.hostname, there.port)
+        with contextlib.suppress(OSError):
+            await asyncio.gather(carry(reader, questions), carry(answers, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+    assert failed
 
 
 async def oldest_read_s(member: Member, etcd: Etcd, tenants: Sequence[str]) -> float:
@@ -194,6 +221,26 @@ async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_
             await asyncio.sleep(2)  # until that was looked at
             await set_limits(etcd, "acme")
             await until(lambda: limit(coordinator) == LIMIT, PATIENCE_S)
+
+
+async def test_a_claim_on_a_tenant_that_is_removed_goes_though_etcd_fails_then(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    acme = BudgetId(Kind.TENANT, "acme")
+    claim = Keys(prefix).claim(acme, "a")
+    await set_limits(etcd, "acme")
+    taken_back = [b'"request_delete_range":{"key":"' + text(claim).encode()]
+    async with (
+        line_that_fails_once(one_etcd.urls[0], taken_back) as url,
+        running(tmp_path, url, prefix, ["acme"]) as member,
+    ):
+        await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
+        await set_budget(FleetStore(etcd, Me("operator", "o")), acme, None)
+        await until(lambda: not member.granted(["acme"]), PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            while (await etcd.read([claim])).values:
+                await asyncio.sleep(0.2)
+        await until(lambda: member.problem is None)
 
 
 async def test_a_ledger_that_was_never_read_gets_stale(
