@@ -358,7 +358,7 @@ def _gone(budget: BudgetId) -> IokeelError:
     return IokeelError(
         f"etcd, {budget}",
         "its budget is gone, though nobody has removed it",
-        f"set it again by `{command} set`, or remove it by `{command} remove`",
+        f"set it again by `{command} set`; if it should go, remove it then by `{command} remove`",
     )
 
 

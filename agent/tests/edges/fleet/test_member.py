@@ -280,6 +280,24 @@ async def test_a_budget_that_etcd_has_lost_with_everything_is_told(
         )
 
 
+async def test_a_budget_that_is_gone_is_lifted_as_the_log_says(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    acme = BudgetId(Kind.TENANT, "acme")
+    operator = Operator(FleetStore(etcd, Me("operator", "o")))
+    await set_limits(etcd, "acme")
+    async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
+        await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
+        await etcd.write([], [Delete(Keys(prefix).budget(acme))])
+        await until(lambda: acme in member.problems, PATIENCE_S)
+        assert await operator.set_budgets({acme: None}) == []  # for etcd, there is none
+        said = str(member.problems[acme])
+        assert said.index("`iokeel fleet tenant set`; if it") < said.index("remove it then by")
+        await operator.set_budgets({acme: Budget(LIMIT)})
+        await operator.set_budgets({acme: None})
+        await until(lambda: not member.granted(["acme"]), PATIENCE_S)
+
+
 async def test_a_host_that_was_renamed_says_that_its_former_name_has_its_part(
     one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
 ) -> None:
