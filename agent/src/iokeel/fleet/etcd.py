@@ -340,6 +340,10 @@ class Etcd:
             mend = "see [fleet] user and password_file"
         elif "space exceeded" in said:
             mend = "compact and defragment it, and then `etcdctl alarm disarm`"
+        elif "too large" in said or "larger than max" in said:
+            mend = "raise --max-request-bytes on each of etcd's members"
+        elif "too many requests" in said:
+            mend = "see whether its disks keep up"
         else:
             mend = "see that it is etcd 3.4 or later"
         return FleetRefused(url, f"etcd says {shown(said)}", mend)

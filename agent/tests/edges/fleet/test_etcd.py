@@ -469,6 +469,27 @@ async def test_an_etcd_that_is_full_is_said_and_still_read(small: real.Etcd) -> 
         assert (await etcd.read(["/iokeel/0"])).values
 
 
+async def test_a_value_that_is_too_long_for_etcd_is_said(one_etcd: real.Etcd, prefix: str) -> None:
+    async with Etcd(Access(one_etcd.urls, prefix=prefix)) as etcd:
+        for size in (1_600_000, 3_000_000):  # etcd's own limit, and that of gRPC beneath it
+            with pytest.raises(FleetRefused, match=r"larg.*; raise --max-request-bytes"):
+                await etcd.write([], [Put(f"{prefix}a", b"1" * size)])
+
+
+async def test_an_etcd_that_cannot_keep_up_is_said() -> None:
+    fault = {"code": 8, "message": "etcdserver: too many requests"}
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(fault, status=429)
+
+    app = web.Application()
+    app.router.add_post("/v3/kv/txn", answer)
+    async with TestServer(app) as server:
+        async with Etcd(Access((f"http://127.0.0.1:{server.port}",))) as etcd:
+            with pytest.raises(FleetRefused, match="; see whether its disks keep up"):
+                await etcd.write([], [Put("/iokeel/a", b"1")])
+
+
 async def test_missing_files_are_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         Etcd(Access(("https://localhost:1",), ca=tmp_path / "ca"))
