@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -16,8 +17,6 @@ from iokeel.words.units import rate, size
 NONE = "-"
 _NAMES = ("VM", "drive", "storage", "tenant", "host", "coordinator")
 _LEFT = (*_NAMES, "kind", "bound by")
-# Columns of a console that is wider than any table: the width that a table would like.
-_UNBOUNDED = 10_000
 
 
 class Layout(NamedTuple):
@@ -56,22 +55,32 @@ class PlainTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table for a console's width."""
         for layout in self.layouts:
-            table = self._table(layout)
-            needed = console.measure(table, options=options.update(width=_UNBOUNDED))
-            if needed.maximum <= options.max_width:
+            widths = self._widths(layout)
+            if sum(widths.values()) + layout.gap * (len(widths) - 1) <= options.max_width:
                 break
-        yield table
+        yield self._table(layout, widths)
 
-    def _table(self, layout: Layout) -> Table:
+    def _widths(self, layout: Layout) -> dict[int, int]:
+        """Return how wide a layout's columns are, by their places."""
+        return {
+            i: max(cell_len(cell) for cell in {heading, *self._column(i, layout)})
+            for i, heading in enumerate(self.headings)
+            if heading not in layout.left_out
+        }
+
+    def _column(self, place: int, layout: Layout) -> list[str]:
+        cells = [row[place] for row in self.rows]
+        is_name = self.headings[place] in _NAMES
+        return [cut(cell, layout.longest) for cell in cells] if is_name else cells
+
+    def _table(self, layout: Layout, widths: dict[int, int]) -> Table:
         table = Table(box=None, padding=(0, layout.gap, 0, 0), pad_edge=False)
-        shown = [i for i, name in enumerate(self.headings) if name not in layout.left_out]
-        names = {i for i in shown if self.headings[i] in _NAMES}
-        for i in shown:
+        for i, width in widths.items():
             justify: JustifyMethod = "left" if self.headings[i] in _LEFT else "right"
-            table.add_column(self.headings[i], justify=justify, no_wrap=True)
-        for row, style in zip(self.rows, self.styles or [""] * len(self.rows), strict=True):
-            cells = (cut(row[i], layout.longest) if i in names else row[i] for i in shown)
-            table.add_row(*map(Text, cells), style=style)
+            table.add_column(self.headings[i], justify=justify, no_wrap=True, width=width)
+        rows = zip(*(self._column(i, layout) for i in widths), strict=True)
+        for row, style in zip(rows, self.styles or [""] * len(self.rows), strict=True):
+            table.add_row(*map(Text, row), style=style)
         return table
 
 

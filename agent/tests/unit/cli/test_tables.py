@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from iokeel.calibrate.job import Job, JobResult
 from iokeel.calibrate.measurement import Series
 from iokeel.calibrate.result import Calibration
 from iokeel.cli import fleet_tables
 from iokeel.cli.calibration import series_table
-from iokeel.cli.cells import PlainTable
 from iokeel.cli.commands.curve import curve_table
 from iokeel.cli.commands.history import history_table
+from iokeel.cli.drive_table import DrivesOneByOne
 from iokeel.cli.policy_table import policy_table
 from iokeel.cli.storage_table import storage_table
 from iokeel.cli.tenant_table import TenantSums, tenant_table
@@ -20,7 +22,7 @@ from iokeel.core.curve import DEFAULT_CURVE, KIB
 from iokeel.core.fitting.fit import Fit
 from iokeel.core.policy import MOST_IOPS, DomainPolicy, DrivePolicy
 from iokeel.report.records import DriveHistory, HistoryReport
-from tests.unit.cli.reports import storage
+from tests.unit.cli.reports import drive, storage
 
 LONG = "iscsi:filer1.example.com:3260/iqn.2001-01.com.example:vms"
 HOST = "hypervisor-17.rack-12.example.com"
@@ -84,7 +86,7 @@ TABLES = {
 }  # fmt: skip
 
 
-def lines(table: PlainTable, width: int) -> list[str]:
+def lines(table: RenderableType, width: int) -> list[str]:
     console = Console(width=width)
     with console.capture() as captured:
         console.print(table)
@@ -104,6 +106,16 @@ def test_a_wide_terminal_has_every_column_and_whole_names(name: str) -> None:
     headings, row = lines(TABLES[name], 1000)
     assert headings.split() == " ".join(TABLES[name].headings).split()
     assert row.split() == " ".join(TABLES[name].rows[0]).split()
+
+
+def test_a_narrow_terminal_waits_no_longer_than_a_wide_one() -> None:
+    drives = DrivesOneByOne([drive(f"vd{number}") for number in range(1000)])
+    took_s = {}
+    for width in (200, 60):
+        began_s = process_time()
+        lines(drives, width)
+        took_s[width] = process_time() - began_s
+    assert took_s[60] < 1.5 * took_s[200]  # fewer columns, which all layouts' widths tell
 
 
 def test_80_columns_show_what_a_storage_may_do_and_has_left() -> None:
