@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from iokeel.cli.top.layout import layout
-from iokeel.cli.top.picture import Picture
+from iokeel.cli.top.picture import STATES, Picture
 from iokeel.cli.top.trends import Trends
 from iokeel.cli.top.views import DRIVES, STATE, VIEWS
 from iokeel.report.records import ErrorReport
@@ -55,6 +55,12 @@ def test_a_name_takes_a_quarter_before_a_column_is_left_out() -> None:
 def test_a_wide_terminal_has_all_columns() -> None:
     headings = lines(["db1"], 300)[0]
     assert [heading for heading in DRIVES.order if heading not in headings] == []
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_word_for_a_state_is_whole(state: str) -> None:
+    column = dict(layout(DRIVES, (), 80).columns)[STATE]
+    assert len(state) <= column
 
 
 def test_wide_characters_count_twice() -> None:
