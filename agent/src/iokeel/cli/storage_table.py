@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from iokeel.cli.cells import NONE, PlainTable, layouts, ms_cell, name_cell, rate_cell
 from iokeel.cli.columns import Column, cells
 from iokeel.report.records import StorageReport
+from iokeel.words.quoting import few
 from iokeel.words.units import iops, percent, percent_kept
 
 STORAGE_COLUMNS: tuple[Column[StorageReport], ...] = (
@@ -70,7 +71,7 @@ def storage_complaints(reports: Sequence[StorageReport]) -> Iterator[str]:
                 " asked for now"
             )
         if report.exhausted:
-            drives = ", ".join(name_cell(drive) for drive in report.suffering)
+            drives = few(report.suffering)
             yield (
                 f"{name}: {drives} above the latency target, and cutting other drives further is"
                 " not possible or does not help"

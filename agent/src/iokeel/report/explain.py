@@ -13,6 +13,7 @@ from iokeel.core.state import Share
 from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.records import DriveReport, ThrottleReport
 from iokeel.report.snapshot import Decision, Snapshot, StorageSnapshot, VmSnapshot
+from iokeel.words.quoting import escaped, few
 from iokeel.words.units import duration, iops, percent, percent_kept, rate, size
 
 
@@ -39,7 +40,7 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     lines.append(f"Last look: {drive.verdict}.")
     if drive.error is not None:
         lines.append(f"Error: {drive.error.error()}.")
-    return lines
+    return [escaped(line) for line in lines]
 
 
 def _policy(decision: Decision) -> Iterator[str]:
@@ -215,7 +216,7 @@ def _share(share: Share, storage: StorageSnapshot | None) -> str:
 
 
 def _protected(drives: Sequence[DriveId | str]) -> str:
-    return ", ".join(str(drive) for drive in drives) or "drives with latency targets"
+    return few([str(drive) for drive in drives]) or "drives with latency targets"
 
 
 def _allowance(drive: DriveReport, policy: DrivePolicy) -> Iterator[str]:

@@ -340,11 +340,12 @@ def _seconds(text: str | None) -> float:
 def _absent(snapshot: Snapshot, domain: str, target: str | None) -> IokeelError | None:
     """Return the error if a snapshot of a VM doesn't have it, or its drive."""
     if domain not in snapshot.vms:
-        return IokeelError(domain, "no such running VM", "see `iokeel stats`")
+        return IokeelError(shown_path(domain), "no such running VM", "see `iokeel stats`")
     targets = [drive.target for drive in snapshot.drives]
     if target is not None and target not in targets:
-        drives = ", ".join(targets) or "none"
-        return IokeelError(domain, f"has no drive {target}", f"it has {drives}")
+        drives = ", ".join(map(shown_path, targets)) or "none"
+        what = f"has no drive {shown_path(target)}"
+        return IokeelError(shown_path(domain), what, f"it has {drives}")
     return None
 
 

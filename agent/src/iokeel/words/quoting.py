@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 # Characters of a value from outside: enough to know it again, and the line stays one.
 _MOST_SHOWN = 60
 _MOST_PATH = 4096  # PATH_MAX of Linux
+# Known words that a mend lists: more than there are columns or attributes, fewer than VMs.
+_MOST_KNOWN = 20
+# Names that a sentence lists.
+_MOST_NAMES = 4
 
 
 def shown(value: object) -> str:
@@ -28,10 +32,21 @@ def shown_path(value: object) -> str:
     return text if text.isprintable() and len(text) <= _MOST_PATH else shown(text)[1:-1]
 
 
+def escaped(text: str) -> str:
+    """Return a whole text with escapes for the characters that a terminal would act upon."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def few(names: Sequence[str], most: int = _MOST_NAMES) -> str:
+    """Return names for one line of text, only the first of many: a, b and 7 more."""
+    listed = ", ".join(map(shown_path, names[:most]))
+    return f"{listed} and {len(names) - most} more" if len(names) > most else listed
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the mend for an unknown word: the nearest known one, or all if none is near."""
+    """Return the mend for an unknown word: the nearest known one, or the first few."""
     names = {name.lower(): name for name in sorted(known)}
     near = get_close_matches(word[:100].lower(), names, n=1)
     if near:
-        return f"did you mean '{names[near[0]]}'?"
-    return f"known: {', '.join(names.values()) or 'none'}"
+        return f"did you mean '{shown_path(names[near[0]])}'?"
+    return f"known: {few([*names.values()], _MOST_KNOWN) or 'none'}"

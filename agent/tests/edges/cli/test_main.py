@@ -359,6 +359,7 @@ def test_a_vm_without_a_policy_is_not_one_with_a_valid_one(short_folder: Path) -
         ("stats db", "'db': no such running VM; did you mean 'db1'?"),
         ("why db2", "db2: no such running VM; see `iokeel stats`"),
         ("why db1 vdx", "db1: has no drive vdx; it has vda, vdb"),
+        ("why db1 v\x9ba", r"db1: has no drive v\x9ba; it has vda, vdb"),
         (
             "policy check bd1",
             "'bd1': no such file and no such running VM; did you mean 'db1'?",

@@ -112,6 +112,8 @@ def test_why_explains_all_drives_or_one(agent: Agent) -> None:
         ("", "", "no such running VM", "see `iokeel stats`"),
         ("domain=db1&target=vdx", "db1", "has no drive vdx", "it has vda, vdb"),
         ("domain=db1&target=", "db1", "has no drive ", "it has vda, vdb"),
+        ("domain=db%C2%A01", r"db\xa01", "no such running VM", "see `iokeel stats`"),
+        ("domain=db1&target=v%0Aa", "db1", r"has no drive v\na", "it has vda, vdb"),
     ],
 )
 def test_why_of_what_is_not_there_is_not_found(

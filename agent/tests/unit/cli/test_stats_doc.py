@@ -79,5 +79,13 @@ def test_a_storage_that_nearly_keeps_its_reservations_is_not_told_to_keep_100_pe
     assert complaint == "sda: it can keep 99 % of the reservations asked for now"
 
 
+def test_of_many_drives_above_the_target_a_few_are_named() -> None:
+    suffering = [f"db{number}/vda" for number in range(300)]
+    report = replace(FINE, suffering=suffering, exhausted=True)
+    (complaint,) = storage_table.storage_complaints([report])
+    drives = "sda: db0/vda, db1/vda, db2/vda, db3/vda and 296 more above the latency target"
+    assert complaint.startswith(drives)
+
+
 def test_nothing_is_wrong_with_a_storage_that_keeps_its_promises() -> None:
     assert not [*storage_table.storage_complaints([FINE])]

@@ -365,6 +365,25 @@ def test_that_large_reads_wait_in_parts_is_told_and_for_whom() -> None:
     assert [line for line in lines(state) if line.endswith("large reads has changed.")]
 
 
+def test_names_are_few_and_never_run() -> None:
+    drives = [DriveId("db2\x9b", f"vd{letter}") for letter in "abcdefg"]
+    disk = StorageSeen(StoragePolicy(), StorageCounters(0, 0, 0, 0, 0, 0, 0))
+    seen = {
+        drive: DriveSeen(policy, None, None, abilities=PATCHED, storage="s\nda")
+        for drive, policy in {
+            VDA: POLICY,
+            **dict.fromkeys(drives, DrivePolicy(latency_target_ms=2.0)),
+        }.items()
+    }
+    state, _ = decide(State(), Observation(seen, storages={"s\nda": disk}), NS_PER_S)
+    told = lines(state)
+    (split,) = [line for line in told if "in pieces" in line]
+    listed = r"db2\x9b/vda, db2\x9b/vdb, db2\x9b/vdc, db2\x9b/vdd and 3 more."
+    assert split.endswith(f"to protect {listed}")
+    assert [line for line in told if r"the capacity of s\nda is not known" in line]
+    assert all(line.isprintable() for line in told)
+
+
 def test_that_bfq_shares_the_storage_out_is_told_and_when_its_drives_are_cut() -> None:
     web, policy = DriveId("web1", "vda"), DrivePolicy(limit=1000)
     disk = StorageSeen(StoragePolicy(capacity=120), weighted=True)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from iokeel.cli import client
+from iokeel.cli.cells import name_cell
 from iokeel.cli.options import JsonOption, SocketOption, drive_names, out, vm_names
 from iokeel.config.paths import DEFAULT_SOCKET
 
@@ -30,7 +31,7 @@ def why(
         print(json.dumps(steps, indent=2))
         return
     for target, sentences in steps.items():
-        print(f"{vm}/{target}")
+        print(name_cell(f"{vm}/{target}"))
         for number, sentence in enumerate(sentences, 1):
             print(_step(number, sentence))
 

@@ -12,6 +12,7 @@ from iokeel.cli.storage_table import storage_complaints
 from iokeel.cli.top.views import Row
 from iokeel.errors import ConnectionLost, IokeelError
 from iokeel.report.records import DriveReport, StorageReport
+from iokeel.words.quoting import escaped
 from iokeel.words.units import percent
 
 KEYS = (
@@ -65,7 +66,7 @@ def why_text(socket: Path, row: Row[Any]) -> str:
         raise
     except IokeelError as error:  # it has gone since
         return f"{title}\n{error}"
-    return "\n".join((title, *(f"{n}. {name_cell(step)}" for n, step in enumerate(steps, 1))))
+    return "\n".join((title, *(f"{n}. {escaped(step)}" for n, step in enumerate(steps, 1))))
 
 
 def _sums(row: Row[Any]) -> Iterator[str]:
