@@ -79,6 +79,25 @@ class Fio:
         rates = fio_output.window_rates(logs, job.seconds, job.window_s)
         return output.result(job, rates)
 
+    def zero_ratio(self, samples: int) -> float:
+        """Return the part of the storage that reads as zeros, by so many blocks of 4 KiB."""
+        options = [
+            "--rw=randread",
+            "--bs=4096",
+            "--iodepth=1",
+            "--randrepeat=0",
+            "--norandommap",
+            f"--number_ios={samples}",
+            # fio counts the blocks that are other than it was told that it had written.
+            "--verify=pattern",
+            "--verify_pattern=0",
+            "--continue_on_error=verify",
+            "--offset=0",
+            *([f"--size={self.region_bytes}"] if self.region_bytes else []),
+        ]
+        with _temporary_folder() as folder:
+            return 1 - self._fio(options, folder, 0.0).total_err / samples
+
     def fill(self, start: int, count: int) -> None:
         """Write `count` bytes of random data from `start` on, and flush them to the medium."""
         options = [

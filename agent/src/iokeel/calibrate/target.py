@@ -114,7 +114,8 @@ def _export(uri: str, options: TargetOptions) -> Target:
     place = network_place(uri)
     if place is None:
         raise ConfigError(shown_path(uri), "names no server", "write it like nbd://host/export")
-    return Target("source", place.name, fio, options.destroy_data)
+    zeros = None if options.fill else fio.zero_ratio(checks.SAMPLES)
+    return Target("source", place.name, fio, options.destroy_data, zeros)
 
 
 @contextmanager

@@ -22,8 +22,8 @@ LEAST_BYTES = 16 << 20
 _FREE_RATIO = 0.05
 # Direct I/O is aligned to this: the largest logical block size that disks have.
 _BLOCK_BYTES = 4096
-# Blocks that are read to estimate the part of a device that reads as zeros.
-_SAMPLES = 64
+# Blocks that are read to estimate the part of a storage that reads as zeros.
+SAMPLES = 64
 # The ioctl of linux/fs.h that says whether a device is read-only.
 _BLKROGET = 0x125E
 
@@ -98,14 +98,14 @@ def zero_ratio(path: str, region_bytes: int) -> float:
     zeros = 0
     device = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     with closing(device), mmap.mmap(-1, _BLOCK_BYTES) as block:
-        for _ in range(_SAMPLES):
+        for _ in range(SAMPLES):
             offset = random.randrange(region_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
             try:
                 os.preadv(device, [block], offset)
             except OSError as error:
                 raise request_error(path, "read", offset, reason(error)) from None
             zeros += not any(block[:])
-    return zeros / _SAMPLES
+    return zeros / SAMPLES
 
 
 def open_error(name: str, error: OSError) -> CalibrationError:

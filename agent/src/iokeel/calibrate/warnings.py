@@ -15,7 +15,7 @@ _FIT_ERROR_RATIO = 0.1
 _ORDER_RATIO = 1.5
 # From this part of a processor on, fio's busiest thread may have limited the rate.
 _BUSY_RATIO = 0.95
-# From this part of zeros on, an SSD may have answered most reads without reading.
+# From this part of zeros on, an SSD or a server may have answered most reads without reading.
 _ZERO_RATIO = 0.5
 _CURVE_IS_OF_RANDOM = "the curve describes random requests only"
 
@@ -44,8 +44,8 @@ def data_warnings(zero_ratio: float | None, cache: tuple[str, str] | None) -> It
         yield f"reads may have come from memory, {name}, instead of the storage; {mend}"
     if zero_ratio is not None and zero_ratio >= _ZERO_RATIO:
         yield (
-            f"{percent(zero_ratio)} of the device reads as zeros, which an SSD may return without"
-            " reading; if its data may be destroyed, give --destroy-data --fill"
+            f"{percent(zero_ratio)} of the storage reads as zeros, which an SSD or a server may"
+            " return without reading; if its data may be destroyed, give --destroy-data --fill"
         )
 
 

@@ -12,6 +12,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,17 @@ def test_a_failing_device_is_told(tmp_path: Path) -> None:
     assert said.endswith(
         "failed, input/output error; check the kernel's log and the device's health"
     )
+
+
+def test_an_export_that_was_never_written_is_told_from_a_full_one(tmp_path: Path) -> None:
+    with nbd_server(tmp_path, "memory", "64m") as (uri, _):
+        fio = Fio("export", ("--ioengine=nbd", f"--uri={uri}"), 0)
+        assert fio.zero_ratio(64) == 1
+        with open_target(uri, TargetOptions(), lambda done, all: None, InUse()) as target:
+            assert target.zero_ratio == 1
+        replace(fio, region_bytes=16 * MIB).fill(0, 16 * MIB)
+        assert replace(fio, region_bytes=16 * MIB).zero_ratio(64) == 0
+        assert 0.5 < fio.zero_ratio(64) < 1  # a quarter is written
 
 
 def test_a_device_that_fails_at_writes_is_told(tmp_path: Path) -> None:

@@ -294,7 +294,7 @@ def test_runs_too_short_for_a_deep_queue_are_told() -> None:
 
 
 def test_a_device_of_zeros_is_told() -> None:
-    assert evaluate(measured(), 0.9).warnings[0].startswith("90 % of the device reads as zeros")
+    assert evaluate(measured(), 0.9).warnings[0].startswith("90 % of the storage reads as zeros")
     assert evaluate(measured(), 0.1).warnings == []
 
 
