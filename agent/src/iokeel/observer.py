@@ -11,6 +11,7 @@ from iokeel.config.settings import StorageConfig, VmConfig
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import DriveSeen, StorageSeen
+from iokeel.core.policy import PolicyInPart
 from iokeel.core.storage import StorageId, StoragePolicy
 from iokeel.drive_storages import DriveStorages
 from iokeel.host.disk_counters import DiskStats
@@ -162,7 +163,7 @@ class Observer:
                         self.storages.of(drive),
                         tenant,
                         promise,
-                        policy.default if policy else None,
+                        policy.for_new(target) if isinstance(policy, PolicyInPart) else None,
                         info.group,
                     ),
                 )

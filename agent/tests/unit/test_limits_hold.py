@@ -462,7 +462,8 @@ class LimitsHold(RuleBasedStateMachine):
         running = [domain for domain in self.domains.values() if domain.runs]
         quiet = self.libvirtd and all(d.readable and d.tells and not d.late for d in running)
         unsure = self.is_full or self.is_late or self.forgets
-        if limit is None or not quiet or unsure or self.agent.enforcer.outcomes.stuck():
+        outcomes = self.agent.enforcer.outcomes
+        if limit is None or not quiet or unsure or outcomes.last or outcomes.stuck():
             return
         owned = [
             domain.held(target)

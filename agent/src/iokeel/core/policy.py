@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Final, NamedTuple
@@ -116,11 +116,6 @@ class UnknownPolicy(Enum):
         """The promise to the VM isn't known."""
         return None
 
-    @property
-    def default(self) -> None:
-        """The policy of a new drive isn't known."""
-        return None
-
 
 UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
@@ -130,18 +125,19 @@ class PolicyInPart:
     """A domain's policy that names drives that the domain doesn't have.
 
     A drive that it doesn't name may be the one that was meant, so the policy of that is unknown.
+    kept: targets that only the last good policy tells of, and this one with it.
     """
 
     policy: DomainPolicy
+    kept: Set[str] = frozenset()
 
     def for_drive(self, target: str) -> DrivePolicy | UnknownPolicy:
         """Return a drive's policy as far as it is known."""
-        return self.policy.drives.get(target, UNKNOWN)
+        return UNKNOWN if target in self.kept else self.policy.drives.get(target, UNKNOWN)
 
-    @property
-    def default(self) -> DrivePolicy | None:
-        """The policy of a drive that isn't named and is new, as one just plugged in."""
-        return self.policy.default
+    def for_new(self, target: str) -> DrivePolicy | None:
+        """Return the policy of a drive that isn't named and is new, as after a start of its VM."""
+        return self.policy.drives.get(target, self.policy.default)
 
     @property
     def tenant(self) -> str | None:

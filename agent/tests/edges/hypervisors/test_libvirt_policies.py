@@ -138,7 +138,8 @@ async def test_a_misspelt_target_leaves_the_others_their_policies_over_a_start_o
     saved = {UUID: LastGood(good, UUID)}
     misspelt = XML.format("web", UUID, 90).replace("target='vda'", "target='vdz'")
     drives = {"vdz": DrivePolicy(limit=90), **GOOD.drives}
-    expected = PolicyInPart(DomainPolicy(drives, None, good.tenant, good.vm))
+    expected = PolicyInPart(DomainPolicy(drives, None, good.tenant, good.vm), {"vda"})
+    assert (expected.for_drive("vda"), expected.for_new("vda")) == (UNKNOWN, GOOD.drives["vda"])
     domain = libvirtd.defineXML(misspelt)
     source = LibvirtSource(URI, {}, saved)
     for _ in range(2):

@@ -279,7 +279,8 @@ def tell(
 ) -> list[SetLimits]:
     """Let a host look at db1's drives by what is told of its policy."""
     policies = {drive: told.for_drive(drive.target) for drive in drives}
-    return host.look(policies, default=told.default, partial=partial)
+    default = told.for_new("") if isinstance(told, PolicyInPart) else None
+    return host.look(policies, default=default, partial=partial)
 
 
 @pytest.mark.parametrize("partial", [False, True])
@@ -361,7 +362,7 @@ def look_at_vm(state: State, told: DomainPolicy | PolicyInPart, second: int) -> 
             abilities=STOCK,
             tenant=told.tenant,
             vm=told.vm,
-            default=told.default,
+            default=told.for_new(drive.target) if isinstance(told, PolicyInPart) else None,
         )
         for drive in (VDA, DriveId("db1", "vdb"))
     }
@@ -464,6 +465,16 @@ def test_a_restarted_agent_sets_limits_that_hold_with_any_qemu_if_others_are_too
     host.look({VDA: DrivePolicy(limit=limit)}, abilities=None)
     host.look({VDA: DrivePolicy(limit=limit)}, abilities=None)
     assert is_held(host.in_force[VDA], limit)
+
+
+def test_a_policy_that_can_not_be_told_holds_for_limits_whose_curve_libvirt_does_not_tell() -> None:
+    host = restarted(EXACT.stock)
+    for _ in range(2):
+        host.look({VDA: UNKNOWN}, abilities=PATCHED)
+    assert host.in_force == {VDA: EXACT}
+    host = restarted(EXACT.stock._replace(iops_total=900))  # of a later policy
+    for _ in range(2):
+        assert host.look({VDA: UNKNOWN}, abilities=PATCHED) == []
 
 
 def test_a_new_limit_of_a_tenant_holds_before_a_restarted_agent_knows_the_qemu() -> None:

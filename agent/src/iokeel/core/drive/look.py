@@ -218,9 +218,10 @@ def _is_out_of_date(known: DriveState, seen: DriveSeen) -> bool:
     saved. If there are none, or those from before the policy, as after a restart of its guest, an
     old policy is better than none.
     """
-    sent = known.sent
-    fits = seen.in_force in sent.ours or seen.in_force in (sent.found, UNLIMITED)
-    return known.pricing.base is None and not (seen.in_force is not None and fits)
+    sent, in_force = known.sent, seen.in_force
+    ours = any(in_force in (limits, limits.stock) for limits in sent.ours)
+    fits = ours or in_force in (sent.found, UNLIMITED)
+    return known.pricing.base is None and not (in_force is not None and fits)
 
 
 def _finds_its_own(before: DriveState, known: DriveState, seen: DriveSeen) -> bool:

@@ -83,7 +83,8 @@ class Policies:
                 self._last_good.pop(key, None)
                 log.info("%s: it has no policy any more", where)
             return None, None
-        if last_good is not None and policy.drives.keys() - set(xml.targets):
+        named = policy.drives.keys()
+        if last_good is not None and named - set(xml.targets):
             policy = _with_rest(policy, last_good.policy, xml.targets)
         if last_good != (policy, xml.uuid):
             self._last_good[key] = LastGood(policy, xml.uuid)
@@ -93,8 +94,9 @@ class Policies:
         except PolicyError as error:
             if bad is None:
                 self._complain(error, last, "; the other drives are served")
-            in_part = isinstance(error, TargetsMissing)
-            return PolicyInPart(policy) if in_part else policy, bad or error
+            if isinstance(error, TargetsMissing):
+                return PolicyInPart(policy, policy.drives.keys() - named), bad or error
+            return policy, bad or error
         try:
             check_groups(policy, xml.disks, where)
         except PolicyError as error:
