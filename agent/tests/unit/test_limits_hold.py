@@ -384,6 +384,11 @@ class LimitsHold(RuleBasedStateMachine):
             self.do(self.agent.stop())
             self.is_late &= self.is_full
         self.lock.__exit__(None, None, None)
+        if self.is_late:  # what couldn't be saved is forgotten
+            read = {
+                name for name, domain in self.domains.items() if domain.policy == self.good[name]
+            }
+            self.good.update(dict.fromkeys(self.good.keys() - read))
         if damaged:
             for file in self.folder.glob("state.db*"):
                 file.unlink()
