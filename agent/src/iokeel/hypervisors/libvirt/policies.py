@@ -122,8 +122,8 @@ def _with_rest(
 ) -> DomainPolicy:
     """Return a policy that names drives that aren't there, with what the last one said of the rest.
 
-    Any of these may be the drive that was meant. It takes them from no tenant and from no promise
-    to the VM. targets: those of the drives that are there.
+    Any of these may be the drive that was meant. Their tenant and the promise to the VM stay, too,
+    if the policy gives no others. targets: those of the drives that are there.
     """
     tenant, vm = policy.tenant or last_good.tenant, policy.vm or last_good.vm
     policy = replace(policy, tenant=tenant, vm=vm)
