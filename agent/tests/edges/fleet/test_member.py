@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -78,14 +78,13 @@ async def running(
 
 
 @contextlib.asynccontextmanager
-async def slow_line(url: str, delay_s: float) -> AsyncIterator[str]:
-    """Lead to a URL, and let what is said there take a while in each direction."""
+async def line(url: str, passes: Callable[[bytes], Awaitable[bool]]) -> AsyncIterator[str]:
+    """Lead to a URL, and end a connection at what doesn't pass."""
     there = urlsplit(url)
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            while said := await reader.read(1 << 20):
-                await asyncio.sleep(delay_s)
+            while (said := await reader.read(1 << 20)) and await passes(said):
                 writer.write(said)
         writer.close()
 
@@ -101,29 +100,30 @@ async def slow_line(url: str, delay_s: float) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
+async def slow_line(url: str, delay_s: float) -> AsyncIterator[str]:
+    """Lead to a URL, and let what is said there take a while in each direction."""
+
+    async def late(_said: bytes) -> bool:
+        await asyncio.sleep(delay_s)
+        return True
+
+    async with line(url, late) as slow:
+        yield slow
+
+
+@contextlib.asynccontextmanager
 async def line_that_fails_once(url: str, at: Sequence[bytes]) -> AsyncIterator[str]:
     """Lead to a URL, but end the connection at the first question that has all these bytes."""
-    there, failed = urlsplit(url), False
+    failed = False
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def but_once(said: bytes) -> bool:
         nonlocal failed
-        while said := await reader.read(1 << 20):
-            if not failed and all(part in said for part in at):
-                failed = True
-                break
-            writer.write(said)
-        writer.close()
+        fails = not failed and all(part in said for part in at)
+        failed |= fails
+        return not fails
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, questions = await asyncio.open_connection(there.hostname, there.port)
-        with contextlib.suppress(OSError):
-            await asyncio.gather(carry(reader, questions), carry(answers, writer))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
+    async with line(url, but_once) as bad:
+        yield bad
     assert failed
 
 
