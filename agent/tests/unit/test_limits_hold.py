@@ -182,7 +182,7 @@ class Domain:
             raise AttributeError("an error that nobody foresaw")
         self.host.on_order(self.title)
         if self.refuses or (target in self.curves and values["size_iops_sec"]):
-            self.refuses = False
+            self.refuses, self.host.refused = False, True
             raise refusal(libvirt.VIR_ERR_OPERATION_FAILED)
         self.host.check(self, target, values)
         self.limits[target] = {name: value for name, value in values.items() if value}
@@ -275,6 +275,7 @@ class LimitsHold(RuleBasedStateMachine):
         self.is_full = False
         self.is_late = False  # a policy has been seen that couldn't be saved
         self.forgets = False  # the agent may not know what it has set, or the last good policies
+        self.refused = False  # an order of the last look
         self.libvirtd = True
         self.bounds = "all"
         self.lifted: list[object] = []
@@ -457,6 +458,7 @@ class LimitsHold(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
+        self.refused = False
         self.resync()
         self.do(self.agent.look(None))
         self.check_tenant()
@@ -467,8 +469,8 @@ class LimitsHold(RuleBasedStateMachine):
         running = [domain for domain in self.domains.values() if domain.runs]
         quiet = self.libvirtd and all(d.readable and d.tells and not d.late for d in running)
         unsure = self.is_full or self.is_late or self.forgets
-        outcomes = self.agent.enforcer.outcomes
-        if limit is None or not quiet or unsure or outcomes.last or outcomes.stuck():
+        unset = self.refused or self.agent.enforcer.outcomes.stuck()
+        if limit is None or not quiet or unsure or unset:
             return
         owned = [
             domain.held(target)
