@@ -10,8 +10,8 @@ import os
 import re
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import copy
@@ -476,18 +476,25 @@ async def test_a_value_that_is_too_long_for_etcd_is_said(one_etcd: real.Etcd, pr
                 await etcd.write([], [Put(f"{prefix}a", b"1" * size)])
 
 
+@asynccontextmanager
+async def answering(status: int, said: bytes) -> AsyncIterator[str]:
+    """Serve an answer to all that etcd can be asked, and yield the URL."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(status=status, body=said)
+
+    app = web.Application()
+    app.router.add_post("/v3/{what:.*}", answer)
+    async with TestServer(app) as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
 async def test_an_etcd_that_cannot_keep_up_is_said() -> None:
     fault = {"code": 8, "message": "etcdserver: too many requests"}
 
-    async def answer(request: web.Request) -> web.Response:
-        return web.json_response(fault, status=429)
-
-    app = web.Application()
-    app.router.add_post("/v3/kv/txn", answer)
-    async with TestServer(app) as server:
-        async with Etcd(Access((f"http://127.0.0.1:{server.port}",))) as etcd:
-            with pytest.raises(FleetRefused, match="; see whether its disks keep up"):
-                await etcd.write([], [Put("/iokeel/a", b"1")])
+    async with answering(429, json.dumps(fault).encode()) as url, Etcd(Access((url,))) as etcd:
+        with pytest.raises(FleetRefused, match="; see whether its disks keep up"):
+            await etcd.write([], [Put("/iokeel/a", b"1")])
 
 
 async def test_missing_files_are_said(tmp_path: Path) -> None:
@@ -502,15 +509,7 @@ NESTED = b'{"a":' + b"[" * 20_000
 
 @pytest.mark.parametrize("said", [b"<html>hello", NO_BASE64, NESTED])
 async def test_another_program_on_the_port_is_no_etcd(said: bytes) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=said)
-
-    app = web.Application()
-    app.router.add_post("/v3/kv/txn", answer)
-    async with (
-        TestServer(app) as server,
-        Etcd(Access((f"http://127.0.0.1:{server.port}",))) as etcd,
-    ):
+    async with answering(200, said) as url, Etcd(Access((url,))) as etcd:
         with pytest.raises(FleetRefused, match="isn't etcd"):
             await etcd.read(["a"])
 
@@ -527,16 +526,10 @@ async def test_another_program_on_the_port_is_no_etcd(said: bytes) -> None:
     ],
 )
 async def test_a_member_that_stops_is_an_etcd(fault: dict[str, object], said: str) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        return web.json_response(fault, status=503)
-
-    app = web.Application()
-    app.router.add_post("/v3/{what:.*}", answer)
-    async with TestServer(app) as server:
-        async with Etcd(Access((f"http://127.0.0.1:{server.port}",))) as etcd:
-            for ask in (etcd.keep_lease(1), anext(changes(etcd, "/a"))):
-                with pytest.raises(ConnectionLost, match=f"etcd says .*{said}"):
-                    await ask
+    async with answering(503, json.dumps(fault).encode()) as url, Etcd(Access((url,))) as etcd:
+        for ask in (etcd.keep_lease(1), anext(changes(etcd, "/a"))):
+            with pytest.raises(ConnectionLost, match=f"etcd says .*{said}"):
+                await ask
 
 
 async def test_a_member_of_another_cluster_is_not_taken_for_the_fleets(
@@ -574,13 +567,8 @@ def cluster_id(etcd: real.Etcd) -> int:
 async def test_a_member_that_is_no_etcd_is_left_for_the_next(
     one_etcd: real.Etcd, prefix: str, status: int, said: bytes
 ) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(status=status, body=said)
-
-    app = web.Application()
-    app.router.add_post("/v3/{what:.*}", answer)
-    async with TestServer(app) as server:
-        bad, good = f"http://127.0.0.1:{server.port}", one_etcd.urls[0]
+    good = one_etcd.urls[0]
+    async with answering(status, said) as bad:
         async with Etcd(Access((bad, good), prefix=prefix)) as etcd:
             if etcd.member == good:  # which one is the first is left to chance
                 etcd.give_up(good)
