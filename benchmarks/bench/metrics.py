@@ -192,6 +192,16 @@ def _jain(seen: Seen) -> float | None:
     return sum(weighted) ** 2 / (len(weighted) * squares) if squares else None
 
 
+def _share_error(seen: Seen) -> float | None:
+    weights = {name: seen.case.plans[name].weight for name in seen.run.drives}
+    done = total(seen.run)
+    if not done:
+        return None
+    shares = {name: one.rate / done for name, one in seen.run.drives.items()}
+    of_all = sum(weights.values())
+    return max(abs(shares[name] * of_all / weight - 1) for name, weight in weights.items())
+
+
 def _cap_error(seen: Seen) -> float | None:
     seconds = [seen.seconds(drive) for drive in seen.run.drives]
     owed = sum(plan.owed for plan in seen.case.plans.values())
@@ -437,6 +447,14 @@ METRICS = {
             "%",
             "more",
             of_run=_jain,
+        ),
+        Metric(
+            "share_error",
+            "furthest share from its weight",
+            "max of |(r / sum of r) / (w / sum of w) - 1|",
+            "%",
+            "less",
+            of_run=_share_error,
         ),
         Metric(
             "all_finished_s",

@@ -24,8 +24,9 @@ from benchmarks.bench.running.checks import only_one
 from benchmarks.bench.running.runner import Runner
 from benchmarks.bench.scenario import load
 from testing.bench_program import ENVIRON, PROJECT, STOCK, bench, ended
+from testing.host.storage import mounted
 from testing.lab.blkio import ROOT as BLKIO
-from testing.lab.needs import missing
+from testing.lab.needs import PACKAGES, missing
 from testing.waiting import eventually
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -149,6 +150,27 @@ def test_patched_qemu_that_cannot_be_built_is_no_traceback(tmp_path: Path) -> No
     assert "build: unknown option --wrong" in done.stderr
     assert "leave out the controllers that need the patches" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_a_missing_program_is_named_with_its_package(tmp_path: Path) -> None:
+    for program in PACKAGES.keys() - {"fio"}:
+        (tmp_path / program).symlink_to(shutil.which(program) or "")
+    words = (*RUN, "--results", str(tmp_path / "results"))
+    command = [sys.executable, "-m", "benchmarks.bench", *words]
+    environment = {**ENVIRON, "PATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "something is missing" in done.stderr
+    assert done.stderr.rstrip().endswith("apt-get install fio")
+
+
+def test_a_disk_that_is_nearly_full_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with mounted(tmp_path / "results", "results", "-t", "tmpfs", "-o", "size=64m") as folder:
+        status, _, said = ended(*RUN, "--results", str(folder))
+        assert [*folder.iterdir()] == []
+    assert status == 2
+    assert f"{folder}: the disk has 64 MiB free, a run needs 1024" in said
+    assert "--results" in said.splitlines()[-1]
 
 
 def test_two_runs_do_not_share_a_folder_of_results(tmp_path: Path) -> None:
