@@ -18,7 +18,7 @@ from iokeel.core.curve import DEFAULT_MODEL
 from testing.agents import ENDING_WITH_OWNER, Agent, HostAgent
 from testing.waiting import eventually
 
-_KNOWN_S = 30
+_HELD_S = 30
 _NEVER_MS = 60_000.0  # the highest target there is
 TENANT = "tenant"
 
@@ -45,7 +45,7 @@ class Iokeel(Controller):
 
     @contextmanager
     def hold(self, stage: Stage) -> Iterator[Running]:
-        """Run an agent that knows all drives. Raises RuntimeError if it failed meanwhile."""
+        """Run an agent that holds all drives. Raises RuntimeError if it failed meanwhile."""
         tables = self.tables(stage)
         if stage.host is not None:
             agent: Agent = HostAgent(stage.host, tables)
@@ -54,13 +54,15 @@ class Iokeel(Controller):
             agent.command = (*ENDING_WITH_OWNER, *agent.command)
         drives = len(stage.places)
 
-        def all_known() -> bool:
-            return sum(len(vm["drives"]) for vm in agent.ask("/v1/vms")) >= drives
+        def all_held() -> bool:
+            """Whether each has been looked at twice: what the first look orders is in force."""
+            seen = [drive for vm in agent.ask("/v1/vms") for drive in vm["drives"]]
+            return sum(drive["normalized_iops"] is not None for drive in seen) >= drives
 
         try:
             agent.start()
-            said = f"the agent knows {drives} drives; it says: {agent.log()[-2000:]}"
-            eventually(all_known, _KNOWN_S, what=said, process=agent.process)
+            said = f"the agent holds {drives} drives; it says: {agent.log()[-2000:]}"
+            eventually(all_held, _HELD_S, what=said, process=agent.process)
             yield Running(agent)
             agent.stop()
         finally:
@@ -96,7 +98,7 @@ class OverBfq(Iokeel):
                 def all_set() -> bool:
                     return all(bfq_weight(g).read_text() == f"{w}\n" for g, w in weights.items())
 
-                eventually(all_set, _KNOWN_S, what="the agent sets BFQ's weights")
+                eventually(all_set, _HELD_S, what="the agent sets BFQ's weights")
             yield held
 
 
