@@ -181,7 +181,13 @@ def write(path: Path, result: Result) -> None:
 
 
 def _rounded(result: Result) -> str:
-    """Return a result as JSON: numbers as exact as a measurement is, lists of them in one line."""
+    """Return a result as JSON, with lists of numbers in one line."""
+    text = json.dumps(kept(result), indent=1) + "\n"
+    return _NUMBERS.sub(lambda found: " ".join(found[0].split()), text)
+
+
+def kept(what: object) -> object:
+    """Return what a file keeps of this: its numbers are as exact as a measurement is."""
 
     def short(value: object) -> object:
         if isinstance(value, float):
@@ -192,8 +198,7 @@ def _rounded(result: Result) -> str:
             return [short(each) for each in value]
         return value
 
-    text = json.dumps(short(msgspec.to_builtins(result)), indent=1) + "\n"
-    return _NUMBERS.sub(lambda found: " ".join(found[0].split()), text)
+    return short(msgspec.to_builtins(what))
 
 
 def daemon_of(setup: Setup) -> Path | None:

@@ -118,6 +118,14 @@ def runner(folder: Path, storage_daemon: Path) -> Runner:
     return Runner([load("weights")], chosen(["bfq"]), 0, folder, storage_daemon, print)
 
 
+def test_runs_are_added_whatever_figures_drives_are_owed(tmp_path: Path) -> None:
+    """An eleventh of the capacity here, of which the file keeps five digits."""
+    suites = [load("two-groups-sequential-random")]
+    own = daemon(tmp_path / "qemu/qemu-storage-daemon")
+    for _ in range(2):
+        Runner(suites, chosen(["bfq"]), 0, tmp_path, own, print).run()
+
+
 def test_runs_are_added_with_the_storage_daemon_of_those_that_are_there(tmp_path: Path) -> None:
     own = daemon(tmp_path / "qemu/qemu-storage-daemon")
     runner(tmp_path, own).run()

@@ -29,6 +29,7 @@ from benchmarks.bench.records import (
     Setup,
     daemon_name,
     daemon_of,
+    kept,
     path_of,
     read,
     write,
@@ -224,8 +225,8 @@ class Runner:
         return result
 
 
-def _plans(cases: Mapping[str, Case]) -> dict[str, dict[str, Plan]]:
-    return {name: case.plans for name, case in cases.items()}
+def _plans(cases: Mapping[str, Case]) -> object:
+    return kept({name: case.plans for name, case in cases.items()})
 
 
 def plan(scenario: Scenario, drive: Drive) -> Plan:
