@@ -105,13 +105,13 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     worst, suffering = worst_strain(one.protected)
     suffers = bool(suffering) and not one.only_reads
     load = _load(one, before)
-    feedback = before.feedback
-    if not one.only_reads:
-        held_up = _reckon_with_held_up(one, before)
-        feedback = _feedback(one, before, load, worst, held_up, suffers=suffers)
     begins = (
         suffers and is_loaded(one.activity) and _others_do_a_part(one, load.strangers + load.done)
     )
+    feedback = before.feedback
+    if not one.only_reads:
+        held_up = _reckon_with_held_up(one, before)
+        feedback = _feedback(one, before, load, worst, held_up, suffers=suffers, begins=begins)
     capacity = _capacity(one, before, feedback, begins=begins)
     if one.granted is not None:
         _want_spare(one.claimants)
@@ -166,10 +166,12 @@ def _feedback(
     held_up: HeldUp | None,
     *,
     suffers: bool,
+    begins: bool,
 ) -> Feedback:
     """Return the feedback of the last interval.
 
-    worst: the protected drives' worst strain.
+    worst: the protected drives' worst strain. begins: see _capacity. Before that, nothing is
+    divided, and the room stays: it would take nothing from anybody.
     """
     last, elapsed_s = before.feedback, _elapsed_s(one)
     creeps = all(c.known.keeps_levels for c in one.claimants)
@@ -183,7 +185,7 @@ def _feedback(
     if not one.keeps_headroom:
         if one.complete:  # else a drive that can't be read now may need it
             after = replace(after, room=capacity_law.FIRST_ROOM_RATIO, lessons={})
-    elif not after.doubt:
+    elif not after.doubt and (begins or _is_divided(one, before)):
         room = room_after(before, worst, rate_of(one.others), elapsed_s)
         if worst is None and one.granted is None:
             room = room_while_idle(before, elapsed_s)
@@ -273,10 +275,15 @@ def _capacity(
         return None
     if begins:
         return feedback.peak
-    was_divided = before.division.usable is not None
-    if was_divided and (one.protected or not one.complete):
+    if _is_divided(one, before) and (one.protected or not one.complete):
         return feedback.peak  # maybe for a drive that can't be read now
     return None
+
+
+def _is_divided(one: OneStorage, before: StorageState) -> bool:
+    """Return whether a storage has a capacity, or one has been learnt."""
+    has_one = one.seen.policy.capacity is not None or one.granted is not None
+    return has_one or before.division.usable is not None
 
 
 def _load(one: OneStorage, before: StorageState) -> Load:

@@ -899,6 +899,18 @@ def test_a_storage_of_unknown_capacity_is_divided_only_once_somebody_suffers() -
     )  # it is tried out, slowly, and never forgotten
 
 
+def test_slow_requests_on_a_quiet_disk_take_no_room_from_later() -> None:
+    """Nothing is divided meanwhile, so the room would fall and fall, and never come back."""
+    host = Host({DISK: StorageSeen(StoragePolicy())})
+    host.drive("low", 100)
+    for _ in range(60):
+        host.drive("victim", 5, latency_ms=20.0, **VICTIM)
+        assert host.allot() == {}
+    host.drive("low", 2000)
+    host.drive("victim", 500, latency_ms=4.0, **VICTIM)
+    assert host.most()["low"] == pytest.approx(FIRST_ROOM_RATIO * 2**-POWER * 2500)
+
+
 def test_an_unknown_capacity_stays_while_the_room_follows_latency() -> None:
     """Else they wind up against each other: the room at its floor, of many times the disk."""
     host = Host({DISK: StorageSeen(StoragePolicy())})
