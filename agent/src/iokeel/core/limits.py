@@ -11,6 +11,9 @@ from iokeel.core.curve import CostCurve
 #: throttle_compute_wait: avg / 10). An emptied bucket lets as much through at once.
 BUCKET_S = 0.1
 QEMU_IDLE_CREDIT_MS = round(1000 * BUCKET_S)
+#: The most that QEMU takes for a rate, and for the rate of a burst times its length
+#: (throttle.h, THROTTLE_VALUE_MAX).
+MOST = 10**15
 
 
 class ThrottleLimits(NamedTuple):

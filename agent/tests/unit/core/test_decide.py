@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
-from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
+from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB, CostCurve, CostModel
 from iokeel.core.decide import decide
 from iokeel.core.drive.binding import full_bounds
 from iokeel.core.drive.envelope import OVERSHOOT_RATIO, limits_for_any_size
+from iokeel.core.drive.exact import exact_limits
 from iokeel.core.drive.retune import IDLE_S
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
@@ -692,6 +693,12 @@ def test_exact_limits_carry_the_curve_and_need_no_retune() -> None:
     for size in SIZES:
         assert drive.look(requests=100, bytes=100 * size, cost=100 * DEFAULT_CURVE.cost(size)) == []
     assert drive.known.sent.retunes == 0
+
+
+@pytest.mark.parametrize(("rate", "figure"), [(0.2, 1), (1.5, 1), (3.5, 3), (7 - 1e-9, 7)])
+def test_exact_limits_of_a_part_are_rounded_down(rate: float, figure: int) -> None:
+    """Else two drives with a half of 7 each would do 8."""
+    assert exact_limits(DEFAULT_MODEL, rate).iops_total == figure
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.drive.binding import FULL_RATIO, Use
-from iokeel.core.limits import AVERAGES, ThrottleLimits
+from iokeel.core.limits import AVERAGES, MOST, ThrottleLimits
 from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.state import Credit, DriveState, Pricing
 
@@ -162,18 +162,20 @@ def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns
 def with_burst(base: ThrottleLimits, ratio: float, credit_s: float) -> ThrottleLimits:
     """Return limits that let a drive burst for as long as its credit lasts, and no longer.
 
-    ratio: the burst over the rate of `base`.
+    ratio: the burst over the rate of `base`. QEMU bounds the product of rate and length, so a burst
+    of very many bytes ends before the credit does.
     """
     length = _length_s(credit_s, ratio) if ratio > 1 else 0
-    if not length:
+    rates = {
+        name: min(max(average, round(average * ratio)), MOST)
+        for name in AVERAGES
+        if (average := getattr(base, name)) is not None
+    }
+    length = min(length, MOST // max(rates.values(), default=1))
+    if length < _SHORTEST_S:
         return base
-    bursts: dict[str, int] = {}
-    for name in AVERAGES:
-        average = getattr(base, name)
-        if average is not None:
-            bursts[f"{name}_max"] = max(average, round(average * ratio))
-            bursts[f"{name}_max_length"] = length
-    return base.with_fields(bursts)
+    bursts = {f"{name}_max": rate for name, rate in rates.items()}
+    return base.with_fields({**bursts, **{f"{name}_max_length": length for name in rates}})
 
 
 def _granted_length_s(credit: Credit, policy: DrivePolicy | None) -> int:

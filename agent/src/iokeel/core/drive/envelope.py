@@ -38,7 +38,7 @@ from typing import TypeAlias
 
 from iokeel.core.counters import NO_MIX, Flow, Mix, Rates
 from iokeel.core.curve import SMALLEST_REQUEST_BYTES, CostCurve, CostModel
-from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
+from iokeel.core.limits import AVERAGES, MOST, UNLIMITED, ThrottleLimits
 from iokeel.core.mix import bounds_on, flow_cost
 from iokeel.core.sizes import is_one_size
 
@@ -101,7 +101,7 @@ def scaled(limits: ThrottleLimits, ratio: float) -> ThrottleLimits:
     """Return limits that hold any mix to `ratio` times the rate that these hold it to."""
     alone = _iops_alone(limits)
     rates = {
-        name: _whole(value * ratio, alone=name in alone)
+        name: whole(value * ratio, alone=name in alone)
         for name in AVERAGES
         if (value := getattr(limits, name))
     }
@@ -192,9 +192,9 @@ class _Budget:
             for bound, units in zip(self.bounds, self._rounded(iops, iops_size), strict=True)
         }
         if self.bps:
-            values[self.field] = _whole(self.bps)
+            values[self.field] = whole(self.bps)
         elif min(iops) < 1:  # less than a request a second: only bytes can hold it
-            values[self.field] = _whole(self.most * self._bytes_of_one(iops_size), alone=True)
+            values[self.field] = whole(self.most * self._bytes_of_one(iops_size), alone=True)
         return values
 
     def _iops(self, iops_size: int | None) -> list[float]:
@@ -222,8 +222,8 @@ class _Budget:
     def _rounded(self, iops: Sequence[float], iops_size: int | None) -> list[int]:
         """Return the bounds as QEMU takes them: rounded down, unless the mix needs more."""
         if self.flat:
-            return [_whole(units) for units in iops]
-        down = [_whole(units, alone=True) for units in iops]
+            return [whole(units) for units in iops]
+        down = [whole(units, alone=True) for units in iops]
         needs = [_ROOM_RATIO * self.scale * _units(bound.flows, iops_size) for bound in self.bounds]
         return [max(s, math.ceil(need)) for s, need in zip(down, needs, strict=True)]
 
@@ -303,12 +303,13 @@ def _budget(
 def _iops_is_exact(curve: CostCurve, limit: float) -> bool:
     """Return whether a whole number of requests a second costs the limit, of whatever size."""
     costs, units = {cost for _, cost in curve.points}, limit / curve.points[0][1]
-    return len(costs) == 1 and _whole(units, alone=True) >= _ROOM_RATIO * units >= 1
+    return len(costs) == 1 and whole(units, alone=True) >= _ROOM_RATIO * units >= 1
 
 
-def _whole(rate: float, *, alone: bool = False) -> int:
+def whole(rate: float, *, alone: bool = False) -> int:
     """Return a bound as QEMU takes it. It is rounded down if it holds a drive alone."""
-    return max(1, math.floor(rate * (1 + _EXCESS_RATIO)) if alone else round(rate))
+    units = math.floor(rate * (1 + _EXCESS_RATIO)) if alone else round(rate)
+    return min(max(1, units), MOST)
 
 
 def _units_of(size_bytes: float, iops_size: int | None) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iokeel.core.curve import CostModel
-from iokeel.core.drive.envelope import limits_for_any_size
+from iokeel.core.drive.envelope import limits_for_any_size, whole
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
 
@@ -22,7 +22,7 @@ def exact_limits(
     rate: > 0; with `separate`, for reads and for writes each. split_size: the split size of large
     reads, in bytes; None if they wait whole.
     """
-    iops = max(1, round(rate))
+    iops = whole(rate, alone=True)
     return ThrottleLimits(
         iops_total=None if separate else iops,
         iops_read=iops if separate else None,

@@ -17,8 +17,9 @@ from iokeel.core.drive.burst import (
     credit_after,
     credit_after_use,
     has_grown,
+    with_burst,
 )
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.limits import MOST, UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import Credit, Demand, DriveState, Measured, Pricing, Sent, State
@@ -232,6 +233,25 @@ def test_each_of_two_budgets_has_the_limit(abilities: Abilities, rate: int, earn
     assert known.credit == (Credit(9.0, open=True) if earned else Credit())
     assert known.demand.backlogged is not earned
     assert known.measured.rate == 2 * rate
+
+
+@given(
+    st.integers(1, 10**8), st.floats(1.01, 1000), st.floats(0, 3600), st.sampled_from([1, 50, 12_800])
+)
+def test_a_burst_is_one_that_qemu_takes(
+    limit: int, ratio: float, credit_s: float, bytes_of_one: int
+) -> None:
+    """By throttle_is_valid(). bytes_of_one: of a request over its price."""
+    base = ThrottleLimits(iops_total=limit, bps_total=min(limit * 512 * bytes_of_one, MOST))
+    limits = with_burst(base, ratio, credit_s)
+    for average in ("iops_total", "bps_total"):
+        rate, length = getattr(limits, f"{average}_max"), getattr(limits, f"{average}_max_length")
+        if rate is None:
+            assert length is None
+            continue
+        assert getattr(limits, average) <= rate <= MOST
+        assert 2 <= length <= MOST // rate
+        assert length <= credit_s
 
 
 @given(st.lists(st.tuples(st.floats(0, 5000), st.floats(0.05, 3.0))))
