@@ -27,9 +27,14 @@ def told_as_damage() -> Iterator[None]:
         raise
 
 
+def damaged(file: Path) -> Path:
+    """Return where a damaged file is put."""
+    return file.with_suffix(".damaged")
+
+
 def set_aside(file: Path) -> None:
     """Rename a damaged file, which nothing has open, so that a new one can be made."""
     with contextlib.suppress(OSError):
-        file.rename(file.with_suffix(".damaged"))
+        file.rename(damaged(file))
         for part in ("wal", "shm"):
             file.with_name(f"{file.name}-{part}").unlink(missing_ok=True)

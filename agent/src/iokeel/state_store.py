@@ -27,7 +27,7 @@ from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import StorageId
 from iokeel.errors import ConfigError, StateNotWritten
 from iokeel.host.process import ENDED, Process, boot_id
-from iokeel.sqlite_file import readable, set_aside, told_as_damage
+from iokeel.sqlite_file import damaged, readable, set_aside, told_as_damage
 from iokeel.state_rows import (
     NOT_OURS,
     Kept,
@@ -173,6 +173,7 @@ class StateStore:
         self._saved_policies: dict[str, LastGood | None] = {}
         self._saved_storages: dict[str, str | None] = {}
         self._saved_leaving: dict[str, str | None] = {}
+        self._cgroups: dict[str, str] = {}
         self._tables: dict[TableId, str | None] = {}  # as a running agent has them; None: empty
         self._saved_tables = self._tables
         self._lock = threading.RLock()
@@ -325,9 +326,9 @@ class StateStore:
         log.warning("%s: can't be used (%s); %s", self._file, shown_path(why), _LOST[query])
 
     def _set_aside(self) -> None:
-        """Rename a damaged database, and write a new one with the tables that can be read.
+        """Rename a damaged database, and write a new one with what can be read of it.
 
-        The next save adds what is known of the others.
+        Cgroups and tables are as they are known. The next save of all drives adds the rest.
         """
         with self._lock:
             left = [*self._readable()]
@@ -343,10 +344,11 @@ class StateStore:
                 log.error("%s", self._not_written(error, _WITHOUT))
 
     def _readable(self) -> Iterator[_Statement]:
-        """Yield the statements that write the tables that can be read of a damaged database."""
+        """Yield the statements that write what can be read of a damaged database, and cgroups."""
         for query, put in _PUT.items():
             with contextlib.suppress(sqlite3.Error):
                 yield put, self._rows(query)
+        yield _PUT[_CGROUPS], [*self._cgroups.items()]
 
     def save(
         self,
@@ -409,7 +411,7 @@ class StateStore:
                 *of_tables,
             )
         except sqlite3.Error as error:
-            raise self._not_written(error, _WITHOUT) from None
+            raise self._failed(error, _WITHOUT) from None
         of_drives.note(self._saved)
         of_policies.note(self._saved_policies)
         of_storages.note(self._saved_storages)
@@ -450,7 +452,8 @@ class StateStore:
 
     def load_cgroups(self) -> dict[str, str]:
         """Return the saved texts of cgroups, by path; none if they can't be read."""
-        return {path: text for path, text in self._read(_CGROUPS)}
+        self._cgroups = {path: text for path, text in self._read(_CGROUPS)}
+        return dict(self._cgroups)
 
     def save_cgroups(self, changed: Mapping[str, str | None]) -> None:
         """Write changed texts of cgroups, by path, in one step; None forgets one.
@@ -459,6 +462,8 @@ class StateStore:
         """
         kept = [(path, text) for path, text in changed.items() if text is not None]
         gone = [(path,) for path, text in changed.items() if text is None]
+        others = {path: text for path, text in self._cgroups.items() if path not in changed}
+        self._cgroups = others | dict(kept)
         try:
             self._write(
                 (_PUT[_CGROUPS], kept),
@@ -466,12 +471,21 @@ class StateStore:
             )
         except sqlite3.Error as error:
             without = "a restart can't put cgroups back as they were"
-            raise self._not_written(error, without) from None
+            raise self._failed(error, without) from None
 
     def hangs(self) -> StateNotWritten:
         """Return the error of a write that doesn't end."""
         why, mend = "its disk doesn't answer", "see what holds the disk up"
         return StateNotWritten(str(self._file), why, _WITHOUT, mend)
+
+    def _failed(self, error: sqlite3.Error, without: str) -> StateNotWritten:
+        """Return the error of a failed save. A damaged file is set aside, for the next one."""
+        if self._strict or type(error) is not sqlite3.DatabaseError:
+            return self._not_written(error, without)
+        self._set_aside()
+        why = f"{error}; it was set aside as {damaged(self._file).name}"
+        mend = "a new one is written within seconds; see what damaged it"
+        return StateNotWritten(str(self._file), why, mend=mend)
 
     def _not_written(self, error: sqlite3.Error, without: str) -> StateNotWritten:
         """Return the error of a failed write. without: what is lost until it can be written."""

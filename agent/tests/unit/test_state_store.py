@@ -33,7 +33,7 @@ from iokeel.core.state import (
     VmPart,
 )
 from iokeel.core.storage import StoragePolicy
-from iokeel.errors import ConfigError, IokeelError
+from iokeel.errors import ConfigError, IokeelError, StateNotWritten
 from iokeel.host.process import ENDED, Process
 from iokeel.state_store import VERSION, StateStore
 
@@ -628,6 +628,33 @@ def test_a_table_that_is_damaged_while_an_agent_runs_is_written_anew(tmp_path: P
     (tmp_path / FILE).write_bytes(b"not a database at all" * 99)
     assert store.load_cgroups() == {}
     assert StateStore(tmp_path).keep_tables(Config()).tenants["acme"].limit == 600
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 4096])
+def test_saves_to_a_damaged_file_give_it_up_for_a_new_one(tmp_path: Path, kept_bytes: int) -> None:
+    """An agent has all that the file had, and only the changes were written."""
+    drives = {DriveId(f"db{i}", "vda"): SET for i in range(200)}
+    store = StateStore(tmp_path)
+    with store.lock():
+        store.keep_tables(parse(b"[tenants.acme]\nlimit = 600\n", "agent.toml"))
+        store.policies["uuid"] = LastGood(DomainPolicy({}, tenant="acme"))
+        store.save(drives, {"sda": TAUGHT}, whole=True)
+        store.save_cgroups({"/a": "{}", "/b": "{}"})
+    with store.lock():  # all that was written is in the file now
+        assert store.load_storages()  # which has it open, and hasn't read the rest
+        with (tmp_path / FILE).open("r+b") as file:
+            file.truncate(kept_bytes)
+            file.seek(kept_bytes)
+            file.write(b"\xff" * kept_bytes * 16)
+        with pytest.raises(StateNotWritten, match="it was set aside as state.damaged"):
+            store.save_cgroups({"/b": None, "/c": "{}"})
+        store.save(drives, {"sda": TAUGHT}, whole=True)
+    assert (tmp_path / "state.damaged").exists()
+    store = StateStore(tmp_path)
+    with store.lock():
+        assert found_in(store, Config()) == ALL_TABLES
+        assert store.load() == drives
+        assert store.load_cgroups().keys() == {"/a", "/c"}
 
 
 class Slow(UserDict[DriveId, DriveState]):
