@@ -62,6 +62,9 @@ _SAVE_S = 2.0
 # At a stop, orders on their way take 5 s at most (enforcer.py), and so do the last ones. All of it
 # ends before systemd kills the agent (TimeoutStopSec), but for a write to a disk that hangs.
 _STOP_S = 12.0
+# Orders that are carried out within this are told to the fleet together: each time costs a pass over
+# all drives.
+_TELL_S = 0.1
 # The part of a tick that a sample may take: a VM that hangs leaves time to decide and to send.
 _SAMPLE_RATIO = 0.8
 
@@ -95,6 +98,7 @@ class Agent:
     _leaving: Leaving = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stopping: bool = False
+    _telling: bool = False
     _hung: asyncio.Task[bool] | None = None
     _of_tenants: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
     _on_storages: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
@@ -370,10 +374,17 @@ class Agent:
             moves.looked(before.drives, self.state.drives, self.observer.vms(), now_ns)
 
     def _on_success(self, order: SetLimits) -> None:
-        """Tell the fleet at once what a drive is held to now."""
+        """Tell the fleet soon what a drive is held to now. At a stop its claim stays."""
         if self.fleet is not None:
             self.state = with_outcome(self.state, order)
-            self._tell_fleet(whole=False)
+            if not self._telling and not self._stopping:
+                self._telling = True
+                self.tasks.spawn(self._tell_soon())
+
+    async def _tell_soon(self) -> None:
+        await asyncio.sleep(_TELL_S)
+        self._telling = False
+        self._tell_fleet(whole=False)
 
     def _on_credit(self, domain: str, credit: GuestCredit) -> None:
         """Take over the credit of a guest that has come from another host."""

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -147,14 +148,38 @@ class Vms(SourceNews):
         pass
 
 
-async def test_a_crash_does_not_leave_credit_here_that_has_left(tmp_path: Path) -> None:
+def member_of_a_fleet(folder: Path, vms: Vms) -> Agent:
+    """Return an agent with a state folder, whose etcd doesn't answer."""
     text = f"[fleet]\netcd = ['http://127.0.0.1:{free_port()}']\nhost = 'a'\n"
-    config, vms, store = parse(text.encode(), "x"), Vms(), StateStore(tmp_path)
-    agent = Agent(config, [vms], store, Metrics())
+    config = parse(text.encode(), "x")
+    agent = Agent(config, [vms], StateStore(folder), Metrics())
     sums = {Kind.TENANT: agent.tenant_sums, Kind.STORAGE: agent.storage_sums}
     assert config.fleet is not None
-    agent.fleet = Member(config.fleet, tmp_path, sums)
+    agent.fleet = Member(config.fleet, folder, sums)
     agent.remember()
+    return agent
+
+
+async def test_limits_that_are_set_together_are_told_together(tmp_path: Path) -> None:
+    vms = Vms()
+    agent = member_of_a_fleet(tmp_path, vms)
+    policy = DomainPolicy({"vda": DrivePolicy(limit=100)})
+    for i in range(40):
+        vms.there[f"db{i}"] = VmInfo(
+            f"db{i}", {"vda": DriveInfo("vda", in_force=UNLIMITED)}, policy, uuid=f"{UUID[:-2]}{i:02}"
+        )
+    assert agent.fleet is not None
+    with patch.object(agent.fleet, "looked", wraps=agent.fleet.looked) as told:
+        await agent.look(None)
+        assert told.call_count == 1
+        await agent.tasks.wait(10)  # for the orders
+        await agent.tasks.wait(10)  # for what follows them
+        assert told.call_count == 2
+
+
+async def test_a_crash_does_not_leave_credit_here_that_has_left(tmp_path: Path) -> None:
+    vms = Vms()
+    agent = member_of_a_fleet(tmp_path, vms)
     policy = DomainPolicy({"vda": DrivePolicy(limit=100, burst=200)})
     vms.there = {
         "db1": VmInfo("db1", {"vda": DriveInfo("vda", in_force=UNLIMITED)}, policy, uuid=UUID)
