@@ -62,8 +62,8 @@ _SAVE_S = 2.0
 # At a stop, orders on their way take 5 s at most (enforcer.py), and so do the last ones. All of it
 # ends before systemd kills the agent (TimeoutStopSec), but for a write to a disk that hangs.
 _STOP_S = 12.0
-# Orders that are carried out within this are told to the fleet together: each time costs a pass over
-# all drives.
+# Orders that are carried out within this are told to the fleet together: each time costs a pass
+# over all drives.
 _TELL_S = 0.1
 # The part of a tick that a sample may take: a VM that hangs leaves time to decide and to send.
 _SAMPLE_RATIO = 0.8

@@ -165,9 +165,8 @@ async def test_limits_that_are_set_together_are_told_together(tmp_path: Path) ->
     agent = member_of_a_fleet(tmp_path, vms)
     policy = DomainPolicy({"vda": DrivePolicy(limit=100)})
     for i in range(40):
-        vms.there[f"db{i}"] = VmInfo(
-            f"db{i}", {"vda": DriveInfo("vda", in_force=UNLIMITED)}, policy, uuid=f"{UUID[:-2]}{i:02}"
-        )
+        drives = {"vda": DriveInfo("vda", in_force=UNLIMITED)}
+        vms.there[f"db{i}"] = VmInfo(f"db{i}", drives, policy, uuid=f"{UUID[:-2]}{i:02}")
     assert agent.fleet is not None
     with patch.object(agent.fleet, "looked", wraps=agent.fleet.looked) as told:
         await agent.look(None)

@@ -236,7 +236,10 @@ def test_each_of_two_budgets_has_the_limit(abilities: Abilities, rate: int, earn
 
 
 @given(
-    st.integers(1, 10**8), st.floats(1.01, 1000), st.floats(0, 3600), st.sampled_from([1, 50, 12_800])
+    st.integers(1, 10**8),
+    st.floats(1.01, 1000),
+    st.floats(0, 3600),
+    st.sampled_from([1, 50, 12_800]),
 )
 def test_a_burst_is_one_that_qemu_takes(
     limit: int, ratio: float, credit_s: float, bytes_of_one: int
