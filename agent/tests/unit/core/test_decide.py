@@ -255,7 +255,7 @@ def test_a_guests_own_requests_cause_no_late_change(
 
 
 def test_limits_after_a_small_shift_are_made_for_the_requests_after_it() -> None:
-    sizes = [5000, 4200]  # too close for the mean size alone to be another
+    sizes = [9000, 7600]  # too close for the mean size alone to be another
     priced: list[float | None] = []
 
     def note(state: State) -> None:

@@ -212,10 +212,10 @@ class _Budget:
         return [
             min(
                 need or _IDLE_SHARE * self.limit / bound.curve.cost(iops_size or 1),
-                self.most / bound.curve.points[0][1],
+                self.limit / bound.curve.points[0][1],
             )
             if spare <= 0
-            else min(need + spare, self.most / bound.curve.points[0][1])
+            else min(need + spare, self.limit / bound.curve.points[0][1])
             for need, bound in zip(needs, self.bounds, strict=True)
         ]
 
