@@ -18,7 +18,7 @@ from iokeel.core.fleet.coordinate import in_office, with_word
 from iokeel.core.fleet.host import Answer, Me, Part
 from iokeel.core.fleet.ledger import Ledger, Word, recovered
 from iokeel.core.wants import wants_of
-from testing.sim.shared_budget_hosts import Host, Process, Protocol, Read, Stored, Write
+from testing.sim.shared_budget_hosts import Host, Process, Protocol, Read, Stored, Work, Write
 
 TICK_S = 0.5
 # An agent that reaches etcd reads it more often than this.
@@ -82,6 +82,8 @@ class Fleet:
         if not host.runs:
             return
         allowed = self.protocol.allowance(host.part, host.me, self.clock_ns(host))
+        if not host.work.most:
+            allowed = 0  # it has no QEMU
         if allowed != (host.orders[-1][1] if host.orders else host.held):
             done_s = self.now_s + host.order_s
             host.orders.append((max([done_s, *(at for at, _ in host.orders)]), allowed))
@@ -236,6 +238,21 @@ class Fleet:
         if ledger is not None and (budget is None or budget.shared is not None):
             return ledger.amount
         return budget.amount if budget is not None else 0
+
+    def last_guests_move(self, host: Host, other: Host) -> None:
+        """Move all guests of a host, with their limits, to one that is charged for others.
+
+        They go idle, and the agent there reports what it has found.
+        """
+        ledger, claim = self.etcd.ledger, self.etcd.claims.get(other.me.name)
+        is_charged = ledger is not None and hosting.entry_of(Part(ledger), other.me) is not None
+        reports = claim is not None and claim.instance == other.me.instance
+        if host is other or not (is_charged and reports and other.reaches_etcd):
+            return
+        other.orders = [(at, amount + host.held) for at, amount in other.orders]
+        other.held += host.held
+        host.held, host.orders, host.work = 0, [], Work()
+        self.round(other)
 
     # Faults
 

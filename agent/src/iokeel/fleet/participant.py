@@ -242,15 +242,13 @@ class Participant:
 
     def _new_claim(self) -> HostClaim:
         me, (demand, held, kept, load, least) = self._store.me, self._look()
-        if self.entry is None:
-            held = kept  # a drive without limits gets some with the next look
         return HostClaim(
             me.instance,
             demand.reservation,
             demand.weight,
             demand.wants,
             demand.most,
-            held,
+            kept,  # a drive without limits gets some with the next look
             applied(self.part, me, held, least),
             load,
         )
@@ -317,11 +315,13 @@ def first_in_turn(budget: BudgetId, hosts: Collection[str]) -> str | None:
 def is_old(told: HostClaim, now: HostClaim) -> bool:
     """Return whether a claim says nothing new but small moves of demand.
 
-    Loads are reported at times of their own.
+    Loads are reported at times of their own. A host that holds more than its amount is charged for
+    that, so then a higher rate is new.
     """
     least = _SMALL_RATIO * min(told.held, told.wants.total)
     is_near = told.wants.is_near(now.wants, TELL_RATIO, least)
-    return is_near and _without_moves(told) == _without_moves(now)
+    rises = now.applied is None and now.held > told.held
+    return is_near and not rises and _without_moves(told) == _without_moves(now)
 
 
 def _without_moves(claim: HostClaim) -> HostClaim:

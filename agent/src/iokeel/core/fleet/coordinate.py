@@ -1,6 +1,7 @@
 """Divides a budget among hosts: the step that its coordinator takes whenever something changes.
 
-1. *Charges* fall to the amount, if the host says that this is in force.
+1. *Charges* fall to the amount, if the host says that this is in force. They rise to what a host
+   says that it holds, as when a guest has come with limits of its own.
 2. *Amounts and floors* that should be lower are lowered. The charge follows in a later step, by 1.
 3. *Raises* use the part of the budget that nobody is charged, so nothing that the same step has
    lowered. Floors come first.
@@ -45,6 +46,7 @@ from iokeel.core.fleet.ledger import (
     first_ledger,
     successor,
 )
+from iokeel.core.policy import ENDLESS
 from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.wants import TenantLevel
 
@@ -175,7 +177,8 @@ def _charged(
     """Return the entries with the charges that hosts have confirmed, and with the hosts that join.
 
     A host that joins keeps its held rate, as far as nobody else is charged for it. One that has no
-    drive there, and nothing in force, leaves.
+    drive there, and nothing in force, leaves. A held rate without end is an older agent's, of a
+    drive that gets limits with its next look.
     """
     entries = dict(ledger.entries)
     free = budget.amount - ledger.charged
@@ -191,6 +194,8 @@ def _charged(
         if claim.applied == entry.stamp:
             charged = max(entry.amount, claim.held)
             entry = replace(entry, charged=charged, lasting=entry.floor)
+        elif entry.charged < claim.held < ENDLESS:
+            entry = replace(entry, charged=claim.held)
         entries[name] = entry
         if not claim.most and not entry.charged:
             del entries[name]

@@ -130,6 +130,16 @@ class FleetModel(RuleBasedStateMachine):
         first.work, second.work = second.work, first.work
         self.rounds(5)
 
+    @rule(one=HOSTS, other=HOSTS)
+    def last_guests_move_to_a_slow_host(self, one: str, other: str) -> None:
+        first, second = self.fleet.hosts[one], self.fleet.hosts[other]
+        for host in self.fleet.hosts.values():
+            host.work, host.order_s = Work(0, 100, 2000, 3000), 0.0
+        self.rounds(18)
+        second.order_s = LONGEST_ORDER_S
+        self.fleet.last_guests_move(first, second)
+        self.rounds(5)
+
     @rule(amount=st.sampled_from([400, 1000, 1500]))
     def set_budget(self, amount: int) -> None:
         self.fleet.set_budget(amount)

@@ -103,6 +103,20 @@ def ignores_what_is_held(
     return coordinating.coordinate(ledger, claims, budget, tenure, now_ns)
 
 
+def overlooks_guests_that_come(
+    ledger: Ledger | None, claims: Claims, budget: Budget, tenure: Tenure, now_ns: int
+) -> tuple[Ledger, Tenure]:
+    """Charge no host for more than it was given."""
+    entries = ledger.entries if ledger is not None else {}
+    claims = {
+        name: replace(claim, held=min(claim.held, entries[name].charged))
+        if name in entries
+        else claim
+        for name, claim in claims.items()
+    }
+    return coordinating.coordinate(ledger, claims, budget, tenure, now_ns)
+
+
 def uses_anothers_entry(part: Part, me: Me, now_ns: int) -> int:
     """Use the entry of any host with the same name."""
     entry = part.ledger.entries.get(me.name) if part.ledger is not None else None
@@ -129,6 +143,7 @@ MUTANTS = {
     "never goes down": Protocol(allowance=never_goes_down),
     "raises at once": Protocol(coordinate=raises_at_once),
     "confirms at once": Protocol(applied=confirms_at_once, coordinate=ignores_what_is_held),
+    "overlooks guests that come": Protocol(coordinate=overlooks_guests_that_come),
     "uses another's entry": Protocol(allowance=uses_anothers_entry),
     "forgets old floors": Protocol(coordinate=forgets_old_floors),
     "goes below the floor": Protocol(allowance=goes_below_the_floor),

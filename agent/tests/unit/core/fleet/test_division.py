@@ -19,6 +19,7 @@ from iokeel.core.fleet.claims import (
 from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_word
 from iokeel.core.fleet.host import LAPSE_S, WAIT_NS, Me, Part, applied
 from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp, Word, first_ledger, successor
+from iokeel.core.policy import ENDLESS
 from iokeel.core.sharing.divide import Claim
 from iokeel.core.wants import Layer, TenantLevel, TenantWants, Wants, wants_of
 from testing.sim.oracle import by_bisection
@@ -199,6 +200,27 @@ def test_a_host_that_joins_with_too_much_is_raised_only_once_others_hold_less() 
     raised = after_a_term(after, low, 1000)
     assert raised.charged <= 1000
     assert raised.entries["c"].amount > 300
+
+
+def test_a_host_is_charged_for_a_guest_that_comes_with_limits_until_it_has_lowered_them() -> None:
+    before = ledger_of(6000, {"a": entry(0, 3000), "b": entry(0, 1000), "c": entry(0, 2000)})
+    there = {"a": HostClaim("i"), "b": replace(claim(), held=4000), "c": confirmed(before, "c", 0)}
+    lowered = after_a_term(before, there, 6000)
+    assert lowered.entries["b"].charged == 4000
+    left = {**there, "a": HostClaim("i", applied=lowered.entries["a"].stamp)}
+    after = after_a_term(lowered, left, 6000)
+    assert "a" not in after.entries
+    assert [after.entries[name].charged for name in "bc"] == [4000, 2000]
+    assert after_a_term(after, left, 6000).entries == after.entries
+    own = {name: confirmed(after, name, 0) for name in "bc"}
+    raised = after_a_term(after, own, 6000)
+    assert [raised.entries[name].amount for name in "bc"] == [3000, 3000]
+
+
+def test_a_drive_without_limits_is_no_endless_charge() -> None:
+    before = ledger_of(1000, {"a": entry(100, 500)})
+    older = replace(claim(), held=ENDLESS)
+    assert after_a_term(before, {"a": older}, 1000).entries["a"].charged <= 1000
 
 
 def test_a_tenure_ends_with_anothers_ledger_and_with_a_pause() -> None:
