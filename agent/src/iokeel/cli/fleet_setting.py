@@ -19,7 +19,14 @@ from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.fleet.claims import EVEN_RATIO, Budget, Shared
 from iokeel.errors import ConfigError, IokeelError, PolicyError
 from iokeel.fleet.keys import BudgetId, Kind
-from iokeel.fleet.operator import BudgetView, FleetView, Operator, difference, operator
+from iokeel.fleet.operator import (
+    BudgetView,
+    Figures,
+    FleetView,
+    Operator,
+    difference,
+    operator,
+)
 from iokeel.fleet.store import NoFleet
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import did_you_mean, shown, shown_path
@@ -112,14 +119,16 @@ def known(
 
 
 def set_budgets(
-    config: Path | None, wanted: Mapping[BudgetId, Budget | None], *, dry_run: bool, as_json: bool
+    config: Path | None, view: FleetView, wanted: Figures, *, dry_run: bool, as_json: bool
 ) -> None:
-    """Set budgets, and say what changes and what an operator has to know of that."""
-    view = view_of(config, new_too=True)
+    """Set budgets, and say what changes and what an operator has to know of that.
+
+    view: the one that they were made from.
+    """
+    seen = {budget: there.budget for budget, there in view.budgets.items()}
     changes = []
     for budget, new in wanted.items():
-        there = view.budgets.get(budget)
-        old = there.budget if there is not None else None
+        there, old = view.budgets.get(budget), seen.get(budget)
         if old != new:
             changes.append(difference(budget, old, new))
         reserved = there.reserved if there is not None else 0
@@ -131,7 +140,7 @@ def set_budgets(
                 file=sys.stderr,
             )
     if not dry_run:
-        changes = ask(config, lambda o: o.set_budgets(wanted), create=True)
+        changes = ask(config, lambda o: o.set_budgets(wanted, seen), create=True)
     if as_json:
         print(json.dumps({"changes": changes, "done": not dry_run}, indent=2))
     else:

@@ -42,6 +42,9 @@ MOST_AT_ONCE = 40
 # Changes that are kept. Those that one transaction can't drop go with later ones.
 _MOST_CHANGES = 1000
 
+#: Budgets to set, or that were seen; None: removed.
+Figures = Mapping[BudgetId, Budget | None]
+
 
 @dataclass
 class BudgetView:
@@ -130,20 +133,21 @@ class Operator:
                 view.errors.append(error)
         return FleetView(self._store.etcd.member, hosts, budgets)
 
-    async def set_budgets(self, wanted: Mapping[BudgetId, Budget | None]) -> list[str]:
+    async def set_budgets(self, wanted: Figures, seen: Figures) -> list[str]:
         """Set budgets, or remove them (None), and return what has changed.
 
-        Up to MOST_AT_ONCE are set at once or not at all. Raises ConnectionLost, or FleetRefused if
-        somebody else changes them at the same time; the same call again then sets the rest.
+        Up to MOST_AT_ONCE are set at once or not at all. seen: those that `wanted` was made from;
+        one that isn't there was None. Raises ConnectionLost, or FleetRefused if somebody else has
+        changed one since.
         """
         await self._store.open()
         changes: list[str] = []
         for first in range(0, len(wanted), MOST_AT_ONCE):
             some = list(wanted)[first : first + MOST_AT_ONCE]
-            changes += await self._set({budget: wanted[budget] for budget in some})
+            changes += await self._set({budget: wanted[budget] for budget in some}, seen)
         return changes
 
-    async def _set(self, wanted: Mapping[BudgetId, Budget | None]) -> list[str]:
+    async def _set(self, wanted: Figures, seen: Figures) -> list[str]:
         keys = self._store.keys
         names = {budget: keys.budget(budget) for budget in wanted}
         found = await self._store.etcd.read([*names.values()], [keys.history])
@@ -154,6 +158,8 @@ class Operator:
             raw = found.values.get(names[budget])
             old = None if raw is None else budget_of(names[budget], raw)
             if old != new:
+                if old != seen.get(budget):
+                    raise _changed_meanwhile()
                 changes.append(difference(budget, old, new))
                 if old is None:
                     fresh.append(budget)
@@ -172,7 +178,7 @@ class Operator:
                 error.where, error.what, "see `iokeel fleet history` before you try again"
             ) from None
         if not done:
-            raise FleetRefused("etcd", "somebody else changed a budget at this moment", "try again")
+            raise _changed_meanwhile()
         return changes
 
     async def history(self) -> list[Change]:
@@ -221,6 +227,10 @@ def difference(budget: BudgetId, old: Budget | None, new: Budget | None) -> str:
     ]
     words += [f"{name} {was} -> none" for name, was in before.items() if name not in after]
     return f"{budget}: {'new, ' if old is None else ''}{', '.join(words)}"
+
+
+def _changed_meanwhile() -> FleetRefused:
+    return FleetRefused("etcd", "somebody else changed a budget at this moment", "try again")
 
 
 def _figures(budget: Budget) -> dict[str, str]:

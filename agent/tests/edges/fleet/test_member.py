@@ -290,11 +290,11 @@ async def test_a_budget_that_is_gone_is_lifted_as_the_log_says(
         await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
         await etcd.write([], [Delete(Keys(prefix).budget(acme))])
         await until(lambda: acme in member.problems, PATIENCE_S)
-        assert await operator.set_budgets({acme: None}) == []  # for etcd, there is none
+        assert await operator.set_budgets({acme: None}, {}) == []  # for etcd, there is none
         said = str(member.problems[acme])
         assert said.index("`iokeel fleet tenant set`; if it") < said.index("remove it then by")
-        await operator.set_budgets({acme: Budget(LIMIT)})
-        await operator.set_budgets({acme: None})
+        await operator.set_budgets({acme: Budget(LIMIT)}, {})
+        await operator.set_budgets({acme: None}, {acme: Budget(LIMIT)})
         await until(lambda: not member.granted(["acme"]), PATIENCE_S)
 
 

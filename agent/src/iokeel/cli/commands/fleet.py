@@ -255,7 +255,8 @@ def set_(
 
     Options that aren't given stay as they are.
     """
-    there = view_of(config, new_too=True).of(Kind.TENANT).get(name)
+    view = view_of(config, new_too=True)
+    there = view.of(Kind.TENANT).get(name)
     old = there.budget if there is not None else None
     before = {}
     if old is not None:
@@ -263,7 +264,7 @@ def set_(
     table = _merged(before, limit=limit, reservation=reservation, weight=weight)
     with _said_of(f"tenant set {shown_path(name)}"):
         budgets = budgets_of({"tenants": {name: table}}, "tenant set", _floors(old, floors))
-    set_budgets(config, budgets, dry_run=dry_run, as_json=as_json)
+    set_budgets(config, view, budgets, dry_run=dry_run, as_json=as_json)
 
 
 def _merged(before: Mapping[str, object], **given: object) -> dict[str, object]:
@@ -298,8 +299,9 @@ def remove(
     as_json: JsonOption = False,
 ) -> None:
     """Take a tenant out: each host then goes by its own configuration."""
-    known(view_of(config), name, Kind.TENANT)
-    set_budgets(config, {BudgetId(Kind.TENANT, name): None}, dry_run=dry_run, as_json=as_json)
+    known(view := view_of(config), name, Kind.TENANT)
+    wanted = {BudgetId(Kind.TENANT, name): None}
+    set_budgets(config, view, wanted, dry_run=dry_run, as_json=as_json)
 
 
 @storage_app.command("set")
@@ -329,7 +331,8 @@ def set_storage(
 
     Options that aren't given stay as they are.
     """
-    there = view_of(config, new_too=True).of(Kind.STORAGE).get(name)
+    view = view_of(config, new_too=True)
+    there = view.of(Kind.STORAGE).get(name)
     old = there.budget if there is not None else None
     before = {}
     if old is not None and old.shared is not None:
@@ -346,7 +349,7 @@ def set_storage(
         own_name, table["source"] = "shared", name
     with _said_of(f"storage set {shown_path(name)}"):
         budgets = budgets_of({"storage": {own_name: table}}, "storage set", _floors(old, floors))
-    set_budgets(config, budgets, dry_run=dry_run, as_json=as_json)
+    set_budgets(config, view, budgets, dry_run=dry_run, as_json=as_json)
 
 
 @storage_app.command("remove")
@@ -357,8 +360,9 @@ def remove_storage(
     as_json: JsonOption = False,
 ) -> None:
     """Take a storage out: each host then goes by its own configuration."""
-    known(view_of(config), name, Kind.STORAGE)
-    set_budgets(config, {BudgetId(Kind.STORAGE, name): None}, dry_run=dry_run, as_json=as_json)
+    known(view := view_of(config), name, Kind.STORAGE)
+    wanted = {BudgetId(Kind.STORAGE, name): None}
+    set_budgets(config, view, wanted, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("import")
@@ -386,13 +390,14 @@ def import_(
             "write [tenants.NAME] and [storage.NAME] only",
         )
     wanted: dict[BudgetId, Budget | None] = {**budgets_of(values, where)}
-    for budget, there in view_of(config, new_too=True).budgets.items():
+    view = view_of(config, new_too=True)
+    for budget, there in view.budgets.items():
         kept, new = there.budget, wanted.get(budget)
         if kept is not None and new is not None:
             wanted[budget] = new._replace(even_ratio=kept.even_ratio)
         elif remove_others and kept is not None:
             wanted[budget] = None
-    set_budgets(config, wanted, dry_run=dry_run, as_json=as_json)
+    set_budgets(config, view, wanted, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()

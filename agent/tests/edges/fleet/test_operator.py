@@ -1,0 +1,34 @@
+"""Changes of the fleet's budgets in a real etcd."""
+
+from __future__ import annotations
+
+import pytest
+
+from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.host import Me
+from iokeel.errors import FleetRefused
+from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.operator import Operator
+from iokeel.fleet.store import FleetStore
+
+ACME = BudgetId(Kind.TENANT, "acme")
+
+
+async def test_a_change_made_from_figures_that_somebody_else_has_changed_is_refused(
+    etcd: Etcd,
+) -> None:
+    operator = Operator(FleetStore(etcd, Me("operator", "o")))
+    first, lower = Budget(50_000), Budget(20_000)
+    await operator.set_budgets({ACME: first}, {})
+    seen = {ACME: first}
+    await operator.set_budgets({ACME: lower}, seen)
+    for late in (first._replace(reservation=8000), None):
+        with pytest.raises(FleetRefused, match="somebody else changed a budget"):
+            await operator.set_budgets({ACME: late}, seen)
+    assert (await operator.view()).budgets[ACME].budget == lower
+    assert await operator.set_budgets({ACME: lower}, seen) == []
+    reserved = lower._replace(reservation=8000)
+    assert await operator.set_budgets({ACME: reserved}, {ACME: lower}) == [
+        "tenant acme: reservation 0 -> 8000"
+    ]
