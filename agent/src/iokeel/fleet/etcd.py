@@ -31,6 +31,7 @@ from iokeel.fleet.messages import (
     LeaseReply,
     Put,
     TxnReply,
+    peeking,
     reading,
     transaction,
 )
@@ -134,7 +135,16 @@ class Etcd:
         It is a moment after the question: the answer has all that was written before it. Raises
         ConnectionLost or FleetRefused.
         """
-        body: Json = reading(keys, prefixes, unless)
+        return await self._read(reading(keys, prefixes, unless), has_demands=bool(unless))
+
+    async def peek(self, keys: Sequence[str], prefix: str) -> Found:
+        """Return some keys, and the first one that begins with a prefix, without its value.
+
+        Raises ConnectionLost or FleetRefused.
+        """
+        return await self._read(peeking(keys, prefix))
+
+    async def _read(self, body: Json, *, has_demands: bool = False) -> Found:
         error: ConnectionLost | BadMember | None = None
         for _ in range(len(self._urls) + 1):  # the first may only have lost an old connection
             asked_ns = self._clock()
@@ -147,7 +157,7 @@ class Etcd:
             found = [kv for r in reply.responses if r.response_range for kv in r.response_range.kvs]
             values = {kv.name: kv.value for kv in found}
             leases = {kv.name: kv.lease for kv in found if kv.lease}
-            return Found(values, asked_ns, bool(unless) and reply.succeeded, leases)
+            return Found(values, asked_ns, has_demands and reply.succeeded, leases)
         assert error is not None
         raise error
 

@@ -165,6 +165,12 @@ def reading(keys: Sequence[str], prefixes: Sequence[str], unless: Sequence[Is]) 
     }
 
 
+def peeking(keys: Sequence[str], prefix: str) -> Json:
+    """Return a transaction that reads some keys, and the first of a prefix without its value."""
+    first = {**keys_from(prefix), "limit": "1", "keys_only": True}
+    return {"success": [{"request_range": first}, *ranges(keys, ())]}
+
+
 def transaction(demands: Sequence[Is], changes: Sequence[Put | Delete]) -> Json:
     """Return a transaction that makes changes if all demands are met."""
     return {

@@ -92,7 +92,7 @@ class FleetStore:
         """
         key, prefix = self.keys.format, self.keys.prefix
         for _ in self.etcd.access.urls:
-            found = await self.etcd.read([key], [prefix])
+            found = await self.etcd.peek([key], prefix)
             if found.values:
                 break
             self.etcd.leave_cluster()  # it may not be the fleet's

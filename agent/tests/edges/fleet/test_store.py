@@ -15,7 +15,7 @@ from iokeel.core.wants import TenantLevel, wants_of
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
-from iokeel.fleet.messages import Put
+from iokeel.fleet.messages import Delete, Put
 from iokeel.fleet.records import claim_value, ledger_value, stamp_value
 from iokeel.fleet.store import FleetStore
 from testing.fleet import etcd as real
@@ -35,6 +35,22 @@ async def test_a_prefix_that_holds_something_else_is_refused(
     with pytest.raises(FleetRefused, match=r"holds something else, such as .*theirs.*of its own"):
         async with store_of("a"):
             pass
+
+
+async def test_a_fleet_is_found_without_reading_it_all(
+    etcd: Etcd, store_of: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store_of("a") as a:
+        large = Put(a.keys.ledger(ACME), b"1" * 100_000)
+        first = Put(f"{a.keys.prefix}!", b"1" * 100_000)
+        await etcd.write([], [large, first])
+        monkeypatch.setattr("iokeel.fleet.etcd.MOST_REPLY_BYTES", 1000)
+        async with store_of("b"):
+            pass
+        await etcd.write([], [Delete(a.keys.format)])
+        with pytest.raises(FleetRefused, match=r"holds something else, such as .*!"):
+            async with store_of("b"):
+                pass
 
 
 async def test_no_fleet_is_begun_in_another_cluster_than_the_fleets(
