@@ -240,11 +240,16 @@ class Member:
         return self.parts.store.keys.budget(participant.budget)
 
     async def _list(self, store: FleetStore, some: Collection[BudgetId] | None = None) -> None:
-        """Read which tenants and storages are the fleet's: some that have changed, or all."""
+        """Read which tenants and storages are the fleet's: some that have changed, or all.
+
+        This host coordinates none that it can't keep or doesn't understand, so another one may. An
+        office of one that isn't there stays: it is given before the budget is set.
+        """
         if some is None:
             self._listed_at = time.monotonic()
         changed: dict[BudgetId, Remembered | None] = {}
-        for budget_id, budget in (await store.budgets(some)).items():
+        found = await store.budgets(some)
+        for budget_id, budget in found.items():
             known = self._memory.known.get(budget_id)
             if isinstance(budget, FleetRefused):
                 self._tell_of(budget_id, budget)
@@ -255,11 +260,18 @@ class Member:
         new = [b for b, known in changed.items() if known and b not in self._memory.known]
         for first in range(0, len(new), _MOST_NAMES):
             self.parts.called |= await store.charges(new[first : first + _MOST_NAMES])
-        if changed:
-            await asyncio.to_thread(self._memory.keep, changed)
+        offices = await store.offices(some)
+        try:
+            if changed:
+                await asyncio.to_thread(self._memory.keep, changed)
+        finally:
+            there = {budget_id for budget_id, budget in found.items() if budget is not None}
+            for budget_id in (offices & there) - self._memory.known.keys():
+                await store.resign(budget_id)
+                offices.remove(budget_id)
         gone = self.parts.participants.keys() - self._memory.known.keys()
         self._leaving += [self.parts.participants.pop(budget_id) for budget_id in gone]
-        self.parts.called |= await store.offices(some)
+        self.parts.called |= offices
         while self._leaving:  # also those that couldn't be told to etcd before
             await self._leaving[-1].leave()
             self._leaving.pop()

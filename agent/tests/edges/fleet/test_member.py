@@ -19,6 +19,7 @@ from iokeel.core.fleet.ledger import Word
 from iokeel.core.sharing.tenant_sums import Sums
 from iokeel.core.wants import wants_of
 from iokeel.errors import ConnectionLost, FleetRefused, NewerSchema
+from iokeel.fleet.appoint import appoint
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
@@ -196,6 +197,30 @@ async def test_a_budget_that_cannot_be_kept_does_not_hold_up_the_others(
         await set_limits(etcd, "umbra" * 2000)
         await until(lambda: "disk is full; free some space," in str(member.problem))
         assert await oldest_read_s(member, etcd, ["acme"]) < LAPSE_S
+
+
+async def test_a_host_that_cannot_use_a_new_budget_leaves_its_office_to_others(
+    one_etcd: real.Etcd, etcd: Etcd, prefix: str, tmp_path: Path
+) -> None:
+    store = FleetStore(etcd, Me("operator", "o"))
+    unkept, newer = BudgetId(Kind.TENANT, "umbra" * 2000), BudgetId(Kind.TENANT, "newer")
+
+    async def resigned(budget: BudgetId) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while (await etcd.read([store.keys.leader(budget)])).values:
+                await asyncio.sleep(0.2)
+
+    await set_limits(etcd, "acme")
+    async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
+        await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
+        await appoint(store, [newer])
+        await etcd.write([], [Put(store.keys.budget(newer), b'{"v":9}')])
+        await resigned(newer)
+        assert isinstance(member.problems[newer], NewerSchema)
+        member._memory._database.execute("PRAGMA max_page_count = 1")  # no page more than now
+        await Operator(store).set_budgets({unkept: Budget(LIMIT)}, {})
+        await resigned(unkept)
+        assert "disk is full" in str(member.problem)
 
 
 async def test_a_host_that_a_tenant_has_left_meanwhile_is_charged_nothing_if_it_is_set_again(
