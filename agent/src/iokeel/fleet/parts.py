@@ -203,22 +203,22 @@ class Parts:
         self, kind: Kind, problems: Mapping[BudgetId, IokeelError]
     ) -> dict[str, BudgetInFleet]:
         """Return this host's parts in budgets of a kind, for a report, by name."""
-        here = sorted(budget for budget in self.participants if budget.kind is kind)
-        return {budget.name: self._shown(budget, problems.get(budget)) for budget in here}
+        known = self.memory.known  # a thread may drop one at any time
+        here = sorted(b for b in self.participants if b.kind is kind and b in known)
+        return {b.name: self._shown(b, known[b].budget, problems.get(b)) for b in here}
 
     def _read_ns(self, budget: BudgetId) -> int:
         """Return when a budget's ledger was read, or else since when this host takes part."""
         end_ns = self.participants[budget].part.end_ns
         return self._since_ns[budget] if end_ns is None else end_ns - TERM_S * NS_PER_S
 
-    def _shown(self, budget: BudgetId, error: IokeelError | None) -> BudgetInFleet:
+    def _shown(self, budget: BudgetId, set_to: Budget, error: IokeelError | None) -> BudgetInFleet:
         participant = self.participants[budget]
         part, entry, view = participant.part, participant.entry, participant.view
         held = self.sums(budget).held
         ledger = part.ledger
         entries = ledger.entries if ledger is not None else {}
         others = {host: other.amount for host, other in entries.items() if host != self.me.name}
-        set_to = self.memory.known[budget].budget
         limit = set_to.amount
         if ledger is not None and set_to.shared is not None:
             limit = ledger.amount

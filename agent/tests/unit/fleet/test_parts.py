@@ -79,6 +79,15 @@ def test_a_host_stays_while_drives_without_a_policy_use_a_shared_storage(
     assert host.may_leave(disk)
 
 
+def test_a_budget_that_was_just_dropped_is_left_out_of_reports(parts: Parts) -> None:
+    parts.memory.keep(KNOWN)
+    parts.tenants({"acme"})
+    parts.looked([ACME], complete=True)
+    assert [*parts.shown(Kind.TENANT, {})] == ["acme"]
+    parts.memory.keep({ACME: None})
+    assert parts.shown(Kind.TENANT, {}) == {}
+
+
 def test_the_time_since_a_ledger_was_read_outlasts_connections(parts: Parts) -> None:
     def stale_s() -> float:
         return parts.shown(Kind.TENANT, {})["acme"].report.stale_s
