@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import os
 import secrets
 import socket
 import time
@@ -253,7 +254,7 @@ def _figures(budget: Budget) -> dict[str, str]:
 
 
 def _history(keys: Keys, changes: list[str]) -> list[Put | Delete]:
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    by = f"{_user()}@{socket.gethostname()}"
     at = datetime.now(UTC).isoformat(timespec="seconds")
     return [
         Put(
@@ -262,6 +263,14 @@ def _history(keys: Keys, changes: list[str]) -> list[Put | Delete]:
         )
         for number, what in enumerate(changes)
     ]
+
+
+def _user() -> str:
+    """Return the operator's name, or the number if it has none here, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # KeyError before Python 3.13
+        return str(os.getuid())
 
 
 def _dropped(past: Collection[str], new: int, most: int) -> list[Put | Delete]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from iokeel.core.fleet.claims import Budget
@@ -32,3 +34,15 @@ async def test_a_change_made_from_figures_that_somebody_else_has_changed_is_refu
     assert await operator.set_budgets({ACME: reserved}, {ACME: lower}) == [
         "tenant acme: reservation 0 -> 8000"
     ]
+
+
+async def test_an_operator_without_a_name_is_told_by_number(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_001)
+    operator = Operator(FleetStore(etcd, Me("operator", "o")))
+    await operator.set_budgets({ACME: Budget(50_000)}, {})
+    (change,) = await operator.history()
+    assert change.by.startswith("2000000001@")
