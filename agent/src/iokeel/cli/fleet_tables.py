@@ -347,7 +347,10 @@ def _charges(name: str, known: BudgetView) -> Iterator[str]:
     charged = sum(entry.charged for entry in known.entries.values())
     if known.budget is None:
         if known.entries:
-            yield f"{name} isn't set, but hosts are still charged for it; set it again, or wait"
+            yield (
+                f"{name} isn't set, but hosts are still charged for it; set it again, and if it"
+                " should go, remove it then"
+            )
         return
     limit, what = known.budget.amount, "its limit of"
     if known.budget.shared is not None:

@@ -51,8 +51,8 @@ Figures = Mapping[BudgetId, Budget | None]
 class BudgetView:
     """A tenant's limit or a storage's capacity, as it is in etcd.
 
-    budget: None if it was removed, or is gone. claims: by host, of those that report. leader: the
-    host that coordinates it. errors: of values that can't be used.
+    budget: None if it is gone, though nobody has removed it. claims: by host, of those that report.
+    leader: the host that coordinates it. errors: of values that can't be used.
     """
 
     budget: Budget | None = None
@@ -79,7 +79,8 @@ class BudgetView:
 class FleetView(NamedTuple):
     """The fleet, as it is in etcd.
 
-    member: the URL that answered. hosts: those that are there, with their values.
+    member: the URL that answered. hosts: those that are there, with their values. budgets: without
+    those that were removed: what hosts are charged for these counts only if they are set again.
     """
 
     member: str
@@ -111,6 +112,7 @@ class Operator:
         parts = [keys.budgets, keys.ledgers, keys.leaders, keys.all_claims]
         found = await self._store.etcd.read([], [keys.hosts, *parts])
         budgets: dict[BudgetId, BudgetView] = {}
+        removed: set[BudgetId] = set()
         hosts: dict[str, bytes] = {}
         for key, raw in sorted(found.values.items()):
             if key.startswith(keys.hosts):
@@ -124,6 +126,8 @@ class Operator:
             try:
                 if part == keys.budgets:
                     view.budget = budget_of(key, raw)
+                    if view.budget is None:
+                        removed.add(budget)
                 elif part == keys.ledgers:
                     view.ledger = ledger_of(key, raw)
                 elif part == keys.leaders:
@@ -132,7 +136,8 @@ class Operator:
                     view.claims[last_part(key)] = claim_of(key, raw)
             except FleetRefused as error:
                 view.errors.append(error)
-        return FleetView(self._store.etcd.member, hosts, budgets)
+        there = {budget: view for budget, view in budgets.items() if budget not in removed}
+        return FleetView(self._store.etcd.member, hosts, there)
 
     async def set_budgets(self, wanted: Figures, seen: Figures) -> list[str]:
         """Set budgets, or remove them (None), and return what has changed.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import Me
+from iokeel.core.fleet.ledger import Entry, Word, first_ledger
 from iokeel.errors import FleetRefused
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
+from iokeel.fleet.messages import Delete
 from iokeel.fleet.operator import Operator
 from iokeel.fleet.store import FleetStore
 
@@ -46,3 +49,19 @@ async def test_an_operator_without_a_name_is_told_by_number(
     await operator.set_budgets({ACME: Budget(50_000)}, {})
     (change,) = await operator.history()
     assert change.by.startswith("2000000001@")
+
+
+async def test_charges_for_a_budget_that_was_removed_need_no_answer(etcd: Etcd) -> None:
+    store = FleetStore(etcd, Me("operator", "o"))
+    operator, budget = Operator(store), Budget(50_000)
+    await operator.set_budgets({ACME: budget}, {})
+    first = first_ledger(50_000, "e")
+    entry = Entry("i", 100, 200, 200, 100, first.stamp)
+    ledger = replace(first, entries={"kvm7": entry})
+    assert await store.replace(ACME, await store.view(ACME), ledger, as_leader=False)
+    await operator.set_budgets({ACME: None}, {ACME: budget})
+    assert (await operator.view()).budgets == {}
+    assert await operator.forget("kvm7", Word.OFF_FOR_GOOD) == []
+    await etcd.write([], [Delete(store.keys.budget(ACME))])  # gone, by no operator's wish
+    assert [*(await operator.view()).budgets] == [ACME]
+    assert await operator.forget("kvm7", Word.OFF_FOR_GOOD) == [ACME]
