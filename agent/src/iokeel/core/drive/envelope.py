@@ -209,13 +209,15 @@ class _Budget:
                 for price, gains, total in self._prices(iops_size)
             ]
         )
+        # Beside bytes, this bucket is full when the smallest requests come.
+        most = self.limit if self.bps else self.most
         return [
             min(
                 need or _IDLE_SHARE * self.limit / bound.curve.cost(iops_size or 1),
-                self.limit / bound.curve.points[0][1],
+                most / bound.curve.points[0][1],
             )
             if spare <= 0
-            else min(need + spare, self.limit / bound.curve.points[0][1])
+            else min(need + spare, most / bound.curve.points[0][1])
             for need, bound in zip(needs, self.bounds, strict=True)
         ]
 
