@@ -108,28 +108,48 @@ def test_a_package_replaces_other_versions_for_its_own_distribution_alone(tmp_pa
 # The hook
 
 
+def called(hook: Path, operation: str) -> tuple[int, bytes]:
+    done = subprocess.run(
+        [hook, "db1", operation, "begin", "-"], input=ARRIVES,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={"IOKEEL_CONFIG": str(hook.parent)},  # a folder can't be read, which it tells
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def packaged(folder: Path, python: str = "/usr/bin/python3") -> tuple[Path, Path]:
+    """Put the package's hook into a folder. Return its file, and that of the hook it calls."""
+    hook, inner = folder / "hook", folder / "50-iokeel"
+    text = (DEBIAN / "hook").read_text()
+    assert "/usr/lib/iokeel/50-iokeel\n" in text
+    assert "/usr/bin/python3 " in text
+    text = text.replace("/usr/lib/iokeel/50-iokeel", str(inner))
+    hook.write_text(text.replace("/usr/bin/python3", python))
+    hook.chmod(0o755)
+    return hook, inner
+
+
 @pytest.mark.parametrize("operation", ["prepare", "reconnect", "restore"])
-def test_the_packages_hook_does_nothing_once_its_command_is_gone(
+def test_the_packages_hook_does_nothing_once_the_package_is_gone(
     tmp_path: Path, operation: str
 ) -> None:
-    (make,) = re.findall("^\tsed .*50-iokeel$", (DEBIAN / "rules").read_text(), re.MULTILINE)
-    (tmp_path / "debian/build").mkdir(parents=True)
-    (tmp_path / "libvirt-hooks").symlink_to(AGENT.parent / "libvirt-hooks")
-    command, hook = tmp_path / "iokeel", tmp_path / "debian/build/50-iokeel"
-    make = make.replace("/usr/bin/iokeel", str(command))
-    subprocess.run(["sh", "-c", make], cwd=tmp_path, check=True)
+    hook, inner = packaged(tmp_path)
+    assert called(hook, operation) == (0, b"")
+    shutil.copy(AGENT.parent / "libvirt-hooks/qemu.d/50-iokeel", inner)
+    assert (called(hook, operation) == (0, b"")) == (operation == "reconnect")
 
-    def said() -> tuple[int, bytes]:
-        done = subprocess.run(
-            ["/usr/bin/python3", "-IS", hook, "db1", operation, "begin", "-"], input=ARRIVES,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={"IOKEEL_CONFIG": str(tmp_path)},  # a folder can't be read, which it tells
-        )  # fmt: skip
-        return done.returncode, done.stdout
 
-    assert said() == (0, b"")
-    command.touch()
-    assert (said() == (0, b"")) == (operation == "reconnect")
+@pytest.mark.parametrize("status", [0, 1, 2, 127])
+def test_the_packages_hook_fails_only_to_refuse_a_start(tmp_path: Path, status: int) -> None:
+    python = tmp_path / "python3"
+    hook, inner = packaged(tmp_path, str(python))
+    inner.touch()
+    if status != 127:  # which is that of a program that isn't there
+        python.write_text(f"#!/bin/sh\nexit {status}\n")
+        python.chmod(0o755)
+    for operation in ("prepare", "reconnect", "restore"):
+        refuses = status == 1 and operation == "prepare"
+        assert called(hook, operation)[0] == int(refuses)
 
 
 # The default configuration
