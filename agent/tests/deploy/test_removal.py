@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from testing.playbooks import role_doc
 from testing.playbooks.run import Played, inventory, play, start
 
 LOCAL = {"ansible_connection": "local", "ansible_become": False}
@@ -56,6 +59,7 @@ class Host:
         there = {
             "command": "command", "unit_file": "unit", "state_dir": "state", "source": "source",
             "key": "key", "hook_file": "hook", "config": "etc/agent.toml", "drop_in": "d/drop-in",
+            "removal_lock": "lock",
         }  # fmt: skip
         self.given: dict[str, Any] = {
             f"__iokeel_{name}": f"{folder}/{path}" for name, path in there.items()
@@ -95,6 +99,65 @@ def test_check_mode_only_asks(host: Host) -> None:
     assert played.changed["hv1"] > 0
     assert host.steps == ["ask"]
     assert (host.folder / "etc").exists()
+
+
+def test_a_removal_beside_another_does_nothing(host: Host) -> None:
+    with open(host.given["__iokeel_removal_lock"], "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ((_, why),) = host.remove().failures
+    says = "another removal runs on the host; wait until it has ended, and run this again"
+    assert why == f"hv1: {says}"
+    assert host.steps == ["ask"]
+    assert host.remove().status == 0
+
+
+# iokeel brought a library along. libvirt was brought by a package that has gone since then.
+STATUS = """\
+Package: iokeel
+Status: install ok installed
+Version: 1
+Architecture: all
+Depends: library
+Suggests: libvirt
+
+Package: library
+Status: install ok installed
+Version: 1
+Architecture: all
+
+Package: libvirt
+Status: install ok installed
+Version: 1
+Architecture: all
+"""
+
+
+def test_what_iokeel_merely_suggests_is_not_taken_for_its_own(tmp_path: Path) -> None:
+    (find,) = (
+        task
+        for task in yaml.safe_load((role_doc.ROLE / "tasks/remove.yml").read_text())
+        if task["name"] == "Find what was installed for it"
+    )
+    words = find["ansible.builtin.command"]["argv"].removeprefix("{{ ").removesuffix(" + item }}")
+    (tmp_path / "status").write_text(STATUS)
+    brought = "".join(
+        f"Package: {name}\nArchitecture: amd64\nAuto-Installed: 1\n\n"
+        for name in ("library", "libvirt")
+    )
+    (tmp_path / "extended_states").write_text(brought)
+    (tmp_path / "apt.conf").write_text(
+        f'Dir::State "{tmp_path}";\nDir::State::status "{tmp_path}/status";\n'
+        'APT::AutoRemove::SuggestsImportant "true";\n'  # which is apt's default
+    )
+
+    def gone(*removed: str) -> set[str]:
+        argv = [*yaml.safe_load(words), *removed]
+        environment = {**os.environ, "APT_CONFIG": str(tmp_path / "apt.conf"), "LC_ALL": "C.UTF-8"}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+        lines = (line.split() for line in done.stdout.splitlines())
+        return {line[1] for line in lines if line[:1] == ["Remv"]}
+
+    assert gone("iokeel") - gone() == {"iokeel", "library"}
 
 
 def test_nothing_is_done_if_apt_could_not_purge(host: Host) -> None:
