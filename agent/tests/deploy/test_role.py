@@ -369,6 +369,44 @@ def test_the_reason_that_dpkg_gives_is_told(tmp_path: Path) -> None:
     assert said == {f"hv{n}": f"{error}; {reason}; {end}" for n, reason in enumerate(REASONS)}
 
 
+# When the agent last started and reloaded, and when its files were written: the configuration, what
+# lets it out to etcd, and its command, which keeps the modification time that it was built with.
+READ = {
+    "first": ("ExecMainStartTimestamp=\nStateChangeTimestamp=\n", 0, 0, 0, False),
+    "read": ("ExecMainStartTimestamp=@100\nStateChangeTimestamp=@100\n", 90, 90, 99, False),
+    "reloaded": ("StateChangeTimestamp=@200\nExecMainStartTimestamp=@100\n", 150, 90, 99, False),
+    "unread": ("ExecMainStartTimestamp=@100\nStateChangeTimestamp=@100\n", 150, 90, 99, True),
+    "let out": ("ExecMainStartTimestamp=@100\nStateChangeTimestamp=@100\n", 90, 150, 99, True),
+    # A reload goes on with the old version.
+    "old": ("ExecMainStartTimestamp=@100\nStateChangeTimestamp=@200\n", 90, 90, 150, True),
+    "never ran": ("ExecMainStartTimestamp=\nStateChangeTimestamp=\n", 90, 90, 99, True),
+}
+
+
+def test_an_agent_that_has_not_read_its_files_or_is_of_another_version_is_told(
+    tmp_path: Path,
+) -> None:
+    tasks = yaml.safe_load((ROLE / "tasks/configure.yml").read_text())
+    (write,) = (task for task in tasks if "__iokeel_is_unread" in task.get("vars", {}))
+    msg = "unread: {{ __iokeel_is_unread }}"
+    fail = {"ansible.builtin.fail": {"msg": msg}, "vars": write["vars"]}
+    hosts = {}
+    for name, (since, *written, _) in READ.items():
+        stats = [
+            {"stat": {"exists": True, key: float(at)} if at else {"exists": False}}
+            for key, at in zip(("mtime", "mtime", "ctime"), written, strict=True)
+        ]
+        hosts[name.replace(" ", "-")] = {
+            **LOCAL,
+            "__iokeel_since": {"stdout": since},
+            "__iokeel_written_at": {"results": stats},
+        }
+    alone = {"hosts": "all", "gather_facts": False, "tasks": [fail]}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([alone]))
+    said = dict(play(tmp_path / "play.yml", inventory(tmp_path, hosts)).failures)
+    assert said == {name.replace(" ", "-"): f"unread: {row[-1]}" for name, row in READ.items()}
+
+
 # What the agent says of guests a and b, which run on each of these hosts.
 FAULT = {"where": "drive a/vda", "what": "limits couldn't be set", "mend": "see QEMU's log"}
 SEEN: dict[str, list[dict[str, Any]] | None] = {
