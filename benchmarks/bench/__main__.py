@@ -17,6 +17,7 @@ import math
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from benchmarks import result_file
@@ -111,9 +112,11 @@ def _run_alone(
     check_daemon(daemon)
     if warning := busy():
         print(f"iokeel-bench: {warning}", file=sys.stderr)
+    use: AbstractContextManager[None] = nullcontext()
     if options.device:  # last: the calibration overwrites it
         found = device.measure(options.device, options.results, _say)
         suites = [device.moved(suite, found) for suite in suites]
+        use = device.held(found.path, options.results)
     runner = Runner(
         suites,
         controllers,
@@ -124,7 +127,8 @@ def _run_alone(
         options.shorten,
         options.fresh,
     )
-    failed = runner.run()
+    with use:
+        failed = runner.run()
     for suite in suites:
         print(summary(path_of(options.results, suite.name)))
     for failure in failed:

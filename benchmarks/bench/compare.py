@@ -34,6 +34,8 @@ from benchmarks.bench.scenario import load, names
 from benchmarks.bench.student import noise
 
 ODDS = 0.01
+#: How far a figure and its double are apart, over the mean of both.
+_DOUBLED_RATIO = 2 / 3
 #: What has to be the same in the setups of two results.
 _ALIKE = {
     "device": "device",
@@ -86,7 +88,8 @@ class Change:
 class Comparison:
     """All changes, and how many figures were compared.
 
-    skipped: with fewer than two repeats. unlike: scenarios whose runs can't be compared, and
+    skipped: with fewer than two repeats. blunt: with so much noise that even a doubling would count
+    as that. unlike: scenarios whose runs can't be compared, and
     controllers, and why.
     lost: figures that more runs lack than before. left_out: controllers that were not run again.
     added: scenarios and controllers that are new. elsewhere: what differs of the machines and
@@ -96,6 +99,7 @@ class Comparison:
     changes: list[Change]
     compared: int
     skipped: int
+    blunt: int = 0
     unlike: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -179,7 +183,7 @@ def changes(pairs: Sequence[Pair]) -> Comparison:
     """Return the figures that have changed."""
     usable = [pair for pair in pairs if min(len(pair.before), len(pair.after)) > 1]
     pooled = _pooled(usable)
-    found = []
+    found, blunt = [], 0
     for pair in usable:
         together, freedom = pooled[_kind(pair)]
         spread = max(together, *(_spread(pair.metric, one) for one in (pair.before, pair.after)))
@@ -187,8 +191,10 @@ def changes(pairs: Sequence[Pair]) -> Comparison:
         change = Change(pair, noise(freedom, ODDS / len(usable), *samples))
         if abs(change.ratio) > max(change.noise_ratio, LEAST_RATIO):
             found.append(change)
+        else:
+            blunt += change.noise_ratio >= _DOUBLED_RATIO
     found.sort(key=lambda change: (not change.worse, -abs(change.ratio)))
-    return Comparison(found, len(usable), len(pairs) - len(usable))
+    return Comparison(found, len(usable), len(pairs) - len(usable), blunt)
 
 
 def _spread(metric: Metric, values: Sequence[float]) -> float:
@@ -285,6 +291,9 @@ def table(found: Comparison) -> str:
             out.print(f"lost: {lost}", soft_wrap=True)
         same = found.compared - len(found.changes)
         out.print(f"{found.compared} figures compared: {same} as before, within their noise")
+        if found.blunt:
+            what = "so uneven that even twice as much would count as noise"
+            out.print(f"of these, {found.blunt} are {what}: more repeats would tell")
         if found.skipped:
             out.print(f"{found.skipped} figures have one run only, and can't be compared")
         for why in found.unlike:

@@ -96,7 +96,8 @@ class Case(msgspec.Struct, frozen=True):
 class Setup(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a result came about. digest: of what the scenario runs; None: of a file before digests.
 
-    load_before: the machine's mean load in the minute before the first run.
+    load_before: the machine's mean load in the minute before the first run. own_seeds: each repeat
+    has seeds of its own.
     """
 
     scenario: str
@@ -112,6 +113,7 @@ class Setup(msgspec.Struct, frozen=True, omit_defaults=True):
     revision: str | None = None
     programs: dict[str, str] = {}
     load_before: float | None = None
+    own_seeds: bool = False
 
     @property
     def window_s(self) -> int:

@@ -222,6 +222,15 @@ def test_changes_are_found_and_which_way_they_went(seed: int) -> None:
     assert "s8" in table(changes(pairs(seed, {8: 1.3})))
 
 
+def test_figures_too_uneven_for_a_double_to_show_are_told() -> None:
+    what = ("s", "", "none", "L", METRICS["latency_impact"])
+    uneven = Pair(*what, [1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    even = Pair(*what, [2.0, 2.01, 2.02], [2.0, 2.01, 2.02])
+    assert (changes([uneven]).blunt, changes([even]).blunt) == (1, 0)
+    said = " ".join(table(changes([uneven])).split())
+    assert "of these, 1 are so uneven that even twice as much would count as noise" in said
+
+
 def test_small_difference_is_no_change_however_certain() -> None:
     exact = [
         Pair("s", "", "none", "L", METRICS["work"], [1.0, 1.0, 1.0], [0.985, 0.985, 0.985]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,44 @@ def test_a_calibration_of_another_device_is_refused(disk: Path, tmp_path: Path) 
     (tmp_path / CALIBRATION).write_text("[storage.disk]\n")
     with pytest.raises(BenchError, match="no calibration"):
         device.measure(disk, tmp_path, print)
+
+
+def test_a_calibration_of_another_disk_of_this_name_is_refused(disk: Path, tmp_path: Path) -> None:
+    keep_calibration(tmp_path, disk)
+    kept = tmp_path / CALIBRATION
+    said = kept.read_text()
+    kept.write_text(f"# disk: {64 * MIB}\n{said}")  # a loop device has no serial number
+    assert device.measure(disk, tmp_path, print).path == disk
+    kept.write_text(f"# disk: S4EVNF0M 0x5002538e 512110190592\n{said}")
+    with pytest.raises(BenchError, match=r"is not the disk that .* is of: S4EVNF0M"):
+        device.measure(disk, tmp_path, print)
+
+
+def test_a_device_is_held_while_it_is_measured(disk: Path, tmp_path: Path) -> None:
+    with device.held(disk, tmp_path):
+        with pytest.raises(OSError, match="busy"):
+            os.close(os.open(disk, os.O_RDONLY | os.O_EXCL))
+        with pytest.raises(BenchError, match="is in use"), device.held(disk, tmp_path):
+            pass
+    os.close(os.open(disk, os.O_RDONLY | os.O_EXCL))
+
+
+def test_a_device_gets_the_scheduler_back_that_it_had_before_a_killed_run(
+    disk: Path, tmp_path: Path
+) -> None:
+    scheduler = Path("/sys/block", disk.name, "queue/scheduler")
+    if "mq-deadline" not in scheduler.read_text():
+        pytest.skip("this kernel has no mq-deadline")
+    scheduler.write_text("mq-deadline")
+    killed = device.held(disk, tmp_path)
+    killed.__enter__()
+    scheduler.write_text("none")
+    kept = (tmp_path / "scheduler").read_text()
+    killed.__exit__(None, None, None)
+    (tmp_path / "scheduler").write_text(kept)
+    with device.held(disk, tmp_path):
+        assert "[mq-deadline]" in scheduler.read_text()
+    assert not (tmp_path / "scheduler").exists()
 
 
 def test_a_scenario_keeps_its_proportions(disk: Path, tmp_path: Path) -> None:

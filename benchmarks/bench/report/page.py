@@ -281,4 +281,6 @@ def _setup(setup: Setup) -> str:
         parts.append(f"load before {setup.load_before:.1f}")
     if setup.revision:
         parts.append(f"revision {setup.revision}")
+    if not setup.own_seeds:
+        parts.append("all repeats with the same seeds: their spread is the machine's alone")
     return ", ".join(parts)

@@ -7,11 +7,13 @@ scenario that is priced by the published curve still is.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,10 +25,15 @@ from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.errors import ConfigError
 from iokeel.host.in_use import InUse
 from iokeel.words.units import parse_size, size
+from testing.lab.disks.shared_device import scheduler_of
 from testing.lab.fio import Job
 
 #: A calibration is kept in the folder of results, so that all their runs are by the same one.
 CALIBRATION = "device.toml"
+#: Which disk it is of, in its first line.
+_DISK = "# disk: "
+#: The device's own scheduler, while runs may have set another.
+_SCHEDULER = "scheduler"
 _RATES = ("limit", "burst", "reservation")
 #: fio's options for a rate, and for an amount, so that it takes as long.
 _AMOUNTS = ("rate_iops", "io_size")
@@ -83,7 +90,11 @@ def measure(path: Path, folder: Path, say: Callable[[str], None]) -> Device:
         done = child([sys.executable, *calibrate], stdout=subprocess.PIPE)
         if done.returncode:
             raise BenchError(str(path), "can't be calibrated", "see above")
-        kept.write_text(done.stdout)
+        kept.write_text(f"{_DISK}{_disk(path)}\n{done.stdout}")
+    first = kept.read_text().partition("\n")[0]
+    if first.startswith(_DISK) and first.removeprefix(_DISK) != _disk(path):
+        what = f"is not the disk that {kept} is of: {first.removeprefix(_DISK)}"
+        raise BenchError(str(path), what, "name another folder by --results")
     try:
         (storage,) = parse(kept.read_bytes(), str(kept)).storages.values()
         policy = storage.policy
@@ -96,6 +107,38 @@ def measure(path: Path, folder: Path, say: Callable[[str], None]) -> Device:
         raise BenchError(str(kept), f"it is of {storage.device}, not of {path}", mend)
     model = policy.model or DEFAULT_MODEL
     return Device(path, policy.capacity, policy.latency_target_ms, model)
+
+
+@contextmanager
+def held(path: Path, folder: Path) -> Iterator[None]:
+    """Keep others from mounting a device while it is measured.
+
+    The device gets its scheduler back that a killed run has left changed. Raises BenchError if
+    somebody else has the device: the kernel also knows of mounts in other namespaces.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)
+    except OSError as error:
+        what = "is in use" if error.errno == errno.EBUSY else error.strerror or str(error)
+        raise BenchError(str(path), what, "stop its users, or name another device") from None
+    try:
+        scheduler, kept = _queue(path) / "scheduler", folder / _SCHEDULER
+        if kept.exists():
+            scheduler.write_text(kept.read_text())
+        kept.write_text(scheduler_of(path))
+        try:
+            yield
+        finally:
+            kept.unlink()
+    finally:
+        os.close(opened)
+
+
+def _disk(path: Path) -> str:
+    """Return what tells a disk from another one of its name: serial number, WWN, size in bytes."""
+    words = ["lsblk", "--nodeps", "--noheadings", "--bytes", "--raw", "--output=SERIAL,WWN,SIZE"]
+    done = subprocess.run([*words, str(path)], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def _check_size(path: Path, case: Scenario) -> None:

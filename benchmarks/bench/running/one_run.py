@@ -134,7 +134,8 @@ def _export_jobs(on: Stage) -> tuple[str, list[Drive]]:
 def _guest_jobs(on: Stage, drives: Sequence[Drive]) -> str:
     """Return fio's job file for a guest with one drive, or for the booted host with all of them.
 
-    There each has its part of the one disk.
+    There each has its part of the one disk. One that runs alone, too, has all of it, alone as beside
+    the others, as the guest of the pair's scenario has.
     """
     engine = {"ioengine": "libaio", "direct": 1, "filename": "/dev/vda"}
     sections: dict[str, Job] = {"global": {**engine, **_COMMON}}
@@ -142,7 +143,8 @@ def _guest_jobs(on: Stage, drives: Sequence[Drive]) -> str:
     for number, drive in enumerate(drives):
         own = _seed(on, number)
         if on.booted is not None:
-            own = {**own, "offset": number * part, "size": part, **entering(drive.name)}
+            place = {} if drive.alone else {"offset": number * part, "size": part}
+            own = {**own, **place, **entering(drive.name)}
         for stream in drive.streams:
             name = f"{drive.name}-{stream.name}"
             log = {"write_lat_log": f"/tmp/{name}"}

@@ -56,7 +56,7 @@ class SharedDevice:
         sectors = int(Path("/sys/block", device.name, "size").read_text())
         self.drive_bytes = (sectors << 9) // max(drives, 1) >> 20 << 20
         with contextlib.ExitStack() as stack:
-            stack.callback(self._set_queue, "scheduler", self._scheduler())
+            stack.callback(self._set_queue, "scheduler", scheduler_of(device))
             stack.callback(self._set_queue, "scheduler", "none")  # else BFQ would keep our settings
             own, folder = self._namespace(stack)
             self._share(inside or own, folder, stack, drives, binary, apart)
@@ -118,11 +118,6 @@ class SharedDevice:
         for file, value in queue_settings(name, self.slowdown).items():
             self._set_queue(file, value)
 
-    def _scheduler(self) -> str:
-        """Return the scheduler that the device has: the kernel puts it in brackets."""
-        said = Path("/sys/block", self.device.name, "queue/scheduler").read_text()
-        return said.partition("[")[2].partition("]")[0] or "none"
-
     def _set_queue(self, name: str, value: object) -> None:
         for device in self.devices:
             Path("/sys/block", device.name, "queue", name).write_text(str(value))
@@ -141,6 +136,12 @@ class SharedDevice:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def scheduler_of(device: Path) -> str:
+    """Return the scheduler that a device has: the kernel puts it in brackets."""
+    said = Path("/sys/block", device.name, "queue/scheduler").read_text()
+    return said.partition("[")[2].partition("]")[0] or "none"
 
 
 def queue_settings(scheduler: str, slowdown: float) -> dict[str, object]:
