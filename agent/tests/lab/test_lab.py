@@ -182,11 +182,15 @@ def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals) -> N
         [sys.executable, "-c", OWNER], env=environ, stdout=subprocess.PIPE, text=True,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    assert owner.stdout
-    folder = owner.stdout.readline().strip()
-    assert any("qemu-system" in words for words in _left_of(folder))
-    owner.send_signal(number)
-    owner.wait()
+    try:
+        assert owner.stdout
+        folder = owner.stdout.readline().strip()
+        assert any("qemu-system" in words for words in _left_of(folder))
+        owner.send_signal(number)
+        owner.wait()
+    finally:
+        owner.kill()
+        owner.wait()
 
     def gone() -> bool:
         assert not _left_of(folder)

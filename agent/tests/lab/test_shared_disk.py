@@ -138,12 +138,16 @@ def test_nothing_is_left_when_the_owner_is_ended_by(number: signal.Signals) -> N
         [sys.executable, "-c", OWNER, DAEMON], env=environ, stdout=subprocess.PIPE, text=True,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    assert owner.stdout
-    device, folder = owner.stdout.readline().split()
-    backing = Path("/sys/block") / Path(device).name / "loop/backing_file"
-    assert folder in backing.read_text()
-    owner.send_signal(number)
-    owner.wait()
+    try:
+        assert owner.stdout
+        device, folder = owner.stdout.readline().split()
+        backing = Path("/sys/block") / Path(device).name / "loop/backing_file"
+        assert folder in backing.read_text()
+        owner.send_signal(number)
+        owner.wait()
+    finally:
+        owner.kill()
+        owner.wait()
 
     def gone() -> bool:
         assert not backing.exists() or folder not in backing.read_text()

@@ -222,6 +222,8 @@ def test_a_killed_agent_finds_its_own_limits_again(guest: Vm, agent: HostAgent) 
     agent.log_file.write_text("")
     agent.start()
     eventually(lambda: agent.drive("db1")["limits_in_force"])
+    ticks = agent.metrics()["iokeel_agent_tick_seconds_count"]
+    eventually(lambda: agent.metrics()["iokeel_agent_tick_seconds_count"] >= ticks + 2)
     assert not agent.says("limits set")
     # It remembers that they are its own: without a policy it removes them.
     host.virsh("metadata", "db1", "--uri", "urn:iokeel:policy:1", "--remove", "--live")

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.chaos.host import ChaosHost, chaos_host
 from benchmarks.chaos.run import Options, make_faults
+from benchmarks.chaos.schedule import KINDS
 
 # Alone, because it gives the agent a time to mend what a hand has changed.
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
@@ -20,7 +21,8 @@ def chaos() -> Iterator[ChaosHost]:
 
 
 def test_limits_hold_and_guests_run_whatever_fails_on_a_host(chaos: ChaosHost) -> None:
-    result = make_faults(chaos, Options(25, 1416, "stock"))
+    result = make_faults(chaos, Options(40, 2279, "stock"))
+    assert result.faults.keys() == {kind.name for kind in KINDS}
     # Rates depend on the machine. What fio's log says is for `make chaos` to judge.
     assert [breach for breach in result.all_breaches if breach.seen != "fio"] == []
     for guest in ("chaos0 vda", "chaos1 vda"):

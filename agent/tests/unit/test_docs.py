@@ -34,12 +34,16 @@ _CONSTANT = re.compile(r"`([A-Z_]+)`\s+=\s+([0-9]+(?:\.[0-9]+)?)")
 def pages() -> list[Path]:
     """Return README.md and all other pages in Markdown, but none that a tool has left."""
     found = chain.from_iterable((PROJECT / folder).rglob("*.md") for folder in FOLDERS)
-    own = (page for page in found if not any(_is_of_a_tool(part) for part in page.parts))
+    own = (page for page in found if not any(map(_is_of_a_tool, page.relative_to(PROJECT).parts)))
     return [PROJECT / "README.md", *sorted(own)]
 
 
 def _is_of_a_tool(folder: str) -> bool:
     return folder.startswith(".") or folder == "node_modules"
+
+
+def test_pages_are_found() -> None:
+    assert {"docs/policy.md", "qemu-patches/README.md"} <= {name(page) for page in pages()}
 
 
 def name(page: Path) -> str:

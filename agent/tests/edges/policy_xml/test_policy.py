@@ -403,11 +403,11 @@ BOMBS = [
 @pytest.mark.alone
 @pytest.mark.parametrize("xml", BOMBS, ids=range(len(BOMBS)))
 def test_a_doctype_is_refused_before_it_means_anything(xml: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert "DOCTYPE, which may define entities, is refused; remove it" in str(refused(xml))
     for encoding in ("utf-16", "utf-16-le", "utf-32", "utf-7"):
         refused(xml.encode(encoding))
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.alone
