@@ -69,7 +69,7 @@ class Observer:
         return leaving.union(self.unserved, *(names or () for names in found))
 
     def saving(self) -> frozenset[str]:
-        """Return the names of VMs that are paused while their memory is written to storage."""
+        """Return the names of VMs that are paused while their memory is written, or read."""
         return frozenset().union(*(source.saving() for source in self.sources))
 
     def may_run(self, domain: str) -> bool:

@@ -102,7 +102,7 @@ class Source(Protocol):
         """
 
     def saving(self) -> Collection[str]:
-        """Return the names of VMs that are paused while their memory is written to storage.
+        """Return the names of VMs that are paused while their memory is written, or read.
 
         As the last sample found them. Does no I/O.
         """

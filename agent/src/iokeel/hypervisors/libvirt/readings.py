@@ -32,11 +32,13 @@ _STATS_FLAGS = (
 )
 _STATS = libvirt.VIR_DOMAIN_STATS_STATE | libvirt.VIR_DOMAIN_STATS_BLOCK
 # libvirt pauses a guest so that its memory is written: for an internal snapshot or an external one
-# with memory, by `virsh save`, or by `virsh dump`.
-_SAVING = {
+# with memory, by `virsh save`, or by `virsh dump`. A guest that starts may be one that is restored,
+# whose QEMU reads its memory; none does any I/O of its own yet.
+_MOVING_MEMORY = {
     libvirt.VIR_DOMAIN_PAUSED_SAVE,
     libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT,
     libvirt.VIR_DOMAIN_PAUSED_DUMP,
+    libvirt.VIR_DOMAIN_PAUSED_STARTING_UP,
 }
 
 
@@ -63,8 +65,8 @@ class Reading(NamedTuple):
 
     @property
     def is_saving(self) -> bool:
-        """Whether it is paused while its memory is written to storage."""
-        return self._paused_for in _SAVING
+        """Whether it is paused while its memory is written to storage, or read from there."""
+        return self._paused_for in _MOVING_MEMORY
 
     @property
     def _paused_for(self) -> object:

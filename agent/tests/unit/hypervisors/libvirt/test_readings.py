@@ -54,13 +54,14 @@ def test_a_domain_answers_if_any_disk_has_counters() -> None:
         (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_SAVE, True),
         (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT, True),
         (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_DUMP, True),
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP, True),
         (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER, False),
         (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION, False),
         # The same number means something else of another state.
         (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_PAUSED_SAVE, False),
     ],
 )
-def test_a_guest_that_is_paused_to_write_its_memory_is_told_while_it_is_busy(
+def test_a_guest_whose_memory_is_written_or_read_is_told_while_it_is_busy(
     state: int, reason: int, saving: bool
 ) -> None:
     host = Libvirt({"vda": False})
