@@ -132,7 +132,7 @@ class LibvirtSource(SourceNews):
         return None if self._running is None else self._running - self._domains.keys()
 
     def saving(self) -> Collection[str]:
-        """Return the domains that are paused while their memory is written. Does no I/O.
+        """Return the domains that are paused while their memory is written, or read. No I/O.
 
         One that a sample leaves out stays what it was: nobody but libvirtd has it run on.
         """
@@ -243,14 +243,16 @@ class LibvirtSource(SourceNews):
     async def _find_running(self) -> Collection[str]:
         """Have libvirtd list the running domains, and return their names. Raises IokeelError.
 
-        A domain that starts meanwhile may be read before the list comes that lacks it.
+        A domain that starts meanwhile, for the first time or again, may be read before the list
+        comes that lacks it.
         """
-        before = {*(self._running or ())}
+        before, read = {*(self._running or ())}, dict(self._domains)
         listed = await self._list(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
         running = listed.keys()
         self._running = running | (self._running or set())
         for name in before - running:
-            self._forget(name)
+            if self._domains.get(name) is read.get(name):
+                self._forget(name)
         if self._policies.others(listed):
             self._policies.forget_others(await self._list(0))
         return running

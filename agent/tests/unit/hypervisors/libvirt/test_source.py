@@ -646,6 +646,22 @@ async def test_a_guest_that_starts_after_a_list_was_made_is_not_forgotten_by_it(
         assert source.vms().keys() == {"db1"}
 
 
+async def test_a_guest_that_starts_again_after_a_list_was_made_is_not_forgotten_by_it(
+    host: Host,
+) -> None:
+    async with following() as source:
+        del host.running["db1"]
+        host.listing, lists = threading.Event(), host.lists
+        resync = asyncio.create_task(source.resync())
+        await until(lambda: host.lists > lists)
+        host.running["db1"], host.process = host, Process(8, 80)
+        source.announce("db1")
+        await until(lambda: source.vms()["db1"].process == Process(8, 80))
+        host.listing.set()
+        await resync
+        assert source.vms().keys() == {"db1"}
+
+
 async def test_domains_are_read_again_after_a_fault_that_nobody_thought_of(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
