@@ -217,7 +217,8 @@ class QmpServer:
 
     def _blockstats(self, target: str) -> dict[str, Any]:
         drive, stats = self.drives[target], self.counters[target] | {"timed_stats": []}
-        return {"device": drive["device"], "qdev": drive["qdev"], "stats": stats}
+        node = {k: v for k, v in drive.get("inserted", {}).items() if k == "node-name"}
+        return {"device": drive["device"], "qdev": drive["qdev"], "stats": stats} | node
 
 
 def answer(request: Mapping[str, object], value: object) -> bytes:

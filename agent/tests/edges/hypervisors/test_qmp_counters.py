@@ -126,6 +126,21 @@ async def test_what_changed_while_a_vm_hung_is_found_when_it_answers_again(
     await until(lambda: source.vms()["db1"].drives["vda"].in_force == limits)
 
 
+async def test_another_topmost_node_is_found_though_qemu_sends_no_event(
+    source: QmpSource, server: QmpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "_REFRESH_PAUSE_S", 0.0)
+    asked = server.commands().count("query-block")
+    for _ in range(3):
+        await source.sample(None, PATIENCE_S)
+        await asyncio.sleep(0.05)
+    assert server.commands().count("query-block") == asked
+    server.drives["vda"]["inserted"] |= {"node-name": "overlay", "iops": 12}
+    assert set(await source.sample(None, PATIENCE_S)) == {VDA}
+    limits = ThrottleLimits(iops_total=12)
+    await until(lambda: source.vms()["db1"].drives["vda"].in_force == limits)
+
+
 async def test_an_empty_cdrom_is_no_drive_and_not_asked_about_again(
     source: QmpSource, server: QmpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import DEFAULT_CURVE, CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost, LimitsRejected
 from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.source import QmpSource
@@ -482,6 +482,19 @@ async def test_groups_that_come_and_go_are_followed(daemon: QmpServer) -> None:
         del daemon.objects["bob"], daemon.groups["bob"]
         await source.sample(None, PATIENCE_S)
         await until(lambda: set(source.vms()["db1"].drives) == {"alice", "carol"})
+
+
+async def test_a_misspelt_drive_of_a_stock_storage_daemon_lifts_no_limit(
+    daemon: QmpServer,
+) -> None:
+    daemon.groups = None
+    policy = DomainPolicy({"alcie": DrivePolicy(limit=5000)})
+    async with running(VmConfig("db1", daemon.path, policy)) as source:
+        await until(source.vms)
+        info = source.vms()["db1"]
+        assert "the policy names alcie" in str(info.policy_error)
+        assert info.policy is not None
+        assert info.policy.for_drive("alice") is UNKNOWN
 
 
 async def test_a_stock_storage_daemon_says_that_it_counts_nothing(daemon: QmpServer) -> None:

@@ -265,6 +265,20 @@ async def test_a_policy_for_a_drive_that_is_missing_is_told_and_the_others_are_s
         assert len(lines(caplog)) == 1
 
 
+async def test_a_missing_drive_is_told_before_a_shared_group(folder: Path) -> None:
+    server = QmpServer(folder / "db1.qmp", ["vda", "vdb", "vdc"])
+    for target in ("vda", "vdb"):
+        server.drives[target]["inserted"]["group"] = "both"
+    await server.start()
+    policy = DomainPolicy({"vda": GOLD, "vdx": GOLD})
+    async with running(vm(server.path, policy=policy)) as source:
+        await until(source.vms)
+        info = source.vms()["db1"]
+        assert "the policy names vdx" in str(info.policy_error)
+        assert info.policy is not None
+        assert info.policy.for_drive("vdc") is UNKNOWN, "it may be the one that was meant"
+
+
 async def test_drives_that_qemu_does_not_throttle_are_told_and_the_others_are_served(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

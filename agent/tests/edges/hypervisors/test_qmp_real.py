@@ -167,8 +167,11 @@ class TestRealQemu:
         qemu.ask("job-dismiss", id="create")
         overlay = {"driver": "qcow2", "file": "fo", "backing": None, "node-name": "o"}
         qemu.ask("blockdev-add", **overlay)
-        qemu.ask("blockdev-snapshot", node="rb", overlay="o")
-        on_qemu.announce("db1")
+        for _ in range(3):  # nothing has changed, so nothing is found anew
+            await on_qemu.sample(None, PATIENCE_S)
+        assert known() == ThrottleLimits(iops_total=5000)
+        qemu.ask("blockdev-snapshot", node="rb", overlay="o")  # QEMU sends no event
+        await on_qemu.sample(None, PATIENCE_S)
         await until(lambda: known() == UNLIMITED)
         assert caplog.text.count("drive vdb: a snapshot is above its throttle filter") == 1
         assert f"{folder}/b.raw" in on_qemu.vms()["db1"].drives["vdb"].beneath

@@ -89,6 +89,7 @@ class DriveCounters:
         # Drives by QEMU's names of their BlockBackends; None for one without a medium.
         self._ids: Mapping[tuple[str, str], DriveId | None] = {}
         self._groups: Mapping[str, DriveId] = {}
+        self._nodes: Mapping[tuple[str, str], str] = {}
         self._throttles: dict[DriveId, ThrottleCounters] = {}
         self._limits: dict[DriveId, bytes] = {}  # of the groups that there are, as they came last
 
@@ -101,10 +102,17 @@ class DriveCounters:
         self._abilities = abilities
 
     def follow(
-        self, ids: Mapping[tuple[str, str], DriveId | None], groups: Mapping[str, DriveId]
+        self,
+        ids: Mapping[tuple[str, str], DriveId | None],
+        groups: Mapping[str, DriveId],
+        nodes: Mapping[tuple[str, str], str],
     ) -> None:
-        """Count these drives: by (qdev, device), and by their throttle-group objects."""
-        self._ids, self._groups = ids, groups
+        """Count these drives: by (qdev, device), and by their throttle-group objects.
+
+        nodes: by (qdev, device), the names of their topmost nodes. Another one, such as a snapshot,
+        may be above the throttle filter, and QEMU sends no event.
+        """
+        self._ids, self._groups, self._nodes = ids, groups, nodes
         self._limits.clear()
 
     def forget_limits(self, drive: DriveId) -> None:
@@ -183,17 +191,19 @@ class DriveCounters:
 
     def _take(self, found: dict[DriveId, Counters], drives: list[BlockStats]) -> None:
         now_ns = time.monotonic_ns()
-        ids = self._ids
+        ids, nodes = self._ids, self._nodes
         if len(drives) != len(ids):
             self._find_anew()
         for drive in drives:
-            stats = drive.stats
+            stats, name = drive.stats, (drive.qdev, drive.device)
             try:
-                identity = ids[drive.qdev, drive.device]
+                identity = ids[name]
             except KeyError:
                 self._find_anew()
                 continue
             if identity is not None:
+                if drive.node_name != nodes.get(name, drive.node_name):
+                    self._find_anew()
                 found[identity] = Counters(
                     now_ns,
                     stats.rd_operations,

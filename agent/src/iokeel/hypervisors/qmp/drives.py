@@ -63,6 +63,7 @@ class Medium(msgspec.Struct, gc=False):
     """
 
     file: str = ""
+    node_name: str = msgspec.field(default="", name="node-name")
     group: str | None = None
     bps: int = 0
     bps_rd: int = 0
@@ -106,11 +107,12 @@ class Stats(msgspec.Struct, gc=False):
 
 
 class BlockStats(msgspec.Struct, gc=False):
-    """A drive in query-blockstats."""
+    """A drive in query-blockstats. node_name: of its topmost image or filter."""
 
     stats: Stats
     qdev: str = ""
     device: str = ""
+    node_name: str = msgspec.field(default="", name="node-name")
 
 
 class Object(msgspec.Struct, gc=False):

@@ -256,7 +256,7 @@ class Monitor:
         if not self.may_run and self._vm.name in self._known:
             del self._known[self._vm.name]
             self._drives = {}
-            self._counters.follow({}, {})
+            self._counters.follow({}, {}, {})
             self._news.on_change(self._vm.name)
 
     def _report(self, error: MonitorLost | CommandFailed) -> None:
@@ -292,6 +292,7 @@ class Monitor:
             self._counters.follow(
                 {(b.qdev, b.device): of.get((b.qdev, b.device)) for b in blocks},
                 {group: drive for group, drive in groups.items() if group is not None},
+                {(b.qdev, b.device): b.inserted.node_name for b in blocks if b.inserted},
             )
             await self._add_patched(connection, drives)
         self._drives, self._process = drives, connection.process
@@ -337,8 +338,9 @@ class Monitor:
         name = self._vm.name
         policy: ToldPolicy = self._vm.policy
         before = self._known.get(name)
-        error = self._policy_error()
-        if isinstance(error, TargetsMissing):
+        missing = self._missing()
+        error = self._policy_error(missing)
+        if missing:  # whatever else is wrong with the policy
             policy = PolicyInPart(self._vm.policy)
         if error is not None and (before is None or before.policy_error != error):
             self._news.errors["policy"] += 1
@@ -354,16 +356,20 @@ class Monitor:
             self._known[name] = info
             self._news.on_change(name)
 
-    def _policy_error(self) -> IokeelError | None:
+    def _missing(self) -> list[str]:
+        """Return the targets in the policy that the VM doesn't have."""
+        there = {*self._drives, *self._empty, *self._unthrottled}
+        return sorted(self._vm.policy.drives.keys() - there)
+
+    def _policy_error(self, missing: list[str]) -> IokeelError | None:
         where, policy = f"VM {self._vm.name}", self._vm.policy
+        if missing:
+            return TargetsMissing(where, missing, [*self._drives])
         if not self._abilities.guest_devices and not self._abilities.counts:
             return IokeelError(where, *_COUNTS_NOTHING)
         for drive in self._drives.values():
             if drive.shares and policy.for_drive(drive.target) is not None:
                 return PolicyError(f"{where}, drive {drive.target}", *_shared(drive))
-        there = {*self._drives, *self._empty, *self._unthrottled}
-        if missing := sorted(policy.drives.keys() - there):
-            return TargetsMissing(where, missing, [*self._drives])
         try:
             disks = [Disk(target, unthrottled=why) for target, why in self._unthrottled.items()]
             check_throttled(policy, disks, where)
