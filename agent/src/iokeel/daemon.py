@@ -320,6 +320,7 @@ class Agent:
             return Observation(
                 drives,
                 partial=True,
+                gone=observer.unplugged(domains, self.state.drives, drives),
                 granted=granted,
                 granted_storages=shared,
                 restarted=observer.restarted(domains),

@@ -117,6 +117,20 @@ class Observer:
             )
         ]
 
+    def unplugged(
+        self, domains: Collection[str], known: Collection[DriveId], seen: Collection[DriveId]
+    ) -> list[DriveId]:
+        """Return the known drives that some VMs don't have any more, though they run."""
+        vms = self.vms()
+        return [
+            drive
+            for drive in known
+            if drive.domain in domains
+            and drive not in seen
+            and (vm := vms.get(drive.domain)) is not None
+            and drive.target not in vm.empty
+        ]
+
     async def sample(
         self, domains: Collection[str] | None, timeout_s: float
     ) -> dict[DriveId, Counters]:

@@ -81,9 +81,9 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     """Look at drives once, and return which limits to change.
 
     now_ns: the monotonic clock. The same input gives the same output; the same observation twice
-    sends nothing the second time. Drives that are neither seen nor unread are forgotten, unless the
-    observation is partial. A drive on which the law fails is set aside: its limits stay,
-    the others are served, and State.failures has the error.
+    sends nothing the second time. Drives that are neither seen nor unread are forgotten, and if the
+    observation is partial, those that are gone. A drive on which the law fails is set aside: its
+    limits stay, the others are served, and State.failures has the error.
     """
     if seen.restarted:
         drives = {
@@ -96,7 +96,8 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     models = _models(state.model, state.storages if seen.partial else seen.storages)
     failures: dict[DriveId | None, Exception] = {}
     if seen.partial:
-        failures.update((d, e) for d, e in state.failures.items() if d not in seen.drives)
+        there = state.failures.keys() - seen.drives.keys() - {*seen.gone}
+        failures.update((drive, state.failures[drive]) for drive in there)
     now = _read(state, seen, models, failures)
     storages, shares = _divide(state, seen, models, now, failures)
     orders, suspects = _look_at_all(state, seen, models, now, storages, shares, failures, now_ns)
@@ -130,7 +131,10 @@ def _read(
 ) -> dict[DriveId, DriveState]:
     """Return the drives that are still known, with their new readings."""
     drives = dict(state.drives)
-    if not seen.partial:
+    if seen.partial:
+        for drive in seen.gone:  # or another one of its name would be taken for it
+            drives.pop(drive, None)
+    else:
         drives = {drive: drives[drive] for drive in seen.unread if drive in drives}
     for drive, now in seen.drives.items():
         before = state.drives.get(drive, NEW)

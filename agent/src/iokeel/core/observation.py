@@ -58,7 +58,8 @@ class Observation:
 
     partial: other VMs exist that are not looked at this time. storages: by name, those that
     drives are on; empty in a partial snapshot. unread: drives that are not seen, but may be
-    there: their VM can't be read now. complete: no VM that may run can't be read, known or not.
+    there: their VM can't be read now. gone: in a partial snapshot, those that were unplugged.
+    complete: no VM that may run can't be read, known or not.
     granted: the tenants of the fleet, and what they may do on this host now; one without a
     limit there keeps what it has, and nothing is raised. granted_storages: the same of the
     storages that the fleet shares; None is without a limit. levels: what tenants' drives get on
@@ -72,6 +73,7 @@ class Observation:
     partial: bool = False
     storages: Mapping[str, StorageSeen] = field(default_factory=dict)
     unread: Collection[DriveId] = ()
+    gone: Collection[DriveId] = ()
     complete: bool = True
     granted: Mapping[str, TenantPolicy] = field(default_factory=dict)
     granted_storages: Mapping[StorageId, int | None] = field(default_factory=dict)

@@ -610,6 +610,27 @@ def test_reads_without_data_set_no_drive_aside(writes: int, separate: bool) -> N
     assert [order.reason for order in orders] == [Reason.POLICY]
 
 
+def test_another_disk_at_a_drives_target_is_not_taken_for_it() -> None:
+    """Although all of it happens between two looks at all drives."""
+    other = DriveId(DRIVE.domain, "vdb")
+    own = ThrottleLimits(iops_total=500)
+
+    def seen(*, policy: DrivePolicy | None, limits: ThrottleLimits | None) -> DriveSeen:
+        return DriveSeen(policy, counters(1), limits, abilities=STOCK)
+
+    root = {DRIVE: seen(policy=POLICY, limits=None)}
+    both = {**root, other: seen(policy=POLICY, limits=UNLIMITED)}
+    state, _ = decide(State(), Observation(both), 0)
+    state, _ = decide(state, Observation(root, partial=True, gone=[other]), 1)
+    assert state.drives.keys() == {DRIVE}
+    plugged = {**root, other: seen(policy=POLICY, limits=own)}
+    state, orders = decide(state, Observation(plugged, partial=True), 2)
+    assert [order.reason for order in orders if order.drive == other] == [Reason.POLICY]
+    freed = {**root, other: seen(policy=None, limits=orders[0].limits)}
+    _, orders = decide(state, Observation(freed), 3)
+    assert [order.limits for order in orders if order.drive == other] == [own]
+
+
 def test_a_partial_look_keeps_the_other_drives() -> None:
     watched = Watched()
     watched.look()
