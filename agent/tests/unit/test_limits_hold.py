@@ -505,8 +505,11 @@ class LimitsHold(RuleBasedStateMachine):
                     shared = self.most(domain, target, good, is_shared=True)
                     most = min(own, shared / (1 - LOOSE_RATIO))
                     assert domain.held(target) <= most, (name, target)
-        unread = any(self.good[name] != domain.policy for name, domain in self.domains.items())
-        self.forgets &= self.is_full or unread
+        read = all(
+            self.libvirtd and domain.readable and domain.runs and self.good[name] == domain.policy
+            for name, domain in self.domains.items()
+        )
+        self.forgets &= self.is_full or not read
 
     @rule(name=st.sampled_from(NAMES))
     def look_at_one(self, name: str) -> None:
