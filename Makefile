@@ -85,7 +85,7 @@ check: setup ## Check style and types
 	$(BIN)/ruff format --check --config agent/pyproject.toml agent benchmarks playbooks libvirt-hooks/qemu.d/50-iokeel
 	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks playbooks agent/debian
 	$(BIN)/mypy --config-file agent/pyproject.toml libvirt-hooks/qemu.d/50-iokeel
-	shellcheck agent/prerequisites .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/testing benchmarks qemu-patches)
+	shellcheck agent/prerequisites .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/debian agent/testing benchmarks qemu-patches)
 
 metrics-doc: setup ## Write docs/metrics.md anew, from the code
 	$(BIN)/python -m iokeel.report.metrics_doc >docs/metrics.md

@@ -134,8 +134,8 @@ def _export_jobs(on: Stage) -> tuple[str, list[Drive]]:
 def _guest_jobs(on: Stage, drives: Sequence[Drive]) -> str:
     """Return fio's job file for a guest with one drive, or for the booted host with all of them.
 
-    There each has its part of the one disk. One that runs alone, too, has all of it, alone as beside
-    the others, as the guest of the pair's scenario has.
+    There each has its part of the one disk. One that runs alone, too, has all of it, alone and
+    beside the others, as the guest of the pair's scenario has.
     """
     engine = {"ioengine": "libaio", "direct": 1, "filename": "/dev/vda"}
     sections: dict[str, Job] = {"global": {**engine, **_COMMON}}

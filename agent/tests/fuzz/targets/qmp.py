@@ -112,6 +112,7 @@ async def _agent(connection: QmpConnection) -> None:
         counters.follow(
             {(b.qdev, b.device): of.get((b.qdev, b.device)) for b in blocks},
             {d.throttle_group: of[d.qdev, d.device] for d in drives.values() if d.throttle_group},
+            {(b.qdev, b.device): b.inserted.node_name for b in blocks if b.inserted},
         )
         round_ = Round(asyncio.get_running_loop().create_future())
         counters.ask(connection, round_)
