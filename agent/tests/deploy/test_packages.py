@@ -59,6 +59,7 @@ def machine(codename: str, built: Path) -> Iterator[Machine]:
 @pytest.fixture(scope="module")
 def before(machine: Machine) -> list[str]:
     """What the machine had before the package."""
+    machine.run("virsh", "list")  # libvirtd writes files of its own as it starts
     return manifest(machine)
 
 
