@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -265,6 +266,30 @@ def tasks_alone(folder: Path, tasks: str, programs: str) -> Path:
     playbook = folder / "play.yml"
     playbook.write_text(yaml.safe_dump([alone]))
     return playbook
+
+
+def test_only_an_agent_that_is_not_the_service_is_refused(tmp_path: Path) -> None:
+    """One that hangs as it starts, or is at its stop, has to be replaced by a rollback."""
+    own = {
+        "foreign": "ActiveState=inactive\nMainPID=0",
+        "starting": "ActiveState=activating\nMainPID=7",
+        "stopping": "ActiveState=deactivating\nMainPID=7",
+        # What is in its way is the foreign one.
+        "restarting": "ActiveState=activating\nMainPID=0",
+    }
+    for host, says in own.items():
+        (tmp_path / host).mkdir()
+        (tmp_path / host / "systemctl").write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
+        (tmp_path / host / "systemctl").chmod(0o755)
+    playbook = tasks_alone(tmp_path, "preflight", f"{tmp_path}/{{{{ inventory_hostname }}}}")
+    given = {**LOCAL, "iokeel_package": "/nonexistent"}
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        words = {"__iokeel_state_dir": str(tmp_path)}
+        played = play(playbook, inventory(tmp_path, dict.fromkeys(own, given)), **words)
+    refused = {host for host, why in played.failures if "an agent runs that isn't iokeel.s" in why}
+    assert refused == {"foreign", "restarting"}
+    assert {host for host, _ in played.failures} == own.keys(), "for their missing package"
 
 
 # It warns of all storages but /quiet, and notes the words that it is given.
