@@ -285,7 +285,7 @@ def test_only_an_agent_that_is_not_the_service_is_refused(tmp_path: Path) -> Non
     given = {**LOCAL, "iokeel_package": "/nonexistent"}
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        words = {"__iokeel_state_dir": str(tmp_path)}
+        words: dict[str, Any] = {"__iokeel_state_dir": str(tmp_path)}
         played = play(playbook, inventory(tmp_path, dict.fromkeys(own, given)), **words)
     refused = {host for host, why in played.failures if "an agent runs that isn't iokeel.s" in why}
     assert refused == {"foreign", "restarting"}
