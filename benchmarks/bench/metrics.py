@@ -192,14 +192,14 @@ def _jain(seen: Seen) -> float | None:
     return sum(weighted) ** 2 / (len(weighted) * squares) if squares else None
 
 
+def _share(seen: Seen, plan: Plan, drive: str) -> float | None:
+    weights = sum(seen.case.plans[name].weight for name in seen.run.drives)
+    return _ratio(seen.run.drives[drive].rate * weights, total(seen.run) * plan.weight)
+
+
 def _share_error(seen: Seen) -> float | None:
-    weights = {name: seen.case.plans[name].weight for name in seen.run.drives}
-    done = total(seen.run)
-    if not done:
-        return None
-    shares = {name: one.rate / done for name, one in seen.run.drives.items()}
-    of_all = sum(weights.values())
-    return max(abs(shares[name] * of_all / weight - 1) for name, weight in weights.items())
+    shares = [_share(seen, seen.case.plans[name], name) for name in seen.run.drives]
+    return max((abs(one - 1) for one in shares if one is not None), default=None)
 
 
 def _cap_error(seen: Seen) -> float | None:
@@ -447,6 +447,14 @@ METRICS = {
             "%",
             "more",
             of_run=_jain,
+        ),
+        Metric(
+            "share",
+            "share, of its weight's",
+            "(r / sum of r) / (w / sum of w)",
+            "%",
+            "one",
+            _share,
         ),
         Metric(
             "share_error",

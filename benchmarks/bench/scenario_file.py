@@ -52,13 +52,15 @@ class CaseTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 class PublishedTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The table [published]: figures by the control under which they were measured.
 
-    They are those of the scenario's headline. source: who measured, on what. values: one for each
-    case. seconds: a rate over its limit, second by second. note: sentences on other published
+    source: who measured, on what. values: of the scenario's headline, one for each case. others: of
+    other metrics, likewise; one that isn't in the scenario's list is shown, but no verdict goes by
+    it. seconds: a rate over its limit, second by second. note: sentences on other published
     figures, and on what stands beside them here.
     """
 
     source: str
     values: dict[str, list[float]] = {}
+    others: dict[str, dict[str, list[float]]] = {}
     seconds: dict[str, list[float]] = {}
     note: str | None = None
 

@@ -72,6 +72,7 @@ def test_figure_of_a_drive_is_that_of_its_formula(words: str, value: float) -> N
         # x = r / w: 0.5 and 0.2.
         ("jain", 0.7**2 / (2 * (0.25 + 0.04))),
         # Shares 50 / 90 and 40 / 90, where 1 / 3 and 2 / 3 are due.
+        ("share a", 50 / 90 * 3),
         ("share_error", 50 / 90 * 3 - 1),
         ("control_us", 1e6 * 3 / 60_000),
         ("fio_sys_us", 1e6 * (2 + 4) / 60_000),
@@ -205,7 +206,7 @@ def test_drive_that_is_wrong_when_the_next_shift_comes_is_never_repriced() -> No
 def test_figure_is_unknown_if_the_run_has_nothing_of_it(name: str) -> None:
     metric = METRICS[name]
     # These take the rate alone, which every run has.
-    known = {"held", "kept_own", "of_limit", "jain", "share_error"}
+    known = {"held", "kept_own", "of_limit", "jain", "share", "share_error"}
     words = f"{name} a" if metric.of_drive else name
     assert (figure(words, Run({"a": drive()}), {"a": Plan(100)}) is None) == (name not in known)
 

@@ -28,6 +28,7 @@ from benchmarks.bench.records import (
 )
 from benchmarks.bench.report.figures import Figures, all_figures
 from benchmarks.bench.report.page import DOCS, HTML, MARKDOWN, anchor, overview, rendered
+from benchmarks.bench.report.plots import plots
 from benchmarks.bench.report.verdict import Verdict, verdicts
 from benchmarks.bench.running.runner import plan
 from benchmarks.bench.scenario import SCENARIOS, load, names
@@ -75,15 +76,17 @@ def small(folder: Path, old: str = "", new: str = "", shorten: float = 1.0) -> P
 @pytest.mark.parametrize("name", names())
 def test_scenario_can_be_read_and_all_that_it_names_is_there(name: str) -> None:
     suite = load(name)
-    metrics = [Shown.of(words) for words in suite.cases[0].metrics]
+    figures = Figures(suite, None)
     drives = {drive.name for scenario in suite.cases for drive in scenario.drives}
-    assert {what.drive for what in metrics if what.drive} <= drives
+    assert {what.drive for what in figures.shown if what.drive} <= drives
     assert set(suite.controllers) <= CONTROLLERS.keys()
     caps = {name for scenario in suite.cases for drive in scenario.drives for name in drive.caps}
     assert caps <= {name for name, each in CONTROLLERS.items() if isinstance(each, Caps)}
     assert len({scenario.case for scenario in suite.cases}) == len(suite.cases)
-    for values in (suite.published.values if suite.published else {}).values():
-        assert len(values) in (1, len(suite.cases))
+    for what, found in figures.published.items():
+        assert {len(values) for values in found.values()} == {len(suite.cases)}
+        alike = [other for other in figures.published if other.metric is what.metric]
+        assert all(found.keys() == figures.published[other].keys() for other in alike)
     if suite.pair:
         (one,), (other,) = suite.cases, load(suite.pair).cases
         assert (one.device, one.slowdown) == (other.device, other.slowdown)
@@ -429,6 +432,35 @@ def test_what_else_was_published_stands_below_the_table() -> None:
         assert f"\n{source}{after}\n" in rendered(MARKDOWN, [figures])
         page = rendered(HTML, [figures])
         assert f"{html.escape(source + after, quote=False)}</p>" in page.replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("name", "drawn", "title", "row"),
+    [
+        (
+            "two-groups-sequential-sequential",
+            2,
+            "many: kept, of the first case",
+            "| N = 8 | published: no control | 23 % |  |  |  | 179 % |",
+        ),
+        (
+            "weights-queue-512",
+            3,
+            "w800: share, of its weight's",
+            "| published: cfq | 100 % |  | 242 ms | 393 ms |  | 103 % | 102 % | 97 % | 91 %",
+        ),
+    ],
+)
+def test_other_published_figures_are_shown_but_not_judged(
+    name: str, drawn: int, title: str, row: str
+) -> None:
+    figures = Figures(load(name), read_all(RESULTS)[name])
+    page = rendered(MARKDOWN, [figures])
+    assert f"| {title} |" in page
+    assert row in page
+    assert len(plots(figures)) == drawn
+    assert page.count("![") == drawn
+    assert not any(f"{title} " in str(verdict) for verdict in verdicts(figures))
 
 
 def test_figures_that_no_run_has_are_no_column_but_named() -> None:

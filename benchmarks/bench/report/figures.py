@@ -133,9 +133,23 @@ class Figures:
     result: Result | None
 
     @property
-    def shown(self) -> list[Shown]:
-        """Its metrics, the headline first."""
+    def judged(self) -> list[Shown]:
+        """The metrics that a verdict goes by, the headline first."""
         return [Shown.of(words) for words in self.suite.cases[0].metrics]
+
+    @property
+    def shown(self) -> list[Shown]:
+        """All its metrics, the headline first; those that are only published come last."""
+        return list(dict.fromkeys([*self.judged, *self.published]))
+
+    @property
+    def published(self) -> dict[Shown, dict[str, list[float]]]:
+        """The published figures: one for each case, by the metric and the control."""
+        table = self.suite.published
+        if table is None:
+            return {}
+        found = {self.judged[0]: table.values} if table.values else {}
+        return found | {Shown.of(words): values for words, values in table.others.items()}
 
     @property
     def measured(self) -> list[Shown]:

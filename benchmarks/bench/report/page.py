@@ -16,7 +16,7 @@ from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Result, Setup
 from benchmarks.bench.report.figures import LEAST_RATIO, Figures, all_figures, shown
-from benchmarks.bench.report.plots import as_bytes, can_draw, draw
+from benchmarks.bench.report.plots import Plot, as_bytes, plots
 from benchmarks.bench.report.verdict import verdicts
 from benchmarks.bench.scenario import load
 from benchmarks.bench.shown import Shown
@@ -47,8 +47,8 @@ def write_report(results: Path, page: Path, docs: Path) -> None:
     for old in (docs / _PLOTS).glob("*.png"):
         old.unlink()
     for one in every:
-        if figure := draw(one):
-            (docs / _PLOTS / f"{one.suite.name}.png").write_bytes(as_bytes(figure, "png"))
+        for file, draw in _plots(one).items():
+            (docs / file).write_bytes(as_bytes(draw(), "png"))
     (docs / MARKDOWN).write_text(rendered(MARKDOWN, every))
 
 
@@ -204,15 +204,18 @@ class _Section:
         self.not_run = [title(name) for name in figures.not_run]
         self.few_windows = _few_windows(figures)
         self.disturbed = _disturbed(figures.result)
-        self.plot = f"{_PLOTS}/{suite.name}.png"
-        self.has_plot = can_draw(figures)
-        self._figures = figures
+        self.plots = _plots(figures)
 
     @property
-    def svg(self) -> str | None:
-        """The plot as SVG in base64; None: there is nothing to draw."""
-        figure = draw(self._figures)
-        return base64.b64encode(as_bytes(figure, "svg")).decode() if figure else None
+    def svgs(self) -> list[str]:
+        """Its plots as SVG in base64."""
+        return [base64.b64encode(as_bytes(draw(), "svg")).decode() for draw in self.plots.values()]
+
+
+def _plots(figures: Figures) -> dict[str, Plot]:
+    """Return what draws a scenario's plots, by their files in docs."""
+    name, drawn = f"{_PLOTS}/{figures.suite.name}", plots(figures)
+    return {f"{name}-{i}.png" if i else f"{name}.png": draw for i, draw in enumerate(drawn)}
 
 
 class _Row:
@@ -226,11 +229,19 @@ def _rows(figures: Figures) -> list[tuple[str, list[str]]]:
     """Return the table: the controller and the cells of each row."""
     rows, measured = [], figures.measured
     for case in figures.cases:
+        for name in dict.fromkeys(name for found in figures.published.values() for name in found):
+            cells = [_published_cell(figures, what, name, case) for what in measured]
+            rows.append(("", [case, f"published: {title(name)}", *cells]))
         for name in (ALONE, *figures.controllers):
             if any(figures.spread(what, name, case) for what in measured):
                 cells = [_cell(figures, what, name, case) for what in measured]
                 rows.append((name, [case, title(name), *cells]))
     return rows
+
+
+def _published_cell(figures: Figures, what: Shown, name: str, case: str) -> str:
+    values = figures.published.get(what, {}).get(name)
+    return "" if values is None else shown(what.metric, values[figures.cases.index(case)])
 
 
 def _cell(figures: Figures, what: Shown, name: str, case: str) -> str:

@@ -1,13 +1,14 @@
-"""The plot of a scenario: the published figures beside ours, on one scale.
+"""The plots of a scenario: the published figures beside ours, on one scale.
 
-By the kind of figure: a rate second by second, a panel for each controller; a line over the cases;
-or a bar for each controller, beside the throughput that it leaves.
+By the kind of figure: a rate second by second, a panel for each controller; a line over the cases,
+or over the drives; or a bar for each controller, beside the throughput that it leaves.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import ceil
 from statistics import median
 
@@ -60,23 +61,44 @@ _HIGHEST = 2.5
 _BY_SECOND = ("error_p50", "error_p99", "error_worst", "overspend", "held", "first_10s", "burst")
 
 
-def draw(figures: Figures) -> Figure | None:
-    """Return a scenario's plot; None if there is nothing to draw."""
-    if not can_draw(figures):
-        return None
+Plot = Callable[[], Figure]
+
+
+def plots(figures: Figures) -> list[Plot]:
+    """Return what draws a scenario's plots: the headline, then other figures that are published.
+
+    There is none if no controller has a headline.
+    """
+    if not any(figures.spread(figures.shown[0], name) for name in figures.controllers):
+        return []
+    return [_headline(figures), *_others(figures)]
+
+
+def _headline(figures: Figures) -> Plot:
     headline = figures.shown[0]
     seconds = figures.suite.published is not None and figures.suite.published.seconds
     if headline.drive and (seconds or headline.metric.name in _BY_SECOND):
-        return _seconds(figures, headline.drive)
+        return partial(_seconds, figures, headline.drive)
     if len(figures.cases) > 1:
-        return _cases(figures, headline)
-    return _bars(figures, headline)
+        return _over_cases(figures, headline)
+    return partial(_bars, figures, headline)
 
 
-def can_draw(figures: Figures) -> bool:
-    """Return whether any controller has a headline."""
-    headline = figures.shown[0]
-    return any(figures.spread(headline, name) for name in figures.controllers)
+def _others(figures: Figures) -> Iterator[Plot]:
+    """Yield a plot of each other metric: over the cases, or over the drives if there are some."""
+    others = [what for what in figures.published if what != figures.shown[0]]
+    if len(figures.cases) > 1:
+        yield from (_over_cases(figures, what) for what in others)
+        return
+    (case,) = figures.cases
+    for metric in dict.fromkeys(what.metric for what in others):
+        drives = {what.drive or "": (what, case) for what in others if what.metric is metric}
+        if len(drives) > 1:
+            yield partial(_lines, figures, metric.title, drives)
+
+
+def _over_cases(figures: Figures, what: Shown) -> Plot:
+    return partial(_lines, figures, what.title, {case: (what, case) for case in figures.cases})
 
 
 def as_bytes(figure: Figure, kind: str, dpi: int = 80) -> bytes:
@@ -129,23 +151,28 @@ def _ratios(run: Run, drive: str, owed: float) -> list[float]:
     return [rate / owed for rate in rates or []]
 
 
-def _cases(figures: Figures, headline: Shown) -> Figure:
-    """A line over the cases for each controller; the published lines on the left."""
-    published = figures.suite.published
+def _lines(figures: Figures, words: str, points: Mapping[str, tuple[Shown, str]]) -> Figure:
+    """A line over the points for each controller; the published lines on the left.
+
+    points: a metric and its case, by the name under the axis.
+    """
+    published = [(figures.published.get(what, {}), case) for what, case in points.values()]
+    (what, _), *_ = points.values()
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.2), sharey=True)
-    for i, (name, values) in enumerate((published.values if published else {}).items()):
-        style = ("solid", "dashed", "dotted")[i % 3]
-        left.plot(figures.cases, _scaled(headline, values), marker="o", color=_PUBLISHED, ls=style)
+    for i, name in enumerate(published[0][0]):
+        values = [values[name][figures.cases.index(case)] for values, case in published]
+        style = ("solid", "dashed", "dotted", "dashdot")[i % 4]
+        left.plot(list(points), _scaled(what, values), marker="o", color=_PUBLISHED, ls=style)
         left.lines[-1].set_label(title(name))
     for name in figures.controllers:
-        found = {case: figures.spread(headline, name, case) for case in figures.cases}
-        points = {case: spread for case, spread in found.items() if spread}
-        medians = _scaled(headline, [spread.median for spread in points.values()])
-        right.plot(list(points), medians, "o-", color=COLOURS[name], label=title(name))
-        low = _scaled(headline, [min(spread.values) for spread in points.values()])
-        high = _scaled(headline, [max(spread.values) for spread in points.values()])
-        right.fill_between(list(points), low, high, color=COLOURS[name], alpha=0.15)
-    left.set(title="published", ylabel=f"{headline.title} ({headline.metric.unit})")
+        found = {at: figures.spread(each, name, case) for at, (each, case) in points.items()}
+        spreads = {at: spread for at, spread in found.items() if spread}
+        medians = _scaled(what, [spread.median for spread in spreads.values()])
+        right.plot(list(spreads), medians, "o-", color=COLOURS[name], label=title(name))
+        low = _scaled(what, [min(spread.values) for spread in spreads.values()])
+        high = _scaled(what, [max(spread.values) for spread in spreads.values()])
+        right.fill_between(list(spreads), low, high, color=COLOURS[name], alpha=0.15)
+    left.set(title="published", ylabel=f"{words} ({what.metric.unit})")
     right.set(title="here")
     for axes in (left, right):
         axes.set_ylim(bottom=0)

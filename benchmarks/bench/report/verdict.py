@@ -104,7 +104,7 @@ def _compared(figures: Figures, case: str | None, ours: str, other: str) -> Verd
     none can tell. A figure that runs may lack is left out then.
     """
     ahead, behind, even, best = [], [], [], []
-    for what in figures.shown:
+    for what in figures.judged:
         mine, theirs = (figures.spread(what, name, case) for name in (ours, other))
         i_lack, they_lack = (figures.without(what, name, case) for name in (ours, other))
         if (mine is None and theirs is None) or (what.metric.may_lack and (i_lack or they_lack)):
