@@ -100,7 +100,7 @@ def _opened(storage: str, options: TargetOptions, users: InUse) -> AbstractConte
     if stat.S_ISDIR(mode):
         return _temporary_file(path, options, users)
     if stat.S_ISREG(mode):
-        return _temporary_file(os.path.dirname(path), options, users)
+        return _temporary_file(os.path.dirname(os.path.realpath(path)), options, users)
     raise ConfigError(name, "is not a storage", mend)
 
 

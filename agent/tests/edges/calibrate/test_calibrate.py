@@ -260,6 +260,9 @@ def test_a_filesystem_with_the_disks_of_guests_is_refused(small: Path, tmp_path:
         assert said.startswith(f"{small}: is in use: open by qemu-nbd (process {server.pid});")
         # The file itself is never touched either: it stands for its filesystem.
         assert refused(1, disk, "--size", "16m") == said
+        link = tmp_path / "guest.raw"
+        link.symlink_to(disk)
+        assert refused(1, link, "--size", "16m") == said
     finally:
         server.kill()
         server.wait()
