@@ -53,6 +53,8 @@ def _refused(fleet: FleetSnapshot) -> int:
 
 
 def _coordinated(fleet: FleetSnapshot, budgets: Mapping[str, BudgetInFleet]) -> int:
+    if fleet.error is not None:  # another host may have taken them over
+        return 0
     return sum(budget.report.coordinator == fleet.host for budget in budgets.values())
 
 

@@ -2,13 +2,25 @@
 
 import asyncio
 
-from iokeel.errors import FleetRefused
+import pytest
+
+from iokeel.errors import FleetRefused, IokeelError
 from iokeel.host.disk_counters import Pressure
 from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.metric_table import METRICS
 from iokeel.report.prometheus import Metrics
 from iokeel.report.records import ErrorReport, FleetBudgetReport
 from iokeel.report.snapshot import Snapshot
+
+
+def budget(
+    name: str, *, held_iops: int | None = 1000, error: ErrorReport | None = None
+) -> BudgetInFleet:
+    report = FleetBudgetReport(
+        name=name, set_iops=4000, limit_iops=4000, allowed_iops=1000, floor_iops=0,
+        held_iops=held_iops, stale_s=1.0, charges={}, silent=[], coordinator="hv1", error=error,
+    )  # fmt: skip
+    return BudgetInFleet(report, 1000, {})
 
 
 async def test_the_event_loop_has_a_turn_after_each_metric() -> None:
@@ -39,11 +51,7 @@ async def test_pressure_is_that_of_the_snapshot() -> None:
 
 async def test_drives_that_are_held_to_nothing_are_held_to_infinity() -> None:
     """Or a sum over hosts would leave them out, and be within the limit."""
-    acme = FleetBudgetReport(
-        name="acme", set_iops=4000, limit_iops=4000, allowed_iops=1000, floor_iops=0,
-        held_iops=None, stale_s=1.0, charges={}, silent=[], coordinator="hv1", error=None,
-    )  # fmt: skip
-    budgets = {"acme": BudgetInFleet(acme, 1000, {})}
+    budgets = {"acme": budget("acme", held_iops=None)}
     fleet = FleetSnapshot("hv1", None, 1, 0, tenants=budgets, storages=budgets)
     text = (await Metrics().text(Snapshot({}, {}, {}, {}, 0, fleet=fleet))).decode()
     assert [line for line in text.splitlines() if "held_iops{" in line] == [
@@ -52,16 +60,22 @@ async def test_drives_that_are_held_to_nothing_are_held_to_infinity() -> None:
     ]
 
 
-async def test_budgets_whose_steps_are_refused_are_counted() -> None:
-    def known(name: str, error: ErrorReport | None) -> BudgetInFleet:
-        report = FleetBudgetReport(
-            name=name, set_iops=4000, limit_iops=4000, allowed_iops=1000, floor_iops=0,
-            held_iops=1000, stale_s=1.0, charges={}, silent=[], coordinator="hv1", error=error,
-        )  # fmt: skip
-        return BudgetInFleet(report, 1000, {})
+@pytest.mark.parametrize(("error", "count"), [(None, 1), (FleetRefused("etcd", "gone"), 0)])
+async def test_a_host_that_etcd_has_lost_coordinates_nothing(
+    error: IokeelError | None, count: int
+) -> None:
+    """Or it would hide a budget that has no coordinator from an alert on their number."""
+    budgets = {"acme": budget("acme")}
+    fleet = FleetSnapshot("hv1", error, 1, 0, tenants=budgets, storages=budgets)
+    lines = (await Metrics().text(Snapshot({}, {}, {}, {}, 0, fleet=fleet))).decode().splitlines()
+    assert f"iokeel_fleet_coordinated_tenants {count}.0" in lines
+    assert f"iokeel_fleet_coordinated_storages {count}.0" in lines
 
+
+async def test_budgets_whose_steps_are_refused_are_counted() -> None:
     full = ErrorReport.of(FleetRefused("http://etcd1:2379", "etcd says 'space exceeded'"))
-    tenants = {"acme": known("acme", full), "umbra": known("umbra", None)}
-    fleet = FleetSnapshot("hv1", None, 1, 0, tenants=tenants, storages={"san": known("san", full)})
+    tenants = {"acme": budget("acme", error=full), "umbra": budget("umbra")}
+    storages = {"san": budget("san", error=full)}
+    fleet = FleetSnapshot("hv1", None, 1, 0, tenants=tenants, storages=storages)
     text = (await Metrics().text(Snapshot({}, {}, {}, {}, 0, fleet=fleet))).decode()
     assert "iokeel_fleet_refused_budgets 2.0" in text.splitlines()
