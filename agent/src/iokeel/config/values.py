@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
 from iokeel.config.settings import Address
-from iokeel.core.curve import MOST_COST
+from iokeel.core.curve import LEAST_COST, MOST_COST
 from iokeel.errors import ConfigError
 from iokeel.policy_xml.schema import NAME
 from iokeel.words.quoting import shown
@@ -21,7 +21,7 @@ from iokeel.words.units import parse_size
 _MOST_SOCKET_BYTES = 107
 # Larger than any request, and small enough for a curve's arithmetic to be exact.
 _MOST_SIZE_BYTES = 1 << 30
-_NETWORK_STORAGE = re.compile("[a-z][a-z0-9-]*:[!-~]+")
+_NETWORK_STORAGE = re.compile("[a-z][a-z0-9-]*:.+")
 # VM/DRIVE; in both names * ? and [...] may stand (fnmatch).
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?!\[\]-]+/[A-Za-z0-9_.*?!\[\]-]+")
 
@@ -91,7 +91,7 @@ def _name(text: str) -> str:
 
 
 def _network_storage(text: str) -> str:
-    if not _NETWORK_STORAGE.fullmatch(text):
+    if not (_NETWORK_STORAGE.fullmatch(text) and text.isprintable()):
         mend = "write it like rbd:pool, nbd:host:10809 or iscsi:host:3260/iqn.2001-01.com.example:t"
         raise WrongValue(f"{shown(text)} is not a network storage", mend)
     return text
@@ -122,7 +122,7 @@ def _point(value: object) -> object:
 # sense is for policy.checked to say.
 Whole = Annotated[int, Field(ge=-(10**15), le=10**15)]
 Size = Annotated[int, Field(gt=0, le=_MOST_SIZE_BYTES), BeforeValidator(_size)]
-Cost = Annotated[float, Field(gt=0, le=MOST_COST)]
+Cost = Annotated[float, Field(ge=LEAST_COST, le=MOST_COST)]
 Point = Annotated[tuple[Size, Cost], BeforeValidator(_point)]
 Name = Annotated[str, AfterValidator(_name)]
 Pattern = Annotated[str, AfterValidator(_pattern)]

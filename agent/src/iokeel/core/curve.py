@@ -19,7 +19,7 @@ SMALLEST_REQUEST_BYTES = 4 * KIB
 _FAR_BYTES = 1 << 40
 #: The highest cost of a request, in normalized I/O operations. Beyond this, sums of costs are no
 #: longer sure to be finite.
-MOST_COST = 1e12
+LEAST_COST, MOST_COST = 1e-9, 1e12
 # So much more than they are taken to cost may requests cost, as a ratio. A drive then has so much
 # more than its limit for good, and another tenth in a second with a gift. In a random search of
 # mixes and curves, 29 of 350 phases had over 5 % too much with 0.2, 17 with 0.1, 19 with 0.07.
@@ -171,9 +171,10 @@ def _check(points: Sequence[Point]) -> None:
     if not 1 <= len(points) <= _MAX_POINTS:
         raise CurveError(where, f"{len(points)} points", f"give 1 to {_MAX_POINTS}")
     for number, (size, cost) in enumerate(points, 1):
-        if not (0 < size < _FAR_BYTES and 0 < cost <= MOST_COST):
+        if not (0 < size < _FAR_BYTES and LEAST_COST <= cost <= MOST_COST):
             mend = (
-                f"give a size and a cost greater than 0, below 2^40 bytes and up to {MOST_COST:g}"
+                "give a size greater than 0, below 2^40 bytes, and a cost from"
+                f" {LEAST_COST:g} to {MOST_COST:g}"
             )
             raise CurveError(where, f"point {number} is out of range", mend)
     for (s0, c0), (s1, c1) in pairwise(points):

@@ -237,6 +237,15 @@ MESSAGES = [
         ", [storage.a] device: 'sda' is not an absolute path; write it from / on",
     ),
     (
+        '[storage.a]\nsource = "nbd:a\\u0000b"',
+        ", [storage.a] source: 'nbd:a\\x00b' is not a network storage; write it like rbd:pool, "
+        "nbd:host:10809 or iscsi:host:3260/iqn.2001-01.com.example:t",
+    ),
+    (
+        '[curve]\nread = [["4k", 1e-320]]',
+        ", [curve] read point 1: is 1e-320; give at least 1e-09",
+    ),
+    (
         "[storage.a]\nsource = '/dev/sda'",
         ", [storage.a] source: '/dev/sda' is not a network storage; write it like rbd:pool, "
         "nbd:host:10809 or iscsi:host:3260/iqn.2001-01.com.example:t",
@@ -256,7 +265,7 @@ MESSAGES = [
     ),
     (
         "[storage.a]\ncurve_write = [['4k', 0]]",
-        ", [storage.a] curve_write point 1: is 0; give more than 0",
+        ", [storage.a] curve_write point 1: is 0; give at least 1e-09",
     ),
     (
         "[storage.a]\ndevice = '/dev/sda'\n[storage.b]\ndevice = '/dev/sda'",
@@ -299,7 +308,7 @@ MESSAGES = [
         "[curve]\nread = [['4k', 1], 5]",
         ', [curve] read point 2: 5 is not a point; write [size, cost], such as ["4k", 1.0]',
     ),
-    ("[curve]\nread = [['4k', 0]]", ", [curve] read point 1: is 0; give more than 0"),
+    ("[curve]\nread = [['4k', 0]]", ", [curve] read point 1: is 0; give at least 1e-09"),
     ("[curve]\nread = [['0k', 1]]", ", [curve] read point 1: is 0; give more than 0"),
     (
         "[curve]\nread = [['2g', 1]]",

@@ -31,6 +31,7 @@ from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.storage import StoragePolicy
 from iokeel.errors import ConfigError
+from iokeel.host.network_storage import network_place
 from iokeel.words.units import parse_size
 
 EVERYTHING = """
@@ -191,6 +192,16 @@ def test_a_storages_curves_lack_what_the_agents_have() -> None:
     ):
         found = parse(f"{agent}[storage.a]\n{written}".encode(), "f")
         assert found.storages["a"].policy.model == expected
+
+
+@pytest.mark.parametrize(
+    "uri", ["nbd+unix:///?socket=/run/my%20disk.sock", "nbd+unix:///?socket=/run/%C3%BC.sock"]
+)
+def test_a_network_storage_has_the_name_that_its_uri_says(uri: str) -> None:
+    place = network_place(uri)
+    assert place is not None
+    (storage,) = parse(f"[storage.nbd]\nsource = '{place.name}'".encode(), "f").storages.values()
+    assert storage.source == place.name
 
 
 def test_a_configuration_does_not_change() -> None:
