@@ -198,7 +198,8 @@ METRICS = (
     of_storage(
         "capacity_iops",
         _IOPS,
-        "The storage's capacity, as configured on this host or calibrated.",
+        "The storage's capacity, as configured on this host or calibrated. None while BFQ divides"
+        " the storage by weight.",
         lambda s: s.capacity_iops,
     ),
     of_storage(
@@ -248,7 +249,8 @@ METRICS = (
     of_storage(
         "latency_target_seconds",
         "seconds",
-        "Latency above which the storage counts as overloaded, as configured on this host.",
+        "Latency above which the storage counts as overloaded, as configured on this host. None"
+        " while BFQ divides the storage by weight.",
         lambda s: s.latency_target_s,
     ),
     of_storage(
