@@ -8,7 +8,7 @@ import { FleetPage } from "./fleet/FleetPage";
 import { HostPage } from "./host/HostPage";
 import { useTrends } from "./host/trends";
 import { useLocation } from "./location";
-import { TenantsPage } from "./tenants/TenantsPage";
+import { chosenIn, TenantsPage } from "./tenants/TenantsPage";
 
 const EVERY_MS = 2000;
 const VIEWS = [
@@ -24,13 +24,13 @@ export function App() {
     const host = useLive("host", EVERY_MS, hostNow);
     const trends = useTrends(host.answer);
     const calibration = useCalibration(); // goes on while another view is shown
-    const [view, domain, target] = path; // of tenants, the second is a tenant's name
+    const [view, domain, target] = path;
 
     const inFleet = host.answer?.fleet || view === "fleet";
     const views = VIEWS.filter(({ word }) => word !== "Fleet" || inFleet);
 
     let shown = <HostPage live={host} trends={trends} />;
-    if (view === "tenants") shown = <TenantsPage live={host} trends={trends} chosen={domain} />;
+    if (view === "tenants") shown = <TenantsPage live={host} trends={trends} chosen={chosenIn(path)} />;
     if (view === "fleet") shown = <FleetPage live={host} />;
     if (view === "calibrate") shown = <CalibratePage calibration={calibration} />;
     if (view === "drive" && domain && target) {

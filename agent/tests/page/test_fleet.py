@@ -46,6 +46,9 @@ def test_who_has_how_much_of_a_tenant_and_a_storage_and_who_is_silent(
                 expect(storage.get_by_role("listitem").first).to_contain_text("a, this host: ")
                 assert violations(page) == []
                 picture(page, "fleet")
+                row.get_by_role("link", name="acme", exact=True).click()
+                expect(page.get_by_role("heading", name="Drives of acme")).to_be_visible()
+                page.get_by_role("link", name="Fleet", exact=True).click()
                 there["b"].agent.end()
                 for budget in ("of tenant acme", "of storage san"):
                     alert = page.get_by_text(

@@ -133,6 +133,24 @@ def test_a_held_drive_with_an_error_counts_as_held_for_its_tenant(
         expect(row.locator("td[data-label=State]")).to_contain_text("error")
 
 
+def test_a_tenant_leads_to_its_drives_and_no_tenant_to_the_rest(page: Page) -> None:
+    page.get_by_role("link", name="Tenants", exact=True).click()
+    shown = page.locator("table[aria-label=Drives] tbody a")
+    expect(page.get_by_role("link", name="acme", exact=True)).to_be_visible()
+    expect(shown).to_have_count(0)
+    for tenant, found in (
+        ("acme", ["noisy vda", "web1 vda"]),
+        ("no tenant", ["free vda"]),
+        ("globex", ["web2 vda"]),
+    ):
+        page.get_by_role("link", name=tenant, exact=True).click()
+        expect(page.get_by_role("heading", name=f"Drives of {tenant}")).to_be_visible()
+        expect(shown).to_have_text(found)
+    assert violations(page) == []
+    page.get_by_role("link", name="Tenants", exact=True).click()
+    expect(shown).to_have_count(0)
+
+
 def test_drives_are_filtered_as_one_types_and_by_state(page: Page) -> None:
     field = page.get_by_role("textbox", name="Filter")
     for typed, found in (

@@ -78,7 +78,7 @@ const COLUMNS = ["Allowed here", "Floor here", "Who is charged", "Coordinator"];
 
 function tenantRow(tenant: FleetBudget, host: string): DenseRow {
     const name = (
-        <Link to={["tenants", tenant.name]}>
+        <Link to={["tenants", "of", tenant.name]}>
             <Name text={tenant.name} />
         </Link>
     );

@@ -24,7 +24,11 @@ import { Stale, Waiting } from "../shared/Trouble";
 import { NONE, percent, rate } from "../shared/words";
 import { type Sums, tenants } from "./sums";
 
-/** The tenants, and the drives of one that was chosen. chosen: its name; "": drives without one. */
+/**
+ * The tenants, and the drives of one that was chosen.
+ *
+ * chosen: its name; null: the drives without a tenant; undefined: none was chosen.
+ */
 export function TenantsPage({
     live,
     trends,
@@ -32,7 +36,7 @@ export function TenantsPage({
 }: {
     live: Live<HostNow>;
     trends: Trends;
-    chosen: string | undefined;
+    chosen: string | null | undefined;
 }) {
     const settings = useSettings();
     if (!live.answer) {
@@ -43,7 +47,7 @@ export function TenantsPage({
         );
     }
     const found = tenants(rowsOf(live.answer));
-    const one = found.find(({ tenant }) => chosen !== undefined && (tenant ?? "") === chosen);
+    const one = found.find(({ tenant }) => tenant === chosen);
     return (
         <PageSection hasBodyWrapper={false}>
             <Stack hasGutter>
@@ -63,6 +67,11 @@ export function TenantsPage({
             </Stack>
         </PageSection>
     );
+}
+
+/** Returns the tenant that a path names: "none" stands for null, because no part may be empty. */
+export function chosenIn([, which, name]: string[]): string | null | undefined {
+    return which === "none" ? null : which === "of" ? name : undefined;
 }
 
 const COLUMNS = ["Tenant", "VMs", "Drives", "Rate", "Allowed", "Used", "Limit", "Reservation", "Held", "State"];
@@ -86,7 +95,7 @@ function row(sums: Sums, promised: Promised | undefined): DenseRow {
     const { tenant, allowed } = sums;
     const used = sums.rate === null || !allowed ? null : sums.rate / allowed;
     const cells = [
-        <Link to={["tenants", tenant ?? ""]}>
+        <Link to={tenant === null ? ["tenants", "none"] : ["tenants", "of", tenant]}>
             {tenant === null ? "no tenant" : <Name text={tenant} />}
         </Link>,
         sums.vms,
