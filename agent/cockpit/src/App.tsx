@@ -7,7 +7,7 @@ import { DrivePage } from "./drive/DrivePage";
 import { FleetPage } from "./fleet/FleetPage";
 import { HostPage } from "./host/HostPage";
 import { useTrends } from "./host/trends";
-import { useLocation } from "./location";
+import { hrefOf, useLocation } from "./location";
 import { chosenIn, TenantsPage } from "./tenants/TenantsPage";
 
 const EVERY_MS = 2000;
@@ -44,7 +44,7 @@ export function App() {
                         {views.map(({ path: to, word }) => (
                             <NavItem
                                 key={word}
-                                to={`#${cockpit.location.encode([...to])}`}
+                                to={hrefOf(to)}
                                 isActive={(view ?? "") === (to[0] ?? "")}
                             >
                                 {word}

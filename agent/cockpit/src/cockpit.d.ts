@@ -44,7 +44,6 @@ interface CockpitPermission extends CockpitEvents {
 
 interface CockpitLocation {
     path: string[];
-    go(path: string[]): void;
     encode(path: string[]): string;
 }
 

@@ -24,12 +24,14 @@ from tests.page.simulated import passing, served
 
 MANY_POINTS = re.compile(r"M.*(L.*){20}")
 DARK_PHONE = {"viewport": {"width": 390, "height": 2400}, "color_scheme": "dark", "has_touch": True}
+PARTS_OF_ADDRESSES = ("a#b?c=d&e/f+g@h", "100%", "%23", ".", "..", ".hidden", "none")
 NAMES = (
     "<img src=x onerror=\"document.title='run'\">",
     "\"quoted\" 'twice' &amp;",
     "\u202egnp.exe \u05d0\u05d1\u05d2",
     "bell\x07 escape\x1b[31m zero\u200bwidth",
     "long" * 50,
+    *PARTS_OF_ADDRESSES,
 )
 SHOWN = (
     "<img src=x onerror=\"document.title='run'\">",
@@ -37,6 +39,7 @@ SHOWN = (
     "\\u202egnp.exe \u05d0\u05d1\u05d2",
     "bell\\x07 escape\\x1b[31m zero\\u200bwidth",
     "long" * 50,
+    *PARTS_OF_ADDRESSES,
 )
 
 
@@ -200,9 +203,13 @@ def test_names_are_shown_and_never_run(folder: Path, opened: Open) -> None:
             expect(page.get_by_role("heading", name=f"{name} vda", exact=True)).to_be_visible()
             expect(page.get_by_text("The policy gives a limit of 500 iops.")).to_be_visible()
         picture(page, "names-drive")
+        page.goto(f"{cockpit.url}#/drive/100%25/vda")  # as a person may type it
+        expect(page.get_by_role("heading", name="100% vda", exact=True)).to_be_visible()
         page.goto(f"{cockpit.url}#/tenants")
-        page.get_by_role("link", name=SHOWN[0], exact=True).click()
-        assert drives(page) == [f"{SHOWN[0]} vda"]
+        for name in SHOWN:
+            page.get_by_role("link", name=name, exact=True).click()
+            links = page.locator("table[aria-label=Drives] tbody a")
+            expect(links).to_have_text([f"{name} vda"])
         assert page.title() == "Disk limits"
 
 

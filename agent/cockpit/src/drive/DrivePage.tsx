@@ -16,6 +16,7 @@ import type { Live } from "../agent/live";
 import { useLive } from "../agent/live";
 import { type HostNow, history, why } from "../agent/questions";
 import { rowsOf } from "../drives";
+import { hrefOf } from "../location";
 import { PolicyButton } from "../policy/PolicyButton";
 import { Name } from "../shared/Name";
 import { StateLabel } from "../shared/StateLabel";
@@ -103,7 +104,7 @@ function Heading({ domain, target }: { domain: string; target: string }) {
 function Where({ domain, target }: { domain: string; target: string }) {
     return (
         <Breadcrumb>
-            <BreadcrumbItem to={`#${cockpit.location.encode([])}`}>Host</BreadcrumbItem>
+            <BreadcrumbItem to={hrefOf([])}>Host</BreadcrumbItem>
             <BreadcrumbItem isActive>
                 <Name text={`${domain}/${target}`} />
             </BreadcrumbItem>

@@ -1,6 +1,7 @@
 import type { ReactNode } from "react";
+import { hrefOf } from "../location";
 
 /** A link to a place in this page, by the parts of its path. */
-export function Link({ to, children }: { to: string[]; children: ReactNode }) {
-    return <a href={`#${cockpit.location.encode(to)}`}>{children}</a>;
+export function Link({ to, children }: { to: readonly string[]; children: ReactNode }) {
+    return <a href={hrefOf(to)}>{children}</a>;
 }
