@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from math import inf
@@ -19,6 +21,7 @@ from testing.waiting import eventually
 from tests.page.conftest import BUILT, Open, picture, violations
 from tests.page.simulated import Served, served
 
+FAILS_AFTER_S = 5
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 # Hides the page, or shows it again, as changing the browser's tab does.
@@ -137,6 +140,32 @@ def test_an_agent_that_does_not_run_is_told_and_its_start_is_seen(
         picture(page, "stopped-later")
         with served(host().served, socket):
             expect(page.get_by_text("What is shown is from")).to_have_count(0)
+
+
+def test_old_figures_are_from_the_last_answer_not_the_first_failure(
+    folder: Path, opened: Open
+) -> None:
+    answered_s: list[float] = []
+
+    async def once(request: web.Request) -> web.Response:
+        if answered_s:
+            await asyncio.sleep(FAILS_AFTER_S)
+            return web.Response(text="not of this version")
+        answered_s.append(time.time())
+        return web.Response(body=msgspec.json.encode(host().snapshot().host_report()))
+
+    socket = folder / "agent.sock"
+    with (
+        served(answering("/v1/host", once), socket),
+        Cockpit(folder / "c", BUILT, socket) as cockpit,
+    ):
+        page = opened(cockpit.url, locale="de-DE", timezone_id="UTC")
+        line = page.get_by_text("What is shown is from").inner_text()
+        clock = re.search(r"from (\d+):(\d+):(\d+)", line)
+        assert clock, line
+        hours, minutes, seconds = map(int, clock.groups())
+        after_s = 3600 * hours + 60 * minutes + seconds - int(answered_s[0])
+        assert after_s % 86400 < FAILS_AFTER_S
 
 
 def test_an_agent_of_another_version_is_no_riddle(folder: Path, opened: Open) -> None:

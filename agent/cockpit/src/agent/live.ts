@@ -3,11 +3,11 @@
 import { useEffect, useRef, useState } from "react";
 import { AgentError } from "./client";
 
-/** The last answer, and why there is no newer one. since: when that began. */
+/** The last answer and when it came, and why there is no newer one. */
 export interface Live<T> {
     answer: T | null;
+    at: Date | null;
     error: AgentError | null;
-    since: Date | null;
 }
 
 /**
@@ -31,10 +31,10 @@ export function useLive<T>(key: string, everyMs: number, question: () => Promise
             const own = ++asked;
             try {
                 const answer = await latest.current();
-                if (own === asked) setLive({ key, answer, error: null, since: null });
+                if (own === asked) setLive({ key, answer, at: new Date(), error: null });
             } catch (error) {
                 if (!(error instanceof AgentError)) throw error;
-                if (own === asked) setLive((before) => failed(before, key, error));
+                if (own === asked) setLive((before) => ({ ...(before.key === key ? before : NOTHING), key, error }));
             }
             const pauseMs = everyMs - (Date.now() % everyMs);
             if (own === asked && !document.hidden) timer = window.setTimeout(() => void tick(), pauseMs);
@@ -55,9 +55,4 @@ export function useLive<T>(key: string, everyMs: number, question: () => Promise
     return live.key === key ? live : NOTHING;
 }
 
-const NOTHING = { answer: null, error: null, since: null };
-
-function failed<T>(before: Live<T> & { key: string }, key: string, error: AgentError) {
-    const since = before.since ?? new Date();
-    return { key, answer: before.key === key ? before.answer : null, error, since };
-}
+const NOTHING = { answer: null, at: null, error: null };

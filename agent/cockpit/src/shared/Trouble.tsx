@@ -60,11 +60,11 @@ export function Waiting({ error }: { error: AgentError | null }) {
 
 /** The line above a view whose last answer is old. */
 export function Stale<T>({ live }: { live: Live<T> }) {
-    if (!live.error || live.answer === null) return null;
+    if (!live.error || !live.at) return null;
     const { title, body } = WORDS[live.error.trouble];
-    const when = live.since ? ` What is shown is from ${time(live.since)}.` : "";
+    const when = `What is shown is from ${time(live.at)}.`;
     return (
-        <Alert component="h2" variant="warning" isInline title={`${title}.${when}`} role="alert">
+        <Alert component="h2" variant="warning" isInline title={`${title}. ${when}`} role="alert">
             {body}
         </Alert>
     );
