@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from concurrent.futures import Future
 from math import inf
 from pathlib import Path
@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import web
 from playwright.sync_api import expect
 
+from iokeel.report.snapshot import Snapshot
 from testing.cockpit import Cockpit
 from testing.simulated_api import SimulatedApi, steady_guest
 from testing.waiting import eventually
@@ -43,6 +44,17 @@ def host(domain: str = "db1") -> SimulatedApi:
     found = SimulatedApi([steady_guest(domain, inf, 1000)])
     found.run(5)
     return found
+
+
+class FaultyApi(SimulatedApi):
+    """A simulated host whose agent has a fault, until `mended`."""
+
+    mended = False
+
+    def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
+        if not self.mended:
+            raise RuntimeError("a fault")
+        return super().snapshot(domains)
 
 
 def answering(path: str, handler: Handler) -> Served:
@@ -184,8 +196,40 @@ def test_a_drive_that_is_not_there_is_told(folder: Path, opened: Open) -> None:
     socket = folder / "agent.sock"
     with served(host().served, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
         page = opened(f"{cockpit.url}#/drive/db9/vda")
+        expect(page.get_by_role("heading", name="There is no such drive")).to_be_visible()
         expect(page.get_by_text("db9: no such running VM; see `iokeel stats`")).to_be_visible()
         picture(page, "no-drive")
+
+
+def test_a_fault_of_the_agent_is_told_as_one(folder: Path, opened: Open) -> None:
+    faulty, socket = FaultyApi([steady_guest("db1", inf, 1000)]), folder / "agent.sock"
+    faulty.run(5)
+    with served(faulty.served, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(cockpit.url)
+        expect(page.get_by_role("heading", name="The agent has a fault")).to_be_visible()
+        said = page.get_by_text("the agent: can't answer this because of a fault")
+        expect(said).to_be_visible()
+        assert violations(page) == []
+        picture(page, "fault")
+        faulty.mended = True
+        page.get_by_role("link", name="db1 vda").click()
+        expect(page.get_by_text("The policy gives a limit of 1000 iops.")).to_be_visible()
+        faulty.mended = False
+        expect(page.get_by_text("The agent has a fault. What is shown is from")).to_be_visible()
+        expect(said).to_be_visible()
+        assert violations(page) == []
+        picture(page, "fault-later")
+
+
+def test_a_fault_without_words_is_told_by_its_status(folder: Path, opened: Open) -> None:
+    async def failing(request: web.Request) -> web.Response:
+        raise web.HTTPServiceUnavailable
+
+    socket, failed = folder / "agent.sock", answering("/v1/host", failing)
+    with served(failed, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(cockpit.url)
+        expect(page.get_by_role("heading", name="The agent has a fault")).to_be_visible()
+        expect(page.get_by_text("the answer has status 503")).to_be_visible()
 
 
 def test_a_user_without_rights_is_told_whom_to_ask(folder: Path, opened: Open) -> None:

@@ -13,9 +13,10 @@ export const SOCKET = cockpit.manifests["iokeel"]?.config?.socket ?? DEFAULT_SOC
  * Why there is no answer.
  *
  * stopped: nobody serves the socket. silent: nothing came in time. denied: the user may not open it.
- * version: the answer isn't one of this version's. refused: the agent says what is wrong.
+ * version: the answer isn't one of this version's. refused: the agent says what is wrong with the
+ * question. fault: it failed to answer.
  */
-export type Trouble = "stopped" | "silent" | "denied" | "version" | "refused";
+export type Trouble = "stopped" | "silent" | "denied" | "version" | "refused" | "fault";
 
 export class AgentError extends Error {
     constructor(
@@ -72,7 +73,7 @@ function decoded<T>(text: string, schema: v.GenericSchema<unknown, T>): T {
 }
 
 function failure(error: CockpitFailure, body: string): AgentError {
-    if (error.status !== undefined) return refusal(body);
+    if (error.status !== undefined) return refusal(error.status, body);
     switch (error.problem) {
         case "access-denied":
             return trouble("denied", "permission denied");
@@ -85,14 +86,15 @@ function failure(error: CockpitFailure, body: string): AgentError {
     }
 }
 
-function refusal(body: string): AgentError {
+function refusal(status: number, body: string): AgentError {
+    const kind = status >= 500 ? "fault" : "refused";
     try {
         const found = v.safeParse(Refusal, JSON.parse(body));
-        if (found.success) return new AgentError("refused", found.output.error);
+        if (found.success) return new AgentError(kind, found.output.error);
     } catch {
-        // not JSON: a path that this agent doesn't have
+        // not JSON: a path that this agent doesn't have, or a fault outside of its handlers
     }
-    return otherVersion();
+    return kind === "fault" ? trouble(kind, `the answer has status ${status}`) : otherVersion();
 }
 
 function otherVersion(): AgentError {

@@ -1,5 +1,5 @@
 import { Alert, EmptyState, EmptyStateBody, Spinner } from "@patternfly/react-core";
-import { DisconnectedIcon, LockIcon, PluggedIcon } from "@patternfly/react-icons";
+import { DisconnectedIcon, ExclamationCircleIcon, LockIcon, PluggedIcon } from "@patternfly/react-icons";
 import type { AgentError, Trouble } from "../agent/client";
 import type { Live } from "../agent/live";
 import { time, visible } from "./words";
@@ -36,6 +36,11 @@ const WORDS: Record<Trouble, Words> = {
         body: "Its guest has stopped, or the drive was unplugged.",
         icon: DisconnectedIcon,
     },
+    fault: {
+        title: "The agent has a fault",
+        body: "Limits that were in force stay in force. See its log by: journalctl -u iokeel",
+        icon: ExclamationCircleIcon,
+    },
 };
 
 /** What stands in for a view that has had no answer yet: that it waits, or why there is none. */
@@ -47,12 +52,11 @@ export function Waiting({ error }: { error: AgentError | null }) {
             </EmptyState>
         );
     }
-    const { title, body, icon } = WORDS[error.trouble];
+    const { title, icon } = WORDS[error.trouble];
     return (
         <EmptyState titleText={title} headingLevel="h2" icon={icon} role="alert">
             <EmptyStateBody>
-                <p>{body}</p>
-                <p className="iokeel-said">{visible(error.message)}</p>
+                <Said error={error} />
             </EmptyStateBody>
         </EmptyState>
     );
@@ -61,11 +65,21 @@ export function Waiting({ error }: { error: AgentError | null }) {
 /** The line above a view whose last answer is old. */
 export function Stale<T>({ live }: { live: Live<T> }) {
     if (!live.error || !live.at) return null;
-    const { title, body } = WORDS[live.error.trouble];
+    const { title } = WORDS[live.error.trouble];
     const when = `What is shown is from ${time(live.at)}.`;
     return (
         <Alert component="h2" variant="warning" isInline title={`${title}. ${when}`} role="alert">
-            {body}
+            <Said error={live.error} />
         </Alert>
+    );
+}
+
+/** What to do, and the agent's own words. */
+function Said({ error }: { error: AgentError }) {
+    return (
+        <>
+            <p>{WORDS[error.trouble].body}</p>
+            <p className="iokeel-said">{visible(error.message)}</p>
+        </>
     );
 }
