@@ -32,7 +32,8 @@ _CAPACITY = 20_000  # normalized iops
 class SimulatedApi:
     """A simulated host whose time passes when `run` is called.
 
-    errors: of VMs' policies. history: None answers like an agent that has no history.
+    errors: of VMs' policies. over_qmp: the names of VMs that libvirt doesn't know. history: None
+    answers like an agent that has no history.
     """
 
     def __init__(self, guests: Sequence[Guest], disks: int = 1) -> None:
@@ -40,6 +41,7 @@ class SimulatedApi:
         self.fleet = Fleet(guests, [disk] * disks)
         self.history = History()
         self.errors: dict[str, IokeelError] = {}
+        self.over_qmp: set[str] = set()
         self.metrics = Metrics()
 
     def run(self, seconds: int) -> None:
@@ -61,6 +63,7 @@ class SimulatedApi:
                 {guest.drive.target: DriveInfo(guest.drive.target, in_force=in_force)},
                 DomainPolicy({}, None, guest.tenant),
                 self.errors.get(guest.drive.domain),
+                from_libvirt=guest.drive.domain not in self.over_qmp,
             )
             for guest, in_force in zip(self.fleet.guests, self.fleet.in_force, strict=True)
         }

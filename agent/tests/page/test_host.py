@@ -213,6 +213,20 @@ def test_names_are_shown_and_never_run(folder: Path, opened: Open) -> None:
         assert page.title() == "Disk limits"
 
 
+def test_the_policy_of_a_guest_without_libvirt_is_read_only(folder: Path, opened: Open) -> None:
+    host, socket = small_host(), folder / "agent.sock"
+    host.over_qmp.add("noisy")
+    with served(host.served, socket), Cockpit(folder / "c", BUILT, socket) as cockpit:
+        page = opened(f"{cockpit.url}#/drive/web1/vda")
+        change = page.get_by_role("button", name="Change its policy")
+        expect(change).to_be_visible()
+        page.goto(f"{cockpit.url}#/drive/noisy/vda")
+        read_only = page.get_by_text("Read only: its policy is in the agent's configuration.")
+        expect(read_only).to_be_visible()
+        expect(change).to_have_count(0)
+        assert violations(page) == []
+
+
 def test_a_gap_in_the_history_stays_a_gap(folder: Path, opened: Open) -> None:
     host = SimulatedApi([steady_guest("db1", 300, 400)])
     host.run(10)

@@ -53,6 +53,7 @@ export const Vm = v.object({
     limit_iops: maybe,
     allowed_iops: maybe,
     reservation_iops: count,
+    from_libvirt: v.boolean(),
     policy_error: v.nullable(Fault),
     drives: v.array(Drive),
 });

@@ -23,7 +23,7 @@ export function PolicyButton({
     if (admin === false) return <span>Read only: changing a policy takes administrative access.</span>;
     if (!settings || admin === null) return null;
     const uri = settings.libvirt_uri;
-    if (uri === null) return <span>Read only: its policy is in the agent's configuration.</span>;
+    if (uri === null || !vm.from_libvirt) return <span>Read only: its policy is in the agent's configuration.</span>;
     return (
         <>
             <Button variant="secondary" onClick={() => setOpen(true)}>

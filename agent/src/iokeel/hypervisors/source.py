@@ -43,7 +43,8 @@ class VmInfo:
     one was read yet. policy_error: what is wrong with its policy now; None if nothing is. process:
     its QEMU; None if that isn't on this host, or isn't found. uuid: the same on each host that it
     migrates to; None if unknown. empty: the targets of drives without a medium, which keep limits
-    that can't be read or set until there is one.
+    that can't be read or set until there is one. from_libvirt: whether libvirt tells of it and has
+    its policy; if not, both are in the configuration.
     """
 
     name: str
@@ -53,6 +54,7 @@ class VmInfo:
     process: Process | None = None
     uuid: str | None = None
     empty: frozenset[str] = frozenset()
+    from_libvirt: bool = True
 
 
 class SourceNews:

@@ -138,7 +138,8 @@ class StorageReport(Struct, kw_only=True):
 class VmReport(Struct, kw_only=True):
     """A VM: its drives, and the error in its policy, if any.
 
-    has_policy: False if it validly has none, so that its drives are left alone.
+    has_policy: False if it validly has none, so that its drives are left alone. from_libvirt: False
+    if it is a [[vm]] of the configuration, which then has its policy.
     limit_iops, reservation_iops: of all drives together. allowed_iops: that limit, or the burst
     while that is open. credit_s: seconds of burst saved. None: there is none. cgroup: the agent's
     settings in its cgroup, by file and device.
@@ -151,7 +152,8 @@ class VmReport(Struct, kw_only=True):
     reservation_iops: int
     credit_s: float
     burst_open: bool
-    has_policy: bool = True  # an older agent doesn't tell
+    has_policy: bool = True  # an older agent tells neither
+    from_libvirt: bool = True
     policy_error: ErrorReport | None
     cgroup: dict[str, str]
     drives: list[DriveReport]

@@ -228,6 +228,7 @@ def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
         credit_s=part.credit.seconds if part else 0.0,
         burst_open=part is not None and part.credit.open,
         has_policy=vm.policy is not None,
+        from_libvirt=vm.from_libvirt,
         policy_error=ErrorReport.of(vm.policy_error) if vm.policy_error else None,
         cgroup=dict(known.cgroups.get(vm.name, {})),
         drives=[

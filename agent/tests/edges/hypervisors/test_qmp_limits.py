@@ -49,6 +49,10 @@ async def test_all_fields_are_sent_zeros_included(source: QmpSource, server: Qmp
     assert source.vms()["db1"].drives["vda"].in_force == limits
 
 
+async def test_a_vm_over_qmp_is_not_libvirts(source: QmpSource) -> None:
+    assert not source.vms()["db1"].from_libvirt
+
+
 async def test_limits_below_a_throttle_filter_go_to_its_group_object(
     folder: Path,
 ) -> None:

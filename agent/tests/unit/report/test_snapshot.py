@@ -110,6 +110,12 @@ def test_a_vm_without_a_policy_is_told_from_one_whose_policy_is_not_known() -> N
         assert vm.has_policy is told
 
 
+def test_a_vm_of_libvirt_is_told_from_one_of_the_configuration() -> None:
+    vms = {"db1": VmInfo("db1", {}), "router": VmInfo("router", {}, from_libvirt=False)}
+    db1, router = snapshot_of(replace(known(), vms=vms)).host_report().vms
+    assert (db1.from_libvirt, router.from_libvirt) == (True, False)
+
+
 def test_limit_and_allowed_rate_are_of_both_budgets_as_the_rate_is() -> None:
     policy = DrivePolicy(limit=1000, separate_budgets=True)
     counters = Counters(NS_PER_S, 0, 0, 0, 0, 0, 0)

@@ -351,7 +351,9 @@ class Monitor:
             )
             for d in self._drives.values()
         }
-        info = VmInfo(name, drives, policy, error, self._process, empty=self._empty)
+        info = VmInfo(
+            name, drives, policy, error, self._process, empty=self._empty, from_libvirt=False
+        )
         if info != before:
             self._known[name] = info
             self._news.on_change(name)
