@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
+from iokeel.report.snapshot import Snapshot
+from testing.sim.guests import Guest
 from testing.simulated_api import SimulatedApi
 
 Served = Callable[[Path], "contextlib.AbstractAsyncContextManager[None]"]
@@ -31,6 +36,26 @@ def served(serving: Served, socket: Path) -> Iterator[None]:
     finally:
         end.set()
         thread.join()
+
+
+class OtherStorage(SimulatedApi):
+    """A simulated host that tells something else of its storage than what is so.
+
+    told: fields of the storage's record.
+    """
+
+    def __init__(self, guests: Sequence[Guest], told: Mapping[str, object]) -> None:
+        super().__init__(guests)
+        self.told = told
+
+    def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
+        """Return a snapshot of the host, with what is told of its storage."""
+        found = super().snapshot(domains)
+        storages = {
+            name: storage._replace(report=msgspec.structs.replace(storage.report, **self.told))
+            for name, storage in found.storages.items()
+        }
+        return replace(found, storages=storages)
 
 
 def passing(host: SimulatedApi) -> Served:

@@ -74,6 +74,7 @@ export const Storage = v.object({
     queue: maybe,
     suffering: v.array(v.string()),
     exhausted: v.boolean(),
+    by_weight: v.boolean(),
 });
 export type Storage = v.InferOutput<typeof Storage>;
 

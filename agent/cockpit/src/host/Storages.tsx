@@ -55,7 +55,8 @@ function Load({ storage }: { storage: Storage }) {
     );
 }
 
-function capacity({ capacity_iops, usable_iops }: Storage): string {
+function capacity({ capacity_iops, usable_iops, by_weight }: Storage): string {
+    if (by_weight) return "by weight";
     if (capacity_iops === null) return "unknown";
     const now = usable_iops === null ? NONE : rate(usable_iops);
     return usable_iops === capacity_iops ? `${now} iops` : `${now} now, of ${rate(capacity_iops)} iops`;
