@@ -1,6 +1,6 @@
 /** What a drive's figures say: its state, and means over reads and writes. */
 
-import type { Drive, Fault, Storage, Vm } from "./agent/records";
+import type { Drive, Fault, Fleet, Storage, Vm } from "./agent/records";
 import type { HostNow } from "./agent/questions";
 
 /** The states of a drive, worst first. */
@@ -89,4 +89,14 @@ export function total(values: readonly (number | null)[]): number | null {
 /** The part of what a storage can serve that its drives use; null: not known. */
 export function load(storage: Storage): number | null {
     return storage.usable_iops ? storage.normalized_iops / storage.usable_iops : null;
+}
+
+/**
+ * Whether usable_iops tells if a storage can keep its reservations.
+ *
+ * Of a storage of the fleet it is this host's part at present. One that is divided by weight has no
+ * reservation yet: with the first, it is divided by its capacity, which isn't told before.
+ */
+export function tellsWhatItKeeps(storage: Storage, fleet: Fleet | null): boolean {
+    return !storage.by_weight && !fleet?.storages.some(({ name }) => name === storage.storage);
 }

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
+from iokeel.report.records import FleetBudgetReport
 from iokeel.report.snapshot import Snapshot
 from testing.sim.guests import Guest
 from testing.simulated_api import SimulatedApi
@@ -41,12 +43,14 @@ def served(serving: Served, socket: Path) -> Iterator[None]:
 class OtherStorage(SimulatedApi):
     """A simulated host that tells something else of its storage than what is so.
 
-    told: fields of the storage's record.
+    told: fields of the storage's record. is_shared: whether it is the fleet's.
     """
 
-    def __init__(self, guests: Sequence[Guest], told: Mapping[str, object]) -> None:
+    def __init__(
+        self, guests: Sequence[Guest], told: Mapping[str, object], *, is_shared: bool = False
+    ) -> None:
         super().__init__(guests)
-        self.told = told
+        self.told, self.is_shared = told, is_shared
 
     def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
         """Return a snapshot of the host, with what is told of its storage."""
@@ -55,7 +59,25 @@ class OtherStorage(SimulatedApi):
             name: storage._replace(report=msgspec.structs.replace(storage.report, **self.told))
             for name, storage in found.storages.items()
         }
-        return replace(found, storages=storages)
+        fleet = sharing(*storages) if self.is_shared else None
+        return replace(found, storages=storages, fleet=fleet)
+
+
+def sharing(*storages: str) -> FleetSnapshot:
+    """Return the fleet of a host that shares these storages, and has an eighth of each."""
+    budgets = {
+        name: BudgetInFleet(
+            FleetBudgetReport(
+                name=name, set_iops=4000, limit_iops=4000, allowed_iops=500, floor_iops=500,
+                held_iops=500, stale_s=1.0, charges={"hv1": 500}, silent=[], coordinator="hv1",
+                error=None,
+            ),
+            500,
+            {},
+        )
+        for name in storages
+    }  # fmt: skip
+    return FleetSnapshot("hv1", None, 1, 0, tenants={}, storages=budgets)
 
 
 def passing(host: SimulatedApi) -> Served:

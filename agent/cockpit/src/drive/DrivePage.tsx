@@ -61,6 +61,7 @@ export function DrivePage({
     }
     const { past, steps, at } = live.answer;
     const storage = host.answer?.storages.find((one) => one.storage === row.drive.storage) ?? null;
+    const fleet = host.answer?.fleet ?? null;
     return (
         <PageSection hasBodyWrapper={false}>
             <Stack hasGutter>
@@ -68,7 +69,7 @@ export function DrivePage({
                 <Flex>
                     <Heading domain={domain} target={target} />
                     <StateLabel state={row.state} />
-                    <PolicyButton vm={vm} target={target} storage={storage} />
+                    <PolicyButton vm={vm} target={target} storage={storage} fleet={fleet} />
                 </Flex>
                 <Stale live={live} />
                 {row.fault && <Alert component="h2" variant="danger" isInline title={visible(said(row.fault))} />}

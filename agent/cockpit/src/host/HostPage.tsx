@@ -28,7 +28,7 @@ export function HostPage({ live, trends }: { live: Live<HostNow>; trends: Trends
                 <Problems now={now} rows={rows} />
                 {now.storages.length > 0 && (
                     <StackItem>
-                        <Storages storages={now.storages} rows={rows} />
+                        <Storages now={now} rows={rows} />
                     </StackItem>
                 )}
                 <StackItem>

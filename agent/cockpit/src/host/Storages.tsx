@@ -1,6 +1,7 @@
 import { Card, CardBody, CardTitle, Label, Progress } from "@patternfly/react-core";
-import type { Storage } from "../agent/records";
-import { load, type Row, worst } from "../drives";
+import type { HostNow } from "../agent/questions";
+import type { Fleet, Storage } from "../agent/records";
+import { load, type Row, tellsWhatItKeeps, worst } from "../drives";
 import { type DenseRow, DenseTable } from "../shared/DenseTable";
 import { Name } from "../shared/Name";
 import { StateLabel } from "../shared/StateLabel";
@@ -9,7 +10,7 @@ import { duration, NONE, percent, rate } from "../shared/words";
 const COLUMNS = ["Name", "Drives", "Load", "Capacity", "Latency / target", "Promised", "Drives' state"];
 
 /** The storages: load, latency against its target, promises against what can be kept. */
-export function Storages({ storages, rows }: { storages: readonly Storage[]; rows: readonly Row[] }) {
+export function Storages({ now, rows }: { now: HostNow; rows: readonly Row[] }) {
     return (
         <Card>
             <CardTitle component="h2">Storages</CardTitle>
@@ -17,14 +18,14 @@ export function Storages({ storages, rows }: { storages: readonly Storage[]; row
                 <DenseTable
                     label="Storages"
                     columns={COLUMNS}
-                    rows={storages.map((storage) => row(storage, rows))}
+                    rows={now.storages.map((storage) => row(storage, now.fleet, rows))}
                 />
             </CardBody>
         </Card>
     );
 }
 
-function row(storage: Storage, rows: readonly Row[]): DenseRow {
+function row(storage: Storage, fleet: Fleet | null, rows: readonly Row[]): DenseRow {
     const name = storage.storage;
     const target = storage.latency_target_s === null ? "" : ` / ${duration(storage.latency_target_s)}`;
     const cells = [
@@ -33,7 +34,7 @@ function row(storage: Storage, rows: readonly Row[]): DenseRow {
         <Load storage={storage} />,
         capacity(storage),
         `${duration(storage.latency_s)}${target}`,
-        <Promised storage={storage} />,
+        <Promised storage={storage} fleet={fleet} />,
         <StateLabel state={worst(rows.filter(({ drive }) => drive.storage === name))} />,
     ];
     return { key: name, cells };
@@ -62,9 +63,10 @@ function capacity({ capacity_iops, usable_iops, by_weight }: Storage): string {
     return usable_iops === capacity_iops ? `${now} iops` : `${now} now, of ${rate(capacity_iops)} iops`;
 }
 
-function Promised({ storage }: { storage: Storage }) {
+function Promised({ storage, fleet }: { storage: Storage; fleet: Fleet | null }) {
     if (!storage.reserved_iops) return NONE;
     const words = `${rate(storage.reserved_iops)} iops`;
+    if (!tellsWhatItKeeps(storage, fleet)) return words;
     if (storage.usable_iops === null) {
         return (
             <>

@@ -1,6 +1,6 @@
 import { Alert, Button } from "@patternfly/react-core";
 import { useState } from "react";
-import type { Storage, Vm } from "../agent/records";
+import type { Fleet, Storage, Vm } from "../agent/records";
 import { useSettings } from "../agent/useSettings";
 import { useAdmin } from "../location";
 import { PolicyForm } from "./PolicyForm";
@@ -10,10 +10,12 @@ export function PolicyButton({
     vm,
     target,
     storage,
+    fleet,
 }: {
     vm: Vm;
     target: string;
     storage: Storage | null;
+    fleet: Fleet | null;
 }) {
     const admin = useAdmin();
     const settings = useSettings();
@@ -35,6 +37,7 @@ export function PolicyButton({
                     vm={vm}
                     target={target}
                     storage={storage}
+                    fleet={fleet}
                     settings={settings}
                     uri={uri}
                     onClose={(done) => {

@@ -11,7 +11,7 @@ import {
     ModalHeader,
 } from "@patternfly/react-core";
 import { said } from "../agent/client";
-import type { Settings, Storage, Vm } from "../agent/records";
+import type { Fleet, Settings, Storage, Vm } from "../agent/records";
 import { Name } from "../shared/Name";
 import { visible } from "../shared/words";
 import { type Attribute, FIELDS, type Part } from "./attributes";
@@ -26,6 +26,7 @@ export function PolicyForm({
     vm,
     target,
     storage,
+    fleet,
     settings,
     uri,
     onClose,
@@ -33,6 +34,7 @@ export function PolicyForm({
     vm: Vm;
     target: string;
     storage: Storage | null;
+    fleet: Fleet | null;
     settings: Settings;
     uri: string;
     onClose: (saved: boolean) => void;
@@ -99,7 +101,13 @@ export function PolicyForm({
                         </GridItem>
                     </Grid>
                     {promised && storage && (
-                        <StoragePromise storage={storage} vm={vm} checked={promised} settings={settings} />
+                        <StoragePromise
+                            storage={storage}
+                            fleet={fleet}
+                            vm={vm}
+                            checked={promised}
+                            settings={settings}
+                        />
                     )}
                     {promised && (
                         <FormSection title="What is then promised" titleElement="h2">

@@ -1,15 +1,18 @@
 import { Alert } from "@patternfly/react-core";
-import type { Checked, Settings, Storage, Vm } from "../agent/records";
+import type { Checked, Fleet, Settings, Storage, Vm } from "../agent/records";
+import { tellsWhatItKeeps } from "../drives";
 import { rate, visible } from "../shared/words";
 
-/** What a storage would promise by a VM's policy as it is edited. */
+/** What a storage would promise by a VM's policy as it is edited, and whether it could keep that. */
 export function StoragePromise({
     storage,
+    fleet,
     vm,
     checked,
     settings,
 }: {
     storage: Storage;
+    fleet: Fleet | null;
     vm: Vm;
     checked: Checked;
     settings: Settings;
@@ -17,13 +20,18 @@ export function StoragePromise({
     const { before, after, atMost } = reserved(storage, vm, checked, settings);
     const sum = Math.max(0, storage.reserved_iops - before) + after;
     const name = visible(storage.storage);
+    const most = atMost ? "at most " : "";
+    if (!tellsWhatItKeeps(storage, fleet)) {
+        if (!sum) return null;
+        const title = `${name} then promises ${most}${rate(sum)} iops to the drives of this host.`;
+        return <Alert component="h2" variant="info" isInline title={title} />;
+    }
     if (storage.usable_iops === null) {
         if (!after) return null;
         const title = `The reservation is not guaranteed, because the capacity of ${name} is not known.`;
         return <Alert component="h2" variant="warning" isInline title={title} />;
     }
     const kept = sum <= storage.usable_iops;
-    const most = atMost ? "at most " : "";
     const words = `${name} then promises ${most}${rate(sum)} of the ${rate(storage.usable_iops)} iops that it can serve.`;
     return (
         <Alert
