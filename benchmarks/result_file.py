@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import subprocess
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +35,7 @@ class Machine:
 
 def now() -> str:
     """Return the date and time (UTC), to the second."""
-    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def revision() -> str | None:
@@ -70,14 +69,9 @@ def question(docstring: str | None) -> str:
     return (docstring or "").partition("\n")[0]
 
 
-def as_json(result: object, indent: int = 1) -> str:
-    """Return a result, of dataclasses or plain values, as JSON."""
-    return json.dumps(msgspec.to_builtins(result), indent=indent) + "\n"
-
-
 def write(path: Path, result: object, indent: int = 1) -> None:
     """Write a result, of dataclasses or plain values."""
-    path.write_text(as_json(result, indent))
+    path.write_text(json.dumps(msgspec.to_builtins(result), indent=indent) + "\n")
 
 
 def read(path: Path, kind: type[Result]) -> Result:

@@ -137,13 +137,12 @@ def _job(random: Random) -> str:
 
 @dataclass
 class ChaosHost:
-    """Everything that faults reach. exact: the guests' QEMU has the patches."""
+    """Everything that faults reach."""
 
     host: Host
     agent: ChaosAgent
     guests: list[Guest]
     journal: Journal
-    exact: bool
 
     def set_policy(self, guest: Guest, text: str) -> None:
         """Set a running guest's policy, as soon as libvirtd lets one."""
@@ -169,7 +168,10 @@ class ChaosHost:
 
 @contextmanager
 def chaos_host(*, exact: bool, broken: bool = False, guests: int = 2) -> Iterator[ChaosHost]:
-    """Start everything but the load, and yield it once the agent holds every drive."""
+    """Start everything but the load, and yield it once the agent holds every drive.
+
+    exact: the guests' QEMU has the patches.
+    """
     with ExitStack() as stack:
         host = stack.enter_context(Host.bookworm())
         folder = stack.enter_context(folder_in_memory("chaos"))
@@ -178,7 +180,7 @@ def chaos_host(*, exact: bool, broken: bool = False, guests: int = 2) -> Iterato
         with ThreadPoolExecutor(guests) as threads:
             booting = [threads.submit(_boot, host, folder, n, emulator) for n in range(guests)]
         booted = [guest.result() for guest in booting]
-        chaos = ChaosHost(host, ChaosAgent(host, broken=broken), booted, Journal(), exact)
+        chaos = ChaosHost(host, ChaosAgent(host, broken=broken), booted, Journal())
         with chaos.agent:
             for guest in booted:
                 chaos.set_limit(guest, guest.limit)

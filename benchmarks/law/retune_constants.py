@@ -166,12 +166,12 @@ def envelope_rows() -> list[list[float]]:
     return rows
 
 
-def recovered_s(did: Run, start: float, end: float, within: float = 0.05) -> float:
-    """Return the end of the last second that is off by more than `within`, counted from start."""
+def recovered_s(did: Run, start: float, end: float) -> float:
+    """Return the end of the last second that is off by more than 5 %, counted from start."""
     bad = [
         second + 1
         for second in range(int(end - start))
-        if abs(did.rate(start + second, start + second + 1) / LIMIT - 1) > within
+        if abs(did.rate(start + second, start + second + 1) / LIMIT - 1) > 0.05
     ]
     return float(max(bad, default=0))
 

@@ -48,18 +48,11 @@ class Host:
     """
 
     def __init__(
-        self, suite: str, root: Path, folder: Path | None, binds: Mapping[Path, tuple[Path, str]],
+        self, suite: str, root: Path, binds: Mapping[Path, tuple[Path, str]],
         iokeel: Sequence[str | Path], hooks: Path | None,
     ) -> None:  # fmt: skip
-        if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp"))
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise ValueError(f"{folder} is not empty, and a host removes its folder when it closes")
-        if len(str(folder)) > 60:
-            raise ValueError(f"{folder} is too long: sockets below it must fit in 108 bytes")
         self.suite = suite
-        self.dir = folder.resolve()
+        self.dir = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp")).resolve()
         self.iokeel = [str(word) for word in iokeel]
         self.uri = f"qemu+unix:///system?socket={self.dir}/run/libvirt/libvirt-sock"
         self._libvirtd: subprocess.Popen[str] | None = None
@@ -80,18 +73,15 @@ class Host:
         })  # fmt: skip
 
     @classmethod
-    def bookworm(cls, folder: Path | None = None, *, hooks: Path | None = None) -> "Host":
+    def bookworm(cls, *, hooks: Path | None = None) -> "Host":
         """Return a host with this machine's own QEMU, libvirt and project environment.
 
         hooks: a folder whose content becomes /etc/libvirt/hooks.
         """
-        return cls("bookworm", Path("/"), folder, {}, [PROJECT / ".venv/bin/iokeel"], hooks)
+        return cls("bookworm", Path("/"), {}, [PROJECT / ".venv/bin/iokeel"], hooks)
 
     @classmethod
-    def trixie(
-        cls, folder: Path | None = None, *, hooks: Path | None = None,
-        requirements: Path | None = None,
-    ) -> "Host":  # fmt: skip
+    def trixie(cls, *, hooks: Path | None = None, requirements: Path | None = None) -> "Host":
         """Return a host with Debian 13's QEMU 10.0 and libvirt 11.3, which has throttle groups.
 
         hooks: a folder whose content becomes /etc/libvirt/hooks.
@@ -100,11 +90,11 @@ class Host:
         """
         root = debian.root("trixie", TRIXIE_PACKAGES)
         if requirements is None:
-            return cls("trixie", root, folder, {}, (), hooks)
+            return cls("trixie", root, {}, (), hooks)
         source, command = PROJECT / "agent/src", "iokeel = iokeel.cli.main:main"
         home = environment.environment(root, requirements, source, command)
         binds = {environment.HOME: (home, "ro")}
-        return cls("trixie", root, folder, binds, [environment.HOME / "bin/iokeel"], hooks)
+        return cls("trixie", root, binds, [environment.HOME / "bin/iokeel"], hooks)
 
     def _configure(self, hooks: Path | None) -> None:
         for name in ("run", "etc/hooks", "lib", "log"):
@@ -139,10 +129,10 @@ class Host:
         """
         return self.run(["virsh", "--quiet", *args], input).stdout
 
-    def start_libvirtd(self, timeout: float = 60) -> None:
+    def start_libvirtd(self) -> None:
         """Start libvirtd unless it runs, and wait until it answers.
 
-        timeout: seconds. Raises RuntimeError with the end of its log if it doesn't answer.
+        Raises RuntimeError with the end of its log if it doesn't in a minute.
         """
         if self._libvirtd and self._libvirtd.poll() is None:
             return
@@ -153,7 +143,7 @@ class Host:
                 start_new_session=True,
             )  # fmt: skip
         try:
-            eventually(lambda: self.virsh("uri"), timeout, process=self._libvirtd)
+            eventually(lambda: self.virsh("uri"), 60, process=self._libvirtd)
         except Exception as error:
             words = f"libvirtd doesn't answer:\n{log.read_text()[-2000:]}"
             raise RuntimeError(words) from error

@@ -35,6 +35,6 @@ def _emulator(wrapper: Path, folder: Path) -> Path:
     return wrapper
 
 
-def storage_daemon(stock: bool = False) -> Path:
-    """Return qemu-storage-daemon. stock: without the patches."""
-    return binaries(*["--stock"] * stock) / "qemu-storage-daemon"
+def storage_daemon() -> Path:
+    """Return the patched qemu-storage-daemon."""
+    return binaries() / "qemu-storage-daemon"

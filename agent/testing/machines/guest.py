@@ -62,12 +62,6 @@ def define(machine: Host, name: str) -> None:
     machine.run("virsh", "start", name)
 
 
-def remove(machine: Host, name: str) -> None:
-    """Remove a guest with all that is its own."""
-    machine.run("virsh", "destroy", name, check=False)
-    machine.sh(f"virsh undefine {name}; rm {IMAGES}/{name}.img")
-
-
 def rate(machine: Host, name: str) -> float:
     """Return a guest's normalized rate over ten seconds, by its QEMU's own count of requests.
 

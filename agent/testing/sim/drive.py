@@ -25,6 +25,7 @@ from iokeel.core.state import State
 from testing.sim.throttle import Throttle
 
 DRIVE = DriveId("guest", "vda")
+_WINDOW_STEP_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Run:
         """Return the rate in a window, in normalized I/O operations a second."""
         return sum(cost for _, cost in self._between(start_s, end_s)) / (end_s - start_s)
 
-    def worst_window(self, start_s: float, end_s: float, step_s: float = 0.05) -> float:
+    def worst_window(self, start_s: float, end_s: float) -> float:
         """Return the highest rate of all one-second windows that begin in [start, end - 1]."""
         inside = self._between(start_s, end_s)
         edges = [cost for _, cost in inside]
@@ -86,7 +87,7 @@ class Run:
                 total -= edges[first]
                 first += 1
             worst = max(worst, total)
-            begin += step_s
+            begin += _WINDOW_STEP_S
         return worst
 
     def _between(self, start_s: float, end_s: float) -> list[tuple[float, float]]:

@@ -56,6 +56,7 @@ _PUBLISHED = "#8d6e63"
 #: Figures over so wide a range are on a scale of powers of ten.
 _WIDE_RATIO = 20
 _IN_A_ROW = 4
+_DPI = 80
 #: The rate over what is owed at which a panel ends, so that small errors are seen.
 _HIGHEST = 2.5
 _BY_SECOND = ("error_p50", "error_p99", "error_worst", "overspend", "held", "first_10s", "burst")
@@ -101,11 +102,11 @@ def _over_cases(figures: Figures, what: Shown) -> Plot:
     return partial(_lines, figures, what.title, {case: (what, case) for case in figures.cases})
 
 
-def as_bytes(figure: Figure, kind: str, dpi: int = 80) -> bytes:
+def as_bytes(figure: Figure, kind: str) -> bytes:
     """Return a figure as svg or png, and forget it."""
     out = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else None
-    figure.savefig(out, format=kind, dpi=dpi, metadata=metadata)
+    figure.savefig(out, format=kind, dpi=_DPI, metadata=metadata)
     plt.close(figure)
     return out.getvalue()
 

@@ -24,10 +24,9 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Deletes a key, or all keys that begin with it."""
+    """Deletes a key."""
 
     key: str
-    is_prefix: bool = False
 
 
 class Is(NamedTuple):
@@ -189,7 +188,6 @@ def _compare(demand: Is) -> Json:
 
 def _change(change: Put | Delete) -> Json:
     if isinstance(change, Delete):
-        which = keys_from(change.key) if change.is_prefix else {"key": text(change.key)}
-        return {"request_delete_range": which}
+        return {"request_delete_range": {"key": text(change.key)}}
     value = b64encode(change.value).decode()
     return {"request_put": {"key": text(change.key), "value": value, "lease": str(change.lease)}}

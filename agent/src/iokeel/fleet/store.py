@@ -7,7 +7,6 @@ coordinator gives up its tenure (iokeel.core.fleet.coordinate).
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -37,8 +36,6 @@ from iokeel.fleet.records import (
 )
 from iokeel.words.quoting import shown_path
 
-log = logging.getLogger(__name__)
-
 # How long a host that says nothing still counts as there. Its claims end with it.
 LEASE_S = 15
 
@@ -55,10 +52,9 @@ class NoFleet(FleetRefused):
 class View:
     """A budget at one moment. asked_ns: before it was asked for, as `iokeel.fleet.etcd.now_ns`.
 
-    claims: as they were at claims_ns. budget: None if no operator has set it. leader: its
-    coordinator's name; None if it has none.
-    unreadable: the errors of claims that can't be used, by host; those don't count. raw: the values
-    that `FleetStore.replace` compares, by key.
+    claims: as they were at claims_ns, without those that can't be used. budget: None if no operator
+    has set it. leader: its coordinator's name; None if it has none. raw: the values that
+    `FleetStore.replace` compares, by key.
     """
 
     asked_ns: int
@@ -67,7 +63,6 @@ class View:
     ledger: Ledger | None
     claims: Mapping[str, HostClaim]
     leader: str | None
-    unreadable: Mapping[str, FleetRefused]
     raw: Mapping[str, bytes | None]
 
 
@@ -202,18 +197,11 @@ class FleetStore:
         same = [Is(name, last.raw[name]) for name in seen] if last is not None else []
         found = await self.etcd.read(names, prefixes if with_claims else [], same)
         if last is None or with_claims:
-            there, unreadable = _claims_in(found, *prefixes)
-            claims_ns = found.asked_ns
+            there, claims_ns = _claims_in(found, *prefixes), found.asked_ns
         else:
-            there, unreadable, claims_ns = last.claims, last.unreadable, last.claims_ns
+            there, claims_ns = last.claims, last.claims_ns
         if last is not None and found.unless:
-            return replace(
-                last,
-                asked_ns=found.asked_ns,
-                claims_ns=claims_ns,
-                claims=there,
-                unreadable=unreadable,
-            )
+            return replace(last, asked_ns=found.asked_ns, claims_ns=claims_ns, claims=there)
         set_to, leader, _, raw, levels = (found.values.get(name) for name in names)
         ledger = ledger_of(names[3], raw) if raw is not None else None
         if ledger is not None and levels is not None:
@@ -225,7 +213,6 @@ class FleetStore:
             ledger,
             there,
             decoded(LeaderRecord, names[1], leader).host if leader is not None else None,
-            unreadable,
             {name: found.values.get(name) for name in seen},
         )
 
@@ -298,23 +285,19 @@ class FleetStore:
         return charged
 
 
-def _claims_in(
-    found: Found, prefix: str, wants_prefix: str
-) -> tuple[Mapping[str, HostClaim], Mapping[str, FleetRefused]]:
-    """Return the claims below a prefix by host, and the errors of those that can't be used.
+def _claims_in(found: Found, prefix: str, wants_prefix: str) -> Mapping[str, HostClaim]:
+    """Return the claims below a prefix by host, without those that can't be used.
 
     wants_prefix: of their demands by level. Those under another lease than the claim are from
     before an older agent took the host over.
     """
-    claims, unreadable = {}, {}
+    claims = {}
     for key, raw in found.values.items():
         if key.startswith(prefix):
             by_level = wants_prefix + key.removeprefix(prefix)
-            try:
+            with contextlib.suppress(FleetRefused):
                 claim = claim_of(key, raw)
                 if found.leases.get(by_level) == found.leases.get(key, 0):
                     claim = replace(claim, wants=wants_in(by_level, found.values[by_level]))
                 claims[last_part(key)] = claim
-            except FleetRefused as error:
-                unreadable[last_part(key)] = error
-    return claims, unreadable
+    return claims

@@ -34,9 +34,9 @@ class Process(NamedTuple):
 ENDED = Process(0, 0)
 
 
-def boot_id(proc: Path = _PROC) -> str:
+def boot_id() -> str:
     """Return the kernel's name of this boot; empty if it tells none."""
-    return read_text(proc / "sys/kernel/random/boot_id") or ""
+    return read_text(_PROC / "sys/kernel/random/boot_id") or ""
 
 
 def process(pid: int, proc: Path = _PROC) -> Process | None:
@@ -52,9 +52,9 @@ def parent(pid: int, proc: Path = _PROC) -> int | None:
     return number_of(status[_PARENT]) if status else None
 
 
-def is_stopped(pid: int, proc: Path = _PROC) -> bool:
+def is_stopped(pid: int) -> bool:
     """Return True if a process is stopped (SIGSTOP, a debugger)."""
-    status = _status(pid, proc)
+    status = _status(pid, _PROC)
     return status is not None and status[_STATE] in "Tt"
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from testing.lab.guests.qga import GuestAgent
 
 CHUNK_BYTES = 1 << 20
+_CLOCK_SAMPLES = 20
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,14 @@ class Programs:
         """Have the guest use a clock whose rate doesn't depend on the host's load."""
         self.exec(_SOUND_CLOCK)
 
-    def clock_offset(self, samples: int = 20) -> ClockOffset:
+    def clock_offset(self) -> ClockOffset:
         """Return how far the guest's clock is ahead of this machine's.
 
         Subtract it from a guest's epoch time to get the host's. The sample with the shortest round
         trip counts; half of the trip is the error. Clocks drift: ask again.
         """
         best = ClockOffset(0.0, float("inf"))
-        for _ in range(samples):
+        for _ in range(_CLOCK_SAMPLES):
             before = time.time_ns()
             guest = self.agent.call("guest-get-time")
             after = time.time_ns()

@@ -45,7 +45,7 @@ async def test_reads_what_was_written(etcd: Etcd, prefix: str) -> None:
     assert not await etcd.write([Is(key, b"two")], [Delete(key)])
     found = await etcd.read([other, f"{prefix}c"], [f"{prefix}a/"])
     assert found.values == {key: b"\x00one", other: "ü".encode()}
-    assert await etcd.write([Is(key, b"\x00one")], [Delete(f"{prefix}a/", is_prefix=True)])
+    assert await etcd.write([Is(key, b"\x00one")], [Delete(key)])
     assert (await etcd.read([key])).values == {}
 
 

@@ -295,7 +295,8 @@ async def test_a_budget_that_etcd_has_lost_with_everything_is_told(
     await set_limits(etcd, "acme")
     async with running(tmp_path, one_etcd.urls[0], prefix, ["acme"]) as member:
         await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
-        await etcd.write([], [Delete(prefix, is_prefix=True)])
+        everything = (await etcd.read([], [prefix])).values
+        await etcd.write([], [Delete(key) for key in everything])
         await until(
             lambda: (
                 "its budget is gone" in str(member.problems.get(acme))

@@ -66,9 +66,9 @@ class Watched:
         return self.state.drives[DRIVE]
 
 
-def seconds_off(did: Run, start: float, end: float, within: float = 0.05) -> list[int]:
+def seconds_off(did: Run, start: float, end: float) -> list[int]:
     rates = [did.rate(start + i, start + i + 1) / LIMIT for i in range(int(end - start))]
-    return [i for i, rate in enumerate(rates) if abs(rate - 1) > within]
+    return [i for i, rate in enumerate(rates) if abs(rate - 1) > 0.05]
 
 
 DEAR_WRITES = CostModel(

@@ -73,7 +73,7 @@ def test_a_host_stays_while_drives_without_a_policy_use_a_shared_storage(
     host.memory.keep({disk: Remembered(Budget(1000, shared=Shared(10.0)), None)})
     host.storages()
     host.looked([disk], complete=True)
-    host.participants[disk].view = View(0, 0, None, None, {}, "b", {}, {})
+    host.participants[disk].view = View(0, 0, None, None, {}, "b", {})
     assert not host.may_leave(disk)
     load = Load()
     assert host.may_leave(disk)

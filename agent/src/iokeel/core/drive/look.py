@@ -51,16 +51,14 @@ def look(
         return kept, None
     if policy is None or allowed is None:
         return _release(known, seen)
-    finding, misfit = pricing.look_at_prices(
-        known, known.abilities, policy, model, split_size, now_ns
-    )
+    finding, misfit = pricing.look_at_prices(known, policy, model, split_size, now_ns)
     tight = divided is not None and divided.tight
     reason = _reason(before, known, seen, finding, misfit, allowed, tight, now_ns)
     if reason is None:
         return _looked_at(known, divided, finding), None
     if reason is Reason.SHIFT:  # all of this look lies after the shift, and earlier ones may not
         known = known._replace(measured=known.measured.anew)
-    priced = pricing.price(known, known.abilities, policy, model, split_size, allowed, reason)
+    priced = pricing.price(known, policy, model, split_size, allowed, reason)
     assert priced.base is not None
     assert priced.base_rate is not None
     _, credit_s, most_s = burst.carried(known, policy, allowed)

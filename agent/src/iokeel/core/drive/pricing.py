@@ -29,13 +29,13 @@ _EXACT, _ANY_QEMU = Finding(Verdict.EXACT), Finding(Verdict.ANY_QEMU)
 
 def look_at_prices(
     known: DriveState,
-    abilities: Abilities | None,
     policy: DrivePolicy,
     model: CostModel,
     split_size: int | None,
     now_ns: int,
 ) -> tuple[Finding, Reason | None]:
     """Return whether a drive's limits fit it, and the reason to make them anew, if there is one."""
+    abilities = known.abilities
     if abilities is None:
         return _ANY_QEMU, None
     if not abilities.cost_curve:
@@ -47,7 +47,6 @@ def look_at_prices(
 
 def price(
     known: DriveState,
-    abilities: Abilities | None,
     policy: DrivePolicy,
     model: CostModel,
     split_size: int | None,
@@ -58,6 +57,7 @@ def price(
 
     allowed: its burst included, if that is open. reason: why limits are made.
     """
+    abilities = known.abilities
     rate, separate = carried(known, policy, allowed)[0], policy.separate_budgets
     if abilities is None:
         base = limits_for_any_size(model, rate, separate=separate)

@@ -18,7 +18,6 @@ from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.limits import ThrottleLimits
 
 LIMIT = 10_000
-NONE = Flow(0, 0)
 SIZES = [4 * KIB * 2**i for i in range(9)]
 ALL_SIZES = sorted({*SIZES, *(round(4 * KIB * 2 ** (i / 8)) for i in range(65))})
 FLAT = CostCurve(((16 * KIB, 1.0), (1024 * KIB, 64.0)))

@@ -27,8 +27,8 @@ def test_a_direction_that_is_idle_is_held_to_a_small_budget_of_its_own(
 ) -> None:
     policy = DrivePolicy(limit=rate, separate_budgets=True)
     mix = Mix(BUSY, IDLE) if idle == "write" else Mix(IDLE, BUSY)
-    known = DriveState(policy, pricing=Pricing(mix=mix))
-    base = price(known, STOCK, policy, DEFAULT_MODEL, None, rate, Reason.POLICY).base
+    known = DriveState(policy, abilities=STOCK, pricing=Pricing(mix=mix))
+    base = price(known, policy, DEFAULT_MODEL, None, rate, Reason.POLICY).base
     assert base is not None
     iops, bps = getattr(base, f"iops_{idle}"), getattr(base, f"bps_{idle}")
     for size in SIZES:
@@ -47,8 +47,8 @@ def by(times: float) -> CostModel:
 
 def limits_at(model: CostModel, rate: float, mix: Mix) -> ThrottleLimits:
     policy = DrivePolicy(limit=round(rate))
-    known = DriveState(policy, pricing=Pricing(mix=mix))
-    base = price(known, STOCK, policy, model, None, rate, Reason.POLICY).base
+    known = DriveState(policy, abilities=STOCK, pricing=Pricing(mix=mix))
+    base = price(known, policy, model, None, rate, Reason.POLICY).base
     assert base is not None
     return base
 
