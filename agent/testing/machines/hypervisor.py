@@ -51,6 +51,14 @@ def stats(machine: Host) -> list[dict[str, Any]]:
     return answer
 
 
+def mode(machine: Host) -> str:
+    """Return how the limits of the only guest's only drive are enforced."""
+    (vm,) = stats(machine)
+    (drive,) = vm["drives"]
+    found: str = drive["mode"]
+    return found
+
+
 def configure(machine: Host, text: str) -> None:
     """Write the agent's configuration."""
     machine.run("sh", "-c", f"cat >{CONFIG}", input=text)

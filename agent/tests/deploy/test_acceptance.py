@@ -19,7 +19,7 @@ import yaml
 from testing.hypervisors.iotune import highest_rate
 from testing.machines import guest
 from testing.machines.emulated import EmulatedMachine
-from testing.machines.hypervisor import stats
+from testing.machines.hypervisor import mode, stats
 from testing.machines.manifest import manifest
 from testing.machines.ssh import admit
 from testing.machines.watch import watch
@@ -201,14 +201,6 @@ def refuse_patched_qemu(site: Site) -> None:
     refused = play("patched-qemu.yml", hosts, iokeel_qemu_packages=str(folder))
     ((_, why),) = refused.failures
     assert why.endswith("and the patched QEMU is built for Debian 13")
-
-
-def mode(machine: EmulatedMachine) -> str:
-    """Return how the guest's limits are enforced."""
-    (vm,) = stats(machine)
-    (drive,) = vm["drives"]
-    found: str = drive["mode"]
-    return found
 
 
 def test_a_calibration_goes_through_host_vars_into_the_configuration(site: Site) -> None:

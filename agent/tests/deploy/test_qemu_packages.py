@@ -9,7 +9,7 @@ import pytest
 
 from testing.machines.container import Machine
 from testing.machines.guest import limits
-from testing.machines.hypervisor import LIMIT, create_guest, show, start_guest, stats
+from testing.machines.hypervisor import LIMIT, create_guest, mode, show, start_guest
 from testing.packages.agent import packages
 from testing.packages.qemu import CODENAME, MARK, qemu_packages
 from testing.waiting import eventually
@@ -23,13 +23,6 @@ def machine() -> Iterator[Machine]:
     folders = {"/packages": packages(CODENAME), "/qemu": qemu_packages()}
     with Machine(CODENAME, folders) as running:
         yield running
-
-
-def mode(machine: Machine) -> str:
-    (vm,) = stats(machine)
-    (drive,) = vm["drives"]
-    found: str = drive["mode"]
-    return found
 
 
 def test_a_guest_has_exact_limits_once_it_is_started_on_the_packages(machine: Machine) -> None:

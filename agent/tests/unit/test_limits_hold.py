@@ -36,6 +36,7 @@ from iokeel.report.prometheus import Metrics
 from iokeel.state_store import StateStore
 from testing.hypervisors.iotune import TOLERANCE, highest_rate, inserted, iotune
 from testing.hypervisors.libvirt_error import refusal
+from testing.hypervisors.qmp_server import qdev
 from testing.waiting import until
 
 NAMES = ("db1", "db2")
@@ -234,11 +235,6 @@ class Domain:
                 self.curves[target] = arguments["iops"] or inf
                 self.host.check_rate(self, target, self.curves[target])
         return json.dumps({"return": answer})
-
-
-def qdev(target: str) -> str:
-    """Return QEMU's name of a disk's device."""
-    return f"/machine/peripheral/{target}/virtio-backend"
 
 
 class LimitsHold(RuleBasedStateMachine):

@@ -24,11 +24,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.bench.controllers.controller import Controller, Held
-from benchmarks.bench.controllers.kernel import bound, owed_by_group
+from benchmarks.bench.controllers.kernel import bound, no_throttle, owed_by_group
 from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario
 from iokeel.core.curve import CostModel
-from testing.lab.blkio import ROOT
 
 PERIOD_S, LOOK_S = 10, 1.0
 _STEP_S = 3  # three repeats are a third of the period apart, ten are all its seconds
@@ -45,9 +44,7 @@ class AverageSize(Controller):
 
     def lacks(self, scenario: Scenario) -> str | None:
         """Return what is missing: blkio.throttle."""
-        if (ROOT / "blkio.throttle.io_serviced").exists():
-            return None
-        return f"this kernel's cgroups have no blkio controller at {ROOT}"
+        return no_throttle()
 
     @contextmanager
     def hold(self, stage: Stage) -> Iterator[Held]:

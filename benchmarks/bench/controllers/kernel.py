@@ -16,8 +16,6 @@ from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario
 from testing.lab.blkio import ROOT
 
-_NO_V1 = f"this kernel's cgroups have no blkio controller at {ROOT}"
-
 
 class IoMax(InKernel):
     """Limits on requests and on bytes of a VM's cgroup, reads and writes apart."""
@@ -27,7 +25,7 @@ class IoMax(InKernel):
 
     def lacks(self, scenario: Scenario) -> str | None:
         """Return what is missing: blkio.throttle."""
-        return None if (ROOT / "blkio.throttle.io_serviced").exists() else _NO_V1
+        return no_throttle()
 
     def begin(self, stage: Stage) -> None:
         """Bound each VM to what its drives are owed: as 4K reads, and as reads of 1 MiB."""
@@ -64,6 +62,12 @@ class Bfq(InKernel):
             return
         for group, weight in weights.items():
             bfq_weight(group).write_text(str(weight))
+
+
+def no_throttle() -> str | None:
+    """Return why there is no blkio.throttle here; None if there is one."""
+    has = (ROOT / "blkio.throttle.io_serviced").exists()
+    return None if has else f"this kernel's cgroups have no blkio controller at {ROOT}"
 
 
 def no_bfq() -> str | None:

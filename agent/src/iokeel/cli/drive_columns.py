@@ -16,11 +16,14 @@ def total(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
+def part_used(rate: float | None, allowed: float | None) -> float | None:
+    """Return the part of an allowed rate that is used; None: not known, or no limit."""
+    return None if rate is None or not allowed else rate / allowed
+
+
 def used(drive: DriveReport) -> float | None:
     """Return the part of its allowed rate that a drive uses; None: not known, or no limit."""
-    if drive.normalized_iops is None or not drive.allowed_iops:
-        return None
-    return drive.normalized_iops / drive.allowed_iops
+    return part_used(drive.normalized_iops, drive.allowed_iops)
 
 
 def latency_s(drive: DriveReport) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from iokeel.cli.cells import NONE, PlainTable, layouts, name_cell, rate_cell
 from iokeel.cli.columns import Column, cells
-from iokeel.cli.drive_columns import total
+from iokeel.cli.drive_columns import part_used, total
 from iokeel.report.records import DriveReport
 from iokeel.words.units import percent
 
@@ -31,9 +31,7 @@ class TenantSums:
     @property
     def used(self) -> float | None:
         """The part of what is allowed that they use."""
-        if self.normalized_iops is None or not self.allowed_iops:
-            return None
-        return self.normalized_iops / self.allowed_iops
+        return part_used(self.normalized_iops, self.allowed_iops)
 
 
 def tenants(drives: Iterable[DriveReport]) -> list[TenantSums]:

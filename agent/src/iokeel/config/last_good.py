@@ -15,17 +15,15 @@ from typing import NamedTuple
 import msgspec
 
 from iokeel.config.load import storages_of, tenants_of
-from iokeel.config.settings import Config, StorageConfig
+from iokeel.config.settings import KINDS, Config, StorageConfig
 from iokeel.config.validation import validated
 from iokeel.core.policy import TenantPolicy
 from iokeel.errors import ConfigError, IokeelError, PolicyError
 from iokeel.words.quoting import shown_path
 
-KINDS = ("tenants", "storage")
-
 
 class TableId(NamedTuple):
-    """A table by its kind ("tenants" or "storage") and its name."""
+    """A table by its kind (KINDS) and its name."""
 
     kind: str
     name: str

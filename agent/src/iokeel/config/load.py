@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from iokeel.config.paths import DEFAULT_CONFIG
 from iokeel.config.settings import (
+    KINDS,
     AgentConfig,
     CgroupConfig,
     Config,
@@ -109,7 +110,7 @@ def parse(data: bytes, file: str) -> Config:
         dict(storages_of(raw, model, file)),
         _cgroup(raw.cgroup),
         _fleet(raw, file),
-        {kind: values[kind] for kind in ("tenants", "storage") if kind in values},
+        {kind: values[kind] for kind in KINDS if kind in values},
         text=data,
     )
 

@@ -16,6 +16,9 @@ from iokeel.errors import IokeelError
 if TYPE_CHECKING:  # only [fleet] needs it
     from iokeel.config.etcd_access import Access
 
+#: The kinds of tables that stay in force after they have gone (last_good.py).
+KINDS = ("tenants", "storage")
+
 
 class Address(NamedTuple):
     """A loopback address and a port."""
@@ -108,9 +111,9 @@ class FleetConfig:
 class Config:
     """The whole configuration. classes: the built-in ones too. fleet: None if there is no [fleet].
 
-    tables: the tables of tenants and storages as they are written, by kind ("tenants", "storage")
-    and name. gone: those that it lacks, with their errors. Their last good ones are in force, if
-    they can be read. text: the whole file.
+    tables: the tables of tenants and storages as they are written, by kind (KINDS) and name. gone:
+    those that it lacks, with their errors. Their last good ones are in force, if they can be read.
+    text: the whole file.
     """
 
     agent: AgentConfig = AgentConfig()

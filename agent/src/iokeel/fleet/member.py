@@ -315,7 +315,6 @@ class Member:
                 self._unlisted = None
             else:
                 self._unlisted |= found
-        if prefix == names.budgets:
             self._wake.set()
 
     async def _rest(self) -> None:

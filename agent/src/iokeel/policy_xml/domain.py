@@ -16,6 +16,9 @@ from iokeel.policy_xml.xml import at, images_beneath, parsed
 
 #: Begins the URL of a storage pool's volume: volume://POOL/NAME.
 VOLUME = "volume://"
+#: Why QEMU can't throttle a disk.
+VHOST_USER = "the I/O of a vhost-user disk doesn't pass QEMU"
+SCSI_PASSTHROUGH = "QEMU doesn't throttle SCSI passthrough"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +150,11 @@ def _data_files(disk: etree._Element) -> Iterator[str]:
 def _unthrottled(disk: etree._Element, target: etree._Element) -> str | None:
     """Return why QEMU can't throttle a disk; None if it can, as far as the XML tells."""
     if disk.get("type") == "vhostuser":
-        return "the I/O of a vhost-user disk doesn't pass QEMU"
+        return VHOST_USER
     # scsi-block sends reads and writes by SG_IO, which passes no throttle group. virtio-blk
     # doesn't: there "lun" only lets the guest send SCSI commands besides.
     if disk.get("device") == "lun" and target.get("bus") != "virtio":
-        return "QEMU doesn't throttle SCSI passthrough"
+        return SCSI_PASSTHROUGH
     return None
 
 

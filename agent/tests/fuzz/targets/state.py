@@ -7,8 +7,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from iokeel.config.last_good import KINDS
-from iokeel.config.settings import Config
+from iokeel.config.settings import KINDS, Config
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import checked
 from iokeel.errors import IokeelError

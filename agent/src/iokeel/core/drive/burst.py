@@ -122,7 +122,7 @@ def carried_on(
     burst, a QEMU that keeps levels has counted what is spent of the credit that they carry.
     """
     last = known.sent.limits
-    if not credit_s or known.abilities is None or not known.abilities.keeps_levels:
+    if not credit_s or not known.keeps_levels:
         return credit_s
     if last is None or last != in_force or not (last.iops_total_max or last.iops_read_max):
         return credit_s
@@ -149,12 +149,11 @@ def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns
             return False
         # Without a burst before and after, they would only be the same again.
         return bool(_length_s(credit_s, ratio) or _length_s(known.sent.credit_s, ratio))
-    keeps_levels = known.abilities is not None and known.abilities.keeps_levels
     if credit_s < GROWN_RATIO * known.sent.credit_s:
-        if not keeps_levels or rate <= limit:
+        if not known.keeps_levels or rate <= limit:
             return False
         return _length_s(credit_s, ratio) > _length_s(known.sent.credit_s, ratio)
-    if keeps_levels or rate > limit:
+    if known.keeps_levels or rate > limit:
         return True
     return _length_s(known.sent.credit_s, ratio) == 0 < _length_s(credit_s, ratio)
 

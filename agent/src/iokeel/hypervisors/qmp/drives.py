@@ -27,6 +27,7 @@ from iokeel.core.abilities import Abilities
 from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from iokeel.hypervisors.qmp.limits import block_values, from_block, object_values
 from iokeel.hypervisors.qmp.nodes import node_url
+from iokeel.policy_xml.domain import SCSI_PASSTHROUGH, VHOST_USER
 
 _PERIPHERAL = "/machine/peripheral/"
 _ANONYMOUS = "/machine/peripheral-anon/"
@@ -203,10 +204,9 @@ def unthrottled_of(devices: Sequence[Object], blocks: Sequence[Block]) -> dict[s
     for device in devices:
         kind = device.type.removeprefix("child<")
         if kind.startswith("vhost-user-blk"):
-            found[device.name] = "the I/O of a vhost-user disk doesn't pass QEMU"
+            found[device.name] = VHOST_USER
         elif kind.startswith(("scsi-block", "scsi-generic")):  # their SG_IO passes no throttle
-            target = targets.get(device.name, device.name)
-            found[target] = "QEMU doesn't throttle SCSI passthrough"
+            found[targets.get(device.name, device.name)] = SCSI_PASSTHROUGH
     return found
 
 

@@ -18,15 +18,12 @@ from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.policy_xml.domain import Disk, DomainXml
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.libvirt_error import refusal
+from testing.hypervisors.qmp_server import qdev
 
 VDA = DriveId("db1", "vda")
 DISK = Disk("vda", "/a.qcow2", alias="virtio-disk0")
 EXACT = ThrottleLimits(iops_total=1000, cost_read=DEFAULT_CURVE, cost_write=DEFAULT_CURVE)
 POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
-
-
-def qdev(alias: str) -> str:
-    return f"/machine/peripheral/{alias}/virtio-backend"
 
 
 class Qemu:
