@@ -89,11 +89,10 @@ class Comparison:
     """All changes, and how many figures were compared.
 
     skipped: with fewer than two repeats. blunt: with so much noise that even a doubling would count
-    as that. unlike: scenarios whose runs can't be compared, and
-    controllers, and why.
-    lost: figures that more runs lack than before. left_out: controllers that were not run again.
-    added: scenarios and controllers that are new. elsewhere: what differs of the machines and
-    programs, and in how many scenarios.
+    as that. unlike: scenarios and controllers whose runs can't be compared, with the reason. lost:
+    figures that more runs lack than before. left_out: controllers that were not run again. added:
+    scenarios and controllers that are new. elsewhere: what differs of the machines and programs,
+    and in how many scenarios.
     """
 
     changes: list[Change]

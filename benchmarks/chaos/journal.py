@@ -53,10 +53,9 @@ class Journal:
 
     out: when the agent or libvirtd couldn't do their work. unreadable: when a policy was bad, or
     named a class that the agent didn't know: if the agent hasn't read the last good one before, it
-    can't follow that either. limits: the limits of each drive's
-    policies, and when each was set. unsettled: when something lifted or changed a drive's limits
-    that wasn't the agent. away: when a guest was stopped. drained: when QEMU let requests through
-    that waited in the throttle.
+    can't follow that either. limits: the limits of each drive's policies, and when each was set.
+    unsettled: when something lifted or changed a drive's limits that wasn't the agent. away: when a
+    guest was stopped. drained: when QEMU let requests through that waited in the throttle.
     """
 
     out: list[Span] = field(default_factory=list)

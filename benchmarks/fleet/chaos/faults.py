@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -141,8 +142,6 @@ def _member_hangs(site: Site, random: Random) -> Iterator[None]:
 
 @contextmanager
 def _compacted(site: Site, random: Random) -> Iterator[None]:
-    import json
-
     found = json.loads(_again(lambda: site.etcd.ctl("get", "nothing")))
     revision = str(found["header"]["revision"])
     with suppress(CalledProcessError):  # compacted there already

@@ -14,7 +14,7 @@ _CABLE = Path(__file__).with_name("slow_cable.py")
 
 
 class Network:
-    """Namespaces by the names of their hosts. cut: those that are cut off."""
+    """Namespaces by the names of their hosts."""
 
     def __init__(self, names: list[str]) -> None:
         self._names = names

@@ -396,10 +396,9 @@ class Division:
     """The last division of a storage's capacity among its drives.
 
     usable: the capacity for drives with a policy; None if it isn't known, and nothing is divided.
-    given: the sum of what they use of it. level, kept: see divide.py. short: a drive
-    could do more if its share were larger. cut: what drives gave up for those with a latency
-    target; exhausted: cutting them further isn't possible or doesn't help, and one of those still
-    suffers.
+    given: the sum of what they use of it. level, kept: see divide.py. short: a drive could do more
+    if its share were larger. cut: what drives gave up for those with a latency target; exhausted:
+    cutting them further isn't possible or doesn't help, and one of those still suffers.
     """
 
     usable: float | None = None

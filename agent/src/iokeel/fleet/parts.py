@@ -32,8 +32,7 @@ _FIND_S = 6.0
 # How long it then keeps what it has if etcd doesn't answer, before it goes to its floors.
 _GRACE_S = 4.0
 
-
-#: Returns the sums over a tenant's drives here, or over a storage's.
+#: By kind, a function that returns the sums over the drives here of a tenant, or of a storage.
 SumsOf = Mapping[Kind, Callable[[str], Sums]]
 
 

@@ -97,7 +97,10 @@ class Span:
         self.drives = sorted({drive for places, _ in self._runs for drive in places})
 
     def report(self, drive: DriveId, series: Iterable[str]) -> DriveHistory:
-        """Return some of a drive's series; None if it wasn't there."""
+        """Return some of a drive's series, with a value for each sample.
+
+        None: the drive wasn't there, or the value isn't known.
+        """
         found = {name: self._column(drive, SERIES.index(name)) for name in series}
         return DriveHistory(domain=drive.domain, target=drive.target, series=found)
 

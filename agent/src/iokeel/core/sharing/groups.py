@@ -188,10 +188,10 @@ def divide_members(
     return division
 
 
-def _pool(group: Group, division: Division, claim: Claim, amount: float, whole: float) -> float:
+def _pool(group: Group, division: Division, claim: Claim, amount: float, pool: float) -> float:
     """Return the part of a pool that a group may divide."""
     if amount < claim.wants:  # the reservations of its idle drives are lent to the others
         return amount
     if division.level == inf:
-        return whole
+        return pool
     return max(amount, division.kept * group.promised + group.weight * division.level)

@@ -2,9 +2,9 @@
 
 On a storage with such *protected* drives, the other drives have the *room*: a part of the capacity
 (capacity.py says how it follows latency). The rest is headroom. Protected drives have it as soon as
-they wake: the others' shares don't change then, so no limits have to, and stock QEMU
-lets nothing through for free just when it hurts. If the others' shares exceed the room, they are
-cut, lowest weight first, but never below the amounts owed.
+they wake: the others' shares don't change then, so no limits have to, and stock QEMU lets nothing
+through for free just when it hurts. If the others' shares exceed the room, they are cut, lowest
+weight first, but never below the amounts owed.
 
 Large reads of the others are each paced on their own, but still meet by chance, and a small request
 that comes then waits for all of them. If QEMU supports it, they wait for their throttle in pieces,

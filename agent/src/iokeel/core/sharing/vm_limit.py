@@ -7,8 +7,7 @@ Each drive has a *part*. Its limits are at the part, whether the drive uses that
 limit holds also while no agent runs, and when all drives wake at once. But a drive only shows that
 it wants more while it has more than it uses. So
 
-- a drive needs its demand, or a step more than it does if its limits hold it
-  (claimant.py);
+- a drive needs its demand, or a step more than it does if its limits hold it (claimant.py);
 - it wants SPARE_RATIO times that, and its *foothold*: by weight, its part of FOOTHOLD_RATIO of the
   limit. An idle drive begins with that, and has more a tick later;
 - what nobody wants is added by weight.
