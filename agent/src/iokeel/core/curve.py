@@ -19,7 +19,7 @@ SMALLEST_REQUEST_BYTES = 4 * KIB
 _FAR_BYTES = 1 << 40
 #: The highest cost of a request, in normalized I/O operations. Beyond this, sums of costs are no
 #: longer sure to be finite.
-LEAST_COST, MOST_COST = 1e-9, 1e12
+LEAST_COST, MOST_COST = 1e-12, 1e12
 # So much more than they are taken to cost may requests cost, as a ratio. A drive then has so much
 # more than its limit for good, and another tenth in a second with a gift. In a random search of
 # mixes and curves, 29 of 350 phases had over 5 % too much with 0.2, 17 with 0.1, 19 with 0.07.

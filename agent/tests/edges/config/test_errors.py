@@ -243,7 +243,7 @@ MESSAGES = [
     ),
     (
         '[curve]\nread = [["4k", 1e-320]]',
-        ", [curve] read point 1: is 1e-320; give at least 1e-09",
+        ", [curve] read point 1: is 1e-320; give at least 1e-12",
     ),
     (
         "[storage.a]\nsource = '/dev/sda'",
@@ -265,7 +265,7 @@ MESSAGES = [
     ),
     (
         "[storage.a]\ncurve_write = [['4k', 0]]",
-        ", [storage.a] curve_write point 1: is 0; give at least 1e-09",
+        ", [storage.a] curve_write point 1: is 0; give at least 1e-12",
     ),
     (
         "[storage.a]\ndevice = '/dev/sda'\n[storage.b]\ndevice = '/dev/sda'",
@@ -308,7 +308,7 @@ MESSAGES = [
         "[curve]\nread = [['4k', 1], 5]",
         ', [curve] read point 2: 5 is not a point; write [size, cost], such as ["4k", 1.0]',
     ),
-    ("[curve]\nread = [['4k', 0]]", ", [curve] read point 1: is 0; give at least 1e-09"),
+    ("[curve]\nread = [['4k', 0]]", ", [curve] read point 1: is 0; give at least 1e-12"),
     ("[curve]\nread = [['0k', 1]]", ", [curve] read point 1: is 0; give more than 0"),
     (
         "[curve]\nread = [['2g', 1]]",

@@ -147,9 +147,9 @@ def test_a_mean_that_was_seen_alone_is_a_size(size: int) -> None:
     ("points", "match"),
     [
         ((), "0 points"),
-        (((4096, 0.0),), "a cost from 1e-09 to 1e\\+12"),
-        (((4096, 1e-320),), "a cost from 1e-09 to 1e\\+12"),
-        (((4096, float("nan")),), "a cost from 1e-09 to 1e\\+12"),
+        (((4096, 0.0),), "a cost from 1e-12 to 1e\\+12"),
+        (((4096, 1e-320),), "a cost from 1e-12 to 1e\\+12"),
+        (((4096, float("nan")),), "a cost from 1e-12 to 1e\\+12"),
         (((0, 1.0),), "a size greater than 0"),
         (((4096, float("inf")),), "point 1 is out of range"),
         (((4096, 1.0), (8192, 1e300)), "point 2 is out of range"),
