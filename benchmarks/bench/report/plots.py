@@ -62,6 +62,7 @@ _HIGHEST = 2.5
 _BY_SECOND = ("error_p50", "error_p99", "error_worst", "overspend", "held", "first_10s", "burst")
 
 
+#: What draws a plot.
 Plot = Callable[[], Figure]
 
 
@@ -157,17 +158,17 @@ def _lines(figures: Figures, words: str, points: Mapping[str, tuple[Shown, str]]
 
     points: a metric and its case, by the name under the axis.
     """
-    published = [(figures.published.get(what, {}), case) for what, case in points.values()]
+    published = [(figures.published.get(each, {}), case) for each, case in points.values()]
     (what, _), *_ = points.values()
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.2), sharey=True)
     for i, name in enumerate(published[0][0]):
-        values = [values[name][figures.cases.index(case)] for values, case in published]
+        values = [found[name][figures.cases.index(case)] for found, case in published]
         style = ("solid", "dashed", "dotted", "dashdot")[i % 4]
         left.plot(list(points), _scaled(what, values), marker="o", color=_PUBLISHED, ls=style)
         left.lines[-1].set_label(title(name))
     for name in figures.controllers:
-        found = {at: figures.spread(each, name, case) for at, (each, case) in points.items()}
-        spreads = {at: spread for at, spread in found.items() if spread}
+        known = {at: figures.spread(each, name, case) for at, (each, case) in points.items()}
+        spreads = {at: spread for at, spread in known.items() if spread}
         medians = _scaled(what, [spread.median for spread in spreads.values()])
         right.plot(list(spreads), medians, "o-", color=COLOURS[name], label=title(name))
         low = _scaled(what, [min(spread.values) for spread in spreads.values()])
