@@ -28,7 +28,7 @@ SWEEPS = (
     Sweep(CAPACITY, "POWER", (0.05, 0.1, 0.2, 0.5)),
     Sweep(CAPACITY, "STEP", (0.7, 0.8, 0.9, 0.95)),
     Sweep(CAPACITY, "SLACK", (1.0, 1.05, 1.2, 10.0)),
-    Sweep(CAPACITY, "DOWN_MOST", (0.5, 0.7, 0.85)),
+    Sweep(CAPACITY, "SEEN_MOST", (1.4, 2.0, 4.0)),
     Sweep(CAPACITY, "UP_RATIO", (0.02, 0.04, 0.08, 0.16, 0.32)),
     Sweep(CAPACITY, "CALM_RATIO", (0.5, 0.6, 0.7, 0.8, 0.9, 0.99)),
     Sweep(CAPACITY, "CREEP_RATIO", (0.0, 0.01, 0.03, 0.1)),

@@ -142,6 +142,7 @@ class Fleet:
         self._charged, self._waits = np.zeros((2, count)), np.zeros((2, count))
         self._waited = np.zeros((2, count), np.int64)
         self._disk_done = np.zeros((2, len(disks)))
+        self._disk_sent = np.zeros((2, len(disks)))
         self._disk_took, self._disk_busy = np.zeros((2, len(disks)))
         self._disk_shown: list[StorageCounters | None] = [None] * len(disks)
         self._noise = np.ones(len(disks))
@@ -284,6 +285,8 @@ class Fleet:
         by_disk = np.bincount(self._disk, requests * STEP_S, len(self.disks))
         writes = np.bincount(self._disk, requests * self._write * STEP_S, len(self.disks))
         self._disk_done += (by_disk - writes, writes)
+        passed = parts * (requests * STEP_S) * self._bytes
+        self._disk_sent += [np.bincount(self._disk, way, len(self.disks)) for way in passed]
         self._disk_took += by_disk * waits
         self._disk_busy += np.minimum(1.0, used) * STEP_S
         return done, latency_s, waits, used
@@ -391,6 +394,7 @@ class Fleet:
                 other * NS_PER_S,
                 0,
                 busy * NS_PER_S,
+                *self._disk_sent[:, k],
             )
             fault = self.faults.counters.get((tick, k))
             if fault == "garbage":

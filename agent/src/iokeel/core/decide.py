@@ -191,6 +191,7 @@ def _divide(
                 complete=seen.complete,
                 stuck=stuck,
                 unread=owed_to_unread(unread, models),
+                model=state.model,
             )
         if has_parts:
             drives.update(with_storage_parts(drives, seen, storages, models))

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from iokeel.core.counters import NS_PER_S
+from iokeel.core.counters import NO_FLOW, NS_PER_S, Flow
 from iokeel.core.curve import CostModel
 
 #: A storage's name, as people call it: sda, dm-3, rbd:pool, or its name in the configuration.
 StorageId = str
 
-# The default bounds of a capacity's correction by latency, as ratios of it.
+# The default bounds of a capacity's correction by latency, as ratios of it. The upper one is the
+# most that may be configured: a storage that isn't loaded by its own evidence holds nobody back.
 LEAST_RATIO = 0.25
-MOST_RATIO = 1.5
+MOST_RATIO = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ class StorageCounters:
     """One reading of a storage's own counters, as the host counts them (/proc/diskstats).
 
     Times are sums over requests from submission to completion, in ns. busy_ns: time with at
-    least one request in flight. in_flight: requests now. at_ns: the monotonic clock.
+    least one request in flight. in_flight: requests now. at_ns: the monotonic clock. read_bytes,
+    write_bytes: None if nobody counts them.
     """
 
     at_ns: int
@@ -60,6 +62,8 @@ class StorageCounters:
     write_time_ns: int
     in_flight: int
     busy_ns: int
+    read_bytes: int | None = None
+    write_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,8 @@ class StorageActivity:
     of the time with a request in flight, 0 to 1. queue: the mean number of requests in flight.
     mean_cost: the mean normalized cost of a request. served_cost: the mean cost of the request in
     service, at a random moment, so that each counts for as long as it is served. Both are None if
-    unknown.
+    unknown. read, write: its own requests, as it counts them; None if it doesn't. read_latency_s,
+    write_latency_s: the mean times of these; None if none ended, or if it doesn't count them.
     """
 
     elapsed_s: float
@@ -80,6 +85,10 @@ class StorageActivity:
     queue: float
     mean_cost: float | None = None
     served_cost: float | None = None
+    read: Flow | None = None
+    write: Flow | None = None
+    read_latency_s: float | None = None
+    write_latency_s: float | None = None
 
 
 class Load(NamedTuple):
@@ -114,27 +123,33 @@ def activity_between(earlier: StorageCounters, later: StorageCounters) -> Storag
     time lies between the readings.
     """
     elapsed_ns = later.at_ns - earlier.at_ns
-    requests = (later.read_requests - earlier.read_requests) + (
-        later.write_requests - earlier.write_requests
-    )
-    time_ns = (later.read_time_ns - earlier.read_time_ns) + (
-        later.write_time_ns - earlier.write_time_ns
-    )
+    reads = later.read_requests - earlier.read_requests
+    writes = later.write_requests - earlier.write_requests
+    read_ns = later.read_time_ns - earlier.read_time_ns
+    write_ns = later.write_time_ns - earlier.write_time_ns
     busy_ns = later.busy_ns - earlier.busy_ns
-    if (
-        elapsed_ns <= 0
-        or later.read_requests < earlier.read_requests
-        or later.write_requests < earlier.write_requests
-        or later.read_time_ns < earlier.read_time_ns
-        or later.write_time_ns < earlier.write_time_ns
-        or busy_ns < 0
-        or later.in_flight < 0
-    ):
+    if elapsed_ns <= 0 or later.in_flight < 0:
         return None
+    if min(reads, writes, read_ns, write_ns, busy_ns) < 0:
+        return None
+    requests, time_ns = reads + writes, read_ns + write_ns
     return StorageActivity(
         elapsed_ns / NS_PER_S,
         requests * NS_PER_S / elapsed_ns,
         time_ns / requests / NS_PER_S if requests else None,
         min(1.0, busy_ns / elapsed_ns),
         time_ns / elapsed_ns,
+        read=_flow(reads, earlier.read_bytes, later.read_bytes, elapsed_ns),
+        write=_flow(writes, earlier.write_bytes, later.write_bytes, elapsed_ns),
+        read_latency_s=read_ns / reads / NS_PER_S if reads else None,
+        write_latency_s=write_ns / writes / NS_PER_S if writes else None,
     )
+
+
+def _flow(requests: int, earlier: int | None, later: int | None, elapsed_ns: int) -> Flow | None:
+    """Return a storage's requests of one direction; None if their bytes aren't known."""
+    if earlier is None or later is None or later < earlier:
+        return None
+    if not requests:
+        return NO_FLOW
+    return Flow(requests * NS_PER_S / elapsed_ns, (later - earlier) * NS_PER_S / elapsed_ns)

@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 
 _NS_PER_MS = 1_000_000
 # Fields of a line after the name (Documentation/admin-guide/iostats.rst).
-_READS, _READ_MS, _WRITES, _WRITE_MS, _IN_FLIGHT, _BUSY_MS = 0, 3, 4, 7, 8, 9
+_READS, _READ_SECTORS, _READ_MS, _WRITES, _WRITE_SECTORS, _WRITE_MS = 0, 2, 3, 4, 6, 7
+_IN_FLIGHT, _BUSY_MS = 8, 9
+_SECTOR_BYTES = 512
 _FIELDS = 11
 _BLANKS = re.compile(" +")
 # No device has more requests in flight. Some kernels have shown 2^32 - 1 for none.
@@ -106,4 +108,6 @@ def _counters(rest: str, at_ns: int) -> StorageCounters | None:
         numbers[_WRITE_MS] * _NS_PER_MS,
         numbers[_IN_FLIGHT],
         numbers[_BUSY_MS] * _NS_PER_MS,
+        numbers[_READ_SECTORS] * _SECTOR_BYTES,
+        numbers[_WRITE_SECTORS] * _SECTOR_BYTES,
     )

@@ -52,9 +52,19 @@ def test_counters_are_read_as_the_kernel_documents_them(host: Host) -> None:
     assert before <= found["fast"].at_ns <= after
     assert found == {
         "fast": StorageCounters(
-            found["fast"].at_ns, 79663, 12796 * MS, 32466, 24353 * MS, 2, 11288 * MS
+            found["fast"].at_ns,
+            79663,
+            12796 * MS,
+            32466,
+            24353 * MS,
+            2,
+            11288 * MS,
+            4086162 * 512,
+            8126128 * 512,
         ),
-        "sdb": StorageCounters(found["sdb"].at_ns, 5, 6 * MS, 7, 8 * MS, 0, 9 * MS),
+        "sdb": StorageCounters(
+            found["sdb"].at_ns, 5, 6 * MS, 7, 8 * MS, 0, 9 * MS, 40 * 512, 56 * 512
+        ),
     }
 
 

@@ -16,7 +16,7 @@ from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.headroom import LEAST_ROOM
 from iokeel.core.state import State
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.storage import StorageCounters, StoragePolicy
 from iokeel.state_rows import drive_text, kept_of, state_of, storage_of, storage_text
 
 PROTECTED, OTHER = DriveId("db1", "vda"), DriveId("db2", "vda")
@@ -47,15 +47,18 @@ class Host:
         now_ns = self.second * NS_PER_S
         rates = {PROTECTED: (500, latency_ms), OTHER: (reads, 5.0)}
         seen = {}
+        done_all = took_ns = 0
         for drive in there:
             rate, ms = rates[drive]
             done = rate * self.second
             counters = Counters(now_ns, done, 4096 * done, 0, 0, round(done * ms * 1e6), 0)
+            done_all, took_ns = done_all + done, took_ns + round(done * ms * 1e6)
             in_force = self.in_force.get(drive, UNLIMITED)
             seen[drive] = DriveSeen(
                 policies[drive], counters, in_force, abilities=STOCK, storage=storage
             )
-        storages = {} if storage is None else {storage: StorageSeen(self.policy)}
+        disk = StorageCounters(now_ns, done_all, took_ns, 0, 0, 0, now_ns, 4096 * done_all, 0)
+        storages = {} if storage is None else {storage: StorageSeen(self.policy, disk)}
         observation = Observation(seen, storages=storages, complete=complete)
         self.state, orders = decide(self.state, observation, now_ns)
         self.in_force |= {order.drive: order.limits for order in orders}

@@ -133,15 +133,15 @@ def test_a_new_drive_has_its_limit_before_any_division() -> None:
 def test_a_drive_whose_storage_is_not_found_keeps_its_share_of_the_last_one(restart: bool) -> None:
     host = Host()
     for _ in range(3):
-        host.look({VDA: FREE}, storage="fast")
+        host.look({VDA: FREE, VDB: FREE}, storage="fast")
     held = dict(host.in_force)
     assert held[VDA].iops_total
     host = host.restarted() if restart else host
     for _ in range(3):
-        host.look({VDA: FREE}, storage=None)
+        host.look({VDA: FREE, VDB: FREE}, storage=None)
     assert host.in_force == held
-    host.look({VDA: FREE}, storage="elsewhere", storages={})
-    assert host.in_force == {VDA: UNLIMITED}
+    host.look({VDA: FREE, VDB: FREE}, storage="elsewhere", storages={})
+    assert host.in_force == {VDA: UNLIMITED, VDB: UNLIMITED}
 
 
 def test_a_saved_policy_counts_only_with_the_limits_that_were_saved_with_it() -> None:
@@ -525,7 +525,7 @@ def test_limits_that_are_not_ours_are_another_qemus(in_force: ThrottleLimits) ->
 
 def test_a_share_holds_a_new_guest_whose_qemu_has_not_told() -> None:
     host = Host()
-    host.look({VDA: FREE}, storage="fast", abilities=None)
+    host.look({VDA: FREE, VDB: FREE}, storage="fast", abilities=None)
     assert is_held(host.in_force[VDA], 1000)
 
 

@@ -24,7 +24,7 @@ from dataclasses import replace
 from math import ceil, fsum, inf
 
 from iokeel.core.counters import NS_PER_S, DriveId
-from iokeel.core.curve import CostModel
+from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.by_weight import is_left, left, writing_after
@@ -34,6 +34,7 @@ from iokeel.core.sharing.divide import divide
 from iokeel.core.sharing.groups import members_of
 from iokeel.core.sharing.latency import activity_of, is_loaded, storage_strain
 from iokeel.core.sharing.one_storage import OneStorage, divide_storage
+from iokeel.core.sharing.strangers import strangers_rate
 from iokeel.core.sharing.tenant_part import held_by, rate_of_ours
 from iokeel.core.state import DriveState, Share, StorageState
 from iokeel.core.storage import StorageActivity, StoragePolicy
@@ -61,6 +62,7 @@ def allocate(
     complete: bool = True,
     stuck: Mapping[DriveId, float] | None = None,
     unread: Mapping[str | None, float] | None = None,
+    model: CostModel = DEFAULT_MODEL,
 ) -> tuple[dict[str, StorageState], dict[DriveId, Share]]:
     """Return the storages' states after a tick, and the shares of drives that have one.
 
@@ -68,9 +70,10 @@ def allocate(
     before: their states a tick ago. tenants: those with a policy. granted: what the fleet lets this
     host's drives do on storages; None if that isn't known. fleet_tenants: those with a grant of the
     fleet. levels, complete: see Observation. stuck: the rates that drives are held to whose orders
-    fail. unread: what drives that can't be read are owed, by storage.
+    fail. unread: what drives that can't be read are owed, by storage. model: of storages without
+    cost curves of their own.
     """
-    claimants, strangers = _claimants(drives, storages)
+    claimants, unpromised = _claimants(drives, storages)
     storages = {name: _as_known(now, before.get(name)) for name, now in storages.items()}
     writing = {
         name: writing_after(before.get(name), now.policy.capacity, claimants[name])
@@ -109,7 +112,7 @@ def allocate(
             granted.get(name),
             activities[name],
             here,
-            strangers[name],
+            _strangers(now, name in granted, activities[name], here, unpromised[name], model),
             members,
             complete,
             writing.get(name),
@@ -205,7 +208,7 @@ def _claimants(
     storages: those with a name, which may have no drive. None stands for the others.
     """
     claimants: dict[str | None, list[Claimant]] = {name: [] for name in storages}
-    strangers: dict[str | None, float] = defaultdict(float)
+    unpromised: dict[str | None, float] = defaultdict(float)
     for drive, known in drives.items():
         if known.policy is not None:
             claimant = claimant_of(drive, known, known.policy)
@@ -214,8 +217,29 @@ def _claimants(
                 claimant.wants = min(claimant.wants, claimant.most)
             claimants.setdefault(known.storage, []).append(claimant)
         else:
-            strangers[known.storage] += known.measured.rate or 0.0
-    return claimants, strangers
+            unpromised[known.storage] += known.measured.rate or 0.0
+    return claimants, unpromised
+
+
+def _strangers(
+    seen: StorageSeen,
+    is_shared: bool,
+    activity: StorageActivity | None,
+    claimants: Sequence[Claimant],
+    unpromised: float,
+    model: CostModel,
+) -> float:
+    """Return the rate of a storage's strangers (strangers.py).
+
+    unpromised: of its drives without a policy. If it has no counters, its latency has to tell
+    whether they are too much, so they count only if it has a target. is_shared: by the fleet, whose
+    coordinator hears of them from all hosts.
+    """
+    rate = strangers_rate(activity, [c.known for c in claimants], seen.policy.model or model)
+    if rate is not None:
+        return rate
+    by_latency = seen.counters is None and seen.policy.latency_target_ms is not None
+    return unpromised if is_shared or by_latency else 0.0
 
 
 def _as_known(seen: StorageSeen, before: StorageState | None) -> StorageSeen:

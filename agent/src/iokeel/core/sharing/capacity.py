@@ -6,13 +6,15 @@ interval of t seconds, T its target, and `used` the ratio that was really used w
     l > T, while loaded:                 min(ratio, SLACK * used) * max(STEP, (T / l)**POWER)**t
     l < CALM_RATIO * T, while short:     ratio * (1 + UP_RATIO * (1 - l / (CALM_RATIO * T)))**t
 
-No second takes more than 1 - DOWN_MOST of it. While l is below T it may creep on, up to CREEP_TO
-times the ratio at which latency passed T: behind a soft knee that is much. Of the last two times
-that it passed, the higher ratio counts: one may be a disturbance.
+One reading halves or doubles it at most, because it may be wrong. While l is below T it may creep
+on, up to CREEP_TO times the ratio at which latency passed T: behind a soft knee that is much. Of
+the last two times that it passed, the higher ratio counts: one may be a disturbance.
 
 - The *ratio* corrects the configured capacity by the mean latency of the storage's own requests. A
   full storage does as much as it can, whatever it was believed to do. So the first step down goes
   to that, and the latency, which only says that it is too much, decides the small ones after it.
+  And a storage that isn't strained can do what it has just done, and what it would do one request
+  at a time. So the ratio is never below these if drives want as much (`_shown`).
 - The *room* is the part of the capacity for drives without a latency target, while others on the
   storage have one (headroom.py). It begins at FIRST_ROOM_RATIO, and follows the worst l / T of the
   drives that have a target and were active. While those are idle it stays, and it never falls while
@@ -40,7 +42,6 @@ from iokeel.core.storage import Load, StorageActivity
 POWER = 0.1
 STEP = 0.9
 SLACK = 1.05
-DOWN_MOST = 0.7
 UP_RATIO = 0.16
 CALM_RATIO = 0.7
 # Between calm and the target: at most so much a second, up to this part of the ratio at which
@@ -53,8 +54,9 @@ _REFUTED = 1.1
 # The room at the start: the headroom is the rest.
 FIRST_ROOM_RATIO = 0.85
 LEARN_S = 300.0
-# One reading takes the peak of a divided storage to so many times itself at most: it may be wrong.
-_SEEN_MOST = 2.0
+# One reading moves a ratio, or the peak of a divided storage, by this factor at most: it may be
+# wrong.
+SEEN_MOST = 2.0
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
 LONGEST_S = 2.0
 # Latency says little about an interval that was disturbed: gifts were more than this part of the
@@ -93,7 +95,7 @@ def follow(
     elapsed_s = min(elapsed_s, LONGEST_S)
     if strain > 1 and loaded:
         less = min(ratio, SLACK * used) * max(STEP, strain**-POWER) ** elapsed_s
-        return float(max(less, ratio * DOWN_MOST**elapsed_s))
+        return float(max(less, ratio * SEEN_MOST**-elapsed_s))
     if strain >= 1 or not short:
         return ratio
     up = float(ratio * (1 + max(0.0, UP_RATIO * (1 - strain / CALM_RATIO))) ** elapsed_s)
@@ -118,16 +120,28 @@ def feedback_after(
     unmet: Unmet | None = None,
     *,
     creeps: bool = False,
+    needed: float = 0.0,
 ) -> Feedback:
     """Return the feedback after an interval, but for the room and the peak.
 
     worst: the worst strain of drives with a latency target; None if there is none. creeps: small
-    changes of limits disturb no drive, as they do on stock QEMU (`gift`).
+    changes of limits disturb no drive, as they do on stock QEMU (`gift`). needed: the capacity at
+    which no drive would be short.
     """
     last = before.feedback
     if _is_doubtful(before, load, max(worst or 0.0, unmet.strain if unmet else 0.0)):
         return replace(last, fell=False, doubt=last.doubt + 1)
-    ratio = ratio_after(before, load.activity, load.total, load.usable_part, unmet, creeps=creeps)
+    crowded = load.usable_part < FIRST_ROOM_RATIO or (worst or 0.0) >= CALM_RATIO
+    ratio = ratio_after(
+        before,
+        load.activity,
+        load.total,
+        load.usable_part,
+        unmet,
+        creeps=creeps,
+        needed=needed,
+        most=1.0 if load.usable_part < 1 and crowded else inf,
+    )
     strain = _strain(before, load.activity, unmet)
     over = strain is not None and strain > 1 and is_loaded(load.activity)
     return replace(
@@ -186,19 +200,23 @@ def ratio_after(
     unmet: Unmet | None = None,
     *,
     creeps: bool = False,
+    needed: float = 0.0,
+    most: float = inf,
 ) -> float:
     """Return the ratio after an interval.
 
     total: the rate of all its drives; None if unknown. usable_part: of the capacity, less than 1
-    while headroom is kept for protected drives. The ratio then doesn't grow beyond 1, because more
-    capacity would only mean more headroom.
+    while headroom is kept for protected drives. needed: see feedback_after. most: it grows no
+    further, but for what the storage has shown.
     """
     policy, ratio = before.policy, before.feedback.ratio
     if policy.capacity is None:
         return ratio
-    if policy.latency_target_ms is None:
-        return 1.0  # nothing corrects it any more
     strain = _strain(before, activity, unmet)
+    shown = min(needed, _shown(activity, total, strain)) / policy.capacity
+    shown = min(shown, SEEN_MOST * ratio)
+    if policy.latency_target_ms is None:
+        return min(policy.most_ratio, max(1.0, shown))
     elapsed_s = activity.elapsed_s if activity else 1.0
     busy_ratio = activity.busy_ratio if activity and activity.busy_ratio else 1.0
     used = ratio
@@ -215,11 +233,35 @@ def ratio_after(
         elapsed_s=elapsed_s,
         full=max(before.feedback.passed) if creeps else 0.0,
     )
-    if usable_part < 1:
-        after = min(after, max(1.0, ratio))
+    after = max(min(after, max(most, ratio)), shown)
     if unmet is not None and (_strain(before, activity) or 0.0) <= 1:
         after = max(after, min(ratio, unmet.least))  # only drives that are held up suffer
     return min(policy.most_ratio, max(policy.least_ratio, after))
+
+
+def _shown(activity: StorageActivity | None, total: float | None, strain: float | None) -> float:
+    """Return the rate that a storage has shown it can do; 0 if it is strained.
+
+    It can do at least what it would do one request at a time, and what it has just done if its
+    latency is far below its target.
+    """
+    if activity is None or not activity.latency_s or total is None:
+        return 0.0
+    if strain is not None and strain >= 1:
+        return 0.0
+    if activity.read is not None:
+        alone = total / activity.queue
+    else:
+        alone = (activity.mean_cost or 0.0) / activity.latency_s
+    return max(alone, total) if strain is not None and strain < CALM_RATIO else alone
+
+
+def is_calm(before: StorageState, activity: StorageActivity | None) -> bool:
+    """Return whether a storage isn't loaded, by its own evidence."""
+    if activity is None:
+        return False
+    strain = _strain(before, activity)
+    return not is_loaded(activity) if strain is None else strain < CALM_RATIO
 
 
 def peak_after(
@@ -238,7 +280,7 @@ def peak_after(
     """
     peak, change = before.feedback.peak, _learn_most(elapsed_s)
     if before.division.usable is not None and peak > 0:
-        total = min(total, _SEEN_MOST * peak)
+        total = min(total, SEEN_MOST * peak)
     if before.division.usable is None or shrinks:
         return max(total, peak / change)
     grows = before.division.short and not suffers and before.feedback.room >= FIRST_ROOM_RATIO

@@ -27,6 +27,7 @@ from iokeel.core.sharing.divide import cut_by_weight
 from iokeel.core.sharing.latency import device_latency_s, drive_strain
 from iokeel.core.sharing.lessons import GAIN, is_deep, least_useful, lessons_after
 from iokeel.core.state import Lessons, StorageState
+from iokeel.core.storage import StorageActivity
 
 # The least part of a storage that the others keep, apart from the amounts owed.
 LEAST_ROOM = 0.05
@@ -35,9 +36,11 @@ _LOWEST = 1.05
 _NO_LESSONS = Lessons()
 
 
-def worst_strain(protected: Sequence[Claimant]) -> tuple[float | None, list[DriveId]]:
+def worst_strain(
+    protected: Sequence[Claimant], activity: StorageActivity | None
+) -> tuple[float | None, list[DriveId]]:
     """Return the worst latency over its target, and the drives above their targets."""
-    strains = [(strain, c.drive) for c in protected if (strain := drive_strain(c.known))]
+    strains = [(strain, c.drive) for c in protected if (strain := drive_strain(c.known, activity))]
     worst = max((strain for strain, _ in strains), default=None)
     return worst, [drive for strain, drive in strains if strain > 1]
 
@@ -83,6 +86,7 @@ def least_room(usable: float, owed: float) -> float:
 
 def lessons_of(
     before: StorageState,
+    activity: StorageActivity | None,
     protected: Sequence[Claimant],
     owed: float,
     done: float | None,
@@ -107,7 +111,7 @@ def lessons_of(
         after[claimant.drive] = lessons_after(
             known,
             done,
-            device_latency_s(claimant.known),
+            device_latency_s(claimant.known, activity),
             0.0 if learnt and shrinks and not deep else elapsed_s,
             exhausted=exhausted and (deep or not goes_by_depth),
         )

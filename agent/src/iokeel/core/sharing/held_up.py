@@ -57,9 +57,9 @@ class _Seen(NamedTuple):
 class HeldUp:
     """Looks for the drives of a storage that it holds up, and raises their demands.
 
-    policy: one with a capacity and a target. shown: by drives with a reservation until now.
-    elapsed_s: the length of the interval. strain: how many times what they do the worst of them
-    want; 0 if none does. shown_now: what all have shown.
+    policy: one with a capacity and a target. counted: the storage has counters of its own. shown:
+    by drives with a reservation until now. elapsed_s: the length of the interval. strain: how many
+    times what they do the worst of them want; 0 if none does. shown_now: what all have shown.
     """
 
     members: Sequence[Member]
@@ -67,6 +67,7 @@ class HeldUp:
     activity: StorageActivity | None
     shown: Mapping[DriveId, Shown]
     elapsed_s: float
+    counted: bool = False
     strain: float = 0.0
     shown_now: dict[DriveId, Shown] = field(default_factory=dict)
 
@@ -152,10 +153,16 @@ class HeldUp:
         return _Seen(claimant, rate, strain, cost * max(1.0, queue) / (target_s + thinks_s))
 
     def _strain(self, known: DriveState, cost: float) -> float | None:
-        """Return a drive's latency over the target; the storage's, if nobody counts the drive's."""
-        latency_s, mean_cost = device_latency_s(known), cost
+        """Return a drive's latency over the target; the storage's, if nobody tells the drive's.
+
+        If nobody tells that either, because requests of all its drives take long and their own
+        throttles may be why, the drive's is believed: its reservation is a promise.
+        """
+        latency_s, mean_cost = device_latency_s(known, self.activity), cost
         if latency_s is None and self.activity is not None:
             latency_s, mean_cost = self.activity.latency_s, self.activity.mean_cost or cost
+        elif latency_s is None and not self.counted and known.measured.rates is not None:
+            latency_s = known.measured.rates.mean_device_latency_s
         return None if latency_s is None else latency_s / self._target_s(mean_cost, cost)
 
     def _target_s(self, mean_cost: float, cost: float) -> float:

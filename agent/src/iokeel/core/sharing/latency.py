@@ -1,14 +1,26 @@
 """Measures a storage's load, and compares latencies with their targets.
 
-A latency over its target is called a *strain*.
+A latency over its target is called a *strain*. What a drive waits for its own throttle is no
+latency of its storage. A QEMU that counts waits tells it. Stock QEMU's times contain the wait, and
+a mean rate below the limit doesn't tell that no burst waited. So on stock QEMU
+
+- a drive's time counts only if its requests of the last two intervals fit into an empty bucket
+  together, because then none can have waited;
+- any other drive counts with the mean time of its device's own requests, but no more than its own;
+- if its storage has no counters, it tells nothing but that the storage took no longer.
+
+And with counters, no drive waits for its device longer than all requests there together took.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import inf
 
 from iokeel.core.counters import Rates
+from iokeel.core.limits import BUCKET_S, ThrottleLimits
+from iokeel.core.mix import bounds_on
 from iokeel.core.observation import StorageSeen
 from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import StorageActivity, StoragePolicy, activity_between
@@ -29,15 +41,11 @@ def activity_of(
     """
     on_it = list(drives)
     if seen.counters is None:
-        activity = _activity_of_guests(on_it)
-    elif before and before.counters:
-        activity = activity_between(before.counters, seen.counters)
-    else:
-        activity = None
-    if activity is None:
+        return _activity_of_guests(seen.policy, on_it)
+    if before is None or before.counters is None:
         return None
-    mean_cost, served_cost = _costs(on_it)
-    return replace(activity, mean_cost=mean_cost, served_cost=served_cost)
+    activity = activity_between(before.counters, seen.counters)
+    return None if activity is None else _with_costs(activity, on_it)
 
 
 def storage_strain(policy: StoragePolicy, activity: StorageActivity | None) -> float | None:
@@ -68,27 +76,63 @@ def is_loaded(activity: StorageActivity | None) -> bool:
     return activity is not None and activity.queue >= _LOADED_QUEUE
 
 
-def drive_strain(known: DriveState) -> float | None:
-    """Return a drive's latency over its target; None if it was idle or it isn't known."""
-    latency_s = device_latency_s(known)
+def drive_strain(known: DriveState, activity: StorageActivity | None) -> float | None:
+    """Return a drive's latency over its target; None if it was idle or it isn't known.
+
+    activity: of its storage.
+    """
+    latency_s = device_latency_s(known, activity)
     if latency_s is None or known.policy is None or known.policy.latency_target_ms is None:
         return None
     return latency_s * 1000 / known.policy.latency_target_ms
 
 
-def device_latency_s(known: DriveState) -> float | None:
+def device_latency_s(known: DriveState, activity: StorageActivity | None) -> float | None:
     """Return the mean device latency of a drive in the last interval, in seconds.
 
-    None if no request ended, or if the measured time contains the throttle's wait.
+    activity: of its storage. None if no request ended, or if nobody can tell it without the
+    throttle's wait.
     """
     did = known.measured.rates
-    if did is None or (known.demand.backlogged and did.throttled is None):
+    latency_s = None if did is None else did.mean_device_latency_s
+    if did is None or latency_s is None:
         return None
-    return did.mean_device_latency_s
+    if activity is None or activity.read is None or activity.write is None:
+        return None if _may_have_waited(known, did) else latency_s
+    own = (did.read.raw_iops, did.write.raw_iops)
+    device_s = (activity.read_latency_s or 0.0, activity.write_latency_s or 0.0)
+    if _may_have_waited(known, did):
+        explained_s = (own[0] * device_s[0] + own[1] * device_s[1]) / (own[0] + own[1])
+    else:
+        explained_s = activity.queue / (own[0] + own[1])
+    return min(latency_s, explained_s)
 
 
-def _costs(drives: Iterable[DriveState]) -> tuple[float | None, float | None]:
-    """Return the mean_cost and served_cost of drives' requests, as in StorageActivity."""
+def _may_have_waited(known: DriveState, did: Rates) -> bool:
+    """Return whether a drive's times may contain waits for its own throttle."""
+    if did.throttled is not None:
+        return False
+    if known.demand.backlogged or known.sent.group:
+        return True
+    used_s = max((_used_s(limits, did) for limits in known.sent.ours), default=0.0)
+    recent = known.demand.recent
+    earlier = recent[1] / recent[0] if len(recent) > 1 and recent[0] else 1.0
+    return used_s * (1 + earlier) > BUCKET_S
+
+
+def _used_s(limits: ThrottleLimits, did: Rates) -> float:
+    """Return for how long limits have to pay for what a drive did, in seconds."""
+    used = 0.0
+    for _, most_bps, most_iops, _, requests, bps in bounds_on(did, limits):
+        if most_bps:
+            used = max(used, bps / most_bps)
+        if most_iops:
+            used = max(used, max(requests, bps / (limits.iops_size or inf)) / most_iops)
+    return used * did.elapsed_s
+
+
+def _with_costs(activity: StorageActivity, drives: Iterable[DriveState]) -> StorageActivity:
+    """Return an activity with the costs of the requests of drives."""
     cost = requests = squares = 0.0
     for known in drives:
         rate, did = known.measured.rate, known.measured.rates
@@ -97,7 +141,9 @@ def _costs(drives: Iterable[DriveState]) -> tuple[float | None, float | None]:
             cost += rate
             requests += raw_iops
             squares += rate**2 / raw_iops
-    return (cost / requests, squares / cost) if requests else (None, None)
+    if not requests:
+        return activity
+    return replace(activity, mean_cost=cost / requests, served_cost=squares / cost)
 
 
 def _served_iops(known: DriveState, did: Rates) -> float:
@@ -109,15 +155,39 @@ def _served_iops(known: DriveState, did: Rates) -> float:
     return max(did.read.raw_iops, did.read.bps / split_size) + did.write.raw_iops
 
 
-def _activity_of_guests(drives: Iterable[DriveState]) -> StorageActivity | None:
+def _activity_of_guests(
+    policy: StoragePolicy, drives: Sequence[DriveState]
+) -> StorageActivity | None:
+    """Return a storage's activity by its guests' requests; None if these don't tell.
+
+    If all that did any may have waited for their throttles, the one whose requests took least tells
+    that the storage is calm, or nothing.
+    """
+    active = [known for known in drives if known.measured.rates and not known.measured.rates.idle]
+    telling = [known for known in active if device_latency_s(known, None) is not None]
+    if telling:
+        return _activity_by(telling)
+    bounds = [_activity_by([known]) for known in active]
+    least = min(bounds, key=lambda each: _bound(policy, each), default=None)
+    return least if _bound(policy, least) <= 1 else None
+
+
+def _bound(policy: StoragePolicy, activity: StorageActivity | None) -> float:
+    strain = storage_strain(policy, activity)
+    return inf if strain is None else strain
+
+
+def _activity_by(drives: Sequence[DriveState]) -> StorageActivity | None:
+    """Return the activity that drives' own times show; None if nobody counts these."""
     requests = queue = elapsed_s = 0.0
     for known in drives:
-        latency_s, did = device_latency_s(known), known.measured.rates
-        if latency_s is not None and did is not None:
+        did = known.measured.rates
+        if did is not None and (latency_s := did.mean_device_latency_s) is not None:
             raw_iops = did.read.raw_iops + did.write.raw_iops
             requests += raw_iops
             queue += raw_iops * latency_s
             elapsed_s = max(elapsed_s, did.elapsed_s)
     if not requests:
         return None
-    return StorageActivity(elapsed_s, requests, queue / requests, min(1.0, queue), queue)
+    activity = StorageActivity(elapsed_s, requests, queue / requests, min(1.0, queue), queue)
+    return _with_costs(activity, drives)

@@ -2,7 +2,8 @@
 
 1. *Feedback*: the last interval's latency corrects the capacity and the room (capacity.py), unless
    something disturbed it.
-2. *Usable* is the corrected capacity, less the rates of drives without a policy.
+2. *Usable* is the corrected capacity, less what strangers do (strangers.py), but never less than
+   drives are owed: strangers have no promise.
 3. It is divided among drives and those that have a promise together (groups.py).
 4. If drives have a latency target, the others are cut to the room (headroom.py).
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import fsum
+from math import fsum, inf
 
 import iokeel.core.sharing.capacity as capacity_law
 from iokeel.core.counters import DriveId
@@ -23,6 +24,7 @@ from iokeel.core.sharing.capacity import (
     Unmet,
     feedback_after,
     gift,
+    is_calm,
     peak_after,
     room_while_idle,
 )
@@ -63,8 +65,9 @@ class OneStorage:
     """A storage at a tick, with its claimants.
 
     is_shared: by the fleet. granted: what the fleet lets its drives here do; None if it isn't the
-    fleet's, or that isn't known. strangers: the rate of its drives without a policy. members: its
-    claimants, in the groups that have a promise together. complete: it may have no other drives.
+    fleet's, or that isn't known. strangers: the rate of others than the claimants (strangers.py).
+    members: the claimants, in the groups that have a promise together. complete: it may have no
+    other drives.
     writing: for how many intervals its drives count as writing; None if it isn't left to its
     scheduler. unread: what drives that can't be read are owed.
     """
@@ -93,23 +96,28 @@ class OneStorage:
         return bool(self.protected and self.others)
 
     @property
-    def only_reads(self) -> bool:
-        """Whether its scheduler shares it out, and limits could do no better (by_weight.py)."""
-        return self.writing == 0
+    def is_free(self) -> bool:
+        """Whether nobody is to be held back for another.
+
+        Its scheduler shares it out, and limits could do no better (by_weight.py). Or it has a
+        single drive with a policy, so there is no promise to another one.
+        """
+        is_sole = len(self.claimants) == 1 and self.complete and not self.unread
+        return self.writing == 0 or (is_sole and not self.is_shared)
 
 
 def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState:
     """Give each drive of a storage its share, and return the storage's state."""
     policy = one.seen.policy
     before = _as_before(before, policy)
-    worst, suffering = worst_strain(one.protected)
-    suffers = bool(suffering) and not one.only_reads
+    worst, suffering = worst_strain(one.protected, one.activity)
+    suffers = bool(suffering) and not one.is_free
     load = _load(one, before)
     begins = (
         suffers and is_loaded(one.activity) and _others_do_a_part(one, load.strangers + load.done)
     )
     feedback = before.feedback
-    if not one.only_reads:
+    if not one.is_free:
         held_up = _reckon_with_held_up(one, before)
         feedback = _feedback(one, before, load, worst, held_up, suffers=suffers, begins=begins)
     capacity = _capacity(one, before, feedback, begins=begins)
@@ -123,8 +131,12 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         _want_footholds(one.claimants, one.granted)
     if capacity is not None:
         usable = max(0.0, capacity - one.strangers)
-        if one.unread and one.granted is None:  # the fleet's parts reckon with them
-            usable = max(usable - one.unread, min(usable, _owed(one)))
+        if one.granted is None:  # the fleet's parts reckon with them
+            taken = max(one.strangers, one.unread)
+            usable = max(capacity - taken, min(capacity, _owed(one)))
+            if is_calm(before, load.activity):  # it can do again what it has just done
+                most = (policy.capacity or inf) * policy.most_ratio
+                usable = max(usable, min(most, load.done))
         least = least_room(usable, owed_to_unprotected(one.members)) if one.protected else 1.0
         if one.keeps_headroom:
             least = max(least, least_useful_room(usable, one.protected, feedback.lessons))
@@ -133,6 +145,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         division, amounts = _divide(one, usable, feedback.room, exhausted=exhausted)
         if one.granted is None:
             _bound_untried(one, usable * feedback.room if one.keeps_headroom else usable, amounts)
+            _give_footholds(one, capacity)
     return StorageState(
         policy,
         counters=one.seen.counters or before.counters,
@@ -176,7 +189,7 @@ def _feedback(
     last, elapsed_s = before.feedback, _elapsed_s(one)
     creeps = all(c.known.keeps_levels for c in one.claimants)
     unmet = Unmet(held_up.strain, _least_ratio(one)) if held_up and held_up.strain else None
-    after = feedback_after(before, load, worst, unmet, creeps=creeps)
+    after = feedback_after(before, load, worst, unmet, creeps=creeps, needed=_needed(one, load))
     if held_up is not None:
         after = replace(after, shown=held_up.shown_now)
     if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
@@ -193,6 +206,7 @@ def _feedback(
     if one.keeps_headroom and not after.doubt:
         lessons = lessons_of(
             before,
+            one.activity,
             one.protected,
             owed_to_unprotected(one.members),
             rate_of(one.others),
@@ -243,7 +257,8 @@ def _reckon_with_held_up(one: OneStorage, before: StorageState) -> HeldUp | None
     policy = one.seen.policy
     if policy.capacity is None or policy.latency_target_ms is None:
         return None
-    return HeldUp(one.members, policy, one.activity, before.feedback.shown, _elapsed_s(one))
+    shown, counted = before.feedback.shown, one.seen.counters is not None
+    return HeldUp(one.members, policy, one.activity, shown, _elapsed_s(one), counted)
 
 
 def _least_ratio(one: OneStorage) -> float:
@@ -252,6 +267,12 @@ def _least_ratio(one: OneStorage) -> float:
     if capacity is None:
         return 0.0
     return (_owed(one) + one.strangers) / capacity / (1 - LEAST_ROOM)
+
+
+def _needed(one: OneStorage, load: Load) -> float:
+    """Return the capacity at which no drive would be short."""
+    wanted = fsum(c.wants for c in one.claimants) / load.usable_part
+    return max(0.0, wanted + one.strangers)
 
 
 def _owed(one: OneStorage) -> float:
@@ -269,10 +290,10 @@ def _capacity(
     configured = one.seen.policy.capacity
     if one.granted is not None:
         return one.granted + one.strangers
+    if one.is_free:
+        return None
     if configured is not None:
         return configured * feedback.ratio
-    if one.only_reads:
-        return None
     if begins:
         return feedback.peak
     if _is_divided(one, before) and (one.protected or not one.complete):
@@ -359,6 +380,18 @@ def _bound_untried(one: OneStorage, usable: float, amounts: Mapping[DriveId, flo
         if claimant.share is None or most < claimant.share.most:
             owed = min(most, division.kept * claim.reservation)
             claimant.share = Share(most, one.name, None, owed, most - owed)
+
+
+def _give_footholds(one: OneStorage, capacity: float) -> None:
+    """Leave each drive a part by weight of a foothold, whatever others are owed or take."""
+    if not one.claimants:
+        return
+    foothold = FOOTHOLD_RATIO * capacity / sum(c.policy.weight for c in one.claimants)
+    for claimant in one.claimants:
+        share, least = claimant.share, min(claimant.most, foothold * claimant.policy.weight)
+        if share is not None and share.storage is not None and share.most < least:
+            by_weight = least - min(least, share.owed)
+            claimant.share = share._replace(most=least, owed=min(least, share.owed), by_weight=by_weight)
 
 
 def _divide(

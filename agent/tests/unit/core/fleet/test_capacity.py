@@ -97,7 +97,7 @@ def test_an_overloaded_storage_is_cut_and_grows_back_when_it_is_calm() -> None:
     calm = (load(300, 1.0), load(300, 1.0))
     ratios = [after(hot, hot, *[calm] * n).state.feedback.ratio for n in range(30)]
     assert all(one <= other for one, other in pairwise(ratios))
-    assert ratios[-1] == pytest.approx(1.5)
+    assert ratios[-1] > 1.5
 
 
 def test_nothing_grows_if_no_host_wants_more() -> None:

@@ -155,16 +155,79 @@ def test_where_all_wants_fit_every_drive_may_do_what_the_storage_can() -> None:
     assert not host.disk.division.short
 
 
-def test_what_drives_without_a_policy_do_is_not_there_to_divide() -> None:
+def device(second: int, raw_iops: int, latency_ms: float, size_bytes: int = 4096) -> StorageCounters:
+    """Return the counters of a device that has done so many reads a second since second 0."""
+    reads = second * raw_iops
+    busy_ns = round(second * min(1.0, raw_iops * latency_ms / 1000) * NS_PER_S)
+    took_ns = round(reads * latency_ms * 1e6)
+    now_ns = second * NS_PER_S
+    return StorageCounters(now_ns, reads, took_ns, 0, 0, 0, busy_ns, reads * size_bytes, 0)
+
+
+def count(host: Host, raw_iops: int, latency_ms: float, policy: StoragePolicy) -> dict[str, float]:
+    """Return the shares after a second in which the device did so many reads of 4 KiB."""
+    for second in range(2):
+        counters = device(second, raw_iops, latency_ms)
+        host.storages[DISK] = StorageSeen(policy, counters)
+        most = host.most()
+    return most
+
+
+@pytest.mark.parametrize(("raw_iops", "most"), [(2000, 5000), (6000, 3000), (42_000, 250)])
+def test_what_a_device_did_beyond_known_drives_is_not_there_to_divide(
+    raw_iops: int, most: float
+) -> None:
     host = Host()
-    host.drive("stranger", 4000, policy=False)
     host.drive("a", 1000, full=True)
     host.drive("b", 1000, full=True)
-    assert host.most() == {"a": 3000, "b": 3000}
-    assert host.disk.division.usable == 6000
+    found = count(host, raw_iops, 20.0, StoragePolicy(capacity=10_000))
+    assert found == pytest.approx({"a": most, "b": most})
+    assert host.disk.division.usable == pytest.approx(max(0, 10_000 - (raw_iops - 2000)))
+
+
+@pytest.mark.parametrize("latency_ms", [0.02, 0.2])
+def test_what_a_drive_without_a_policy_reads_from_a_cache_costs_nobody_anything(
+    latency_ms: float,
+) -> None:
+    """Its guest is told of 40,000 reads a second, of which the device does none."""
+    host = Host()
     host.drive("stranger", 40_000, policy=False)
-    assert host.most() == {"a": 0, "b": 0}
-    assert host.disk.division.level == 0
+    host.drive("db", 1000, full=True, reservation=500, limit=1000)
+    host.drive("other", 0)
+    assert count(host, 1000, latency_ms, StoragePolicy(2000, 2.0))["db"] >= 1000
+
+
+def test_what_a_drive_reads_from_a_cache_costs_nobody_anything() -> None:
+    host = Host()
+    host.drive("cached", 40_000)
+    host.drive("db", 1000, full=True, limit=1000)
+    most = count(host, 1000, 0.2, StoragePolicy(2000, 2.0))
+    assert most["cached"] >= 40_000
+    assert most["db"] >= 1000
+
+
+def test_a_storage_without_counters_or_target_holds_nobody_for_strangers() -> None:
+    host = Host()
+    host.drive("stranger", 40_000, policy=False)
+    host.drive("a", 1000, full=True)
+    host.drive("b", 1000, full=True)
+    assert host.most() == {"a": 5000, "b": 5000}
+
+
+def test_strangers_take_nothing_of_what_is_owed() -> None:
+    host = Host()
+    host.drive("db", 400, full=True, reservation=500)
+    host.drive("other", 400, full=True)
+    most = count(host, 20_000, 20.0, StoragePolicy(2000, 2.0, least_ratio=1))
+    assert most == pytest.approx({"db": 500, "other": 50})
+
+
+def test_a_drive_alone_is_held_back_for_nobody() -> None:
+    host = Host({DISK: StorageSeen(StoragePolicy(1000, 2.0))})
+    for _ in range(5):
+        host.drive("a", 3000, latency_ms=50.0)
+        assert host.allot() == {}
+    assert host.disk.feedback.ratio == 1.0
 
 
 def test_reservations_that_do_not_fit_are_scaled_down_together_and_it_is_said() -> None:
@@ -172,7 +235,8 @@ def test_reservations_that_do_not_fit_are_scaled_down_together_and_it_is_said() 
     host.drive("a", 1000, full=True, reservation=15_000)
     host.drive("b", 1000, full=True, reservation=5_000)
     host.drive("c", 1000, full=True)
-    assert host.most() == pytest.approx({"a": 7500, "b": 2500, "c": 0})
+    foothold = 0.05 * 10_000 / 3  # nobody is divided down to nothing
+    assert host.most() == pytest.approx({"a": 7500, "b": 2500, "c": foothold})
     assert host.disk.division.kept == 0.5
     assert host.disk.promised == 20_000
     assert host.disk.oversold
@@ -494,7 +558,7 @@ def test_the_lowest_weight_is_cut_first_for_a_drive_that_suffers() -> None:
     assert host.disk.feedback.room == pytest.approx(FIRST_ROOM_RATIO * STEP**6)
     # by weight the victim has 20,000 / 7, low half of that and high twice that; but for the two
     # there is room for 4,517 only
-    assert shares["low"].most == 0
+    assert shares["low"].most == pytest.approx(0.05 * 10_000 / 7)
     assert shares["low"].cut == pytest.approx(10_000 / 7)
     assert shares["high"].most == pytest.approx(FIRST_ROOM_RATIO * STEP**6 * 10_000)
     assert host.disk.division.cut == pytest.approx(50_000 / 7 - shares["high"].most)
@@ -522,7 +586,7 @@ def test_nobody_is_cut_below_what_it_is_owed_and_it_is_said_when_that_is_all_tha
         host.drive("victim", 500, latency_ms=1000 * host.disk.feedback.room, **VICTIM)
     shares = host.allot()
     assert shares["low"].most == pytest.approx(1500)
-    assert shares["high"].most <= 1
+    assert shares["high"].most == pytest.approx(0.05 * 10_000 * 4 / 7)
     assert host.disk.division.exhausted
     before = host.disk.feedback.room
     host.drive("victim", 500, latency_ms=0.2, **VICTIM)
@@ -620,7 +684,7 @@ def test_cuts_that_take_nothing_are_not_made_and_it_is_said(rate: float) -> None
 def test_it_is_said_that_a_drive_alone_misses_its_target() -> None:
     host = Host()
     host.drive("victim", 500, latency_ms=20.0, **VICTIM)
-    host.allot()
+    assert host.allot() == {}
     assert host.disk.division.exhausted
 
 
@@ -663,7 +727,8 @@ def test_no_target_takes_what_is_reserved_for_a_drive_a_vm_or_a_tenant(owner: st
         most = host.most()
         assert most["low"] >= 5000 - 1e-6
         lowest = min(lowest, most["high"])
-    assert lowest <= 100  # until it is seen that this is in vain
+    # Until it is seen that this is in vain. Of 5 %, it has its part by weight.
+    assert lowest == pytest.approx(0.05 * 10_000 * 200 / 350)
 
 
 def test_what_helps_one_drive_with_a_target_is_not_in_vain_for_another() -> None:
@@ -705,6 +770,7 @@ def counted(second: int, requests: int, latency_ms: float) -> StorageCounters:
 
 def followed(host: Host, latency_ms: float, seconds: int, requests: int = 5000) -> list[float]:
     ratios = []
+    host.drive("idle", 0)  # a drive alone isn't held back for anybody
     for second in range(seconds):
         seen = counted(second, requests, latency_ms)
         host.storages[DISK] = StorageSeen(FOLLOWED, seen)
@@ -741,14 +807,14 @@ def test_capacity_falls_fast_while_latency_is_above_target_down_to_its_bound() -
     host.drive("a", 5000, full=True)
     ratios = followed(host, 8.0, 10)
     # A first reading shows nothing; after the next it is a step below what was done and no more.
-    assert ratios[:2] == pytest.approx([1, 0.7])
-    assert ratios[2:4] == pytest.approx([0.5, 0.5])
+    assert ratios[:2] == pytest.approx([1, 0.5])
     assert ratios[-1] == 0.5
     assert host.disk.division.usable == 5000
 
 
 def test_what_was_done_counts_for_the_time_in_which_there_was_something_to_do() -> None:
     host = Host()
+    host.drive("idle", 0)
     host.drive("a", 4500, full=True)
     ratios = []
     for second in range(2):
@@ -780,6 +846,7 @@ def test_what_is_served_right_after_a_cut_was_asked_for_before_it(
 ) -> None:
     """Unless the queue is still there, or the storage can't do what it is let."""
     host = Host()
+    host.drive("idle", 0)
     ratios = []
     for second, rate in enumerate((9500, 9500, did)):
         host.drive("a", rate, full=True)
@@ -802,14 +869,18 @@ def test_capacity_rises_slowly_while_somebody_wants_more_up_to_its_bound() -> No
     assert set(followed(idle, 0.5, 20)) == {1.0}
 
 
-def test_where_headroom_is_kept_more_capacity_is_more_headroom() -> None:
+@pytest.mark.parametrize(("latency_ms", "grows"), [(0.5, True), (1.6, False)])
+def test_a_capacity_grows_beyond_what_is_configured_only_while_its_headroom_isnt_needed(
+    latency_ms: float, grows: bool
+) -> None:
     host = Host()
-    host.drive("victim", 0.0, latency_target_ms=2.0)
+    host.drive("victim", 500, latency_ms=latency_ms, latency_target_ms=2.0)
     host.drive("a", 5000, full=True)
-    assert set(followed(host, 0.5, 20)) == {1.0}
+    ratios = followed(host, 0.5, 20)
+    assert (ratios[-1] > 1) is grows
     low = followed(host, 8.0, 3)[-1]
     assert low < 1
-    assert followed(host, 0.5, 60)[-1] == 1  # but what was there before comes back
+    assert followed(host, 0.5, 60)[-1] >= 1  # what was there before comes back
 
 
 def test_a_slow_request_on_a_disk_that_does_nothing_else_is_not_its_load() -> None:
@@ -820,6 +891,7 @@ def test_a_slow_request_on_a_disk_that_does_nothing_else_is_not_its_load() -> No
 
 def test_one_calm_second_may_be_noise() -> None:
     host = Host()
+    host.drive("idle", 0)
     host.drive("a", 5000, full=True)
     done = took = 0
     for second, latency_ms in enumerate((2.0, 2.0, 0.5, 2.0, 0.5, 0.5)):
@@ -836,6 +908,7 @@ def test_latency_while_limits_change_counts_when_it_stays_or_no_gift_explains_it
     did: float, doubted: int
 ) -> None:
     host = Host()
+    host.drive("idle", 0)
     host.drive("a", did, full=True)
     a = DriveId("a", "vda")
     ratios = []
@@ -867,7 +940,8 @@ def test_latency_counts_when_it_stays_where_more_is_done_than_a_storage_can(
 
 def test_storage_without_counters_is_tried_out_where_all_its_drives_wait_for_their_limits() -> None:
     host = Host({DISK: StorageSeen(FOLLOWED)})
-    host.drive("a", 3000, latency_ms=8.0)
+    host.drive("idle", 0)
+    host.drive("a", 6000, latency_ms=8.0)
     host.allot()
     ratio = host.disk.feedback.ratio
     host.drive("a", 3000, full=True, latency_ms=8.0)
@@ -949,7 +1023,7 @@ def test_network_storage_is_known_by_its_guests_latency() -> None:
     assert host.disk.activity is not None
     assert host.disk.activity.latency_s == pytest.approx(0.007)
     assert host.disk.activity.queue == pytest.approx(28)
-    assert host.disk.feedback.ratio == 0.7
+    assert host.disk.feedback.ratio == 0.5
 
 
 def test_another_capacity_by_the_operator_begins_anew() -> None:

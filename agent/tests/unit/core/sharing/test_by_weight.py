@@ -38,7 +38,7 @@ class Host:
         writes: float = 0.0,
         *,
         full: bool = False,
-        latency_ms: float = 10.0,
+        latency_ms: float = 50.0,
         tenant: str | None = None,
         vm: VmPolicy | None = None,
         **promised: Any,

@@ -11,10 +11,10 @@ from iokeel.core.sharing.capacity import (
     CALM_RATIO,
     CREEP_RATIO,
     CREEP_TO,
-    DOWN_MOST,
     FIRST_ROOM_RATIO,
     LEARN_S,
     LONGEST_S,
+    SEEN_MOST,
     SLACK,
     STEP,
     UP_RATIO,
@@ -54,7 +54,7 @@ def test_it_never_moves_faster_than_it_may(
     ratio: float, strain: float, elapsed_s: float, used: float, short: bool, loaded: bool
 ) -> None:
     moved = after(ratio, strain, elapsed_s, used=used, short=short, loaded=loaded) / ratio
-    assert DOWN_MOST**elapsed_s * 0.999 <= moved <= (1 + UP_RATIO) ** elapsed_s * 1.001
+    assert SEEN_MOST**-elapsed_s * 0.999 <= moved <= (1 + UP_RATIO) ** elapsed_s * 1.001
 
 
 @given(RATIOS, STRAINS, TIMES)
@@ -114,7 +114,7 @@ def test_one_reading_after_a_long_gap_counts_for_two_seconds_at_most(
 def test_the_first_step_down_is_to_a_little_below_what_was_done(strain: float, used: float) -> None:
     """A storage that is full does what it can, however wrong its capacity is."""
     found = after(1.0, strain, used=used)
-    assert max(DOWN_MOST, STEP * SLACK * used * 0.999) <= found <= min(1.0, SLACK * used)
+    assert max(1 / SEEN_MOST, STEP * SLACK * used * 0.999) <= found <= min(1.0, SLACK * used)
 
 
 def strains(

@@ -37,7 +37,7 @@ def host(
         Guest("one", policy, iter([Phase(inf, kind=kind)]), 0, name, exact),
         Guest("other", SHARED, iter([Phase(inf)]), 0, name, exact),
     ]
-    disk = Disk(StoragePolicy(capacity), steady(9000), 0.0001, 1.0)
+    disk = Disk(StoragePolicy(capacity), steady(9000), 0.001, 1.0)
     return Fleet(guests, [disk], {} if tenant is None else {"acme": TenantPolicy(limit=tenant)})
 
 
