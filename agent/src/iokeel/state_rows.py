@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -11,7 +12,6 @@ from iokeel.core.counters import Mix
 from iokeel.core.curve import CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import MOST_BURST_SECONDS, DomainPolicy, DrivePolicy, LastGood, checked
-from iokeel.core.sharing.capacity import FIRST_ROOM_RATIO
 from iokeel.core.sharing.headroom import LEAST_ROOM
 from iokeel.core.state import (
     Credit,
@@ -214,8 +214,6 @@ def storage_text(known: StorageState) -> str | None:
         None if usable is None else _rounded(usable),
         known.by_weight,
     )
-    if capacity is not None and (row.ratio, row.room) == (1.0, FIRST_ROOM_RATIO):
-        return None
     return msgspec.json.encode(row).decode()
 
 
@@ -230,7 +228,7 @@ def storage_of(text: str) -> StorageState:
     peak = 0.0 if row.peak is None else min(row.peak, _MOST_RATE)
     return StorageState(
         StoragePolicy(row.capacity),
-        feedback=Feedback(ratio, room=room, peak=peak),
+        feedback=Feedback(ratio, room=room, peak=peak, passed=(inf, ratio)),
         division=Division(row.usable),
         weighted=row.by_weight,
         writing=0 if row.by_weight else None,

@@ -37,6 +37,8 @@ from testing.sim.throttles import Throttles
 
 STEPS_A_TICK = 4
 STEP_S = 0.25
+# A request that the host's cache answers takes so long.
+_CACHE_S = 0.00005
 _EPOCH_NS = 1000 * NS_PER_S
 
 
@@ -128,6 +130,7 @@ class Fleet:
         self._chance = np.random.default_rng(seed)
         self._throttles = Throttles(count)
         self._disk = np.array([guest.disk for guest in guests], np.intp)
+        self._cached = np.array([guest.cached for guest in guests], bool)
         self._index = {guest.drive: i for i, guest in enumerate(guests)}
         self._phases: list[Phase] = [idle(0)] * count
         self._due: dict[int, list[int]] = {0: list(range(count))}
@@ -263,11 +266,14 @@ class Fleet:
         capacity = np.array([disk.capacity(now_s) for disk in self.disks])
         base_s = np.array([disk.base_s for disk in self.disks])
         knee = np.array([disk.knee for disk in self.disks])
-        done, waits, used = serve(allowed, self._pressure, self._disk, capacity, base_s, knee)
+        asked_of_disk = np.where(self._cached, 0.0, allowed)
+        done, waits, used = serve(asked_of_disk, self._pressure, self._disk, capacity, base_s, knee)
+        from_cache = np.minimum(allowed, self._pressure / _CACHE_S)
+        done = np.where(self._cached, from_cache, done)
         self._throttles.account(done, STEP_S)
         waits = waits * self._noise
         requests = done / self._cost
-        latency_s = np.where(done > 0, waits[self._disk], 0.0)
+        latency_s = np.where(self._cached, _CACHE_S, waits[self._disk]) * (done > 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             full = np.where(asked > 1.001 * done, self._depth / requests, 0.0)
         parts = np.stack((1 - self._write, self._write))
@@ -282,10 +288,11 @@ class Fleet:
         self._waits += whole * (took - latency_s)
         self._waited += np.where(took > 1.001 * latency_s, whole, 0)
         self._is_full = took > 1.001 * latency_s
-        by_disk = np.bincount(self._disk, requests * STEP_S, len(self.disks))
-        writes = np.bincount(self._disk, requests * self._write * STEP_S, len(self.disks))
+        to_disk = np.where(self._cached, 0.0, requests)
+        by_disk = np.bincount(self._disk, to_disk * STEP_S, len(self.disks))
+        writes = np.bincount(self._disk, to_disk * self._write * STEP_S, len(self.disks))
         self._disk_done += (by_disk - writes, writes)
-        passed = parts * (requests * STEP_S) * self._bytes
+        passed = parts * (to_disk * STEP_S) * self._bytes
         self._disk_sent += [np.bincount(self._disk, way, len(self.disks)) for way in passed]
         self._disk_took += by_disk * waits
         self._disk_busy += np.minimum(1.0, used) * STEP_S

@@ -103,7 +103,8 @@ class Guest:
 
     policy: None if the drive is not managed. phases: its demand; it is idle after the last. disk:
     the index of its disk in the host. exact: whether its QEMU has the patches. vm: the VM whose
-    drive it is, if that has several, and the promise to them together.
+    drive it is, if that has several, and the promise to them together. cached: the host's cache
+    answers all its requests, so that its disk never sees them.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Guest:
     tenant: str | None = None
     exact: bool = False
     vm: tuple[str, VmPolicy] | None = None
+    cached: bool = False
 
     @property
     def drive(self) -> DriveId:

@@ -173,7 +173,10 @@ def _shares(
     if decision.policy is None:
         return
     if storage is not None and storage.report.usable_iops is not None:
-        yield _storage(storage, storage.report.usable_iops)
+        if storage.divided:
+            yield _storage(storage, storage.report.usable_iops)
+        else:
+            yield f"{drive.storage} isn't full, so no drive there is held back for another."
     elif storage is not None and storage.report.by_weight:
         yield f"BFQ shares {drive.storage} out by the VMs' weights, so its capacity isn't divided."
     elif decision.policy.reservation or (vm is not None and vm.reservation):

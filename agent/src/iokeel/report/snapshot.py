@@ -86,12 +86,13 @@ class StorageSnapshot(NamedTuple):
     """A storage: its record, and what only an explanation tells.
 
     capacity_ratio: how far latency has corrected its capacity. protected: drives for which the
-    others' large reads wait in pieces.
+    others' large reads wait in pieces. divided: its drives are held to their shares.
     """
 
     report: StorageReport
     capacity_ratio: float
     protected: tuple[DriveId, ...]
+    divided: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +381,7 @@ def _storage(name: str, storage: StorageState, drives: list[DriveState]) -> Stor
         storage=name,
         drives=len(drives),
         capacity_iops=storage.policy.capacity,
-        usable_iops=division.usable,
+        usable_iops=_usable(storage),
         normalized_iops=sum(drive.measured.rate or 0.0 for drive in drives),
         wanted_iops=storage.wanted if isfinite(storage.wanted) else None,
         reserved_iops=storage.promised,
@@ -396,4 +397,12 @@ def _storage(name: str, storage: StorageState, drives: list[DriveState]) -> Stor
         exhausted=division.exhausted,
         by_weight=storage.by_weight,
     )
-    return StorageSnapshot(report, feedback.ratio, storage.protected)
+    divided = division.usable is not None
+    return StorageSnapshot(report, feedback.ratio, storage.protected, divided)
+
+
+def _usable(storage: StorageState) -> float | None:
+    """Return the rate that a storage's drives share once it is full; None if it isn't known."""
+    if storage.division.usable is None and storage.policy.capacity and not storage.by_weight:
+        return storage.policy.capacity * storage.feedback.ratio
+    return storage.division.usable

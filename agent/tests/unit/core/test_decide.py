@@ -750,8 +750,9 @@ def test_a_share_that_moves_by_less_than_a_figure_hides_no_limit_that_was_lost(
             )
             for drive in drives
         }
-        storages = {"disk0": StorageSeen(StoragePolicy(capacity))}
-        state, orders = decide(state, Observation(seen, storages=storages), at_s * NS_PER_S)
+        full = StorageCounters(now_ns := at_s * NS_PER_S, 4 * n, 4 * n * NS_PER_S, 0, 0, 9, now_ns)
+        storages = {"disk0": StorageSeen(StoragePolicy(capacity), full)}
+        state, orders = decide(state, Observation(seen, storages=storages), now_ns)
         held.update({order.drive: order.limits for order in orders})
         return orders
 

@@ -28,7 +28,7 @@ from iokeel.core.state import (
     VmPart,
 )
 from iokeel.core.static import static_orders
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.storage import StorageCounters, StoragePolicy
 from testing.hypervisors.abilities import PATCHED
 from tests.unit.core.policies import POLICIES
 from tests.unit.core.stopping import left_at_stop
@@ -218,7 +218,8 @@ def test_an_agent_that_stops_lifts_no_limit_that_only_a_division_holds(bound: st
             )
             for name, policy in policies.items()
         }
-        storages = {"fast": StorageSeen(StoragePolicy(capacity=capacity))}
+        full = StorageCounters(now_ns, 2 * done, 2 * done * 10_000_000, 0, 0, 12, now_ns)
+        storages = {"fast": StorageSeen(StoragePolicy(capacity=capacity), full)}
         state, orders = decide(state, Observation(seen, storages=storages), now_ns)
         in_force |= {order.drive: order.limits for order in orders}
     in_force |= {order.drive: order.limits for order in left_at_stop(state)}

@@ -110,8 +110,10 @@ def test_a_share_is_explained_step_by_step() -> None:
     state = State()
     vdb = DriveId("db1", "vdb")
     promises = {VDA: DrivePolicy(reservation=100, weight=300), vdb: DrivePolicy()}
-    storage = StorageSeen(StoragePolicy(capacity=900))
     for second in range(1, 4):
+        now_ns, done = second * NS_PER_S, second * 1600
+        full = StorageCounters(now_ns, done, done * 10_000_000, 0, 0, 16, now_ns)
+        storage = StorageSeen(StoragePolicy(capacity=900), full)
         seen = {
             drive: DriveSeen(
                 policy,
@@ -141,9 +143,13 @@ def told_of_share(
     """
     state, done = State(tenants=tenants or {}), Counter[DriveId]()
     owner = next(iter(tenants or ()), None)
-    storages = {"sda": StorageSeen(StoragePolicy(capacity=capacity))} if capacity else {}
     for second, reads in enumerate(seconds, 1):
         done.update(reads)
+        now_ns, all_done = second * NS_PER_S, done.total()
+        disk = StorageCounters(
+            now_ns, all_done, all_done * 10**7, 0, 0, 9, now_ns, all_done * 4096, 0
+        )
+        storages = {"sda": StorageSeen(StoragePolicy(capacity=capacity), disk)} if capacity else {}
         seen = {
             drive: DriveSeen(
                 policy,

@@ -13,8 +13,8 @@ the last two times that it passed, the higher ratio counts: one may be a disturb
 - The *ratio* corrects the configured capacity by the mean latency of the storage's own requests. A
   full storage does as much as it can, whatever it was believed to do. So the first step down goes
   to that, and the latency, which only says that it is too much, decides the small ones after it.
-  And a storage that isn't strained can do what it has just done, and what it would do one request
-  at a time. So the ratio is never below these if drives want as much (`_shown`).
+  And a storage that isn't strained can do what it has just done (`_shown`), so the ratio isn't
+  below that if drives want as much.
 - The *room* is the part of the capacity for drives without a latency target, while others on the
   storage have one (headroom.py). It begins at FIRST_ROOM_RATIO, and follows the worst l / T of the
   drives that have a target and were active. While those are idle it stays, and it never falls while
@@ -37,7 +37,7 @@ from iokeel.core.counters import NS_PER_S
 from iokeel.core.limits import BUCKET_S
 from iokeel.core.sharing.latency import is_loaded, storage_strain
 from iokeel.core.state import DriveState, Feedback, StorageState
-from iokeel.core.storage import Load, StorageActivity
+from iokeel.core.storage import Load, StorageActivity, StoragePolicy
 
 POWER = 0.1
 STEP = 0.9
@@ -67,10 +67,8 @@ _CUT_RATIO = 0.95
 _FULL_RATIO = 0.95
 # Doubt lasts for this many intervals at most: those in which a gift still shows (`gift`).
 _MOST_DOUBT = 2
-# The strain (latency over its target) of a storage whose latency nobody tells: just calm, so that
-# its ratio grows by a hundredth of UP_RATIO a second.
-_SILENT_STRAIN = 0.99 * CALM_RATIO
-# The most that one which isn't full may have, so that its ratio grows by half of UP_RATIO or more.
+# The most strain that a storage which isn't full may have, so that its ratio grows by half of
+# UP_RATIO or more. One whose latency nobody tells has it, because nothing says that it is loaded.
 _NOT_FULL_STRAIN = 0.5 * CALM_RATIO
 
 
@@ -143,7 +141,8 @@ def feedback_after(
         most=1.0 if load.usable_part < 1 and crowded else inf,
     )
     strain = _strain(before, load.activity, unmet)
-    over = strain is not None and strain > 1 and is_loaded(load.activity)
+    by_queue = before.policy.latency_target_ms is None
+    over = is_loaded(load.activity) and (by_queue or (strain is not None and strain > 1))
     return replace(
         last,
         ratio=ratio,
@@ -222,6 +221,10 @@ def ratio_after(
     used = ratio
     if total is not None:  # while it had work, of the part that could be used
         used = total / policy.capacity / busy_ratio / usable_part
+    if before.feedback.passed[1] == inf and before.division.usable is None:
+        if not is_full(policy, before.feedback, activity):
+            return ratio
+        ratio = max(ratio, used)  # nothing was held back, so it did what it could
     if strain is not None and strain > 1:  # it was overloaded only while it had work
         elapsed_s *= busy_ratio
     after = follow(
@@ -240,20 +243,32 @@ def ratio_after(
 
 
 def _shown(activity: StorageActivity | None, total: float | None, strain: float | None) -> float:
-    """Return the rate that a storage has shown it can do; 0 if it is strained.
+    """Return the rate that a storage has shown it can do; 0 if nothing tells.
 
-    It can do at least what it would do one request at a time, and what it has just done if its
-    latency is far below its target.
+    It can do what it has just done if its latency is far below its target. Without a target, it can
+    at least do what it would do one request at a time.
     """
     if activity is None or not activity.latency_s or total is None:
         return 0.0
-    if strain is not None and strain >= 1:
-        return 0.0
+    if strain is not None:
+        return total if strain < CALM_RATIO else 0.0
     if activity.read is not None:
-        alone = total / activity.queue
-    else:
-        alone = (activity.mean_cost or 0.0) / activity.latency_s
-    return max(alone, total) if strain is not None and strain < CALM_RATIO else alone
+        return total / activity.queue
+    return (activity.mean_cost or 0.0) / activity.latency_s
+
+
+def is_full(
+    policy: StoragePolicy, feedback: Feedback, activity: StorageActivity | None
+) -> bool:
+    """Return whether a storage is full, or has been: nobody is held back for it before.
+
+    It is full once its latency comes near its target; if it has none, once one request or more is
+    in flight on average. feedback: after the interval.
+    """
+    if feedback.passed[1] < inf or feedback.room < FIRST_ROOM_RATIO:
+        return True
+    strain = storage_strain(policy, activity)
+    return is_loaded(activity) and (strain is None or strain >= CALM_RATIO)
 
 
 def is_calm(before: StorageState, activity: StorageActivity | None) -> bool:
@@ -327,8 +342,8 @@ def _strain(
     policy = before.policy
     strain = storage_strain(policy, activity)
     if activity is None and before.counters is None and before.division.usable is not None:
-        # Nobody's latency tells, because all drives wait for their throttles: so it is calm.
-        strain = _SILENT_STRAIN
+        # Nobody's latency tells, because all drives may wait for their throttles.
+        strain = _NOT_FULL_STRAIN
     if strain is not None and activity is not None and not is_loaded(activity):
         strain = min(strain, _NOT_FULL_STRAIN)
     last = storage_strain(policy, before.activity)

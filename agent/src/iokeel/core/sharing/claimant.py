@@ -47,13 +47,12 @@ class Claimant:
     def claim(self) -> Claim:
         return Claim(self.policy.reservation, self.policy.weight, self.wants)
 
-    @property
-    def untried(self) -> bool:
-        """Whether its guest is known to have made hardly any request since it started."""
+    def has_made_fewer(self, requests: int) -> bool:
+        """Return whether its guest is known to have made fewer requests since it started."""
         counters = self.known.measured.counters
         if counters is None:
             return False
-        return counters.read_requests + counters.write_requests < TRIED_REQUESTS
+        return counters.read_requests + counters.write_requests < requests
 
 
 def claimant_of(drive: DriveId, known: DriveState, policy: DrivePolicy) -> Claimant:

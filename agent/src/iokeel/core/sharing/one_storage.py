@@ -1,7 +1,7 @@
 """Divides one storage among its drives.
 
 1. *Feedback*: the last interval's latency corrects the capacity and the room (capacity.py), unless
-   something disturbed it.
+   something disturbed it. Until it has shown that the storage is full, nothing is divided.
 2. *Usable* is the corrected capacity, less what strangers do (strangers.py), but never less than
    drives are owed: strangers have no promise.
 3. It is divided among drives and those that have a promise together (groups.py).
@@ -25,10 +25,11 @@ from iokeel.core.sharing.capacity import (
     feedback_after,
     gift,
     is_calm,
+    is_full,
     peak_after,
     room_while_idle,
 )
-from iokeel.core.sharing.claimant import Claimant, next_step
+from iokeel.core.sharing.claimant import TRIED_REQUESTS, Claimant, next_step
 from iokeel.core.sharing.divide import Claim, divide
 from iokeel.core.sharing.groups import (
     Group,
@@ -130,13 +131,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     if one.granted is not None:
         _want_footholds(one.claimants, one.granted)
     if capacity is not None:
-        usable = max(0.0, capacity - one.strangers)
-        if one.granted is None:  # the fleet's parts reckon with them
-            taken = max(one.strangers, one.unread)
-            usable = max(capacity - taken, min(capacity, _owed(one)))
-            if is_calm(before, load.activity):  # it can do again what it has just done
-                most = (policy.capacity or inf) * policy.most_ratio
-                usable = max(usable, min(most, load.done))
+        usable = _usable(one, before, load, capacity)
         least = least_room(usable, owed_to_unprotected(one.members)) if one.protected else 1.0
         if one.keeps_headroom:
             least = max(least, least_useful_room(usable, one.protected, feedback.lessons))
@@ -146,6 +141,8 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         if one.granted is None:
             _bound_untried(one, usable * feedback.room if one.keeps_headroom else usable, amounts)
             _give_footholds(one, capacity)
+    elif policy.capacity is not None and not one.is_free:
+        _bound_untried(one, policy.capacity * load.usable_part, amounts, full=False)
     return StorageState(
         policy,
         counters=one.seen.counters or before.counters,
@@ -284,8 +281,8 @@ def _capacity(
 ) -> float | None:
     """Return the capacity that is divided; None if none is.
 
-    One that nobody has configured is divided once a protected drive has suffered. begins: one does,
-    and load may be why.
+    One that is configured is divided once the storage itself has shown that it is full, and one
+    that isn't once a protected drive has suffered. begins: one does, and load may be why.
     """
     configured = one.seen.policy.capacity
     if one.granted is not None:
@@ -293,7 +290,8 @@ def _capacity(
     if one.is_free:
         return None
     if configured is not None:
-        return configured * feedback.ratio
+        full = begins or is_full(one.seen.policy, feedback, one.activity)
+        return configured * feedback.ratio if full else None
     if begins:
         return feedback.peak
     if _is_divided(one, before) and (one.protected or not one.complete):
@@ -352,20 +350,23 @@ def _want_footholds(claimants: Sequence[Claimant], granted: int) -> None:
         claimant.wants = min(claimant.most, min(claimant.wants, step) + foothold)
 
 
-def _bound_untried(one: OneStorage, usable: float, amounts: Mapping[DriveId, float]) -> None:
+def _bound_untried(
+    one: OneStorage, usable: float, amounts: Mapping[DriveId, float], *, full: bool = True
+) -> None:
     """Bound together what drives may do whose guests have hardly begun.
 
     Nobody knows what they will do, and they may all begin at once, as when many guests start. So
-    they divide what the others' reservations leave, or a foothold if that is less. A drive that got
-    a larger amount has that, which includes what idle drives with a reservation leave. Drives with
-    a latency target have the headroom instead.
+    they divide what the others' reservations leave. A drive that got a larger amount has that,
+    which includes what idle drives with a reservation leave. Drives with a latency target have the
+    headroom instead. full: the storage is. Else this holds a drive until its first request only,
+    and leaves it enough for that.
     """
-    untried = {c.drive for c in one.others if c.untried}
+    few, least = (TRIED_REQUESTS, 0.0) if full else (1, TRIED_REQUESTS)
+    untried = {c.drive for c in one.others if c.has_made_fewer(few)}
     if not untried:
         return
     claims = []
     dividing = one.others if one.keeps_headroom else one.claimants
-    foothold = FOOTHOLD_RATIO * usable / sum(c.policy.weight for c in dividing)
     reservations = reserved_for_each(one.members)
     for claimant in dividing:
         reserved, weight = reservations[claimant.drive], claimant.policy.weight
@@ -375,23 +376,36 @@ def _bound_untried(one: OneStorage, usable: float, amounts: Mapping[DriveId, flo
     for claimant, claim, bound in zip(dividing, claims, division.amounts, strict=True):
         if claimant.drive not in untried:
             continue
-        least = min(claimant.most, foothold * claim.weight)
-        most = max(bound, least, amounts[claimant.drive])
+        most = max(bound, amounts.get(claimant.drive, 0.0), min(claimant.most, least))
         if claimant.share is None or most < claimant.share.most:
             owed = min(most, division.kept * claim.reservation)
             claimant.share = Share(most, one.name, None, owed, most - owed)
 
 
 def _give_footholds(one: OneStorage, capacity: float) -> None:
-    """Leave each drive a part by weight of a foothold, whatever others are owed or take."""
+    """Leave each drive its part by weight of a foothold, whatever others are owed or take."""
     if not one.claimants:
         return
     foothold = FOOTHOLD_RATIO * capacity / sum(c.policy.weight for c in one.claimants)
     for claimant in one.claimants:
-        share, least = claimant.share, min(claimant.most, foothold * claimant.policy.weight)
-        if share is not None and share.storage is not None and share.most < least:
-            by_weight = least - min(least, share.owed)
-            claimant.share = share._replace(most=least, owed=min(least, share.owed), by_weight=by_weight)
+        share, most = claimant.share, min(claimant.most, foothold * claimant.policy.weight)
+        if share is not None and share.storage is not None and share.most < most:
+            owed = min(most, share.owed)
+            claimant.share = share._replace(most=most, owed=owed, by_weight=most - owed)
+
+
+def _usable(one: OneStorage, before: StorageState, load: Load, capacity: float) -> float:
+    """Return what is there to divide of a capacity."""
+    if one.granted is not None:  # the fleet's parts reckon with strangers, and with what is unread
+        return max(0.0, capacity - one.strangers)
+    policy, owed = one.seen.policy, min(capacity, _owed(one))
+    again = 0.0  # it can do again what it has just done
+    if policy.latency_target_ms is None:
+        again = min(capacity, load.done)
+    elif is_calm(before, load.activity):
+        again = min((policy.capacity or inf) * policy.most_ratio, load.done)
+    usable = max(capacity - one.strangers, owed, again)
+    return min(usable, max(capacity - one.unread, owed)) if one.unread else usable
 
 
 def _divide(

@@ -23,6 +23,7 @@ from iokeel.core.state import (
     NEW,
     Demand,
     DriveState,
+    Feedback,
     Measured,
     Pricing,
     Sent,
@@ -34,6 +35,7 @@ from iokeel.core.storage import StorageCounters, StoragePolicy
 
 DISK = "sda"
 CAPACITY = StoragePolicy(capacity=10_000)
+HAS_BEEN_FULL = Feedback(room=FIRST_ROOM_RATIO, passed=(inf, 1.0))
 FEW_REQUESTS = Counters(1, 60, 60 << 12, TRIED_REQUESTS - 61, 0, None, None)
 
 
@@ -45,6 +47,13 @@ class Host:
     tenants: dict[str, TenantPolicy] = field(default_factory=dict)
     before: Mapping[str, StorageState] = field(default_factory=dict)
     known: dict[DriveId, DriveState] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Let the storages have been full, or nothing would be divided."""
+        self.before = {
+            name: StorageState(seen.policy, feedback=HAS_BEEN_FULL)
+            for name, seen in self.storages.items()
+        }
 
     def drive(
         self,
@@ -173,7 +182,7 @@ def count(host: Host, raw_iops: int, latency_ms: float, policy: StoragePolicy) -
     return most
 
 
-@pytest.mark.parametrize(("raw_iops", "most"), [(2000, 5000), (6000, 3000), (42_000, 250)])
+@pytest.mark.parametrize(("raw_iops", "most"), [(2000, 5000), (6000, 3000), (42_000, 1000)])
 def test_what_a_device_did_beyond_known_drives_is_not_there_to_divide(
     raw_iops: int, most: float
 ) -> None:
@@ -182,7 +191,8 @@ def test_what_a_device_did_beyond_known_drives_is_not_there_to_divide(
     host.drive("b", 1000, full=True)
     found = count(host, raw_iops, 20.0, StoragePolicy(capacity=10_000))
     assert found == pytest.approx({"a": most, "b": most})
-    assert host.disk.division.usable == pytest.approx(max(0, 10_000 - (raw_iops - 2000)))
+    # They may do again what they did, because nothing says that this is too much.
+    assert host.disk.division.usable == pytest.approx(max(2000, 10_000 - (raw_iops - 2000)))
 
 
 @pytest.mark.parametrize("latency_ms", [0.02, 0.2])
@@ -194,16 +204,14 @@ def test_what_a_drive_without_a_policy_reads_from_a_cache_costs_nobody_anything(
     host.drive("stranger", 40_000, policy=False)
     host.drive("db", 1000, full=True, reservation=500, limit=1000)
     host.drive("other", 0)
-    assert count(host, 1000, latency_ms, StoragePolicy(2000, 2.0))["db"] >= 1000
+    assert count(host, 1000, latency_ms, StoragePolicy(2000, 2.0)) == {}
 
 
 def test_what_a_drive_reads_from_a_cache_costs_nobody_anything() -> None:
     host = Host()
     host.drive("cached", 40_000)
     host.drive("db", 1000, full=True, limit=1000)
-    most = count(host, 1000, 0.2, StoragePolicy(2000, 2.0))
-    assert most["cached"] >= 40_000
-    assert most["db"] >= 1000
+    assert count(host, 1000, 0.2, StoragePolicy(2000, 2.0)) == {}
 
 
 def test_a_storage_without_counters_or_target_holds_nobody_for_strangers() -> None:
@@ -219,7 +227,9 @@ def test_strangers_take_nothing_of_what_is_owed() -> None:
     host.drive("db", 400, full=True, reservation=500)
     host.drive("other", 400, full=True)
     most = count(host, 20_000, 20.0, StoragePolicy(2000, 2.0, least_ratio=1))
-    assert most == pytest.approx({"db": 500, "other": 50})
+    assert most["db"] == 500
+    foothold = 0.05 * 2000 * host.disk.feedback.ratio / 2
+    assert most["other"] == pytest.approx(foothold)
 
 
 def test_a_drive_alone_is_held_back_for_nobody() -> None:
@@ -315,7 +325,7 @@ def test_what_an_unread_drive_is_owed_is_left_to_it_by_its_storage(
     )
     models: dict[str | None, CostModel] = {DISK: DEFAULT_MODEL}
     owed = owed_to_unread(held.values(), models)
-    _, shares = allocate(host.known, host.storages, {}, {}, {}, unread=owed)
+    _, shares = allocate(host.known, host.storages, host.before, {}, {}, unread=owed)
     assert shares[DriveId("other", "vda")].most == left
 
 
@@ -947,7 +957,7 @@ def test_storage_without_counters_is_tried_out_where_all_its_drives_wait_for_the
     host.drive("a", 3000, full=True, latency_ms=8.0)
     for _ in range(3):
         host.allot()
-    assert ratio < host.disk.feedback.ratio < 1.02 * ratio
+    assert 1.15 * ratio < host.disk.feedback.ratio < 1.6 * ratio
 
 
 # Unknown capacity
@@ -1033,4 +1043,4 @@ def test_another_capacity_by_the_operator_begins_anew() -> None:
     host.storages[DISK] = StorageSeen(StoragePolicy(capacity=8000))
     host.allot()
     assert host.disk.feedback.ratio == 1
-    assert host.disk.division.usable == 8000
+    assert host.disk.division.usable is None  # until it shows that it is full again
