@@ -257,9 +257,7 @@ def _shown(activity: StorageActivity | None, total: float | None, strain: float 
     return (activity.mean_cost or 0.0) / activity.latency_s
 
 
-def is_full(
-    policy: StoragePolicy, feedback: Feedback, activity: StorageActivity | None
-) -> bool:
+def is_full(policy: StoragePolicy, feedback: Feedback, activity: StorageActivity | None) -> bool:
     """Return whether a storage is full, or has been: nobody is held back for it before.
 
     It is full once its latency comes near its target; if it has none, once one request or more is

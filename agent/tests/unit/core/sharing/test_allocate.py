@@ -164,13 +164,13 @@ def test_where_all_wants_fit_every_drive_may_do_what_the_storage_can() -> None:
     assert not host.disk.division.short
 
 
-def device(second: int, raw_iops: int, latency_ms: float, size_bytes: int = 4096) -> StorageCounters:
+def device(second: int, raw_iops: int, latency_ms: float) -> StorageCounters:
     """Return the counters of a device that has done so many reads a second since second 0."""
     reads = second * raw_iops
     busy_ns = round(second * min(1.0, raw_iops * latency_ms / 1000) * NS_PER_S)
     took_ns = round(reads * latency_ms * 1e6)
     now_ns = second * NS_PER_S
-    return StorageCounters(now_ns, reads, took_ns, 0, 0, 0, busy_ns, reads * size_bytes, 0)
+    return StorageCounters(now_ns, reads, took_ns, 0, 0, 0, busy_ns, reads * 4096, 0)
 
 
 def count(host: Host, raw_iops: int, latency_ms: float, policy: StoragePolicy) -> dict[str, float]:
