@@ -117,7 +117,7 @@ def test_a_storage_is_set_shown_and_removed(fleet: Callable[..., Done]) -> None:
     words = ("storage", "set", disk, "--capacity", "60000", "--latency-target-ms", "4")
     assert fleet(*words).out == (
         f"storage {disk}: new, capacity 60000, even_ratio 0.1, latency_target_ms 4,"
-        " least_ratio 0.25, most_ratio 1.5\n"
+        " least_ratio 0.25, most_ratio 100\n"
     )
     assert fleet(*words).out == "nothing to change\n"
     (row,) = json.loads(fleet("storages", "--json").out)
@@ -126,7 +126,7 @@ def test_a_storage_is_set_shown_and_removed(fleet: Callable[..., Done]) -> None:
     assert fleet("why", disk).out.startswith(f"storage {disk} has a capacity of 60000; ")
     assert json.loads(fleet("status", "--json").out)["storages"] == 1
     dry = fleet("storage", "set", disk, "--most-ratio", "2", "--dry-run")
-    assert (dry.status, dry.out) == (1, f"storage {disk}: most_ratio 1.5 -> 2\n")
+    assert (dry.status, dry.out) == (1, f"storage {disk}: most_ratio 100 -> 2\n")
     assert json.loads(fleet("tenants", "--json").out) == []
     assert fleet("storage", "remove", disk).out == f"storage {disk}: removed\n"
     assert json.loads(fleet("storages", "--json").out) == []
