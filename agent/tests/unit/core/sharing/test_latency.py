@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from iokeel.core.counters import NS_PER_S, Flow, Rates
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import StorageSeen
-from iokeel.core.sharing.latency import activity_of, storage_strain
+from iokeel.core.policy import DrivePolicy
+from iokeel.core.sharing.latency import (
+    activity_of,
+    device_latency_s,
+    drive_strain,
+    storage_strain,
+)
 from iokeel.core.state import Demand, DriveState, Measured, Sent, StorageState
-from iokeel.core.storage import StorageCounters, StoragePolicy
+from iokeel.core.storage import (
+    StorageActivity,
+    StorageCounters,
+    StoragePolicy,
+    activity_between,
+)
 
 POLICY = StoragePolicy(capacity=1000, latency_target_ms=5.0)
 NOTHING = StorageCounters(0, 0, 0, 0, 0, 0, 0)
@@ -65,3 +79,84 @@ def test_reads_that_wait_in_parts_are_served_as_parts(
     activity = activity_of(StorageSeen(POLICY, LATER), was, [known])
     assert activity is not None
     assert (activity.mean_cost, activity.served_cost) == pytest.approx((820 / requests,) * 2)
+
+
+# A wait for a throttle is no latency. Stock QEMU's times contain it.
+
+LIMITS = ThrottleLimits(iops_total=1000)
+
+
+def reader(
+    raw_iops: float, latency_ms: float, limits: ThrottleLimits | None = LIMITS
+) -> DriveState:
+    """Return a drive on stock QEMU that does as many 4 KiB reads in each second."""
+    did = Rates(1.0, Flow(raw_iops, raw_iops * 4096), Flow(0, 0), latency_ms / 1000, None)
+    return DriveState(
+        policy=DrivePolicy(limit=1000, latency_target_ms=8.0),
+        measured=Measured(rates=did, rate=raw_iops),
+        demand=Demand(recent=(raw_iops, raw_iops)),
+        sent=Sent(limits=limits),
+    )
+
+
+def device(raw_iops: int, read_ms: float) -> StorageActivity:
+    """Return the activity of a device that counts, in a second of reads of 4 KiB."""
+    later = StorageCounters(
+        NS_PER_S, raw_iops, round(raw_iops * read_ms * 1e6), 0, 0, 1, NS_PER_S, raw_iops * 4096, 0
+    )
+    activity = activity_between(replace(NOTHING, read_bytes=0, write_bytes=0), later)
+    assert activity is not None
+    return activity
+
+
+@pytest.mark.parametrize(
+    ("raw_iops", "limits", "believed"),
+    [
+        (50, LIMITS, True),  # both intervals' requests fit into a bucket of 100
+        (51, LIMITS, False),  # one more may have met a full one
+        (800, LIMITS, False),  # far below its limit on average, and in bursts above it
+        (800, None, True),  # nothing throttles it
+        (800, ThrottleLimits(iops_total=20_000), True),
+        (50, ThrottleLimits(bps_total=1_000_000), False),
+    ],
+)
+def test_a_time_on_stock_qemu_counts_if_no_request_can_have_waited(
+    raw_iops: float, limits: ThrottleLimits | None, believed: bool
+) -> None:
+    found = device_latency_s(reader(raw_iops, 100.0, limits), None)
+    assert found == (0.1 if believed else None)
+
+
+def test_of_a_drive_that_may_have_waited_its_device_tells() -> None:
+    """As on a host: 300 requests at once, twice a second, on a disk that answers in 0.6 ms."""
+    waits = reader(800, 100.0)
+    assert device_latency_s(waits, device(3800, 0.6)) == pytest.approx(0.0006)
+    assert drive_strain(waits, device(3800, 0.6)) == pytest.approx(0.075)
+    assert drive_strain(waits, device(3800, 12.0)) == pytest.approx(1.5)
+    assert device_latency_s(reader(800, 0.2), device(3800, 0.6)) == 0.0002  # it took no longer
+
+
+def test_no_drive_waits_for_a_device_longer_than_all_its_requests_took() -> None:
+    assert device_latency_s(reader(50, 100.0), device(1000, 0.5)) == pytest.approx(0.5 / 50)
+
+
+def test_a_drive_that_shares_its_group_waits_for_others() -> None:
+    known = reader(10, 100.0)
+    assert device_latency_s(known._replace(sent=Sent(limits=LIMITS, group="g")), None) is None
+
+
+def test_a_drive_that_did_more_just_before_may_have_waited() -> None:
+    known = reader(20, 100.0)._replace(demand=Demand(recent=(20.0, 500.0)))
+    assert device_latency_s(known, None) is None
+
+
+@pytest.mark.parametrize(
+    ("latencies_ms", "strain"),
+    [((100.0, 2.0), 0.4), ((100.0, 6.0), None), ((100.0,), None), ((), None)],
+)
+def test_without_counters_the_calmest_drive_tells_that_a_storage_is_calm_or_nothing_does(
+    latencies_ms: Sequence[float], strain: float | None
+) -> None:
+    drives = [reader(800, latency_ms) for latency_ms in latencies_ms]
+    activity = activity_of(StorageSeen(POLICY), None, drives)
+    assert storage_strain(POLICY, activity) == (None if strain is None else pytest.approx(strain))
