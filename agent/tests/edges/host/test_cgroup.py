@@ -531,7 +531,7 @@ def test_a_refused_group_is_said_once_and_the_others_are_served(
         groups.apply({"bad": order, "db1": order}, {"bad": shared, "db1": qemu})
     assert "riops=200" in (group / "io.max").read_text()
     assert len(caplog.records) == 1
-    assert groups.errors["refused"] == 1  # and not looked at again for a while
+    assert groups.errors["shared"] == 1  # and not looked at again for a while
 
 
 def test_a_group_that_another_joins_later_loses_its_bounds_until_it_leaves(
@@ -548,7 +548,7 @@ def test_a_group_that_another_joins_later_loses_its_bounds_until_it_leaves(
         groups.apply({"db1": ORDER}, {"db1": qemu})
         assert (group / "io.max").read_text() == bounds
         now += 61
-    assert groups.errors == {"refused": 1}
+    assert groups.errors == {"shared": 1}
 
 
 def test_a_group_that_another_vm_joins_loses_its_bounds_at_once(host: Host, memory: Memory) -> None:

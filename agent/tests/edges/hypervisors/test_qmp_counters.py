@@ -81,14 +81,21 @@ async def test_a_reply_that_comes_late_is_dropped_and_the_next_query_works(
     assert (await source.sample(None, PATIENCE_S))[VDA].read_requests == 8
 
 
-async def test_an_error_reply_to_a_query_leaves_the_vm_out(
-    source: QmpSource, server: QmpServer
+async def test_a_qemu_that_refuses_its_counters_is_left_out_and_told_once_until_it_tells_them(
+    source: QmpSource, server: QmpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.answers["query-blockstats"] = lambda r: error(r, "GenericError", "not now")
-    assert await source.sample(None, PATIENCE_S) == {}
-    assert source.errors["refused"] == 1
-    del server.answers["query-blockstats"]
-    assert VDA in await source.sample(None, PATIENCE_S)
+    for times in (1, 2):
+        server.answers["query-blockstats"] = lambda r: error(r, "GenericError", "not now")
+        for _ in range(3):
+            assert await source.sample(None, PATIENCE_S) == {}
+        assert source.errors["refused"] == 3 * times
+        assert len(lines(caplog)) == times
+        del server.answers["query-blockstats"]
+        assert VDA in await source.sample(None, PATIENCE_S)
+    assert lines(caplog)[0] == (
+        f"VM db1: {server.path}: query-blockstats: not now; its drives' load isn't known, so they"
+        " keep the limits that they have; see QEMU's own log"
+    )
 
 
 async def test_a_drive_that_is_plugged_in_is_found_without_an_event(

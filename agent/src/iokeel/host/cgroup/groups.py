@@ -192,7 +192,7 @@ class Cgroups:
         except CgroupRefused as error:
             self._places.pop((vm, qemu), None)
             self._refused[vm, qemu] = time.monotonic() + _REFUSED_S
-            self.errors["refused"] += 1
+            self.errors["shared"] += 1
             self._tell(vm, str(error))
             return
         self._refused.pop((vm, qemu), None)

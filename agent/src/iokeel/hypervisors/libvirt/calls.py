@@ -96,7 +96,7 @@ class Calls:
         any later one about its domain.
         """
         where = where or name
-        if self._is_silent(name):
+        if self.is_silent(name):
             raise NoAnswer(where, "hasn't answered an earlier call yet")
         try:
             async with asyncio.timeout(timeout_s):
@@ -104,6 +104,11 @@ class Calls:
         except TimeoutError:
             self._silence(name)
             raise NoAnswer(where, _no_answer_in(timeout_s)) from None
+
+    def is_silent(self, name: str) -> bool:
+        """Return whether a call about a domain has timed out, and it hasn't been heard of since."""
+        until = self._silent.get(name)
+        return until is not None and (name in self._under_way or until > time.monotonic())
 
     def heard_of(self, names: Collection[str]) -> list[str]:
         """Note that domains answer, and return those that have been silent."""
@@ -155,10 +160,6 @@ class Calls:
 
     def _silence(self, name: str) -> None:
         self._silent[name] = time.monotonic() + _SILENT_S
-
-    def _is_silent(self, name: str) -> bool:
-        until = self._silent.get(name)
-        return until is not None and (name in self._under_way or until > time.monotonic())
 
     def _in_thread(
         self, function: Callable[[Any], T], where: str, threads: asyncio.Semaphore

@@ -13,7 +13,7 @@ from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import ToldPolicy
-from iokeel.errors import DriveGone, LimitsRejected, PolicyError
+from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
 from iokeel.hypervisors.libvirt.passthrough import put_patched
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.hypervisors.qmp.throttle_groups import for_curve, knows_more
@@ -29,22 +29,24 @@ class Domain:
     """A running domain.
 
     id: libvirt's number of it, another one at each start. abilities: those of its QEMU; None if
-    that hasn't been asked.
+    that hasn't been asked. refused: why it didn't tell its limits; None if it did, or wasn't asked.
     """
 
     xml: DomainXml
     info: VmInfo
     id: int
     abilities: Abilities | None = None
+    refused: IokeelError | None = None
 
     @property
     def reads_groups(self) -> bool:
         """Whether its throttle groups are read at each tick."""
-        return (
-            self.abilities is not None
-            and self.abilities.counts
-            and has_policy(self.info.policy, self.info.drives)
-        )
+        return self.abilities is not None and self.abilities.counts and self.has_policy
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether any of its drives has a policy, or may have one."""
+        return has_policy(self.info.policy, self.info.drives)
 
 
 class Description(NamedTuple):

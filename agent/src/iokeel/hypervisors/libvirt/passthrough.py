@@ -17,7 +17,7 @@ import msgspec
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
-from iokeel.errors import LimitsRejected
+from iokeel.errors import IokeelError, LimitsRejected
 from iokeel.hypervisors.qmp.drives import Block, QmpDrive, drives_of, setting, target_of
 from iokeel.hypervisors.qmp.faults import NO_COMMAND
 from iokeel.hypervisors.qmp.throttle_groups import (
@@ -46,6 +46,13 @@ _PASSES_NONE_ON = {
 }
 
 
+_TOLD = "limits are taken to be those that libvirt was told last; see QEMU's own log"
+
+
+class QueryRefused(IokeelError):
+    """QEMU refuses to tell of its drives."""
+
+
 class _Refusal(msgspec.Struct):
     said: str = msgspec.field(name="desc")
 
@@ -58,12 +65,13 @@ class _Groups(msgspec.Struct):
     groups: list[Group] = msgspec.field(name="return")
 
 
-class _Blocks(msgspec.Struct):
-    blocks: list[Block] = msgspec.field(name="return")
-
-
 class _Error(msgspec.Struct):
     kind: str = msgspec.field(name="class")
+
+
+class _Blocks(msgspec.Struct):
+    blocks: list[Block] | None = msgspec.field(name="return", default=None)
+    error: _Refusal | None = None
 
 
 class _Schema(msgspec.Struct):
@@ -129,7 +137,7 @@ def read_limits(handle: Any, xml: DomainXml) -> dict[str, ThrottleLimits | None]
     """Return the limits that QEMU has of a domain's drives by target, without the patches' fields.
 
     One question for all drives. Those of throttle groups aren't among them, and none is if libvirt
-    passes no commands on, or if QEMU's answer makes no sense. Raises libvirtError.
+    passes no commands on. Raises libvirtError, or QueryRefused.
     """
     try:
         answer = _ask(handle, _QUERY_BLOCK, _BLOCKS)
@@ -137,7 +145,9 @@ def read_limits(handle: Any, xml: DomainXml) -> dict[str, ThrottleLimits | None]
         if error.get_error_code() not in _PASSES_NONE_ON:
             raise
         return {}
-    found = {} if answer is None else drives_of(answer.blocks)
+    if answer is None or answer.blocks is None:
+        raise QueryRefused(xml.name, f"query-block: {_said(answer)}", _TOLD)
+    found = drives_of(answer.blocks)
     tuned = [disk for disk in xml.drives if not disk.throttle_groups and disk.alias in found]
     return {disk.target: found[disk.alias or ""].in_force for disk in tuned}
 
@@ -172,8 +182,7 @@ def put_patched(
     command = json.dumps({"execute": name, "arguments": arguments})
     outcome = _ask(handle, command, _OUTCOME)
     if outcome is None or outcome.error is not None:
-        error = outcome and outcome.error
-        said = shown_path(error.said) if error else "its answer makes no sense"
+        said = _said(outcome)
         what = f"QEMU took no cost curve: {said}"
         raise LimitsRejected(str(drive), what, "it gets stock limits for now", said=said)
     return reached
@@ -184,7 +193,15 @@ def _find(handle: Any, disk: Disk, throttle_group: str | None) -> QmpDrive | Non
     if throttle_group is not None:
         return QmpDrive(disk.target, "", "", throttle_group=_OBJECT_PREFIX + throttle_group)
     answer = _ask(handle, _QUERY_BLOCK, _BLOCKS)
-    return None if answer is None else drives_of(answer.blocks).get(disk.alias or "")
+    blocks = answer.blocks if answer is not None else None
+    return None if blocks is None else drives_of(blocks).get(disk.alias or "")
+
+
+def _said(answer: _Blocks | _Outcome | None) -> str:
+    """Return QEMU's words for a refusal."""
+    if answer is None or answer.error is None:
+        return "its answer makes no sense"
+    return shown_path(answer.error.said)
 
 
 def _ask(handle: Any, command: str, decoder: msgspec.json.Decoder[T]) -> T | None:

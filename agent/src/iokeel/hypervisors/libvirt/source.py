@@ -33,9 +33,10 @@ from iokeel.hypervisors.libvirt.domain import (
 )
 from iokeel.hypervisors.libvirt.events import Events
 from iokeel.hypervisors.libvirt.limits import LimitsInForce
-from iokeel.hypervisors.libvirt.passthrough import ask_abilities, read_limits
+from iokeel.hypervisors.libvirt.passthrough import QueryRefused, ask_abilities, read_limits
 from iokeel.hypervisors.libvirt.policies import Policies
 from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
+from iokeel.hypervisors.libvirt.uncounted import Uncounted
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.policy_xml.domain import DomainXml
 
@@ -70,6 +71,7 @@ class LibvirtSource(SourceNews):
         self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
         self._policies = Policies(classes, policies, self)
         self._events = Events(self._calls, self._stale.put_nowait, self._limits.tuned)
+        self._uncounted = Uncounted()
         self._find_again_at = 0.0  # by the monotonic clock
         self._asking: set[asyncio.Task[None]] = set()
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -164,6 +166,16 @@ class LibvirtSource(SourceNews):
                 self._find_silent()
             return {}
         self._hear_of(readings)
+        if domains is None:
+            busy = [
+                name
+                for name, reading in readings.items()
+                if reading.is_busy
+                and (domain := self._domains.get(name)) is not None
+                and domain.has_policy
+                and not self._calls.is_silent(name)
+            ]
+            self.errors["sample"] += self._uncounted.note(busy, time.monotonic())
         found = {}
         for name, reading in readings.items():
             (self._saving.add if reading.is_saving else self._saving.discard)(name)
@@ -295,6 +307,7 @@ class LibvirtSource(SourceNews):
                 abilities = await self._ask_abilities(name)
             except ConnectionLost:
                 return
+        refused = None
         if abilities is not None:  # libvirt may not know what its QEMU has
             try:
                 told |= await self._calls.call_domain(
@@ -302,6 +315,11 @@ class LibvirtSource(SourceNews):
                     lambda connection: read_limits(connection.lookupByName(name), xml),
                     _CALL_TIMEOUT_S,
                 )
+            except QueryRefused as error:
+                refused = error
+                self.errors["refused"] += 1
+                if before is None or before.refused != error:
+                    log.error("%s", error)
             except IokeelError as error:
                 self._failed(name, error)
                 return
@@ -323,7 +341,7 @@ class LibvirtSource(SourceNews):
             for disk in xml.drives
         }
         info = VmInfo(name, drives, policy, policy_error, process, xml.uuid)
-        self._note(Domain(xml, info, number, abilities), before)
+        self._note(Domain(xml, info, number, abilities, refused), before)
         if self._limits.changes(name) != changes:
             self.announce(name)  # its limits may have been changed after they had been read
 

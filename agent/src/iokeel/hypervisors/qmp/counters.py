@@ -27,14 +27,27 @@ from iokeel.hypervisors.qmp.discovery import GROUPS
 from iokeel.hypervisors.qmp.drives import BlockStats
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.limits import from_group
-from iokeel.hypervisors.qmp.throttle_groups import ASK_GROUPS, Group, QemuAbilities
+from iokeel.hypervisors.qmp.throttle_groups import (
+    ASK_GROUPS,
+    QUERY_GROUPS,
+    Group,
+    QemuAbilities,
+)
 from iokeel.hypervisors.source import SourceNews
+from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
 
 _COUNTERS = decoder(list[BlockStats], MOST_LISTED)
 _UNREAD = b""
-_ASK_COUNTERS = b'"execute":"query-blockstats"'
+
+_COUNT_DRIVES = "query-blockstats"
+_ASK_COUNTERS = b'"execute":"%b"' % _COUNT_DRIVES.encode()
+# What follows if QEMU refuses one.
+_WITHOUT = {
+    _COUNT_DRIVES: "its drives' load isn't known, so they keep the limits that they have",
+    QUERY_GROUPS: "what its throttle groups count isn't known",
+}
 
 T = TypeVar("T")
 
@@ -80,6 +93,7 @@ class DriveCounters:
         note_limits: Callable[[str, ThrottleLimits | None], None],
     ) -> None:
         self.hangs = False
+        self._refusals: dict[str, str] = {}  # as they were told, by command
         self._vm = vm
         self._news = news
         self._find_anew = find_anew
@@ -157,7 +171,7 @@ class DriveCounters:
         self._throttles = {}
         devices = self._abilities.guest_devices
         try:
-            groups = self._answer(reply)
+            groups = self._answer(QUERY_GROUPS, reply)
             if groups is not None:
                 self._take_groups(groups)
             if not devices and not round_.done.done():
@@ -171,18 +185,19 @@ class DriveCounters:
     def _counted(self, round_: Round, reply: Reply[list[BlockStats]] | MonitorLost) -> None:
         self._asked = None
         try:
-            drives = self._answer(reply)
+            drives = self._answer(_COUNT_DRIVES, reply)
             if drives is not None and not round_.done.done():
                 self._take(round_.found, drives)
         finally:
             round_.came()
 
-    def _answer(self, reply: Reply[T] | MonitorLost) -> T | None:
+    def _answer(self, command: str, reply: Reply[T] | MonitorLost) -> T | None:
         if isinstance(reply, MonitorLost):
             return None
         if reply.error is not None:
-            self._news.errors["refused"] += 1
+            self._refused(command, reply.error.text)
             return None
+        self._refusals.pop(command, None)
         if self.hangs:
             self.hangs = False
             self._find_anew()
@@ -236,6 +251,16 @@ class DriveCounters:
             del self._limits[drive]
             self._note_limits(drive.target, UNLIMITED)
             self._find_anew()
+
+    def _refused(self, command: str, said: str) -> None:
+        """Count a refusal, and tell it unless the last one of this command was the same."""
+        self._news.errors["refused"] += 1
+        if self._refusals.get(command) != said:
+            self._refusals[command] = said
+            log.error(
+                "VM %s: %s: %s: %s; %s; see QEMU's own log",
+                *(self._vm.name, self._vm.socket, command, shown_path(said), _WITHOUT[command]),
+            )
 
     def _missed(self) -> None:
         self._news.errors["timeout"] += 1

@@ -13,7 +13,12 @@ from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import LimitsRejected
-from iokeel.hypervisors.libvirt.passthrough import ask_abilities, put_patched, read_limits
+from iokeel.hypervisors.libvirt.passthrough import (
+    QueryRefused,
+    ask_abilities,
+    put_patched,
+    read_limits,
+)
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.policy_xml.domain import Disk, DomainXml
 from testing.hypervisors.abilities import PATCHED
@@ -197,5 +202,23 @@ def test_limits_of_all_disks_are_read_by_one_question(qemu: Qemu) -> None:
     assert qemu.commands() == ["query-block"]
     qemu.limits = {"iops": -5}
     assert read_limits(None, xml) == {"vda": None, "vdb": None}
-    qemu.limits = {"iops": "50"}
-    assert read_limits(None, xml) == {}, "no answer of QEMU's"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (r'{"error": {"class": "GenericError", "desc": "not\nnow"}}', r"not\nnow"),
+        ('{"return": [{"inserted": {"iops": "50"}}]}', "its answer makes no sense"),
+        ("{}", "its answer makes no sense"),
+    ],
+)
+def test_a_qemu_that_refuses_to_tell_its_limits_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, answer: str, said: str
+) -> None:
+    monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", lambda *_: answer)
+    with pytest.raises(QueryRefused) as caught:
+        read_limits(None, DomainXml("db1", (DISK,)))
+    assert str(caught.value) == (
+        f"db1: query-block: {said}; limits are taken to be those that libvirt was told last; see"
+        " QEMU's own log"
+    )

@@ -68,6 +68,8 @@ class Host:
         self.asked = 0
         self.questions: list[str] = []  # that its QEMU's monitor was sent
         self.passes_none_on = False
+        self.refuses_to_tell = False  # what drives it has
+        self.counts = True
         self.connected = False
         self.go_on: threading.Event | None = None  # an answer comes only then
         self.limits: list[dict[str, int]] = []  # libvirt's own
@@ -162,7 +164,7 @@ class Host:
 
     def getAllDomainStats(self, _kind: int, _flags: int) -> list[tuple[Host, dict[str, Any]]]:
         counters = ("rd.reqs", "rd.bytes", "wr.reqs", "wr.bytes")
-        values: dict[str, Any] = {f"block.0.{counter}": 0 for counter in counters}
+        values = {f"block.0.{counter}": 0 for counter in counters if self.counts}
         return [(self, {"block.count": 1, "block.0.name": "vda", **values, **self.state})]
 
     # Its QEMU's monitor
@@ -173,6 +175,8 @@ class Host:
         if self.passes_none_on:
             raise refusal(libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
         match request["execute"]:
+            case "query-block" if self.refuses_to_tell:
+                return json.dumps({"error": {"class": "GenericError", "desc": "no"}})
             case "query-block":
                 medium = {"file": "/a", "group": "vda"} | inserted(self.tuned)
                 return json.dumps({"return": [{"device": "vda", "inserted": medium}]})
@@ -407,6 +411,42 @@ async def test_limits_that_were_set_past_libvirt_are_known_if_it_passes_question
     async with following() as source:
         found = source.vms()["db1"].drives["vda"].in_force
     assert found == ThrottleLimits(iops_total=300 if passes_none_on else 77)
+
+
+async def test_a_qemu_that_refuses_to_tell_its_limits_has_those_that_libvirt_was_told(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.abilities, host.refuses_to_tell = STOCK, True
+    host.xml = XML.replace("<alias", f"{iotune({'total_iops_sec': 300})}<alias")
+    async with following() as source:
+        await source.resync()
+        await source.resync()
+        found = source.vms()["db1"].drives["vda"].in_force
+    assert found == ThrottleLimits(iops_total=300)
+    assert source.errors["refused"] == 3
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [line.partition(";")[0] for line in told] == ["db1: query-block: no"]
+
+
+@pytest.mark.parametrize("has_policy", [True, False])
+async def test_a_domain_whose_counters_do_not_come_is_told_once_and_counted_on(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_policy: bool
+) -> None:
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.uncounted.LATE_S", 0.0)
+    host.counts = False
+    if not has_policy:
+        host.xml = re.sub("<metadata>.*</metadata>", "", XML, flags=re.DOTALL)
+    async with following() as source:
+        for _ in range(3):
+            assert await source.sample(None, 60.0) == {}
+        host.counts = True
+        assert VDA in await source.sample(None, 60.0)
+        assert source.errors["sample"] == (3 if has_policy else 0)
+        host.counts = False
+        assert await source.sample(None, 60.0) == {}
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == (2 if has_policy else 0)
+    assert all("db1: no counters for 0 s, so its drives keep the limits" in line for line in told)
 
 
 async def test_a_domain_without_a_policy_is_asked_nothing(host: Host) -> None:
