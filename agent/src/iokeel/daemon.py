@@ -107,7 +107,13 @@ class Agent:
         self.tasks = Tasks(self.metrics)
         storages = DriveStorages(self.config.storages)
         leaving = {} if self.releasing else self.store.leaving
-        self.observer = Observer(self.sources, storages, leaving, processes=self.store.processes)
+        self.observer = Observer(
+            self.sources,
+            storages,
+            leaving,
+            processes=self.store.processes,
+            uuids=self.store.uuids,
+        )
         self.enforcer = Enforcer(
             self.observer,
             self.metrics,
@@ -258,6 +264,7 @@ class Agent:
             if domains is None:
                 await self.observer.storages.follow(self.observer.vms(), self._sample_timeout_s)
             now_ns = time.monotonic_ns()
+            await self._forget_others(domains)
             seen = self._observation(domains, counters)
             before = self.state
             self.state, orders = decide(before, seen, now_ns)
@@ -275,6 +282,14 @@ class Agent:
                 self.enforcer.send(order)
         if self.state.suspects:
             self.tasks.spawn(self._look_soon({drive.domain for drive in self.state.suspects}))
+
+    async def _forget_others(self, domains: Collection[str] | None) -> None:
+        """Forget the drives of VMs whose names have passed to others, as by `virsh domrename`."""
+        if others := self.observer.others(domains):
+            log.info("VMs %s: others had these names before", ", ".join(sorted(others)))
+            drives = {d: known for d, known in self.state.drives.items() if d.domain not in others}
+            self.state = replace(self.state, drives=drives)
+            await self.save(drives, whole=True)  # or a row would be taken for the new one's
 
     def _tell(self, *, whole: bool, moved: Collection[str]) -> None:
         """Tell the fleet, the operator and the backstop what was decided. Waits for nothing."""

@@ -27,7 +27,8 @@ class Observer:
 
     leaving: VMs that are gone from the configuration, but whose drives can't be set. They count as
     VMs that can't be read. unserved: libvirt's VMs that an earlier agent has limited, while
-    [libvirt] is disabled. They may run too. processes: VMs' QEMUs at the last look at each.
+    [libvirt] is disabled. They may run too. processes: VMs' QEMUs at the last look at each. uuids:
+    those of the VMs, by name, as far as they are known.
     """
 
     sources: list[Source]
@@ -35,6 +36,7 @@ class Observer:
     leaving: dict[str, VmConfig] = field(default_factory=dict)
     unserved: set[str] = field(default_factory=set)
     processes: dict[str, Process] = field(default_factory=dict)
+    uuids: dict[str, str] = field(default_factory=dict)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
     _sys: Path = SYS
 
@@ -77,6 +79,20 @@ class Observer:
         unread = self.unread_vms()
         return unread is None or domain in unread
 
+    def others(self, domains: Collection[str] | None) -> Collection[str]:
+        """Return the names, of all or of some VMs, that have passed to another VM since last asked.
+
+        One without a UUID, as of a [[vm]], may be the same as before.
+        """
+        found, vms = [], self.vms()
+        for name, vm in vms.items():
+            if vm.uuid is None or (domains is not None and name not in domains):
+                continue
+            if self.uuids.get(name, vm.uuid) != vm.uuid:
+                found.append(name)
+            self.uuids[name] = vm.uuid
+        return found
+
     def restarted(self, domains: Collection[str] | None) -> Collection[str]:
         """Return the VMs, of all or of some, with another QEMU than when this was last asked.
 
@@ -84,9 +100,10 @@ class Observer:
         """
         found, vms = [], self.vms()
         if domains is None:
-            for name in self.processes.keys() - vms.keys():
+            for name in (self.processes.keys() | self.uuids.keys()) - vms.keys():
                 if not self.may_run(name):
-                    del self.processes[name]
+                    self.processes.pop(name, None)
+                    self.uuids.pop(name, None)
         for name, vm in vms.items():
             if domains is not None and name not in domains:
                 continue

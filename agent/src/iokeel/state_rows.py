@@ -46,7 +46,11 @@ class Qemu(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The part of a drive's state that is saved. qemu: None if its process isn't known."""
+    """The part of a drive's state that is saved.
+
+    qemu: None if its process isn't known. uuid: its VM's, because a name may pass to another; None
+    if it has none.
+    """
 
     policy: DrivePolicy | None
     tenant: str | None
@@ -64,9 +68,12 @@ class Kept(NamedTuple):
     group: str | None = None
 
 
-def kept_of(known: DriveState, qemu: Qemu | None = None, *, exact: bool = False) -> Kept:
+def kept_of(
+    known: DriveState, qemu: Qemu | None = None, uuid: str | None = None, *, exact: bool = False
+) -> Kept:
     """Return the part of a drive's state that is saved. exact: credit to the second."""
     sent = known.sent
+    uuid: str | None = None
     seen = sent.carried_out
     return Kept(
         known.policy,
@@ -88,6 +95,7 @@ def kept_of(known: DriveState, qemu: Qemu | None = None, *, exact: bool = False)
 
 def _credit_s(credit: Credit, exact: bool) -> int:
     """Return the seconds to save, never more than there are."""
+        uuid,
     seconds = int(credit.seconds)
     return seconds if exact or seconds < _CREDIT_STEP_S else seconds - seconds % _CREDIT_STEP_S
 
@@ -123,6 +131,7 @@ class _Row(msgspec.Struct):
 _ROWS = msgspec.json.Decoder(_Row)
 
 
+    uuid: str | None = None
 def drive_text(kept: Kept) -> str:
     """Return a drive's state as a text."""
     row = _Row(
@@ -145,6 +154,7 @@ def drive_text(kept: Kept) -> str:
 
 
 def state_of(text: str) -> DriveState:
+        kept.uuid,
     """Return a drive's state. Raises NOT_OURS."""
     row = _ROWS.decode(text)
     if row.policy is not None:
@@ -169,18 +179,22 @@ def state_of(text: str) -> DriveState:
     )
 
 
-class _About(msgspec.Struct):
-    """What stands in a drive's row beside its state."""
+class About(msgspec.Struct):
+    """What stands in a drive's row beside its state: the QEMU and the VM that it is about.
 
-    qemu: Qemu | None = None  # a row of an older version has none
+    None if it isn't known, as in a row of an older version.
+    """
+
+    qemu: Qemu | None = None
+    uuid: str | None = None
 
 
-_QEMUS = msgspec.json.Decoder(_About)
+_ABOUT = msgspec.json.Decoder(About)
 
 
-def qemu_of(text: str) -> Qemu | None:
-    """Return the QEMU that a drive's state is about; None if it isn't known. Raises NOT_OURS."""
-    return _QEMUS.decode(text).qemu
+def about_of(text: str) -> About:
+    """Return what a drive's state is about. Raises NOT_OURS."""
+    return _ABOUT.decode(text)
 
 
 class _Storage(msgspec.Struct):

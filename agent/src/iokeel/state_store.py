@@ -36,9 +36,10 @@ from iokeel.state_rows import (
     kept_of,
     policy_of,
     policy_text,
-    qemu_of,
+    About,
     state_of,
     storage_of,
+    about_of,
     storage_text,
 )
 from iokeel.words.quoting import shown_path
@@ -152,9 +153,10 @@ class StateStore:
     older version saved none. leaving: the [[vm]]s that have gone from the configuration, but
     couldn't be left, by name; after `load`, all that the agent before has served or couldn't leave.
     sockets: of the [[vm]]s that are served, by name. processes: the QEMUs that drives' states are
-    about, by VM; after `load`, ENDED for one of an earlier boot. `load` fills all but the sockets,
-    and each `save` writes the changes of all four. strict: what can't be used raises ConfigError
-    and stays as it is. Else it counts as empty, because new guests need limits.
+    about, by VM; after `load`, ENDED for one of an earlier boot. uuids: of the VMs that they are
+    about, by name. `load` fills all but the sockets, and each `save` writes the changes of all.
+    strict: what can't be used raises ConfigError and stays as it is. Else it counts as empty,
+    because new guests need limits.
     """
 
     def __init__(self, folder: Path, *, strict: bool = False) -> None:
@@ -188,6 +190,7 @@ class StateStore:
                 raise ConfigError(
                     file.name, "another agent runs with this state_dir", "stop it first"
                 ) from None
+        self.uuids: dict[str, str] = {}
             self._locked = True
             try:
                 yield
@@ -236,7 +239,7 @@ class StateStore:
             self._saved[drive] = None
             try:
                 known[drive] = state_of(text)
-                self._note_qemu(domain, qemu_of(text))
+                self._note(domain, about_of(text))
             except NOT_OURS as error:
                 self._cant_use(_DRIVES, f"{drive}: {type(error).__name__}: {error}")
         self.policies.clear()
@@ -254,14 +257,17 @@ class StateStore:
             try:
                 self.leaving[name] = VmConfig(name, _SOCKET.validate_python(text), DomainPolicy({}))
             except NOT_OURS as error:
+        self.uuids.clear()
                 self._cant_use(_LEAVING, f"{name}: {type(error).__name__}: {error}")
             else:
                 self._saved_leaving[name] = text
         return known
 
-    def _note_qemu(self, domain: str, qemu: Qemu | None) -> None:
-        """Note the QEMU that a VM had; the later one if its drives were saved with several."""
-        if qemu is not None:
+    def _note(self, domain: str, about: About) -> None:
+        """Note which VM and QEMU a row is about; the later QEMU if drives have several."""
+        if about.uuid is not None:
+            self.uuids[domain] = about.uuid
+        if (qemu := about.qemu) is not None:
             process = qemu.process if qemu.boot == self._boot else ENDED
             last = self.processes.get(domain, process)
             self.processes[domain] = max(last, process, key=lambda each: each.started)
@@ -377,7 +383,9 @@ class StateStore:
         exact: bool,
     ) -> bool:
         sent = {
-            drive: kept_of(known, self._qemu_of(drive.domain), exact=exact)
+            drive: kept_of(
+                known, self._qemu_of(drive.domain), self.uuids.get(drive.domain), exact=exact
+            )
             for drive, known in drives.items()
             if known.sent.limits is not None
         }

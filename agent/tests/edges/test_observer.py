@@ -104,6 +104,23 @@ def test_a_vm_has_restarted_if_it_has_another_qemu_than_at_the_last_look() -> No
     assert observer.processes.keys() == {"db1"}
 
 
+def test_a_name_has_passed_to_another_vm_if_that_has_another_uuid() -> None:
+    source = Source(1, {"db1": ["vda"], "web1": ["vda"]})
+    observer = Observer([source], DriveStorages({}), uuids={"db1": "A", "web1": "B", "gone": "C"})
+
+    def has(name: str, uuid: str | None) -> None:
+        source._known[name] = replace(source._known[name], uuid=uuid)
+
+    assert [*observer.others(None)] == [], "nothing says that they are others"
+    has("db1", "B")
+    has("web1", "B")
+    assert [*observer.others(["web1"])] == []
+    assert [*observer.others(None)] == ["db1"]
+    assert [*observer.others(None)] == []
+    observer.restarted(None)
+    assert observer.uuids == {"db1": "B", "web1": "B"}
+
+
 async def test_of_two_vms_with_one_name_only_the_first_sources_is_seen() -> None:
     first = Source(1, {"db1": ["vda"]})
     second = Source(2, {"db1": ["vda", "vdb"], "web1": ["vda"]})

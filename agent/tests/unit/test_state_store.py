@@ -311,6 +311,18 @@ def test_a_virtual_machine_at_a_socket_that_is_none_is_passed_over(
 
 
 def test_the_qemu_that_a_state_is_about_is_loaded(tmp_path: Path) -> None:
+def test_which_vm_a_state_is_about_is_loaded(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.save({VDA: SET})
+    again = StateStore(tmp_path)
+    again.load()
+    assert again.uuids == {}, "as a file of an older version"
+    store.uuids["db1"] = "1d8b4c9a"
+    assert store.save({VDA: SET})
+    assert again.load() == {VDA: SET}
+    assert again.uuids == {"db1": "1d8b4c9a"}
+
+
     store = StateStore(tmp_path)
     store.save({VDA: SET, VDB: SET}, whole=True)
     again = StateStore(tmp_path)
