@@ -37,4 +37,22 @@ def set_aside(file: Path) -> None:
     with contextlib.suppress(OSError):
         file.rename(damaged(file))
         for part in ("wal", "shm"):
-            file.with_name(f"{file.name}-{part}").unlink(missing_ok=True)
+            _part(file, part).unlink(missing_ok=True)
+
+
+def later(file: Path) -> Path:
+    """Return where a file is put that a later iokeel wrote."""
+    return file.with_suffix(".later")
+
+
+def keep_for_later(file: Path) -> None:
+    """Rename a file that a later iokeel wrote, and its log. Nothing has it open."""
+    with contextlib.suppress(OSError):
+        file.rename(later(file))
+        _part(file, "shm").unlink(missing_ok=True)
+        _part(later(file), "wal").unlink(missing_ok=True)  # of one before
+        _part(file, "wal").rename(_part(later(file), "wal"))
+
+
+def _part(file: Path, part: str) -> Path:
+    return file.with_name(f"{file.name}-{part}")

@@ -1,4 +1,9 @@
-"""A drive's state, a storage's and a domain's policy, as texts of the state file."""
+"""A drive's state, a storage's and a domain's policy, as texts of the state file.
+
+A later version may add fields, among limits too, each with a default that says what rows without it
+meant. An older one ignores fields that it doesn't know, and writes rows without them. A list, such
+as that of a mix, stays as long as it is: what is added to it goes into a field of its own.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +71,7 @@ class Kept(NamedTuple):
     carried_out: ThrottleLimits | None  # None if it is `replaced`
     qemu: Qemu | None = None
     group: str | None = None
+    uuid: str | None = None
 
 
 def kept_of(
@@ -73,7 +79,6 @@ def kept_of(
 ) -> Kept:
     """Return the part of a drive's state that is saved. exact: credit to the second."""
     sent = known.sent
-    uuid: str | None = None
     seen = sent.carried_out
     return Kept(
         known.policy,
@@ -90,12 +95,12 @@ def kept_of(
         None if seen == sent.replaced else seen,
         qemu,
         sent.group,
+        uuid,
     )
 
 
 def _credit_s(credit: Credit, exact: bool) -> int:
     """Return the seconds to save, never more than there are."""
-        uuid,
     seconds = int(credit.seconds)
     return seconds if exact or seconds < _CREDIT_STEP_S else seconds - seconds % _CREDIT_STEP_S
 
@@ -126,12 +131,12 @@ class _Row(msgspec.Struct):
     carried_out: dict[str, _Value] | None = None
     qemu: Qemu | None = None
     group: str | None = None
+    uuid: str | None = None
 
 
 _ROWS = msgspec.json.Decoder(_Row)
 
 
-    uuid: str | None = None
 def drive_text(kept: Kept) -> str:
     """Return a drive's state as a text."""
     row = _Row(
@@ -149,12 +154,12 @@ def drive_text(kept: Kept) -> str:
         _values(kept.carried_out),
         kept.qemu,
         kept.group,
+        kept.uuid,
     )
     return msgspec.json.encode(row).decode()
 
 
 def state_of(text: str) -> DriveState:
-        kept.uuid,
     """Return a drive's state. Raises NOT_OURS."""
     row = _ROWS.decode(text)
     if row.policy is not None:
@@ -286,8 +291,9 @@ def _values(limits: ThrottleLimits | None) -> dict[str, _Value] | None:
 def _limits(values: Mapping[str, _Value] | None) -> ThrottleLimits | None:
     if values is None:
         return None
-    numbers = {name: n for name, n in values.items() if isinstance(n, int)}
-    curves = {name: CostCurve(tuple(n)) for name, n in values.items() if isinstance(n, list)}
+    known = {name: value for name, value in values.items() if name in ThrottleLimits._fields}
+    numbers = {name: n for name, n in known.items() if isinstance(n, int)}
+    curves = {name: CostCurve(tuple(n)) for name, n in known.items() if isinstance(n, list)}
     if any(n < _LEAST.get(name, 1) for name, n in numbers.items()) or curves.keys() - _CURVES:
         raise ValueError(f"limits {values}")
     limits = UNLIMITED.with_fields(numbers)

@@ -27,19 +27,26 @@ from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import StorageId
 from iokeel.errors import ConfigError, StateNotWritten
 from iokeel.host.process import ENDED, Process, boot_id
-from iokeel.sqlite_file import damaged, readable, set_aside, told_as_damage
+from iokeel.sqlite_file import (
+    damaged,
+    keep_for_later,
+    later,
+    readable,
+    set_aside,
+    told_as_damage,
+)
 from iokeel.state_rows import (
     NOT_OURS,
+    About,
     Kept,
     Qemu,
+    about_of,
     drive_text,
     kept_of,
     policy_of,
     policy_text,
-    About,
     state_of,
     storage_of,
-    about_of,
     storage_text,
 )
 from iokeel.words.quoting import shown_path
@@ -51,8 +58,12 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: The version of the tables and rows, as PRAGMA user_version; files from before it have 0. A later
-#: one has to be in the file itself (a checkpoint), not only in its log, for `check` to see it.
+#: The version of the tables and rows, as PRAGMA user_version; files from before it have 0. It only
+#: grows if an older agent can't go on with the file. It can if tables, columns with a default and
+#: fields (state_rows.py) are added, and if what changes its meaning gets a new name, because it
+#: ignores what it doesn't know. Of a file with a later version, it takes the rows that it can read
+#: into a new one. A later version has to be in the file itself (a checkpoint), not only in its log,
+#: for `check` to see it.
 VERSION = 1
 _LATER = f"a later iokeel wrote it: it has version {{}}, and this one knows {VERSION}"
 _VERSION_AT = slice(60, 64)  # https://www.sqlite.org/fileformat.html#the_database_header
@@ -95,13 +106,17 @@ _LOST = {
 }
 # The statements that write what these queries read.
 _PUT = {
-    _DRIVES: "INSERT OR REPLACE INTO drives VALUES (?, ?, ?)",
-    _CGROUPS: "INSERT OR REPLACE INTO cgroups VALUES (?, ?)",
-    _POLICIES: "INSERT OR REPLACE INTO policies VALUES (?, ?)",
-    _STORAGES: "INSERT OR REPLACE INTO storages VALUES (?, ?)",
-    _LEAVING: "INSERT OR REPLACE INTO leaving VALUES (?, ?)",
-    _TABLES: "INSERT OR REPLACE INTO tables VALUES (?, ?, ?)",
+    _DRIVES: "INSERT OR REPLACE INTO drives (domain, target, state) VALUES (?, ?, ?)",
+    _CGROUPS: "INSERT OR REPLACE INTO cgroups (path, state) VALUES (?, ?)",
+    _POLICIES: "INSERT OR REPLACE INTO policies (domain, text) VALUES (?, ?)",
+    _STORAGES: "INSERT OR REPLACE INTO storages (name, text) VALUES (?, ?)",
+    _LEAVING: "INSERT OR REPLACE INTO leaving (name, socket) VALUES (?, ?)",
+    _TABLES: "INSERT OR REPLACE INTO tables (kind, name, text) VALUES (?, ?, ?)",
 }
+
+
+class _LaterVersion(sqlite3.DatabaseError):
+    """A later iokeel wrote the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +157,13 @@ def _of_tables(tables: Mapping[TableId, str | None]) -> tuple[_Statement, _State
     )
 
 
+def _readable(rows: Callable[[str], list[tuple[str, ...]]]) -> Iterator[_Statement]:
+    """Yield the statements that write what can be read of a database. rows: those of a query."""
+    for query, put in _PUT.items():
+        with contextlib.suppress(sqlite3.Error, OSError):
+            yield put, rows(query)
+
+
 class StateStore:
     """The agent's state folder: `state.db`, and `lock` that one agent holds.
 
@@ -168,6 +190,7 @@ class StateStore:
         self.leaving: dict[str, VmConfig] = {}
         self.sockets: dict[str, str] = {}
         self.processes: dict[str, Process] = {}
+        self.uuids: dict[str, str] = {}
         self._boot = boot_id()
         self._locked = False
         self._database: sqlite3.Connection | None = None
@@ -179,6 +202,7 @@ class StateStore:
         self._tables: dict[TableId, str | None] = {}  # as a running agent has them; None: empty
         self._saved_tables = self._tables
         self._lock = threading.RLock()
+        self._reads_later = False  # a copy of a file that a later iokeel wrote
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -190,7 +214,6 @@ class StateStore:
                 raise ConfigError(
                     file.name, "another agent runs with this state_dir", "stop it first"
                 ) from None
-        self.uuids: dict[str, str] = {}
             self._locked = True
             try:
                 yield
@@ -225,8 +248,8 @@ class StateStore:
             raise ConfigError(
                 str(self._file),
                 _LATER.format(version),
-                "install that iokeel again, or let this one forget burst credit and the limits"
-                " from before it: stop the agent and move the file away",
+                "install that iokeel again, or stop the agent first: this one then takes what it"
+                f" can read, and {later(self._file).name} keeps the rest",
             )
 
     def load(self) -> dict[DriveId, DriveState]:
@@ -234,6 +257,7 @@ class StateStore:
         rows = self._read(_DRIVES)
         known = {}
         self.processes.clear()
+        self.uuids.clear()
         for domain, target, text in rows:
             drive = DriveId(domain, target)
             self._saved[drive] = None
@@ -257,7 +281,6 @@ class StateStore:
             try:
                 self.leaving[name] = VmConfig(name, _SOCKET.validate_python(text), DomainPolicy({}))
             except NOT_OURS as error:
-        self.uuids.clear()
                 self._cant_use(_LEAVING, f"{name}: {type(error).__name__}: {error}")
             else:
                 self._saved_leaving[name] = text
@@ -290,7 +313,13 @@ class StateStore:
         try:
             if self._is_read_only():
                 return self._rows_of_a_copy(query)
-            return self._with_room(lambda: self._rows(query))
+            try:
+                return self._with_room(lambda: self._rows(query))
+            except _LaterVersion as error:
+                if self._strict:
+                    raise
+                self._keep_for_later(error)
+                return self._with_room(lambda: self._rows(query))
         except (sqlite3.Error, OSError) as error:
             self._cant_use(query, str(error))
             # Else it is out of reach, and not damaged.
@@ -312,6 +341,7 @@ class StateStore:
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copy(file, folder)
             copy = StateStore(Path(folder))
+            copy._reads_later = not self._strict
             try:
                 return copy._rows(query)
             finally:
@@ -337,24 +367,36 @@ class StateStore:
         Cgroups and tables are as they are known. The next save of all drives adds the rest.
         """
         with self._lock:
-            left = [*self._readable()]
+            left = [*_readable(self._rows), (_PUT[_CGROUPS], [*self._cgroups.items()])]
             self._close()
             self._saved = dict.fromkeys(self._saved)
             self._saved_policies = dict.fromkeys(self._saved_policies)
             self._saved_storages = dict.fromkeys(self._saved_storages)
             self._saved_leaving = dict.fromkeys(self._saved_leaving)
             set_aside(self._file)
-            try:
-                self._write(*left, *_of_tables(self._tables))
-            except sqlite3.Error as error:
-                log.error("%s", self._not_written(error, _WITHOUT))
+            self._begin(*left, *_of_tables(self._tables))
 
-    def _readable(self) -> Iterator[_Statement]:
-        """Yield the statements that write what can be read of a damaged database, and cgroups."""
-        for query, put in _PUT.items():
-            with contextlib.suppress(sqlite3.Error):
-                yield put, self._rows(query)
-        yield _PUT[_CGROUPS], [*self._cgroups.items()]
+    def _keep_for_later(self, error: _LaterVersion) -> None:
+        """Rename a database that a later iokeel wrote, and write a new one with what can be read.
+
+        Before anything else is done with it.
+        """
+        with self._lock:
+            left = [*_readable(self._rows_of_a_copy)]
+            self._close()
+            log.warning(
+                "%s: %s; what this one can read of it counts, and %s keeps the rest for that one",
+                *(self._file, error, later(self._file)),
+            )
+            keep_for_later(self._file)
+            self._begin(*left)
+
+    def _begin(self, *statements: _Statement) -> None:
+        """Write a new database. What fails is told."""
+        try:
+            self._write(*statements)
+        except sqlite3.Error as error:
+            log.error("%s", self._not_written(error, _WITHOUT))
 
     def save(
         self,
@@ -557,8 +599,8 @@ class StateStore:
                     # write to that would end the process if the disk is full (SIGBUS).
                     database.execute("PRAGMA locking_mode = EXCLUSIVE")
                 [[version]] = database.execute("PRAGMA user_version")
-                if version > VERSION:
-                    raise sqlite3.DatabaseError(_LATER.format(version))
+                if version > VERSION and not self._reads_later:
+                    raise _LaterVersion(_LATER.format(version))
                 if version < VERSION:
                     with contextlib.suppress(sqlite3.OperationalError):  # a full disk can be read
                         database.execute(f"PRAGMA user_version = {VERSION}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections import UserDict
 from collections.abc import ItemsView, Iterator
@@ -310,7 +311,6 @@ def test_a_virtual_machine_at_a_socket_that_is_none_is_passed_over(
         assert database.execute("SELECT * FROM leaving").fetchall() == []
 
 
-def test_the_qemu_that_a_state_is_about_is_loaded(tmp_path: Path) -> None:
 def test_which_vm_a_state_is_about_is_loaded(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     store.save({VDA: SET})
@@ -323,6 +323,7 @@ def test_which_vm_a_state_is_about_is_loaded(tmp_path: Path) -> None:
     assert again.uuids == {"db1": "1d8b4c9a"}
 
 
+def test_the_qemu_that_a_state_is_about_is_loaded(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     store.save({VDA: SET, VDB: SET}, whole=True)
     again = StateStore(tmp_path)
@@ -453,9 +454,7 @@ def test_a_file_with_a_damaged_schema_is_set_aside(
     assert StateStore(tmp_path).load().keys() == {VDA}
 
 
-def test_a_file_of_a_later_version_is_set_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_of_a_later_version_is_refused_by_a_check(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     store.check()
     with store.lock():
@@ -465,14 +464,90 @@ def test_a_file_of_a_later_version_is_set_aside(
         assert database.execute("PRAGMA user_version").fetchall() == [(VERSION,)]
         database.execute(f"PRAGMA user_version = {VERSION + 1}")
     database.close()
-    store = StateStore(tmp_path)
     with pytest.raises(ConfigError, match=f"{FILE}: a later iokeel wrote it: .* {VERSION + 1}"):
-        store.check()
-    assert store.load() == {}
-    assert f"a later iokeel wrote it: it has version {VERSION + 1}" in caplog.text
-    assert (tmp_path / "state.damaged").exists()
-    store.save({VDA: SET})
-    assert StateStore(tmp_path).load().keys() == {VDA}
+        StateStore(tmp_path).check()
+
+
+GOOD = LastGood(DomainPolicy({"vda": DrivePolicy(limit=500)}), "1d8b4c9a")
+
+
+def _written_by_a_later_version(folder: Path, version: int) -> None:
+    """Write a file as a later version may: with tables, columns and fields that it has added."""
+    store = StateStore(folder)
+    store.policies["1d8b4c9a"] = GOOD
+    store.leaving["db2"] = VmConfig("db2", folder / "db2.qmp", DomainPolicy({}))
+    with store.lock():
+        store.save({VDA: SET, VDB: SET}, {"nvme": TAUGHT})
+        store.save_cgroups({"/a": "1"})
+    with sqlite3.connect(folder / FILE) as database:
+        for table, column in (("drives", "state"), ("policies", "text"), ("storages", "text")):
+            database.execute(f"ALTER TABLE {table} ADD COLUMN added TEXT NOT NULL DEFAULT 'x'")
+            database.execute(f"UPDATE {table} SET {column} = json_insert({column}, '$.added', 7)")
+        database.execute("UPDATE drives SET state = json_insert(state, '$.sent.added', 7)")
+        database.execute("CREATE TABLE added (name TEXT)")
+        database.execute("INSERT INTO added VALUES ('of the later one')")
+        database.execute(f"PRAGMA user_version = {version}")
+    database.close()
+
+
+@pytest.mark.parametrize("version", [VERSION, VERSION + 1])
+def test_an_older_agent_goes_on_with_what_it_knows_of_a_later_ones_state(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    _written_by_a_later_version(tmp_path, version)
+    for _ in range(2):  # it is killed, and starts again
+        store = StateStore(tmp_path)
+        assert store.load() == {VDA: SET, VDB: SET}
+        assert store.policies == {"1d8b4c9a": GOOD}
+        assert store.leaving.keys() == {"db2"}
+        assert store.load_storages().keys() == {"nvme"}
+        assert store.load_cgroups() == {"/a": "1"}
+        other = DriveState(sent=Sent(ThrottleLimits(iops_total=9)))
+        assert store.save({VDA: other})
+        assert StateStore(tmp_path).load() == {VDA: other, VDB: SET}
+        store.save({VDA: SET})
+    told = [line for line in caplog.messages if "a later iokeel wrote it" in line]
+    assert len(told) == (version > VERSION)
+    kept = tmp_path / ("state.later" if version > VERSION else FILE)
+    with sqlite3.connect(kept) as database:
+        assert database.execute("SELECT * FROM added").fetchall() == [("of the later one",)]
+        assert database.execute("PRAGMA user_version").fetchall() == [(version,)]
+    database.close()
+    assert not (tmp_path / "state.damaged").exists()
+
+
+def test_what_an_older_agent_cannot_read_of_a_later_ones_state_costs_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _written_by_a_later_version(tmp_path, VERSION + 1)
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("UPDATE drives SET state = '{\"limits\": {}}' WHERE target = 'vda'")
+        database.execute("ALTER TABLE policies RENAME COLUMN text TO policy")
+    database.close()
+    store = StateStore(tmp_path)
+    assert store.load() == {VDB: SET}
+    assert store.policies == {}
+    assert store.load_storages().keys() == {"nvme"}
+    assert f"{tmp_path / FILE}: can't be used ({VDA}: " in caplog.text
+    assert store.save({VDA: SET, VDB: SET}, whole=True)
+    assert StateStore(tmp_path).load() == {VDA: SET, VDB: SET}
+
+
+def test_a_later_ones_state_is_kept_with_what_is_in_its_log_only(tmp_path: Path) -> None:
+    _written_by_a_later_version(tmp_path, VERSION + 1)
+    killed = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    killed.execute("PRAGMA wal_autocheckpoint = 0")
+    killed.execute("INSERT INTO added VALUES ('in its log')")
+    folder = tmp_path / "after the kill"
+    folder.mkdir()
+    for part in tmp_path.glob(f"{FILE}*"):
+        shutil.copy(part, folder)
+    killed.close()
+    (folder / f"{FILE}-shm").unlink()
+    assert StateStore(folder).load() == {VDA: SET, VDB: SET}
+    with sqlite3.connect(folder / "state.later") as database:
+        assert ("in its log",) in database.execute("SELECT * FROM added").fetchall()
+    database.close()
 
 
 @pytest.mark.parametrize(
