@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lxml import etree
@@ -13,6 +14,7 @@ from iokeel.errors import PolicyError
 from iokeel.host.network_storage import address, socket_url
 from iokeel.policy_xml.iotune import LIBVIRT_NAMES, from_libvirt
 from iokeel.policy_xml.xml import at, images_beneath, parsed
+from iokeel.words.quoting import shown
 
 #: Begins the URL of a storage pool's volume: volume://POOL/NAME.
 VOLUME = "volume://"
@@ -105,12 +107,34 @@ def _without_metadata(xml: str | bytes) -> str:
     return text if begin < 0 or end < begin else text[:begin] + text[end + len(tag) :]
 
 
-def domain_disks(xml: str | bytes) -> tuple[Disk, ...]:
+def domain_disks(xml: str | bytes) -> tuple[Disk, ...] | None:
     """Return a domain's disks (not its CD-ROM and floppy drives), in order.
 
-    A bare policy has none. Raises PolicyError if the text is not XML.
+    None if it is no whole domain, but a bare policy, say. Raises PolicyError if the text is not
+    XML.
     """
-    return tuple(_disks(parsed(xml, "domain XML")))
+    root = parsed(xml, "domain XML")
+    return tuple(_disks(root)) if root.tag == "domain" else None
+
+
+def own_group(disks: Iterable[Disk], disk: Disk) -> str | None:
+    """Return the first group of a disk's throttlefilters that is its alone; None if none is.
+
+    disks: those of its domain.
+    """
+    others = {g for d in disks if d.target != disk.target for g in d.throttle_groups}
+    return next((group for group in disk.throttle_groups if group not in others), None)
+
+
+def unlimited_for(disks: Sequence[Disk]) -> dict[str, str]:
+    """Return why disks of a domain can't be limited, by target, of those that can't."""
+    found = {disk.target: disk.unthrottled for disk in disks if disk.unthrottled is not None}
+    members = Counter(group for disk in disks for group in {*disk.throttle_groups})
+    for disk in disks:
+        if disk.throttle_groups and all(members[group] > 1 for group in disk.throttle_groups):
+            groups = ", ".join(map(shown, disk.throttle_groups))
+            found.setdefault(disk.target, f"each of its throttle groups, {groups}, has other disks")
+    return found
 
 
 def pool_type(xml: str) -> str | None:

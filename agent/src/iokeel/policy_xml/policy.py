@@ -7,7 +7,7 @@ virXMLExtractNamespaceXML).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import islice
 
@@ -15,7 +15,7 @@ from lxml import etree
 
 from iokeel.core.policy import DomainPolicy, DrivePolicy, override, vm_policy
 from iokeel.errors import PolicyError, TargetsMissing
-from iokeel.policy_xml.domain import Disk
+from iokeel.policy_xml.domain import Disk, unlimited_for
 from iokeel.policy_xml.schema import (
     BUDGET,
     DRIVE_ATTRIBUTES,
@@ -37,6 +37,7 @@ _ANY_VERSION = NAMESPACE.rpartition(":")[0]
 # Hardly a policy names so many drives, and no metadata has so many policies. A drive with all
 # attributes takes libxml2 0.6 ms.
 _MOST_ELEMENTS = 200
+_MEND_OF_GROUPS = "give each a throttlefilter with a group of its own"
 _MOST_POLICIES = 100
 
 
@@ -80,19 +81,21 @@ def check_targets(policy: DomainPolicy, targets: Collection[str], where: str) ->
         raise TargetsMissing(where, missing, [*targets])
 
 
-def check_throttled(policy: DomainPolicy, disks: Iterable[Disk], where: str) -> None:
-    """Raise PolicyError if a policy covers disks that QEMU doesn't throttle.
+def check_throttled(policy: DomainPolicy, disks: Sequence[Disk], where: str) -> None:
+    """Raise PolicyError if a policy covers disks that QEMU doesn't throttle, or only with others.
 
     disks: those of the domain. where: its name in errors.
     """
-    in_vain = [
-        f"{disk.target} can't be limited ({disk.unthrottled})"
-        for disk in disks
-        if disk.unthrottled is not None and policy.for_drive(disk.target) is not None
-    ]
+    in_vain = {
+        target: f"{target} can't be limited ({why})"
+        for target, why in unlimited_for(disks).items()
+        if policy.for_drive(target) is not None
+    }
     if in_vain:
-        mend = "attach another kind of disk if it has to be limited"
-        raise PolicyError(where, ", ".join(in_vain), mend)
+        mend = _MEND_OF_GROUPS
+        if any(disk.unthrottled for disk in disks if disk.target in in_vain):
+            mend = "attach another kind of disk if it has to be limited"
+        raise PolicyError(where, ", ".join(in_vain.values()), mend)
 
 
 def check_groups(policy: DomainPolicy, disks: Iterable[Disk], where: str) -> None:

@@ -196,6 +196,35 @@ def test_a_disk_that_cant_be_limited_is_not_promised_a_limit(policy: Path) -> No
     assert refused(1, "policy", "check", policy) == said
 
 
+@pytest.mark.parametrize("disks", ["", "<disk device='cdrom'><target dev='sda'/></disk>"])
+def test_a_domain_without_disks_is_promised_nothing(policy: Path, disks: str) -> None:
+    domain = f"<domain><name>a</name><metadata>{{}}</metadata><devices>{disks}</devices></domain>"
+    policy.write_text(domain.format(GOOD))
+    said = refused(1, "policy", "check", policy)
+    assert "the policy names vda, but there is no such drive; correct" in said
+    policy.write_text(domain.format(GOOD.replace('<drive target="vda" limit="500"/>', "")))
+    done = iokeel("policy", "check", policy)
+    assert (done.status, len(done.out.splitlines())) == (0, 1)
+
+
+def test_a_disk_whose_throttle_group_has_others_is_not_promised_a_limit(policy: Path) -> None:
+    filters = "<throttlefilters><throttlefilter group='a'/></throttlefilters>"
+    disks = "".join(f"<disk><target dev='{name}'/>{filters}</disk>" for name in ("vdb", "vdc"))
+    disks += "<disk><target dev='vda'/></disk>"
+    domain = f"<domain><name>a</name><metadata>{GOOD}</metadata><devices>{disks}</devices></domain>"
+    policy.write_text(domain)
+    done = iokeel("policy", "check", policy)
+    why = "each of its throttle groups, 'a', has other disks"
+    said = (
+        f"{policy}: vdb can't be limited ({why}), vdc can't be limited ({why}); give each a"
+        " throttlefilter with a group of its own"
+    )
+    assert (done.status, done.complaint) == (0, said)
+    assert [line.split()[0] for line in done.out.splitlines()[1:]] == ["vda"]
+    policy.write_text(domain.replace("</policy>", '<drive target="vdb" limit="9"/></policy>'))
+    assert refused(1, "policy", "check", policy) == said
+
+
 def test_two_policies_in_one_group_are_refused_with_the_mend(policy: Path) -> None:
     group = "<iotune><total_iops_sec>9</total_iops_sec><group_name>a</group_name></iotune>"
     disks = "".join(f"<disk><target dev='{name}'/>{group}</disk>" for name in ("vda", "vdb", "vdc"))

@@ -7,7 +7,7 @@ import pytest
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import PolicyError
-from iokeel.policy_xml.domain import Disk, domain_disks, parse_domain
+from iokeel.policy_xml.domain import Disk, domain_disks, parse_domain, unlimited_for
 from iokeel.policy_xml.iotune import LIBVIRT_NAMES, from_libvirt, to_libvirt
 from iokeel.policy_xml.policy import parse_policy
 from iokeel.policy_xml.schema import NAMESPACE
@@ -123,7 +123,7 @@ def test_a_domain_is_read_in_one_pass() -> None:
     }
     targets = ("vda", "sda", "sdb", "vdc", "vdd", "vde", "vdf", "vdg", "vdh")
     assert domain.targets == targets
-    assert [disk.target for disk in domain_disks(DOMAIN)] == [*targets]
+    assert [disk.target for disk in domain_disks(DOMAIN) or ()] == [*targets]
     assert {disk.target for disk in domain.drives} == {*targets} - {"sdb", "vdh"}
 
 
@@ -270,8 +270,26 @@ def test_white_space_is_part_of_a_domains_name() -> None:
     )
 
 
-def test_a_bare_policy_has_no_disks() -> None:
-    assert domain_disks("<policy><drive target='vda'/></policy>") == ()
+def test_only_a_whole_domain_tells_its_disks() -> None:
+    assert domain_disks("<policy><drive target='vda'/></policy>") is None
+    assert domain_disks("<metadata/>") is None
+    cdrom = "<disk device='cdrom'><target dev='sda'/></disk>"
+    for devices in ("", f"<devices>{cdrom}</devices>"):
+        assert domain_disks(f"<domain><name>a</name>{devices}</domain>") == ()
+
+
+def test_a_disk_cant_be_limited_if_all_its_throttle_groups_have_others() -> None:
+    disks = (
+        Disk("vda", throttle_groups=("both", "own")),
+        Disk("vdb", throttle_groups=("both",)),
+        Disk("vdc", unthrottled="why"),
+        Disk("vdd"),
+        Disk("vde", throttle_groups=("alone", "alone")),
+    )
+    assert unlimited_for(disks) == {
+        "vdb": "each of its throttle groups, 'both', has other disks",
+        "vdc": "why",
+    }
 
 
 def test_limits_have_libvirts_names() -> None:

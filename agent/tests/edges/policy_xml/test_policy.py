@@ -483,7 +483,7 @@ def test_what_virsh_sets_is_read_from_the_domain_and_from_metadata(tmp_path: Pat
     _, domain, bare = said.split("==")
     expected = DomainPolicy({"vda": DrivePolicy(400, 400, 20_000, 60, 200)}, GOLD, "acme")
     assert parse(domain.strip()) == parse(bare.strip()) == expected
-    assert [disk.target for disk in domain_disks(domain.strip())] == ["vda"]
+    assert [disk.target for disk in domain_disks(domain.strip()) or ()] == ["vda"]
 
 
 # Properties

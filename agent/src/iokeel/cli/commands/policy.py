@@ -17,7 +17,7 @@ from iokeel.cli.storage_table import storage_complaints
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
-from iokeel.policy_xml.domain import domain_disks
+from iokeel.policy_xml.domain import domain_disks, unlimited_for
 from iokeel.policy_xml.policy import (
     check_groups,
     check_targets,
@@ -87,9 +87,10 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
         raise PolicyError(name, "has no policy", "put an iokeel:policy element in its metadata")
     disks = domain_disks(text)
     limitable = None
-    if disks:
+    if disks is not None:
         check_targets(found, [disk.target for disk in disks], name)
-        limitable = [disk.target for disk in disks if disk.unthrottled is None]
+        unlimited = unlimited_for(disks)
+        limitable = [disk.target for disk in disks if disk.target not in unlimited]
         try:
             check_throttled(found, disks, name)
         except PolicyError as error:

@@ -18,7 +18,7 @@ from iokeel.hypervisors.libvirt.passthrough import put_patched
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.hypervisors.qmp.throttle_groups import for_curve, knows_more
 from iokeel.hypervisors.source import VmInfo
-from iokeel.policy_xml.domain import VOLUME, Disk, DomainXml, parse_domain, pool_type
+from iokeel.policy_xml.domain import VOLUME, Disk, DomainXml, own_group, parse_domain, pool_type
 from iokeel.policy_xml.iotune import to_libvirt
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def _told(xml: DomainXml, disk: Disk) -> ThrottleLimits | None:
     """Return a disk's limits as libvirt was told them last; None if unknown."""
     if not disk.throttle_groups:
         return disk.iotune
-    return xml.throttle_groups.get(_own(xml, disk) or disk.throttle_groups[0])
+    return xml.throttle_groups.get(own_group(xml.disks, disk) or disk.throttle_groups[0])
 
 
 def is_volume(disk: Disk) -> bool:
@@ -127,7 +127,7 @@ def has_policy(policy: ToldPolicy | None, targets: Collection[str]) -> bool:
     return policy is not None and any(policy.for_drive(t) is not None for t in targets)
 
 
-def own_group(xml: DomainXml, drive: DriveId, disk: Disk) -> str | None:
+def group_of(xml: DomainXml, drive: DriveId, disk: Disk) -> str | None:
     """Return the group of its throttlefilters that throttles this disk and no other.
 
     None if it has no throttlefilters: iotune limits it. Raises LimitsRejected if all its groups
@@ -135,19 +135,13 @@ def own_group(xml: DomainXml, drive: DriveId, disk: Disk) -> str | None:
     """
     if not disk.throttle_groups:
         return None
-    if (own := _own(xml, disk)) is not None:
+    if (own := own_group(xml.disks, disk)) is not None:
         return own
     raise LimitsRejected(
         str(drive),
         f"its throttle groups ({', '.join(disk.throttle_groups)}) throttle other drives too",
         "give it a throttlefilter with a group of its own",
     )
-
-
-def _own(xml: DomainXml, disk: Disk) -> str | None:
-    """Return the first group of a disk's throttlefilters that is its alone; None if none is."""
-    others = {g for d in xml.disks if d.target != disk.target for g in d.throttle_groups}
-    return next((group for group in disk.throttle_groups if group not in others), None)
 
 
 def put_limits(

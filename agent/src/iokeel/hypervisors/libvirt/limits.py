@@ -17,7 +17,7 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import ToldPolicy
 from iokeel.errors import DriveGone, IokeelError
 from iokeel.hypervisors.libvirt.calls import Calls
-from iokeel.hypervisors.libvirt.domain import Domain, has_policy, own_group, put_limits
+from iokeel.hypervisors.libvirt.domain import Domain, group_of, has_policy, put_limits
 from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities
 from iokeel.hypervisors.qmp.drives import QmpDrive
@@ -69,7 +69,7 @@ class LimitsInForce:
         as `Source.set_limits`.
         """
         domain, disk = self._find(drive)
-        group = own_group(domain.xml, drive, disk)
+        group = group_of(domain.xml, drive, disk)
         # If it is stale (another device has the target now), QEMU knows no such device and
         # refuses. The next try then looks for it again.
         reached = self._reached.pop(drive, None)

@@ -7,7 +7,7 @@ import pytest
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import LimitsRejected
-from iokeel.hypervisors.libvirt.domain import describe, own_group, volume_paths
+from iokeel.hypervisors.libvirt.domain import describe, group_of, volume_paths
 from iokeel.policy_xml.domain import parse_domain
 
 XML = (
@@ -95,9 +95,9 @@ def test_of_two_throttle_groups_the_limits_are_those_of_the_drives_own() -> None
         "vdb": ThrottleLimits(iops_total=90),
     }
     vda, vdb = found.xml.disks
-    assert own_group(found.xml, DriveId("db1", "vda"), vda) == "own"
+    assert group_of(found.xml, DriveId("db1", "vda"), vda) == "own"
     with pytest.raises(LimitsRejected, match="throttle other drives too"):
-        own_group(found.xml, DriveId("db1", "vdb"), vdb)
+        group_of(found.xml, DriveId("db1", "vdb"), vdb)
 
 
 class Pool:
