@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,8 @@ class Observer:
     processes: dict[str, Process] = field(default_factory=dict)
     uuids: dict[str, str] = field(default_factory=dict)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
+    _wrote: dict[DriveId, int] = field(default_factory=dict)  # at the last look
+    _writes: Counter[StorageId] = field(default_factory=Counter)  # since the agent's start
     _sys: Path = SYS
 
     def vms(self) -> dict[str, VmInfo]:
@@ -218,7 +221,8 @@ class Observer:
 
         weighted: whether VMs' cgroups have their weights for BFQ; None if the agent sets none.
         """
-        counters = self._disk_stats.read(self.storages.devices)
+        self._count_writes(drives)
+        counters = self._disk_stats.read(self.storages.devices, self._writes)
         vms: dict[StorageId, set[str]] = {name: set() for name in configured}
         for drive, seen in drives.items():
             if seen.storage is not None:
@@ -233,6 +237,20 @@ class Observer:
             )
             for name, there in vms.items()
         }
+
+    def _count_writes(self, drives: Mapping[DriveId, DriveSeen]) -> None:
+        """Add up what drives have written since the last look at each, by storage."""
+        last = self._wrote
+        now = {
+            drive: seen.counters.write_requests for drive, seen in drives.items() if seen.counters
+        }
+        for drive, count in now.items():
+            storage = drives[drive].storage
+            if storage is not None and (more := count - last.get(drive, count)) > 0:
+                self._writes[storage] += more
+        for drive in last.keys() - drives.keys():
+            del last[drive]
+        last |= now
 
     def _is_weighted(
         self, storage: StorageId, vms: Collection[str], weighted: Mapping[str, bool] | None

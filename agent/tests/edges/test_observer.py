@@ -11,8 +11,9 @@ import pytest
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.observation import DriveSeen
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.storage import Place
+from iokeel.core.storage import Place, StorageCounters
 from iokeel.drive_storages import DriveStorages
+from iokeel.host.disk_counters import DiskStats
 from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.source import QmpSource
 from iokeel.hypervisors.source import DriveInfo, VmInfo
@@ -54,6 +55,39 @@ def test_a_hard_disk_is_weighted_if_all_vms_with_a_policy_there_have_their_weigh
     seen = observer.storages_of(drives, {}, vms)
     assert seen["sdb"].weighted is expected
     assert not seen["sdc"].weighted
+
+
+def test_writes_are_added_up_by_storage_over_guests_that_come_start_anew_and_go(
+    tmp_path: Path,
+) -> None:
+    told: list[dict[str, int]] = []
+
+    class Stats(DiskStats):
+        def read(
+            self, devices: Mapping[str, Place], writes: Mapping[str, int] | None = None
+        ) -> dict[str, StorageCounters]:
+            told.append(dict(writes or {}))
+            return {}
+
+    observer = Observer([], DriveStorages({}), _disk_stats=Stats(tmp_path))
+    readings = (
+        {"db1": 1000, "web1": 50},
+        {"db1": 1007, "web1": 50, "new": 9000},
+        {"db1": None, "web1": 52, "new": 9001},
+        {"db1": 1009, "new": 3},  # another QEMU
+        {"db1": 1009, "web1": 60, "new": 4},
+    )
+    for reading in readings:
+        counts = {
+            name: None if n is None else Counters(0, 5, 5, n, 5, None, None)
+            for name, n in reading.items()
+        }
+        drives = {
+            DriveId(name, "vda"): DriveSeen(None, count, None, storage="sdb")
+            for name, count in counts.items()
+        }
+        observer.storages_of(drives, {}, None)
+    assert [each.get("sdb", 0) for each in told] == [0, 7, 10, 12, 13]
 
 
 class Source(QmpSource):

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from iokeel.core.storage import Place, StorageCounters, StorageId
 from iokeel.host.kernel_files import number_of, read_text
@@ -27,6 +29,11 @@ _FIELDS = 11
 _BLANKS = re.compile(" +")
 # No device has more requests in flight. Some kernels have shown 2^32 - 1 for none.
 _MOST_IN_FLIGHT = 1 << 24
+# What guests write reaches the device within 30 s, by Linux' defaults, whatever caches it
+# (vm.dirty_expire_centisecs). So its counters stand still if they show none of so many writes.
+_STILL_NS, _STILL_WRITES = 60_000_000_000, 100
+# So many requests take a millisecond together on any device, the kernel's unit.
+_TIMED_REQUESTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +44,37 @@ class Pressure:
     full_ratio: float
 
 
+class _Still(NamedTuple):
+    """A device's writes and those of the guests on it, when the first were last seen to change."""
+
+    at_ns: int
+    writes: int
+    guests_writes: int
+
+
 class DiskStats:
-    """Reads the counters of storages' devices."""
+    """Reads the counters of storages' devices.
+
+    A device has none here if they can't be trusted: they are off, stand still or measure no time.
+    The log says so once, and once that a device has vanished or counts anew, until it counts again.
+    """
 
     def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._file = proc / "diskstats"
         self._sys = sys
         self._before: dict[str, str] = {}
+        self._last: dict[str, StorageCounters] = {}
+        self._still: dict[str, _Still] = {}
         self._told: set[str] = set()
 
-    def read(self, devices: Mapping[StorageId, Place]) -> dict[StorageId, StorageCounters]:
-        """Return the counters of the storages whose devices count."""
-        wanted = {place.number for place in devices.values()}
+    def read(
+        self, devices: Mapping[StorageId, Place], writes: Mapping[StorageId, int] | None = None
+    ) -> dict[StorageId, StorageCounters]:
+        """Return the counters of the storages whose devices count.
+
+        writes: how many each storage's guests have done so far, at least.
+        """
+        wanted = {place.number: place.name for place in devices.values() if place.number}
         if not wanted:
             return {}
         try:
@@ -57,6 +83,10 @@ class DiskStats:
             self._tell(str(self._file), f"can't be read ({error.strerror})")
             return {}
         at_ns = time.monotonic_ns()
+        by_guests: Counter[str] = Counter()
+        for name, count in (writes or {}).items():
+            if name in devices and (number := devices[name].number) is not None:
+                by_guests[number] += count
         lines: dict[str, str] = {}
         found: dict[str | None, StorageCounters] = {}
         for line in text.split("\n"):  # a name may have any other character that ends lines
@@ -64,10 +94,51 @@ class DiskStats:
             number = f"{major}:{minor}"
             if number in wanted and (counters := _counters(rest, at_ns)) is not None:
                 lines[number] = rest
-                if rest != self._before.get(number) or self._counts(number, device):
+                changed = rest != self._before.get(number)
+                if (changed or self._counts(number, device)) and self._is_sound(
+                    number, device, counters, by_guests[number]
+                ):
                     found[number] = counters
+                    self._told.discard(device)
+        for number in self._last.keys() - lines.keys():
+            del self._last[number]
+            self._still.pop(number, None)
+            if number in wanted:
+                self._tell(wanted[number], "has vanished from /proc/diskstats; see dmesg")
         self._before = lines
         return {name: found[p.number] for name, p in devices.items() if p.number in found}
+
+    def _is_sound(
+        self, number: str, device: str, counters: StorageCounters, guests_writes: int
+    ) -> bool:
+        """Return whether a device's counters can be what it does, and tell if not.
+
+        One that counts anew is told too. Its first reading is as good as any.
+        """
+        before = self._last.get(number)
+        self._last[number] = counters
+        if before is not None and (
+            counters.read_requests < before.read_requests
+            or counters.write_requests < before.write_requests
+        ):
+            log.warning(
+                "%s: its counters have gone back, as of another device of that number; its latency"
+                " is unknown until the next tick",
+                device,
+            )
+        requests = counters.read_requests + counters.write_requests
+        if requests >= _TIMED_REQUESTS and counters.read_time_ns + counters.write_time_ns == 0:
+            self._tell(device, f"its counters show {requests} requests but no time of any")
+            return False
+        still = self._still.get(number)
+        if still is None or counters.write_requests != still.writes:
+            now = _Still(counters.at_ns, counters.write_requests, guests_writes)
+            self._still[number] = still = now
+        unseen = guests_writes - still.guests_writes
+        if unseen >= _STILL_WRITES and counters.at_ns - still.at_ns >= _STILL_NS:
+            self._tell(device, f"its counters stand still, though guests have done {unseen} writes")
+            return False
+        return True
 
     def _counts(self, number: str, device: str) -> bool:
         """Return True if a device counts, which its counters don't show while they stand still."""

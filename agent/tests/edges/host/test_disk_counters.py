@@ -149,11 +149,83 @@ def test_a_device_whose_counters_are_off_has_none_and_that_is_said_once(
     assert stats.read({"a": VDA}).keys() == {"a"}
 
 
-def test_counters_that_start_anew_give_no_load(host: Host) -> None:
+@pytest.mark.parametrize("fields", ["4 1 40 6 7 2 56 8 0 9 14", "5 1 40 6 6 2 56 8 0 9 14"])
+def test_counters_that_go_back_give_no_load_once_and_that_is_said(
+    host: Host, caplog: pytest.LogCaptureFixture, fields: str
+) -> None:
     stats = DiskStats(host.proc, host.sys)
     first = stats.read({"a": SDB})["a"]
-    host.write("   8      16 sdb 1 0 8 1 0 0 0 0 0 1 1\n")  # another disk, plugged in there
+    host.write(f"   8      16 sdb {fields}\n")  # another disk, plugged in there
+    second = stats.read({"a": SDB})["a"]
+    assert activity_between(first, second) is None
+    assert activity_between(second, stats.read({"a": SDB})["a"]) is not None
+    (record,) = caplog.records
+    assert record.message == (
+        "sdb: its counters have gone back, as of another device of that number; its latency is"
+        " unknown until the next tick"
+    )
+
+
+def test_a_sum_of_times_that_begins_anew_is_no_other_device(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel shows milliseconds in 32 bits."""
+    stats = DiskStats(host.proc, host.sys)
+    host.write("   8      16 sdb 5 1 40 4294967290 7 2 56 8 0 9 14\n")
+    first = stats.read({"a": SDB})["a"]
+    host.write("   8      16 sdb 6 1 48 3 7 2 56 8 0 9 14\n")
     assert activity_between(first, stats.read({"a": SDB})["a"]) is None
+    assert not caplog.records
+
+
+def test_a_device_that_vanishes_has_no_counters_and_that_is_said_until_it_is_back(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    stats = DiskStats(host.proc, host.sys)
+    for times in (1, 2):
+        host.write(DISKSTATS)
+        assert stats.read({"a": SDB}).keys() == {"a"}
+        host.write(DISKSTATS.rpartition("   8      16")[0])
+        assert [stats.read({"a": SDB, "b": VDA}).keys() for _ in range(3)] == [{"b"}] * 3
+        assert caplog.messages == times * [
+            "sdb: has vanished from /proc/diskstats; see dmesg; until then its latency is unknown"
+        ]
+
+
+def test_a_device_whose_counters_stand_still_while_guests_write_has_none(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a multipath device that the kernel doesn't count."""
+    stats = DiskStats(host.proc, host.sys)
+    places = {"a": SDB, "b": SDB, "c": VDA}
+    assert len(stats.read(places, {"a": 7000})) == 3
+    assert len(stats.read(places, {"a": 7099})) == 3, "what was written before doesn't count"
+    assert len(stats.read(places, {"a": 9000})) == 3, "it may be on its way"
+    monkeypatch.setattr("iokeel.host.disk_counters._STILL_NS", 0)
+    assert len(stats.read(places, {"a": 7099})) == 3
+    for _ in range(3):
+        assert stats.read(places, {"a": 7050, "b": 50}).keys() == {"c"}
+    (said,) = caplog.messages
+    assert said == (
+        "sdb: its counters stand still, though guests have done 100 writes; until then its latency"
+        " is unknown"
+    )
+    host.write(DISKSTATS.replace("7 2 56 8", "8 2 64 9"))
+    assert len(stats.read(places, {"a": 9999})) == 3
+    assert len(stats.read(places, {"a": 10098})) == 3
+
+
+def test_a_device_that_measures_no_time_has_no_counters(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    stats = DiskStats(host.proc, host.sys)
+    host.write("   8      16 sdb 9000 1 40 0 999 2 56 0 0 9 14\n")  # little so far
+    assert stats.read({"a": SDB}).keys() == {"a"}
+    for count in (1000, 2000):
+        host.write(f"   8      16 sdb 9000 1 40 0 {count} 2 56 0 0 9 14\n")
+        assert stats.read({"a": SDB}) == {}
+    (said,) = caplog.messages
+    assert said.startswith("sdb: its counters show 10000 requests but no time of any; until then")
 
 
 # Pressure
