@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 _OBJECTS, _OBJECTS_A_DRIVE = 100_000, 100
 # VMs and drives are counted for the service manager once in so many ticks.
 _COUNT_TICKS = 10
+# A write of the configuration that takes longer is left to itself: a reload has been carried out.
+_KEEP_S = 2.0
 
 
 def sources_of(config: Config, store: StateStore) -> list[Source]:
@@ -98,6 +100,7 @@ class Service:
         self._refused = ""
         self._counted, self._ticks = "", 0
         self._changing, self._keeping = asyncio.Lock(), asyncio.Lock()
+        self._kept: set[asyncio.Task[None]] = set()
         self._keeps = refused is None  # its first configuration, once that has been in force
         if refused is not None:
             self._refuse(refused)
@@ -123,7 +126,21 @@ class Service:
             log.warning("%s: takes a restart of the agent", ", ".join(waiting))
 
     async def _keep(self) -> None:
-        """Keep the latest configuration. While the disk hangs, others can be taken over."""
+        """Keep the latest configuration. A disk that hangs is told, and nothing waits for it."""
+        keeping = asyncio.create_task(self._keep_latest())
+        self._kept.add(keeping)
+        keeping.add_done_callback(self._kept.discard)
+        await asyncio.wait([keeping], timeout=_KEEP_S)
+        if keeping.done():
+            keeping.result()
+        else:
+            log.warning(
+                "%s: its disk doesn't answer; until it does, an agent that starts with a bad"
+                " configuration goes by the one before; see what holds the disk up",
+                self.agent.config.agent.state_dir,
+            )
+
+    async def _keep_latest(self) -> None:
         async with self._keeping:
             await asyncio.to_thread(keep, self.agent.config, self._file)
 

@@ -246,6 +246,27 @@ async def test_ready_is_told_after_the_last_of_two_reloads(
     ]  # fmt: skip
 
 
+async def test_a_reload_is_told_as_done_while_the_state_folders_disk_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    file, config = managed(tmp_path, monkeypatch)
+    new = config.agent.state_dir / "agent.toml.new"
+    os.mkfifo(new)  # whose opening hangs until somebody reads it
+    agent = daemon.Agent(config, [QmpSource(())], StateStore(config.agent.state_dir), Metrics())
+    service = iokeel_service.Service(agent, file, None)
+    for limit in (200, 300):
+        file.write_text(f"{config.text.decode()}\n[tenants.acme]\nlimit = {limit}\n")
+        await asyncio.wait_for(service.reload(), 60)
+        assert agent.config.tenants["acme"].limit == limit
+    assert caplog.messages.count(READ_AGAIN) == 2
+    assert f"{config.agent.state_dir}: its disk doesn't answer; until it does" in caplog.text
+    reader = os.open(new, os.O_RDONLY | os.O_NONBLOCK)
+    kept = config.agent.state_dir / "agent.toml"
+    await until(lambda: kept.is_file() and "limit = 300" in kept.read_text())
+    os.close(reader)
+
+
 async def test_drives_are_counted_every_tenth_tick_and_a_refusal_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
