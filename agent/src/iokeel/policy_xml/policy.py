@@ -7,9 +7,11 @@ virXMLExtractNamespaceXML).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import islice
+from math import inf
 
 from lxml import etree
 
@@ -103,19 +105,42 @@ def check_groups(policy: DomainPolicy, disks: Iterable[Disk], where: str) -> Non
 
     disks: those of the domain. Those without a policy don't count. where: its name in errors.
     """
+    for group, targets in _at_odds(policy, disks):
+        raise PolicyError(
+            where,
+            f"{', '.join(targets[:-1])} and {targets[-1]} share the <iotune> group {shown(group)},"
+            " but their policies differ, and a limit holds all of them together, so the lowest"
+            " counts for each",
+            "give these disks the same policy, or each a group_name of its own",
+        )
+
+
+def with_lowest(policy: DomainPolicy, disks: Iterable[Disk]) -> DomainPolicy:
+    """Return a policy that is the same for disks of one <iotune> group: that with the lowest limit.
+
+    Each limit that is set on one of them holds them all, and the last one counts.
+    """
+    lowest: dict[str, DrivePolicy] = {}
+    for _, targets in _at_odds(policy, disks):
+        policies = [each for target in targets if (each := policy.for_drive(target)) is not None]
+        lowest |= dict.fromkeys(targets, min(policies, key=_ceiling))
+    return replace(policy, drives={**policy.drives, **lowest}) if lowest else policy
+
+
+def _at_odds(policy: DomainPolicy, disks: Iterable[Disk]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the <iotune> groups whose disks have policies that differ, with these targets."""
     groups: dict[str, list[str]] = {}
     for disk in disks:
         if disk.group and policy.for_drive(disk.target) is not None:
             groups.setdefault(disk.group, []).append(disk.target)
     for group, targets in groups.items():
         if any(policy.for_drive(target) != policy.for_drive(targets[0]) for target in targets):
-            raise PolicyError(
-                where,
-                f"{', '.join(targets[:-1])} and {targets[-1]} share the <iotune> group"
-                f" {shown(group)}, but their policies differ, and the last limit that is set holds"
-                " all of them together",
-                "give these disks the same policy, or each a group_name of its own",
-            )
+            yield group, targets
+
+
+def _ceiling(policy: DrivePolicy) -> tuple[float, float]:
+    limit = inf if policy.limit is None else policy.limit
+    return limit, limit if policy.burst is None else policy.burst
 
 
 def _policy_element(root: etree._Element, where: str) -> etree._Element | None:

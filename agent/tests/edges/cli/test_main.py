@@ -232,8 +232,8 @@ def test_two_policies_in_one_group_are_refused_with_the_mend(policy: Path) -> No
     policy.write_text(domain.replace("</policy>", '<drive target="vdb" limit="9"/></policy>'))
     assert refused(1, "policy", "check", policy) == (
         f"{policy}: vda, vdb and vdc share the <iotune> group 'a', but their policies differ, and"
-        " the last limit that is set holds all of them together; give these disks the same policy,"
-        " or each a group_name of its own"
+        " a limit holds all of them together, so the lowest counts for each; give these disks the"
+        " same policy, or each a group_name of its own"
     )
 
 

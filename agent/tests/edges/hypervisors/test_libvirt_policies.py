@@ -170,3 +170,22 @@ async def test_the_log_tells_once_that_a_policy_has_gone(
         assert await policy_of(source, "web") is None
     gone = [line for line in lines(caplog, logging.INFO) if "no policy" in line]
     assert gone == ["domain web: it has no policy any more"]
+
+
+async def test_of_two_policies_in_one_group_the_lowest_counts_and_the_log_says_so_once(
+    libvirtd: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = "<iotune><total_iops_sec>9</total_iops_sec><group_name>a</group_name></iotune>"
+    one = re.findall("<disk.*?</disk>", XML, re.DOTALL)[0].replace("</disk>", f"{group}</disk>")
+    xml = re.sub("<disk.*</disk>", one + one.replace("vda", "vdb"), XML, flags=re.DOTALL)
+    xml = xml.replace("</iokeel:policy>", "<iokeel:drive target='vdb' limit='90'/></iokeel:policy>")
+    libvirtd.createXML(xml.format("web", UUID, 500), 0)
+    saved: dict[str, LastGood] = {}
+    source = LibvirtSource(URI, {}, saved)
+    low, high = DrivePolicy(limit=90), DrivePolicy(limit=500)
+    for _ in range(2):
+        assert await policy_of(source, "web") == DomainPolicy({"vda": low, "vdb": low})
+    assert saved == {UUID: LastGood(DomainPolicy({"vda": high, "vdb": low}), UUID)}
+    (line,) = lines(caplog)
+    assert "so the lowest counts for each; give these disks the same policy" in line
+    assert source.errors["policy"] == 1

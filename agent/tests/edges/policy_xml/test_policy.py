@@ -17,7 +17,7 @@ from lxml import etree
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.errors import PolicyError, TargetsMissing
 from iokeel.policy_xml.domain import Disk, domain_disks, parse_domain
-from iokeel.policy_xml.policy import check_groups, check_targets, parse_policy
+from iokeel.policy_xml.policy import check_groups, check_targets, parse_policy, with_lowest
 from iokeel.policy_xml.schema import NAMESPACE, explain, schema_path
 from iokeel.policy_xml.xml import attributes
 
@@ -654,10 +654,28 @@ def test_only_disks_of_one_group_with_a_policy_each_need_the_same() -> None:
     with pytest.raises(PolicyError) as caught:
         check_groups(DomainPolicy(apart | {"vdc": other}), disks, "domain db1")
     assert str(caught.value) == (
-        "domain db1: vda and vdc share the <iotune> group 'a', but their policies differ, and the"
-        " last limit that is set holds all of them together; give these disks the same policy, or"
-        " each a group_name of its own"
+        "domain db1: vda and vdc share the <iotune> group 'a', but their policies differ, and a"
+        " limit holds all of them together, so the lowest counts for each; give these disks the"
+        " same policy, or each a group_name of its own"
     )
+
+
+def test_of_two_policies_in_one_group_that_with_the_lowest_limit_counts() -> None:
+    both = [Disk(target, iotune_group="a") for target in ("vda", "vdb", "vdc")]
+    disks = [*both, Disk("vdd", iotune_group="b"), Disk("vde")]
+    free, low, high = DrivePolicy(weight=7), DrivePolicy(limit=9), DrivePolicy(limit=90)
+    bursts = DrivePolicy(limit=9, burst=99)
+    policy = DomainPolicy({"vda": high, "vdb": bursts, "vdd": high}, free, "acme")
+    assert with_lowest(policy, disks) == DomainPolicy(
+        {"vda": bursts, "vdb": bursts, "vdc": bursts, "vdd": high}, free, "acme"
+    )
+    policy = DomainPolicy({"vda": free, "vdb": bursts, "vdc": low, "vde": free})
+    assert with_lowest(policy, disks).drives == {
+        **dict.fromkeys(("vda", "vdb", "vdc"), low),
+        "vde": free,
+    }
+    for same in (DomainPolicy({"vda": high, "vde": low}), DomainPolicy({}, low)):
+        assert with_lowest(same, disks) is same
 
 
 DRIVES = "".join(f"<drive target='a{i}'/>" for i in range(200))

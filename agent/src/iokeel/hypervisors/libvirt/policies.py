@@ -22,6 +22,7 @@ from iokeel.policy_xml.policy import (
     check_targets,
     check_throttled,
     parse_policy,
+    with_lowest,
 )
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Policies:
             policy = _with_rest(policy, last_good.policy, xml.targets)
         if last_good != (policy, xml.uuid):
             self._last_good[key] = LastGood(policy, xml.uuid)
+        said, policy = policy, with_lowest(policy, xml.disks)
         try:
             check_targets(policy, xml.targets, where)
             check_throttled(policy, xml.disks, where)
@@ -98,7 +100,7 @@ class Policies:
                 return PolicyInPart(policy, policy.drives.keys() - named), bad or error
             return policy, bad or error
         try:
-            check_groups(policy, xml.disks, where)
+            check_groups(said, xml.disks, where)
         except PolicyError as error:
             if bad is None:
                 self._complain(error, last, "; all are served")
