@@ -39,6 +39,26 @@ def test_a_call_that_hangs_does_not_keep_the_process() -> None:
     assert subprocess.run([sys.executable, "-c", HANGS], timeout=30, check=False).returncode == 0
 
 
+async def test_nothing_waits_for_a_libvirtd_that_hangs_as_connections_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go_on, closed = threading.Event(), []
+
+    class Connection:
+        def close(self) -> None:
+            go_on.wait(60)
+            closed.append(self)
+
+    monkeypatch.setattr("libvirt.open", lambda _uri: Connection())
+    libvirt = Calls(URI)
+    both = threading.Barrier(2)  # so that each needs a connection
+    await asyncio.gather(*(libvirt.call(lambda _: both.wait(), 30) for _ in range(2)))
+    libvirt.close()
+    assert not closed
+    go_on.set()
+    await until(lambda: len(closed) == 2)
+
+
 async def test_a_call_that_found_no_thread_is_not_made_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -23,7 +23,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -117,10 +117,11 @@ class Calls:
         return [name for name in names if self._silent.pop(name, None) is not None]
 
     def close(self) -> None:
-        """Close the connections that no call uses."""
+        """Close the connections that no call uses, in a thread, because libvirtd may hang."""
         self._silent.clear()  # libvirtd may be another one next
-        while self._idle:
-            close(self._idle.pop())
+        idle, self._idle = self._idle, []
+        if idle:
+            threading.Thread(target=_close_all, args=(idle,), name="libvirt", daemon=True).start()
 
     def open(self) -> Any:
         """Return a new connection. Blocks. Raises ConnectionLost."""
@@ -231,8 +232,13 @@ def _consume_error(call: asyncio.Future[Any]) -> None:
         call.exception()
 
 
+def _close_all(connections: Iterable[Any]) -> None:
+    for connection in connections:
+        close(connection)
+
+
 def close(connection: Any) -> None:
-    """Close a connection. Blocks, on one that is lost as long as a keepalive."""
+    """Close a connection. Blocks, for as long as libvirtd doesn't answer."""
     try:
         connection.close()
     except libvirt.libvirtError as error:
