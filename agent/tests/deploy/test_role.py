@@ -481,7 +481,7 @@ def test_an_agent_that_sees_no_guest_or_does_not_answer_ends_the_deployment(
 
 
 POLICIES: dict[str, tuple[dict[str, Any], str]] = {
-    "guest": ({"tst": {"limit": 5}}, "tst: no such guest on this host; there is test"),
+    "guest": ({"tst": {"limit": 5}}, "tst: no such guest on this host, nor on one"),
     "attribute": ({"test": {"limt": 5}}, "policy of test: attribute 'limt' is not known; did you"),
     "value": ({"test": {"limit": -1}}, "policy of test: "),
     "drive": ({"test": {"drives": {"vdz": {"limit": 5}}}}, "the policy names vdz, but there is no"),
@@ -516,6 +516,46 @@ def test_no_policy_is_set_if_any_is_refused_on_any_host(policies: Played) -> Non
     # The difference was shown before that.
     assert '+<policy tenant="acme">' in policies.out
     assert '+  <drive burst-seconds="9" limit="500" target="vda" />' in policies.out
+
+
+GUEST = """<domain type="test"><name>{}</name><uuid>{}</uuid><memory>8192</memory>
+    <os><type>hvm</type></os><devices>
+    <disk type="file"><source file="/a"/><target dev="vda" bus="virtio"/></disk>
+    </devices></domain>"""
+
+
+def test_a_guest_that_has_migrated_gets_its_policy_where_it_is_now(tmp_path: Path) -> None:
+    there = {"hv1": ["db1", "same"], "hv2": ["db2", "same"], "hv3": ["db3", "db4"]}
+    given = {
+        "hv1": {"db1": {"limit": 1}, "db3": {"limit": 3}, "same": {"limit": 5}},
+        "hv2": {"db4": None, "same": {"limit": 6}},
+    }
+    hosts: dict[str, dict[str, Any]] = {}
+    for host, names in there.items():
+        guests = [
+            GUEST.format(n, f"6695eb01-f6a4-8304-79aa-97f2502e19{ord(host[2]):02x}") for n in names
+        ]
+        unique = "".join(g.replace("79aa", f"79a{i}") for i, g in enumerate(guests))
+        (tmp_path / f"{host}.xml").write_text(f"<node>{unique}</node>")
+        uri = {"uri": f"test://{tmp_path}/{host}.xml"}
+        hosts[host] = {**LOCAL, "iokeel_libvirt": uri}
+        if host in given:
+            hosts[host]["iokeel_policies"] = given[host]
+    played = play("policies.yml", inventory(tmp_path, hosts), "--check")
+    assert played.status == 0, played.out
+    said = " ".join(played.out.split())
+    assert "db3 is on hv3 now, and gets its policy there" in said
+    assert "db4 is on hv3 now" in said
+    checked = played.out.partition("TASK [iokeel : Check all")[2].partition("TASK [iokeel : Set")[0]
+    done = {*re.findall(r"^(\w+): \[(hv.)\] => \(item=(\w+)\)", checked, re.MULTILINE)}
+    assert done == {
+        ("changed", "hv1", "db1"), ("changed", "hv1", "same"), ("changed", "hv2", "same"),
+        ("changed", "hv3", "db3"), ("ok", "hv3", "db4"),
+    }  # fmt: skip
+    hosts["hv1"]["iokeel_policies"] = {"db9": {"limit": 1}}
+    played = play("policies.yml", inventory(tmp_path, hosts), "--check")
+    assert dict(played.failures).keys() == {"hv1"}
+    assert "db9: no such guest on this host, nor on one other host of" in played.out
 
 
 def test_a_class_that_covers_a_disk_that_cant_be_limited_is_told(tmp_path: Path) -> None:

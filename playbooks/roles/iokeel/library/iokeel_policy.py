@@ -21,9 +21,10 @@ description:
   - In check mode it checks the policy too, and changes nothing.
 options:
   guest:
-    description: The domain's name.
+    description:
+      - The domain's name.
+      - Without it nothing is checked or set.
     type: str
-    required: true
   policy:
     description:
       - Attributes of the policy, with underscores for hyphens, and `drives`, the attributes of each
@@ -50,8 +51,13 @@ EXAMPLES = r"""
 RETURN = r"""
 running:
   description: Whether the guest runs.
-  returned: always
+  returned: with a guest
   type: bool
+guests:
+  description: The names of all guests, whether they run or not.
+  returned: without a guest
+  type: list
+  elements: str
 """
 
 URN = "urn:iokeel:policy:1"
@@ -60,42 +66,46 @@ TIMEOUT_S = 30
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
+def virsh(module: AnsibleModule, *words: str) -> str:
+    """Run virsh and return its output. A failure ends the module with virsh's words."""
+    uri, guest = module.params["uri"], module.params["guest"]
+    where = f"{guest}: " if guest else ""
+    command = ["timeout", str(TIMEOUT_S), "virsh", "--connect", uri, *words]
+    status, out, err = module.run_command(command, environ_update=C_LOCALE)
+    if status == 124:  # timeout's own
+        why = f"libvirt doesn't answer at {uri} (it said nothing for {TIMEOUT_S} s)"
+        module.fail_json(msg=f"{where}{why}")
+    if status:
+        module.fail_json(msg=f"{where}virsh {words[0]}: {err.strip()}")
+    return str(out)
+
+
+def guests(module: AnsibleModule, *which: str) -> dict[str, str]:
+    """Return guests' UUIDs by name: those that run, or as virsh's words say."""
+    rows = virsh(module, "list", "--uuid", "--name", *which).splitlines()
+    return {name.strip(): uuid for uuid, _, name in (row.partition(" ") for row in rows if row)}
+
+
 class Guest:
     """A libvirt domain, by virsh."""
 
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         self.name = module.params["guest"]
-        running, defined = self.guests(), self.guests("--persistent", "--all")
-        guests = running | defined
-        if self.name not in guests:
-            known = ", ".join(sorted(guests)) or "none"
-            module.fail_json(msg=f"{self.name}: no such guest on this host; there is {known}")
-        self.uuid = guests[self.name]  # virsh would take a name in digits for an id
+        running, defined = guests(module), guests(module, "--persistent", "--all")
+        there = running | defined
+        if self.name not in there:
+            known = ", ".join(sorted(there)) or "none"
+            why = f"no such guest on this host, nor on one other host of this run; there is {known}"
+            module.fail_json(msg=f"{self.name}: {why}")
+        self.uuid = there[self.name]  # virsh would take a name in digits for an id
         self.running = self.name in running
         self.flags = ["--live"] * self.running + ["--config"] * (self.name in defined)
-
-    def guests(self, *which: str) -> dict[str, str]:
-        """Return guests' UUIDs by name: those that run, or as virsh's words say."""
-        rows = self.virsh("list", "--uuid", "--name", *which).splitlines()
-        return {name.strip(): uuid for uuid, _, name in (row.partition(" ") for row in rows if row)}
-
-    def virsh(self, *words: str) -> str:
-        """Run virsh and return its output. A failure ends the module with virsh's words."""
-        uri = self.module.params["uri"]
-        command = ["timeout", str(TIMEOUT_S), "virsh", "--connect", uri, *words]
-        status, out, err = self.module.run_command(command, environ_update=C_LOCALE)
-        if status == 124:  # timeout's own
-            why = f"libvirt doesn't answer at {uri} (it said nothing for {TIMEOUT_S} s)"
-            self.module.fail_json(msg=f"{self.name}: {why}")
-        if status:
-            self.module.fail_json(msg=f"{self.name}: virsh {words[0]}: {err.strip()}")
-        return str(out)
 
     def definition(self, flag: str) -> ET.Element:
         """Return the domain's XML: of the running domain, or as it is defined."""
         inactive = ["--inactive"] if flag == "--config" else []
-        return ET.fromstring(self.virsh("dumpxml", self.uuid, *inactive))
+        return ET.fromstring(virsh(self.module, "dumpxml", self.uuid, *inactive))
 
     def policy(self, flag: str) -> ET.Element | None:
         """Return the policy in force, or of the definition."""
@@ -174,12 +184,14 @@ def main() -> None:
     """Check a guest's policy, compare it with the one that it has, and set it."""
     module = AnsibleModule(
         argument_spec={
-            "guest": {"type": "str", "required": True},
+            "guest": {"type": "str"},
             "policy": {"type": "dict"},
             "uri": {"type": "str", "default": "qemu:///system"},
         },
         supports_check_mode=True,
     )
+    if module.params["guest"] is None:
+        module.exit_json(changed=False, guests=sorted(guests(module) | guests(module, "--all")))
     guest = Guest(module)
     if (wrong := fault(module.params["policy"] or {})) is not None:
         module.fail_json(msg=f"policy of {guest.name}: {wrong}")
@@ -193,7 +205,7 @@ def main() -> None:
         change = (
             ["--remove"] if wanted is None else ["--set", ET.tostring(wanted, encoding="unicode")]
         )
-        guest.virsh("metadata", guest.uuid, "--uri", URN, "--key", "iokeel", *change, *differ)
+        virsh(module, "metadata", guest.uuid, "--uri", URN, "--key", "iokeel", *change, *differ)
     diff = [
         {
             "before_header": f"{guest.name}, {names[flag]}",
