@@ -340,6 +340,57 @@ def test_warnings_of_a_calibration_are_shown_and_kept(tmp_path: Path) -> None:
     assert [line.split()[1] for line in comments] == ["b:"]
 
 
+# Each would make a file in the folder of the host that says it, if the controller took it.
+HOSTILE = {
+    "value": [r'path = "{{ lookup(\"pipe\", \"touch FILE\") }}"', "capacity = 5"],
+    "number": [r'capacity = "{{ lookup(\"pipe\", \"touch FILE\") }}"'],
+    "size": ["capacity = 5", r'curve_read = [["{{ lookup(\"pipe\", \"touch FILE\") }}", 1.0]]'],
+    "endless": ["capacity = Infinity"],
+    "deep": ["capacity = " + 9000 * "["],
+    "key": ["capacity = 5", r'iokeel_min_free_mib = "{{ lookup(\"pipe\", \"touch FILE\") }}"'],
+    "warning": ["capacity = 5", 'path = "/a"', 'curve_read = [["4k", 1.0], ["1m", 0.5]]'],
+}
+WARNINGS = [f"so{end}iokeel_min_free_mib: \"{{{{ lookup('pipe', 'touch FILE') }}}}\"" for end in (
+    "\n", "\r", "\x85", "\u2028")]  # fmt: skip
+
+
+def test_a_hypervisors_words_are_never_run_on_the_controller(tmp_path: Path) -> None:
+    for host, config in HOSTILE.items():
+        folder = tmp_path / host
+        folder.mkdir()
+        said = json.dumps({"config": "\n".join(["[storage.x]", *config]), "warnings": WARNINGS})
+        scripts = {"iokeel": f"cat <<'END'\n{said}\nEND", "fio": ""}
+        for name, script in scripts.items():
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n".replace("FILE", f"{folder}/made"))
+            (folder / name).chmod(0o755)
+    given = {**LOCAL, "iokeel_calibrate": [{"name": "x", "target": "/{{ 6 }}"}]}
+    hosts = inventory(tmp_path, {host: given for host in HOSTILE})
+    playbook = tasks_alone(tmp_path, "calibrate", f"{tmp_path}/{{{{ inventory_hostname }}}}")
+    played = play(playbook, hosts)
+    refused = {"value", "number", "size", "endless", "deep"}
+    assert {host for host, _ in played.failures} == refused
+    assert "no iokeel says" in dict(played.failures)["value"]
+    show = {
+        "ansible.builtin.debug": {
+            "msg": "{{ iokeel_storage_calibrated }}{{ iokeel_min_free_mib | default(0) }}"
+        }
+    }
+    playbook.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": [show]}]))
+    play(playbook, hosts)
+    assert [*tmp_path.glob("*/made")] == []
+    written = {
+        host: yaml.safe_load((tmp_path / f"host_vars/{host}/iokeel_calibrated.yml").read_text())
+        for host in ("key", "warning")
+    }
+    curve = [["4k", 1.0], ["1m", 0.5]]
+    assert written == {
+        "key": {"iokeel_storage_calibrated": {"x": {"capacity": 5}}},
+        "warning": {
+            "iokeel_storage_calibrated": {"x": {"path": "/a", "capacity": 5, "curve_read": curve}}
+        },
+    }
+
+
 def test_the_role_by_itself_refuses_what_the_playbook_refuses(tmp_path: Path) -> None:
     variables, why = REFUSED["space"]
     playbook = tmp_path / "play.yml"
