@@ -8,6 +8,7 @@ itself if steps go on failing.
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
@@ -34,7 +35,9 @@ from iokeel.core.wants import NOTHING, Wants
 from iokeel.errors import ConnectionLost, FleetRefused, HostReports, IokeelError, NewerSchema
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId
-from iokeel.fleet.store import FleetStore, View
+from iokeel.fleet.store import FleetStore, LedgerUnreadable, View
+
+log = logging.getLogger(__name__)
 
 # How often a host reads a ledger that doesn't change: a few times in a term.
 READ_S = TERM_S / 5
@@ -174,7 +177,13 @@ class Participant:
         self._is_out = False
 
     async def _step(self) -> None:
-        view = await self._read()
+        try:
+            view = await self._read()
+        except LedgerUnreadable as error:
+            if not await self._restore(error.view):
+                raise
+            log.error("%s; it is replaced by what this host remembers", error)
+            return
         if not await self._hear(view.ledger, view.asked_ns):
             await self._recover(view)
             if view.budget is None:  # etcd has lost everything: the caller tells it
@@ -221,6 +230,18 @@ class Participant:
         if view.budget is not None and self.part.ledger is not None:
             merged = recovered(view.ledger, self.part.ledger, fresh_epoch())
             await self._store.replace(self.budget, view, merged, as_leader=False)
+
+    async def _restore(self, view: View) -> bool:
+        """Replace a ledger that nobody can read by this host's. Return False if it has none.
+
+        Nobody was given anything by it, because nobody could read it.
+        """
+        self._tenure = None
+        if view.budget is None or self.part.ledger is None:
+            return False
+        mine = recovered(None, self.part.ledger, fresh_epoch())
+        await self._store.replace(self.budget, view, mine, as_leader=False)
+        return True
 
     async def leave(self) -> None:
         """Take the claim back, and give the office up."""

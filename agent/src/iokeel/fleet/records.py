@@ -5,7 +5,7 @@ A malformed value ends nothing: the host doesn't go by it, keeps what it knows, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Annotated, TypeVar
 
@@ -33,6 +33,7 @@ _LEAST_LEVEL = 1e-12
 _Level = Annotated[float, msgspec.Meta(ge=_LEAST_LEVEL, le=1e16)]
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+_CONTRADICTS = "has figures that contradict each other"
 # A new kind of value in a key of its own is better: hosts with an older agent can't read any that
 # has a higher version.
 VERSION = 1
@@ -216,8 +217,17 @@ def decoded(kind: type[T], key: str, raw: bytes) -> T:
 
 
 def encoded(record: Record) -> bytes:
-    """Return a record as a value."""
-    return msgspec.json.encode(record)
+    """Return a record as a value. Raises FleetRefused if nobody could read it."""
+    raw = msgspec.json.encode(record)
+    try:
+        msgspec.json.decode(raw, type=type(record))
+    except ValueError as error:
+        raise FleetRefused(
+            type(record).__name__,
+            f"isn't written to etcd, because no host could read it: {shown(str(error))}",
+            "please report it",
+        ) from None
+    return raw
 
 
 def ledger_of(key: str, raw: bytes) -> Ledger:
@@ -228,16 +238,17 @@ def ledger_of(key: str, raw: bytes) -> Ledger:
         for name, e in record.hosts.items()
     }
     spans = tuple(Span(s.epoch, s.first, s.last) for s in record.spans)
-    if any(not e.floor <= e.amount <= e.charged >= e.lasting for e in entries.values()) or any(
-        not span.first <= span.last <= spans[-1].last for span in spans
-    ):
-        raise FleetRefused(
-            f"etcd {key}",
-            "has figures that contradict each other",
-            "see what else writes below [fleet] prefix",
-        )
+    if _contradicts(entries, spans):
+        mend = "see what else writes below [fleet] prefix"
+        raise FleetRefused(f"etcd {key}", _CONTRADICTS, mend)
     learnt = Learnt(record.learnt.capacity, record.learnt.ratio) if record.learnt else None
     return Ledger(record.amount, spans, entries, record.before, learnt)
+
+
+def _contradicts(entries: Mapping[str, Entry], spans: Sequence[Span]) -> bool:
+    return any(not e.floor <= e.amount <= e.charged >= e.lasting for e in entries.values()) or any(
+        not span.first <= span.last <= spans[-1].last for span in spans
+    )
 
 
 def with_levels(ledger: Ledger, key: str, raw: bytes) -> Ledger:
@@ -264,7 +275,11 @@ def levels_value(ledger: Ledger) -> bytes | None:
 
 
 def ledger_value(ledger: Ledger) -> bytes:
-    """Return a ledger as a value, without its levels."""
+    """Return a ledger as a value, without its levels. Raises FleetRefused as `encoded`."""
+    if _contradicts(ledger.entries, ledger.spans):
+        raise FleetRefused(
+            "a ledger", f"isn't written, because it {_CONTRADICTS}", "please report it"
+        )
     hosts = {
         name: _EntryRecord(
             e.instance, e.floor, e.amount, e.charged, e.lasting, _StampRecord(*e.stamp), e.word

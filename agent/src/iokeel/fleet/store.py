@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Ledger
-from iokeel.errors import FleetRefused
+from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd, Found
 from iokeel.fleet.keys import BudgetId, Keys, budget_in, last_part
 from iokeel.fleet.messages import Delete, Is, Put
@@ -64,6 +64,14 @@ class View:
     claims: Mapping[str, HostClaim]
     leader: str | None
     raw: Mapping[str, bytes | None]
+
+
+class LedgerUnreadable(FleetRefused):
+    """A budget's ledger isn't iokeel's any more. view: the rest of the budget."""
+
+    def __init__(self, error: FleetRefused, view: View) -> None:
+        super().__init__(error.where, error.what, error.mend)
+        self.view = view
 
 
 class FleetStore:
@@ -186,7 +194,10 @@ class FleetStore:
     async def view(
         self, budget: BudgetId, last: View | None = None, *, with_claims: bool = True
     ) -> View:
-        """Return a budget at one moment. Raises ConnectionLost, NewerSchema or FleetRefused.
+        """Return a budget at one moment.
+
+        Raises ConnectionLost, NewerSchema, LedgerUnreadable, or FleetRefused if another of its
+        values can't be used.
 
         last: the last view of it; unchanged values aren't sent again. with_claims: read the claims
         too; else they stay as they were in the last view.
@@ -203,18 +214,26 @@ class FleetStore:
         if last is not None and found.unless:
             return replace(last, asked_ns=found.asked_ns, claims_ns=claims_ns, claims=there)
         set_to, leader, _, raw, levels = (found.values.get(name) for name in names)
-        ledger = ledger_of(names[3], raw) if raw is not None else None
-        if ledger is not None and levels is not None:
-            ledger = with_levels(ledger, names[4], levels)
-        return View(
+        view = View(
             found.asked_ns,
             claims_ns,
             budget_of(names[0], set_to) if set_to is not None else None,
-            ledger,
+            None,
             there,
             decoded(LeaderRecord, names[1], leader).host if leader is not None else None,
             {name: found.values.get(name) for name in seen},
         )
+        if raw is None:
+            return view
+        try:
+            ledger = ledger_of(names[3], raw)
+            if levels is not None:
+                ledger = with_levels(ledger, names[4], levels)
+        except NewerSchema:
+            raise
+        except FleetRefused as error:
+            raise LedgerUnreadable(error, view) from None
+        return replace(view, ledger=ledger)
 
     async def replace(
         self, budget: BudgetId, found: View, ledger: Ledger, *, as_leader: bool

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -216,6 +217,27 @@ async def test_nobody_gets_more_from_an_etcd_that_was_restored(
         there.all["b"].demand = greedy(300)
         await there.hold(a=250, b=750)
         assert there.worst <= BUDGET
+
+
+async def test_a_ledger_that_nobody_can_read_is_replaced_by_what_hosts_remember(
+    cluster: real.Etcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hosts(cluster, a=greedy(100), b=greedy(300)) as there:
+        await there.hold(a=250, b=750)
+        async with Etcd(Access(cluster.urls)) as etcd:
+            store = FleetStore(etcd, Me("operator", "o"))
+            key = store.keys.ledger(ACME)
+            raw = (await etcd.read([key])).values[key]
+            record = json.loads(raw)
+            for entry in record["hosts"].values():
+                entry[1] = -1  # its floor
+            for spoilt in (json.dumps(record).encode(), b"mine!"):
+                await etcd.write([], [Put(key, spoilt), Put(store.keys.stamp(ACME), spoilt)])
+                await there.hold(a=50, b=50)
+                await there.hold(a=250, b=750)
+        assert there.worst <= BUDGET
+    assert "isn't what iokeel has written there" in caplog.text
+    assert "it is replaced by what this host remembers" in caplog.text
 
 
 async def test_a_coordinator_whose_disk_is_full_makes_way_for_another(cluster: real.Etcd) -> None:

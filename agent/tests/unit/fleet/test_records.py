@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
-from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
+from iokeel.core.fleet.coordinate import Tenure, coordinate
+from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word, first_ledger
 from iokeel.core.storage import Load, StorageActivity
 from iokeel.core.wants import Layer, TenantLevel, TenantWants, wants_of
 from iokeel.errors import FleetRefused
@@ -95,6 +97,46 @@ CLAIMS = st.builds(
     st.none() | LOADS,
 )
 GOOD = ledger_value(Ledger(9, (Span("e", 1, 1),), {"a": Entry("i", 1, 2, 3, 1, Stamp("e", 1))}))
+
+
+@given(
+    st.integers(1, 10**6),
+    st.lists(st.integers(0, 10**6), min_size=1, max_size=6),
+    st.lists(st.integers(1, 400), min_size=6, max_size=6),
+)
+@example(30424, [8122, 6996, 2078, 13958, 0], [100] * 6)
+def test_every_ledger_of_a_coordinator_is_read_as_it_was_written(
+    amount: int, reservations: list[int], weights: list[int]
+) -> None:
+    """Also if more is reserved than there is."""
+    claims = {
+        f"h{i}": HostClaim("i", each, weight, wants_of([(each, weight, 5000)]), 10**7, 0)
+        for i, (each, weight) in enumerate(zip(reservations, weights, strict=False))
+    }
+    ledger = first_ledger(amount, "e")
+    tenure = Tenure("e", 0, 0)
+    for second in range(1, 40, 12):
+        ledger, tenure = coordinate(ledger, claims, Budget(amount), tenure, second * NS_PER_S)
+        assert ledger_of("k", ledger_value(ledger)) == replace(ledger, levels={})
+        claims = {name: replace(each, applied=ledger.stamp) for name, each in claims.items()}
+
+
+BAD = {
+    "below zero": Entry("i", -1, 0, 0, 0, Stamp("e", 1)),
+    "a contradiction": Entry("i", 5, 4, 9, 0, Stamp("e", 1)),
+    "no name": Entry("", 0, 0, 0, 0, Stamp("e", 1)),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_a_ledger_that_nobody_could_read_is_not_written(bad: Entry) -> None:
+    with pytest.raises(FleetRefused, match=r"isn't written.*; please report it"):
+        ledger_value(Ledger(9, (Span("e", 1, 1),), {"a": bad}))
+
+
+def test_a_claim_that_nobody_could_read_is_not_written() -> None:
+    with pytest.raises(FleetRefused, match=r"ClaimRecord: isn't written .* no host could read it"):
+        claim_value(HostClaim("i", -1, 100, wants_of([]), 0))
 
 
 @given(LEDGERS)

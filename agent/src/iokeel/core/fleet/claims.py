@@ -140,7 +140,8 @@ def floors(
     rest = max(0, budget.amount - silent)
     reserved = [Claim(claims[name].reservation, 1.0, claims[name].reservation) for name in there]
     amounts = divide(rest, reserved).amounts
-    even = budget.even_ratio * (rest - sum(amounts)) / max(1, len(there))
+    # Parts that were scaled down may add up to a little more, by rounding.
+    even = budget.even_ratio * max(0.0, rest - sum(amounts)) / max(1, len(there))
     wanted = dict.fromkeys(claims, 0)
     for name, amount in zip(there, amounts, strict=True):
         wanted[name] = floor(min(amount + even, max(amount, claims[name].most)))

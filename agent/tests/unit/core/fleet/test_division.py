@@ -85,6 +85,21 @@ def test_floors_are_reservations_and_an_even_part() -> None:
     assert floors(Budget(1000), {}, claims) == {"a": 335, "b": 35, "c": 0}
 
 
+@given(st.integers(1, 10**8), st.lists(st.integers(0, 10**8), min_size=1, max_size=12), st.data())
+def test_floors_are_never_below_zero_nor_above_the_budget(
+    amount: int, reservations: list[int], data: st.DataObject
+) -> None:
+    claims = {f"h{i}": claim(each, most=10**9) for i, each in enumerate(reservations)}
+    entries = {
+        name: entry(data.draw(st.integers(0, amount)), amount)
+        for name in data.draw(st.sets(st.sampled_from([*claims, "silent"])))
+    }
+    silent = entries["silent"].floor if "silent" in entries else 0
+    found = floors(Budget(amount), entries, claims)
+    assert all(floor >= 0 for floor in found.values())
+    assert sum(found.values()) <= max(0, amount - silent)
+
+
 def test_floors_that_do_not_fit_are_scaled_down_together() -> None:
     claims = {"a": claim(reservation=900), "b": claim(reservation=300)}
     assert floors(Budget(600), {}, claims) == {"a": 450, "b": 150}
