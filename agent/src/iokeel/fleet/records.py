@@ -6,7 +6,7 @@ A malformed value ends nothing: the host doesn't go by it, keeps what it knows, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -381,9 +381,20 @@ def _load_of(r: _LoadRecord) -> Load:
 
 
 def _load_record(load: Load) -> _LoadRecord:
-    activity, done, strangers, known, gifts, drained, usable_part, short = load
+    a, done, strangers, known, gifts, drained, usable_part, short = load
+    activity = None
+    if a is not None:
+        activity = _ActivityRecord(
+            a.elapsed_s,
+            a.raw_iops,
+            a.latency_s,
+            a.busy_ratio,
+            a.queue,
+            a.mean_cost,
+            a.served_cost,
+        )
     return _LoadRecord(
-        _ActivityRecord(*astuple(activity)) if activity is not None else None,
+        activity,
         done,
         strangers,
         known,

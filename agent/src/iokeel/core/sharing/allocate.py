@@ -235,11 +235,13 @@ def _strangers(
     whether they are too much, so they count only if it has a target. is_shared: by the fleet, whose
     coordinator hears of them from all hosts.
     """
+    if is_shared:
+        return unpromised
     rate = strangers_rate(activity, [c.known for c in claimants], seen.policy.model or model)
     if rate is not None:
         return rate
     by_latency = seen.counters is None and seen.policy.latency_target_ms is not None
-    return unpromised if is_shared or by_latency else 0.0
+    return unpromised if by_latency else 0.0
 
 
 def _as_known(seen: StorageSeen, before: StorageState | None) -> StorageSeen:
