@@ -23,7 +23,10 @@ LEAST_COST, MOST_COST = 1e-12, 1e12
 # So much more than they are taken to cost may requests cost, as a ratio. A drive then has so much
 # more than its limit for good, and another tenth in a second with a gift. In a random search of
 # mixes and curves, 29 of 350 phases had over 5 % too much with 0.2, 17 with 0.1, 19 with 0.07.
-_MOST_TOO_CHEAP = 0.1
+TOO_CHEAP_RATIO = 0.1
+# The same if the drive used sizes below and above the mean alone before. On a curve that is flat
+# and then rises in proportion, the real cost of a mix of these may be half of the most.
+TOO_CHEAP_IF_SEEN_RATIO = 1.0
 # The most points that a QEMU throttle group takes (qemu-patches).
 _MAX_POINTS = 32
 # The highest cost of a byte in a part of a large request, as a multiple of that in a large one.
@@ -51,6 +54,7 @@ class CostCurve:
     _knots: tuple[Point, ...] = field(init=False, repr=False, compare=False)
     _upper: tuple[Point, ...] = field(init=False, repr=False, compare=False)
     _lower: tuple[Point, ...] = field(init=False, repr=False, compare=False)
+    _hides_little: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self, checked: bool) -> None:
         if checked:
@@ -70,6 +74,8 @@ class CostCurve:
         put(self, "_knots", tuple(knots))
         put(self, "_upper", _hull(knots, sign=1))
         put(self, "_lower", _hull(knots, sign=-1))
+        most = max(_at(self._upper, size) / cost for size, cost in knots)
+        put(self, "_hides_little", most <= 1 + TOO_CHEAP_RATIO)
 
     def cost(self, size_bytes: float) -> float:
         """Return the cost of one request, in normalized I/O operations.
@@ -91,20 +97,44 @@ class CostCurve:
         are taken to be as small, unless sizes below and above the mean have been seen. Else their
         mean cost may lie anywhere within `mean_cost_bounds`, and the geometric mean of the two has
         the least worst ratio: 2.2 % for the published curve, about half that if one of the sizes
-        has been seen. But they are never taken to cost less than 1 / 1.1 of the most that they can,
-        whatever has been seen. If sizes below and above the mean have been, that is the most that
-        requests of these sizes can cost.
+        has been seen. But requests of 4 KiB and more are never taken to cost less than 1 / 1.1 of
+        the most that limits made for the mean let them, or half of it if sizes below and above the
+        mean have been seen.
         Raises ValueError for a size of 0 or less.
         """
-        if is_one_size(mean_size_bytes, seen_bytes):
+        is_one = is_one_size(mean_size_bytes, seen_bytes)
+        if is_one and self._hides_little:  # most often
             return self.cost(mean_size_bytes)
+        dearest = _at(self._upper, mean_size_bytes)
+        if is_one:
+            dearest = min(dearest, self._dearest_under_limits(mean_size_bytes))
+            return max(self.cost(mean_size_bytes), dearest / (1 + TOO_CHEAP_RATIO))
         are_around = bool(seen_bytes) and min(seen_bytes) < mean_size_bytes < max(seen_bytes)
         if mean_size_bytes <= self._upper[0][0] and not are_around:
             return self.cost(mean_size_bytes)
         least, most = self.mean_cost_bounds(mean_size_bytes, seen_bytes)
-        # Sizes on one side only may all be gone.
-        dearest = most if are_around else _at(self._upper, mean_size_bytes)
-        return max(math.sqrt(least * most), dearest / (1 + _MOST_TOO_CHEAP))
+        cost = math.sqrt(least * most)
+        if are_around:
+            cost = max(cost, most / (1 + TOO_CHEAP_RATIO))
+            return max(cost, dearest / (1 + TOO_CHEAP_IF_SEEN_RATIO))
+        return max(cost, dearest / (1 + TOO_CHEAP_RATIO))
+
+    def _dearest_under_limits(self, size_bytes: float) -> float:
+        """Return the most that requests cost for one of a size, under limits made for that size.
+
+        An iops-size is the power of two below or above it. Stock QEMU counts a request as one, or
+        by its bytes if it is larger, so the limits let no request pass for less (envelope.py).
+        """
+        last, _ = self.points[-1]
+        power = 2.0 ** math.floor(math.log2(min(size_bytes, last)))
+        return min(
+            max(1.0, size_bytes / iops_size)
+            * max(
+                self.cost(iops_size),
+                *(cost * iops_size / size for size, cost in self._knots if size > iops_size),
+            )
+            for iops_size in (power, 2 * power if power < last else power)
+        )
 
     def mean_cost_bounds(
         self, mean_size_bytes: float, seen_bytes: Sequence[float] = ()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
-from iokeel.core.sizes import is_uniform
+from iokeel.core.sizes import is_one_size, is_uniform
 from iokeel.errors import CurveError
 
 # SolidFire Element's published table: size in KiB, cost in hundredths of a 4 KiB I/O.
@@ -124,6 +124,15 @@ def test_mean_cost_of_requests_all_alike_is_exact(kib: int) -> None:
 def test_no_mix_is_taken_to_be_much_too_cheap(curve: CostCurve, mean: int) -> None:
     _, most = curve.mean_cost_bounds(mean)
     assert is_uniform(mean) or most <= 1.1 * curve.mean_cost(mean) * (1 + 1e-9)
+
+
+@given(curves(), st.integers(4096, 1 << 22), st.lists(st.integers(512, 1 << 23), min_size=2))
+def test_nor_by_sizes_on_both_sides_to_be_less_than_half_as_dear(
+    curve: CostCurve, mean: int, seen: list[int]
+) -> None:
+    _, most = curve.mean_cost_bounds(mean)
+    sizes = tuple(map(float, seen))
+    assert is_one_size(mean, sizes) or most <= 2 * curve.mean_cost(mean, sizes) * (1 + 1e-9)
 
 
 @given(curves(), st.integers(8192, 1 << 22), st.lists(st.integers(512, 4096), min_size=1))

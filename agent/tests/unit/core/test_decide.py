@@ -1144,3 +1144,32 @@ def test_a_size_of_before_a_shift_makes_other_sizes_no_cheaper(
     log = run(phases, DrivePolicy(limit=3000), model=CostModel(PLATEAU, PLATEAU))
     assert log.rate(9, 16) <= 1.15 * 3000
     assert log.worst_window(3, 16) <= 1.3 * 3000
+
+
+FLAT_THEN_STEEP = CostCurve(((4 * KIB, 1.0), (64 * KIB, 1.0), (128 * KIB, 17.0)))
+
+
+@pytest.mark.parametrize("sizes", [(4, 124), (32, 96), (4, 4, 184)])
+def test_sizes_in_turn_whose_mean_is_a_power_of_two_pass_by_a_tenth_at_most(
+    sizes: tuple[int, ...],
+) -> None:
+    """They are counted like 64 KiB alone. It was 5 to 11 times the limit in a second."""
+    streams = tuple(Stream(((kib * KIB, 1.0),), depth=1) for kib in sizes)
+    log = run(
+        [Phase(12, streams, in_turn=True)],
+        DrivePolicy(limit=3000),
+        model=CostModel(FLAT_THEN_STEEP, FLAT_THEN_STEEP),
+    )
+    assert log.rate(4, 12) <= 1.1 * 3000
+    assert log.worst_window(4, 12) <= 1.25 * 3000
+
+
+@pytest.mark.parametrize("kib", [4, 8, 12, 16, 24, 48, 64, 192, 1024])
+def test_one_size_keeps_its_limit_on_a_disk_whose_small_reads_all_cost_the_same(kib: int) -> None:
+    curve = CostCurve(((4 * KIB, 1.0), (16 * KIB, 1.06), (64 * KIB, 3.75), (1024 * KIB, 60.0)))
+    log = run(
+        [Phase(12, (Stream.of(kib * KIB),))],
+        DrivePolicy(limit=3000),
+        model=CostModel(curve, curve),
+    )
+    assert log.rate(4, 12) == pytest.approx(3000, rel=0.01)

@@ -356,6 +356,7 @@ def _iops_sizes(model: CostModel, to_a_doubling: int) -> tuple[int | None, ...]:
     """Candidates for iops_size: none, and a geometric grid over the curves' range."""
     sizes = [size for curve in (model.read, model.write) for size, _ in curve.points]
     low, high = min(SMALLEST_REQUEST_BYTES, *sizes), max(SMALLEST_REQUEST_BYTES, *sizes)
+    low = 1 << low.bit_length() - 1
     steps = math.ceil(math.log2(high / low) * to_a_doubling)
     return (None, *(round(low * 2 ** (i / to_a_doubling)) for i in range(steps + 1)))
 
