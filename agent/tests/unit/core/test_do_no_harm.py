@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from math import inf
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from iokeel.core.policy import DrivePolicy
@@ -81,6 +81,7 @@ def harm(seed: int, exact: bool, capacity: int, target_ms: float | None, counted
 
 
 @settings(max_examples=40)
+@example(42021, False, 500, 8.0, False)  # the calmest drive's own waits look like a full storage
 @given(
     st.integers(0, 10**6),
     st.booleans(),

@@ -35,6 +35,7 @@ from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.limits import BUCKET_S
+from iokeel.core.sharing.latency import CALM_RATIO as CALM_RATIO
 from iokeel.core.sharing.latency import is_loaded, storage_strain
 from iokeel.core.state import DriveState, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
@@ -43,7 +44,6 @@ POWER = 0.1
 STEP = 0.9
 SLACK = 1.05
 UP_RATIO = 0.16
-CALM_RATIO = 0.7
 # Between calm and the target: at most so much a second, up to this part of the ratio at which
 # latency last passed the target. That grows by so much a second, because a storage may have become
 # faster, and is forgotten beyond so many times it.

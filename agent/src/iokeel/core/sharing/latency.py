@@ -28,6 +28,8 @@ from iokeel.core.storage import StorageActivity, StoragePolicy, activity_between
 # At 80 % utilization, a request waits for twice the one in service when it comes (Pollaczek and
 # Khinchine: rho / (2 (1 - rho)), for one server and random arrivals).
 WAITS = 2.0
+# A storage with less strain than this is calm.
+CALM_RATIO = 0.7
 # With less than one request in flight on average, latency is not due to load.
 _LOADED_QUEUE = 1.0
 
@@ -169,7 +171,7 @@ def _activity_of_guests(
         return _activity_by(telling)
     bounds = [_activity_by([known]) for known in active]
     least = min(bounds, key=lambda each: _bound(policy, each), default=None)
-    return least if _bound(policy, least) <= 1 else None
+    return least if _bound(policy, least) < CALM_RATIO else None
 
 
 def _bound(policy: StoragePolicy, activity: StorageActivity | None) -> float:
