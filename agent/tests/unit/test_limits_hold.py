@@ -27,7 +27,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from iokeel.config.load import parse
 from iokeel.config.reload import for_running
 from iokeel.config.settings import Config
-from iokeel.core.counters import Counters, DriveId
+from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.policy import DrivePolicy
 from iokeel.daemon import Agent
 from iokeel.errors import IokeelError
@@ -203,9 +203,10 @@ class Domain:
     def counters(self) -> Iterator[tuple[DriveId, Counters]]:
         """Yield those of its drives after another second."""
         for target in self.targets:
-            did = int(min(self.demands.get(target, 0), self.held(target)))
+            did = int(min(self.demands.get(target, 1), self.held(target)))
             count = self.reads[target] = self.reads.get(target, 0) + did
-            counters = Counters(time.monotonic_ns(), count, 4096 * count, 0, 0, 0, 0)
+            took_ns = 2 * count * NS_PER_S  # the storage is full
+            counters = Counters(time.monotonic_ns(), count, 4096 * count, 0, 0, took_ns, 0)
             yield DriveId(self.title, target), counters
 
     def monitor(self, command: str) -> str:
@@ -320,6 +321,12 @@ class LimitsHold(RuleBasedStateMachine):
         has_one = good is not None and good.covers(target)
         return good if has_one else self.in_part.get(domain.title, good)
 
+    @property
+    def is_divided(self) -> bool:
+        """Whether the storage has shown that it is full, with two drives there."""
+        storage = self.agent.state.storages.get("fast")
+        return storage is not None and storage.division.usable is not None
+
     def most(self, domain: Domain, target: str, good: Policy, *, is_shared: bool) -> float:
         """Return the highest rate that a drive's limits may have; inf without a limit.
 
@@ -327,7 +334,7 @@ class LimitsHold(RuleBasedStateMachine):
         """
         bounds = [good.limit_of(target)]
         if is_shared:
-            bounds += [self.tables.get("fast")] * (target == "vda")
+            bounds += [self.tables.get("fast")] * (target == "vda" and self.is_divided)
             bounds += [self.tables.get("acme")] * (good.tenant and good.covers(target))
         least = min((bound for bound in bounds if bound is not None), default=inf)
         return (TOLERANCE if domain.is_stock else TIGHT) * least
