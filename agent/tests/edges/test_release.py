@@ -312,10 +312,20 @@ def test_a_cgroup_whose_saved_values_make_no_sense_is_named_until_its_bounds_are
 
 
 def test_a_good_configuration_is_checked_without_a_word(folder: Path) -> None:
-    agent = Agent(folder, "[classes.mine]\nlimit = 5\n")
+    agent = Agent(folder, "[classes.mine]\nlimit = 500\n")
     done = iokeel("agent", "--check", "--config", agent.config)
     assert (done.status, done.out, done.err) == (0, "", "")
     assert not agent.state.exists()
+
+
+def test_limits_at_which_large_requests_wait_for_long_are_told_by_a_check(folder: Path) -> None:
+    agent = Agent(folder, "[classes.mine]\nlimit = 5\n[tenants.acme]\nlimit = 31\n")
+    done = iokeel("agent", "--check", "--config", agent.config)
+    assert (done.status, done.out) == (0, "")
+    assert done.complaint == (  # 150 by the published table, at 5 a second
+        "classes.mine: at the limit, 5, one request of 1 MiB waits 30 s, and all others behind it;"
+        " give 31 or more"
+    )
 
 
 def test_a_bad_configuration_is_told_by_a_check(folder: Path) -> None:

@@ -124,7 +124,14 @@ def test_a_noisy_neighbour_is_found_understood_and_limited(
     expect(row).to_contain_text("db1 vda")
     expect(row).to_contain_text("held")
     dialog = form(page)
+    dialog.get_by_label("Limit", exact=True).fill("4")
+    expect(dialog).to_contain_text(  # 120 by its storage's curve, at 4 a second
+        "At the limit of vda, 4, one request of 1 MiB waits 30 s, and all others behind it"
+    )
     dialog.get_by_label("Limit", exact=True).fill("60")
+    expect(dialog.get_by_text("one request of 1 MiB waits")).to_have_count(0)
+    row = dialog.locator("table[aria-label='What is then promised'] tbody tr").first
+    expect(row).to_contain_text("2 s")
     expect(dialog).to_contain_text("4K reads 60 a second, 64K reads 6, 1M reads 0.5")
     dialog.get_by_label("Burst", exact=True).fill("")
     dialog.get_by_label("Reservation", exact=True).fill("30")

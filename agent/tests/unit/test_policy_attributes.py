@@ -199,11 +199,11 @@ def test_policy_check_prints_every_attribute() -> None:
         "vm": asdict(vm),
         "drives": {"vda": asdict(drive)},
     }
-    table = policy_table(policy, ["vda"])
-    assert len(table.headings) == len({"target", *FIELDS})
+    table = policy_table(policy, ["vda"], {"vda": 0.15})
+    assert len(table.headings) == len({"target", *FIELDS, "1 MiB waits"})
     assert table.rows == [
-        ("vda", "100", "1000", "2000", "30 s", "50", "5 ms", "separate"),
-        ("all together", "300", "3000", "6000", "40 s", "", "", ""),
+        ("vda", "100", "1000", "2000", "30 s", "50", "5 ms", "separate", "150 ms"),
+        ("all together", "300", "3000", "6000", "40 s", "", "", "", ""),
     ]
 
 

@@ -157,5 +157,7 @@ export const Checked = v.object({
     tenant: v.nullable(v.string()),
     drives: v.record(v.string(), v.nullable(Promised)),
     vm: v.nullable(Promised),
+    large_waits_s: v.optional(v.record(v.string(), v.number()), {}),
+    long_waits: v.optional(v.array(v.string()), []),
 });
 export type Checked = v.InferOutput<typeof Checked>;

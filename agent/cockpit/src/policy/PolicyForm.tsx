@@ -88,6 +88,9 @@ export function PolicyForm({
                             Drives that it doesn't name keep the policies that they have.
                         </Alert>
                     )}
+                    {promised?.long_waits.map((said) => (
+                        <Alert key={said} component="h2" variant="warning" isInline title={visible(said[0]?.toUpperCase() + said.slice(1))} />
+                    ))}
                     <Grid hasGutter md={6}>
                         <GridItem>
                             <FormSection title="This drive" titleElement="h2">

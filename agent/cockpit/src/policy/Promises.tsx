@@ -3,18 +3,22 @@ import { type DenseRow, DenseTable } from "../shared/DenseTable";
 import { Name } from "../shared/Name";
 import { duration, NONE, rate, whole } from "../shared/words";
 
-const COLUMNS = ["Drive", "Limit", "Burst", "Credit", "Reservation", "Weight", "Latency target", "Reads and writes"];
+const COLUMNS = ["Drive", "Limit", "Burst", "Credit", "Reservation", "Weight", "Latency target", "Reads and writes", "1M waits"];
 
 /** What a policy promises each drive of a VM, and all of them together. */
 export function Promises({ checked }: { checked: Checked }) {
-    const rows = Object.entries(checked.drives).map(([target, promised]) => row(target, promised));
-    if (checked.vm) rows.push(row("all together", checked.vm));
+    const rows = Object.entries(checked.drives).map(([target, promised]) =>
+        row(target, promised, checked.large_waits_s[target] ?? null),
+    );
+    if (checked.vm) rows.push(row("all together", checked.vm, null));
     return <DenseTable label="What is then promised" columns={COLUMNS} rows={rows} />;
 }
 
-function row(name: string, promised: Promised | null): DenseRow {
-    const none = COLUMNS.slice(2).map(() => NONE);
-    return { key: name, cells: [<Name text={name} />, ...(promised ? figures(promised) : ["no policy", ...none])] };
+/** waitS: how long one request of 1 MiB waits at its limits. */
+function row(name: string, promised: Promised | null, waitS: number | null): DenseRow {
+    const none = COLUMNS.slice(3).map(() => NONE);
+    const known = promised ? figures(promised) : ["no policy", ...none];
+    return { key: name, cells: [<Name text={name} />, ...known, duration(waitS)] };
 }
 
 /** A VM has no weight, no latency target and no budgets. */

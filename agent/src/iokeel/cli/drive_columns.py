@@ -71,6 +71,11 @@ def _latency_cell(drive: DriveReport) -> str:
     return " / ".join(ms_cell(s) for s in latencies) if any(latencies) else NONE
 
 
+def _discards_cell(drive: DriveReport) -> str:
+    raw_iops, bps = drive.raw_discard_iops, drive.discard_bps
+    return flow_cell(raw_iops, bps / raw_iops if raw_iops and bps else None)
+
+
 def _waiting_cell(drive: DriveReport) -> str:
     count = waiting(drive)
     return NONE if count is None else str(count)
@@ -112,6 +117,12 @@ WRITES = Column[DriveReport](
     lambda d: d.raw_write_iops,
     lambda d: flow_cell(d.raw_write_iops, d.mean_write_bytes),
 )
+FLUSHES = Column[DriveReport](
+    "flushes", "flushes/s", lambda d: d.raw_flush_iops, lambda d: rate_cell(d.raw_flush_iops)
+)
+DISCARDS = Column[DriveReport](
+    "discards", "discards/s", lambda d: d.raw_discard_iops, _discards_cell
+)
 LATENCY = Column[DriveReport]("latency", "ms r / w", latency_s, _latency_cell)
 WAITING = Column[DriveReport]("waiting", "waiting", waiting, _waiting_cell)
 CREDIT = Column[DriveReport]("credit", "credit", _credit, _credit_cell)
@@ -126,7 +137,8 @@ MEAN_LATENCY = Column[DriveReport]("latency", "ms", latency_s, lambda d: ms_cell
 WAIT = Column[DriveReport]("wait", "ms wait", wait_s, lambda d: ms_cell(wait_s(d)))
 
 DRIVE_COLUMNS = (
-    VM, DRIVE, RATE, ALLOWED, USED, READS, WRITES, LATENCY, WAITING, CREDIT, BOUND
+    VM, DRIVE, RATE, ALLOWED, USED, READS, WRITES, FLUSHES, DISCARDS, LATENCY, WAITING, CREDIT,
+    BOUND,
 )  # fmt: skip
 """The columns of `iokeel stats`, in its order."""
 

@@ -13,10 +13,12 @@ from iokeel.report.records import DriveReport, VmReport
 from iokeel.words.units import percent
 
 COLUMNS = tuple(column.heading for column in DRIVE_COLUMNS)
-_HALF = frozenset({"used", "waiting"})
+_FREE = frozenset({"flushes/s", "discards/s"})
+_HALF = _FREE | {"used", "waiting"}
 _LAYOUTS = (
     Layout(2, frozenset(), 60),
     Layout(1, frozenset(), 60),
+    Layout(1, _FREE, 60),
     Layout(1, _HALF, 60),
     Layout(1, _HALF, 24),
     Layout(1, _HALF, 16),
@@ -37,8 +39,12 @@ class _Rows:
 
     def __init__(self, rows: Sequence[tuple[dict[str, str], str]], drives: Sequence[DriveReport]):
         self._rows = rows
-        counted = any(drive.read for drive in drives)
-        self._unknown = frozenset[str]() if counted else frozenset({"waiting"})
+        shown = {
+            "waiting": any(drive.read for drive in drives),
+            "flushes/s": any(drive.raw_flush_iops for drive in drives),
+            "discards/s": any(drive.raw_discard_iops for drive in drives),
+        }
+        self._left_out = frozenset(name for name, there in shown.items() if not there)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table for a console's width."""
@@ -48,7 +54,7 @@ class _Rows:
         yield PlainTable(
             COLUMNS,
             [[cells[name] for name in COLUMNS] for cells, _ in self._rows],
-            [each._replace(left_out=each.left_out | self._unknown) for each in _LAYOUTS],
+            [each._replace(left_out=each.left_out | self._left_out) for each in _LAYOUTS],
             [style for _, style in self._rows],
         )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TypedDict
 
 from iokeel.cli.cells import NONE, PlainTable, layouts, name_cell, rate_cell
 from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
+from iokeel.words.units import duration
 
 
 class PolicyValues(TypedDict):
@@ -18,11 +19,15 @@ class PolicyValues(TypedDict):
     drives: dict[str, dict[str, object]]
 
 
-def policy_table(found: DomainPolicy, targets: Sequence[str] | None) -> PlainTable:
+def policy_table(
+    found: DomainPolicy, targets: Sequence[str] | None, waits: Mapping[str, float] | None = None
+) -> PlainTable:
     """Return what a policy promises each drive it covers, and all together.
 
-    targets: the domain's drives that can be limited; None if they aren't known.
+    targets: the domain's drives that can be limited; None if they aren't known. waits: how long one
+    request of 1 MiB waits, by the names that the table has for the drives.
     """
+    waits = waits or {}
     headings = (
         "drive",
         "reservation",
@@ -32,6 +37,7 @@ def policy_table(found: DomainPolicy, targets: Sequence[str] | None) -> PlainTab
         "weight",
         "latency target",
         "budget",
+        "1 MiB waits",
     )
     rows = [
         (
@@ -40,12 +46,13 @@ def policy_table(found: DomainPolicy, targets: Sequence[str] | None) -> PlainTab
             str(drive.weight),
             NONE if drive.latency_target_ms is None else f"{drive.latency_target_ms:g} ms",
             "separate" if drive.separate_budgets else "shared",
+            duration(waits[target]) if target in waits else NONE,
         )
         for target, drive in _covered(found, targets)
     ]
     if found.vm is not None:
-        rows.append(("all together", *_promise(found.vm), "", "", ""))
-    return PlainTable(headings, rows, layouts("budget", "weight", "credit"))
+        rows.append(("all together", *_promise(found.vm), "", "", "", ""))
+    return PlainTable(headings, rows, layouts("budget", "weight", "credit", "1 MiB waits"))
 
 
 def _promise(policy: DrivePolicy | VmPolicy) -> Iterator[str]:
@@ -61,6 +68,11 @@ def policy_values(found: DomainPolicy, targets: Sequence[str] | None) -> PolicyV
     covered = {target: asdict(drive) for target, drive in _covered(found, targets)}
     vm = asdict(found.vm) if found.vm is not None else None
     return {"tenant": found.tenant, "vm": vm, "drives": covered}
+
+
+def covered(found: DomainPolicy, targets: Sequence[str] | None) -> list[str]:
+    """Return the table's names for the drives that a policy covers."""
+    return [target for target, _ in _covered(found, targets)]
 
 
 def _covered(

@@ -48,7 +48,8 @@ class Counters(NamedTuple):
 
     at_ns: the monotonic clock at the reading. Times are sums over requests from submission to
     completion, in ns, the throttle's wait included; None if nobody counts them. throttle: None if
-    QEMU keeps no such statistics, or if the group has other members.
+    QEMU keeps no such statistics, or if the group has other members. Writes of zeroes are writes.
+    flushes, discards: None if nobody counts them; libvirt counts flushes only.
     """
 
     at_ns: int
@@ -59,6 +60,11 @@ class Counters(NamedTuple):
     read_time_ns: int | None
     write_time_ns: int | None
     throttle: ThrottleCounters | None = None
+    flushes: int | None = None
+    flush_time_ns: int | None = None
+    discards: int | None = None
+    discard_bytes: int | None = None
+    discard_time_ns: int | None = None
 
     @classmethod
     def of_group(cls, group: ThrottleCounters) -> Counters:
@@ -171,6 +177,7 @@ class Rates(NamedTuple):
 
     Latencies are means per request in seconds, the throttle's wait included; None if no request
     ended, or if nobody counts their times. throttled: None if QEMU doesn't count waits.
+    flush_raw_iops, discards: None if nobody counts them. No limit of ours is made for them.
     """
 
     elapsed_s: float
@@ -179,6 +186,8 @@ class Rates(NamedTuple):
     read_latency_s: float | None
     write_latency_s: float | None
     throttled: Throttled | None = None
+    flush_raw_iops: float | None = None
+    discards: Flow | None = None
 
     @property
     def idle(self) -> bool:

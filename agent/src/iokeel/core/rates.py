@@ -32,8 +32,8 @@ def rates(
     reset), if no time lies between the readings, or if there are bytes without a request. But a
     throttle group counts a request that passes in parts with the first of them.
     """
-    at_ns, reads0, read_bytes0, writes0, write_bytes0, read_ns0, write_ns0, throttle0 = earlier
-    to_ns, reads1, read_bytes1, writes1, write_bytes1, read_ns1, write_ns1, throttle1 = later
+    at_ns, reads0, read_bytes0, writes0, write_bytes0, read_ns0, write_ns0, throttle0 = earlier[:8]
+    to_ns, reads1, read_bytes1, writes1, write_bytes1, read_ns1, write_ns1, throttle1 = later[:8]
     elapsed_ns, reads, writes = to_ns - at_ns, reads1 - reads0, writes1 - writes0
     read_bytes, write_bytes = read_bytes1 - read_bytes0, write_bytes1 - write_bytes0
     if elapsed_ns <= 0 or reads < 0 or writes < 0 or read_bytes < 0 or write_bytes < 0:
@@ -53,7 +53,24 @@ def rates(
         read_ns / reads / NS_PER_S if reads and read_ns is not None else None,
         write_ns / writes / NS_PER_S if writes and write_ns is not None else None,
         throttled,
+        _rate(earlier.flushes, later.flushes, elapsed_s),
+        _discards(earlier, later, elapsed_s),
     )
+
+
+def _rate(earlier: int | None, later: int | None, elapsed_s: float) -> float | None:
+    """Return the rate of a counter that nothing depends on; None if it isn't known."""
+    if earlier is None or later is None or later < earlier:
+        return None
+    return (later - earlier) / elapsed_s
+
+
+def _discards(earlier: Counters, later: Counters, elapsed_s: float) -> Flow | None:
+    raw_iops = _rate(earlier.discards, later.discards, elapsed_s)
+    bps = _rate(earlier.discard_bytes, later.discard_bytes, elapsed_s)
+    if raw_iops is None or bps is None:
+        return None
+    return Flow(raw_iops, bps) if raw_iops else NO_FLOW
 
 
 def _flow(requests: int, sent: int, elapsed_s: float, before: Flow) -> Flow:

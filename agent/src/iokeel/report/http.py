@@ -23,6 +23,7 @@ from iokeel.errors import ConfigError, IokeelError, PolicyError, TargetsMissing
 from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.report.explain import explain
 from iokeel.report.history import History
+from iokeel.report.large_waits import waits_of
 from iokeel.report.once_a_look import OnceALook
 from iokeel.report.prometheus import CONTENT_TYPE, Metrics
 from iokeel.report.promises import policy_report, settings_report
@@ -388,6 +389,9 @@ async def _policy(request: web.Request) -> web.Response:
         return _json(PolicyReport(error=ErrorReport.of(error)))
     report = policy_report(policy, targets)
     if policy is not None:
+        config = api.config()
+        on = {drive.target: drive.storage for drive in snapshot.drives.values()}
+        report.large_waits_s, report.long_waits = waits_of(policy, targets, config, on)
         try:
             check_targets(policy, targets, where)
         except TargetsMissing as missing:

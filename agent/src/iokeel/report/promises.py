@@ -42,6 +42,11 @@ def policy_report(policy: DomainPolicy | None, targets: Iterable[str]) -> Policy
     )
 
 
+def limit_of(promise: DrivePolicy | VmPolicy | TenantPolicy | None) -> int | None:
+    """Return the limit of a promise; None if it has none, or if there is no promise."""
+    return None if promise is None else promise.limit
+
+
 def _to_curves(model: CostModel) -> CurvesReport:
     return CurvesReport(read_curve=list(model.read.points), write_curve=list(model.write.points))
 

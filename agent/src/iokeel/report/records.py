@@ -60,7 +60,10 @@ class DriveReport(Struct, kw_only=True):
     a budget each, limit_iops and allowed_iops are of both together. bursts: it did more than its
     limit in the last interval, in one budget at least, and its burst is open. Latencies are mean
     values in seconds, with the throttle's wait and, as *_device_latency_s, without it.
-    Requests and bytes are counted from the guest's start. read, write: None unless QEMU counts.
+    Requests, bytes, flush_s and discard_s are counted from the guest's start. read, write: None
+    unless QEMU counts. Flushes and discards are None if nobody counts them; libvirt counts only
+    flushes.
+    large_wait_s: how long one request of 1 MiB waits at its limit, its VM's or its tenant's.
     limits_in_force: as last read from QEMU or libvirt, in QEMU's words; empty if nothing is
     limited. binding: the limits that the last interval used up. errors: orders that failed; error:
     that of the last one, if it failed.
@@ -102,6 +105,15 @@ class DriveReport(Struct, kw_only=True):
     error: ErrorReport | None
     verdict: str
     limits_in_force: dict[str, int] | None
+    raw_flush_iops: float | None = None  # an older agent tells none of these
+    raw_discard_iops: float | None = None
+    discard_bps: float | None = None
+    flush_requests: int | None = None
+    flush_s: float | None = None
+    discard_requests: int | None = None
+    discard_bytes: int | None = None
+    discard_s: float | None = None
+    large_wait_s: float | None = None
 
 
 class StorageReport(Struct, kw_only=True):
@@ -287,6 +299,8 @@ class PolicyReport(Struct, kw_only=True):
     not any more; the drives that it doesn't name then keep the policies that they have. drives: the
     promise to each of the VM's drives, by target; None: it has none. vm: that to all of them
     together; None: there is none. Both are empty after an error, and if the XML has no policy.
+    large_waits_s: how long one request of 1 MiB waits at a drive's limit, its VM's or its tenant's,
+    by target. long_waits: what is to be said of limits at which that is long.
     """
 
     error: ErrorReport | None
@@ -294,3 +308,5 @@ class PolicyReport(Struct, kw_only=True):
     tenant: str | None = None
     drives: dict[str, PromiseReport | None] = {}
     vm: PromiseReport | None = None
+    large_waits_s: dict[str, float] = {}
+    long_waits: list[str] = []

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from iokeel.core.counters import NS_PER_S, DriveId, Mix, Rates
 from iokeel.core.drive.binding import full_bounds
+from iokeel.core.large_request import large_wait_s
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
 from iokeel.core.policy import DrivePolicy, VmPolicy
@@ -33,6 +34,7 @@ from iokeel.errors import IokeelError
 from iokeel.host.disk_counters import Pressure
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.fleet_snapshot import FleetSnapshot
+from iokeel.report.promises import limit_of
 from iokeel.report.records import (
     DriveReport,
     ErrorReport,
@@ -291,9 +293,29 @@ def _drive(drive: DriveId, tenant: str | None, info: DriveInfo, known: Known) ->
 
 
 def _allowed(state: DriveState) -> float | None:
+        raw_flush_iops=did.flush_raw_iops if did else None,
+        raw_discard_iops=did.discards.raw_iops if did and did.discards else None,
+        discard_bps=did.discards.bps if did and did.discards else None,
+        flush_requests=counted.flushes if counted else None,
+        flush_s=_seconds(counted.flush_time_ns) if counted else None,
+        discard_requests=counted.discards if counted else None,
+        discard_bytes=counted.discard_bytes if counted else None,
+        discard_s=_seconds(counted.discard_time_ns) if counted else None,
+        large_wait_s=_large_wait_s(state, known.state),
     """Return the rate that a drive may have now, over both budgets; None if nothing limits it."""
     allowed, policy, share = state.allowed, state.policy, state.share
     if allowed is None or policy is None:
+def _large_wait_s(drive: DriveState, state: State) -> float | None:
+    storage = state.storages.get(drive.storage or "")
+    own = None if storage is None else storage.policy.model
+    vm, tenant = drive.vm and drive.vm.policy, state.tenants.get(drive.tenant or "")
+    return large_wait_s(own or state.model, *map(limit_of, (drive.policy, vm, tenant)))
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else time_ns / NS_PER_S
+
+
         return allowed
     shared = share.most if isinstance(share, Share) else inf
     return min(allowed * budgets(policy), max(allowed, shared))

@@ -153,6 +153,29 @@ def test_a_policy_is_read_from_standard_input() -> None:
     assert done.status == 0
     assert json.loads(done.out)["drives"]["vda"]["limit"] == 500
 
+def test_limits_at_which_large_requests_wait_for_long_are_warned_of(
+    policy: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text("[classes.tiny]\nlimit = 3\n[tenants.acme]\nlimit = 20\n")
+    policy.write_text(
+        GOOD.replace('limit="500"', 'limit="1"').replace('"gold"', '"tiny" tenant="acme"')
+    )
+    done = iokeel("policy", "check", policy, "--config", config)
+    assert done.status == 0
+    assert [line.split()[-2:] for line in done.out.splitlines()[1:]] == [["2", "min"], ["50", "s"]]
+    whats = ("limit of vda, 1", "limit of every other, 3", "limit of tenant acme, 20")
+    waits = ("2 min", "50 s", "7.5 s")  # 150 by the published table
+    assert done.err.splitlines() == [
+        f"iokeel: {policy}: at the {what}, one request of 1 MiB waits {wait}, and all others behind"
+        " it; give 31 or more"
+        for what, wait in zip(whats, waits, strict=True)
+    ]
+    done = iokeel("policy", "check", policy, "--config", config, "--json")
+    assert json.loads(done.out)["large_waits_s"] == {"vda": 150, "every other": 50}
+    assert len(json.loads(done.out)["warnings"]) == 3
+
+
 
 @pytest.mark.parametrize(
     ("text", "said"),

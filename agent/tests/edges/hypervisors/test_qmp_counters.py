@@ -24,12 +24,25 @@ async def test_counters_come_from_every_drive_by_its_target(
     server.counters["vda"] = {
         "rd_operations": 1, "rd_bytes": 2, "wr_operations": 3, "wr_bytes": 4,
         "rd_total_time_ns": 5, "wr_total_time_ns": 6, "flush_operations": 7,
+        "flush_total_time_ns": 8, "unmap_operations": 9, "unmap_bytes": 10,
+        "unmap_total_time_ns": 11,
     }  # fmt: skip
     before = time.monotonic_ns()
     (drive, counters), = (await source.sample(None, PATIENCE_S)).items()  # fmt: skip
     assert drive == VDA
     assert before <= counters.at_ns <= time.monotonic_ns()
-    assert counters == Counters(counters.at_ns, 1, 2, 3, 4, 5, 6)
+    others = {"flushes": 7, "flush_time_ns": 8}
+    others |= {"discards": 9, "discard_bytes": 10, "discard_time_ns": 11}
+    assert counters == Counters(counters.at_ns, 1, 2, 3, 4, 5, 6, None, **others)
+
+
+async def test_a_qemu_that_counts_no_discards_has_none(
+    source: QmpSource, server: QmpServer
+) -> None:
+    names = ("rd_operations", "rd_bytes", "wr_operations", "wr_bytes")
+    server.counters["vda"] = dict.fromkeys((*names, "rd_total_time_ns", "wr_total_time_ns"), 3)
+    counters = (await source.sample(None, PATIENCE_S))[VDA]
+    assert (counters.read_requests, counters.flushes, counters.discards) == (3, None, None)
 
 
 async def test_only_the_domains_asked_for_are_sampled(folder: Path) -> None:

@@ -285,6 +285,17 @@ def test_a_policy_of_a_drive_that_is_missing_is_told_with_a_warning(agent: Agent
     }
 
 
+def test_a_policy_is_told_with_how_long_large_requests_wait(agent: Agent) -> None:
+    eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
+    xml = '<policy limit="300"><drive target="vda" limit="2"/></policy>'
+    _, told = policy(agent, "db1", xml)
+    assert told["large_waits_s"] == {"vda": 75, "vdb": 0.5}  # 150 by the published table
+    (said,) = told["long_waits"]
+    assert said.startswith("at the limit of vda, 2, one request of 1 MiB waits 75 s")
+    _, told = policy(agent, "db1", '<policy><drive target="vda" limit="1000"/></policy>')
+    assert (told["large_waits_s"], told["long_waits"]) == ({"vda": 0.15}, [])
+
+
 def test_a_policy_of_no_vm_is_not_found(agent: Agent) -> None:
     assert policy(agent, "db2", "<policy/>")[0] == 404
 

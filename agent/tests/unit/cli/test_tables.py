@@ -70,7 +70,8 @@ TABLES = {
         )]
     ),
     "policy": policy_table(
-        DomainPolicy({"vda": DrivePolicy(RATE, RATE, RATE, 3600, 10_000, 2.5, True)}), ["vda"]
+        DomainPolicy({"vda": DrivePolicy(RATE, RATE, RATE, 3600, 10_000, 2.5, True)}), ["vda"],
+        {"vda": 119.9},
     ),
     "calibrate": series_table(calibration()),
     "curve": curve_table(

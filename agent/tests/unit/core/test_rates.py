@@ -30,7 +30,7 @@ def test_rates_sizes_and_latencies_of_an_interval() -> None:
     assert did.write_latency_s is None
 
 
-@pytest.mark.parametrize("field", [f for f in START._fields if f not in ("at_ns", "throttle")])
+@pytest.mark.parametrize("field", [f for f in START._fields[1:] if getattr(START, f) is not None])
 def test_rates_are_unknown_when_a_counter_goes_backwards(field: str) -> None:
     later = START._replace(at_ns=2_000_000_000)
     assert rates(START, later._replace(**{field: getattr(START, field) - 1})) is None
@@ -173,3 +173,32 @@ def test_a_size_that_is_no_power_of_two_is_known_once_it_was_seen_twice(pages: i
     assert _two_looks((50, 70), (50 * size, 70 * size - 4096)) == ()  # not all were alike
     assert _two_looks((50, 70), (50 * size + 50, 70 * size + 70)) == ()  # no whole pages
     assert _two_looks((20, 20), (20 * size, 20 * size)) == ()  # too few to tell
+
+
+OTHERS = START._replace(flushes=10, flush_time_ns=5, discards=4, discard_bytes=1 << 20)
+
+
+def test_flushes_and_discards_have_rates_if_they_are_counted() -> None:
+    later = OTHERS._replace(
+        at_ns=3_000_000_000, flushes=16, discards=8, discard_bytes=(1 << 20) + 4 * 65536
+    )
+    did = rates(OTHERS, later)
+    assert did is not None
+    assert did.flush_raw_iops == 3
+    assert did.discards is not None
+    assert (did.discards.raw_iops, did.discards.mean_size_bytes) == (2, 65536)
+    assert did.idle, "they move no data"
+    uncounted = rates(START, START._replace(at_ns=2_000_000_000))
+    assert uncounted is not None
+    assert (uncounted.flush_raw_iops, uncounted.discards) == (None, None)
+
+
+@pytest.mark.parametrize("field", ["flushes", "discards", "discard_bytes"])
+@pytest.mark.parametrize("value", [0, None])
+def test_only_their_own_rate_is_unknown_if_they_go_backwards_or_are_gone(
+    field: str, value: int | None
+) -> None:
+    did = rates(OTHERS, OTHERS._replace(at_ns=2_000_000_000, **{field: value}))  # type: ignore[arg-type]
+    assert did is not None
+    assert (did.flush_raw_iops is None) is (field == "flushes")
+    assert (did.discards is None) is (field != "flushes")

@@ -13,11 +13,12 @@ import iokeel.cli
 import iokeel.report
 from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.curve import DEFAULT_CURVE, CostCurve, CostModel
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, VmPolicy
-from iokeel.core.state import State
+from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.state import DriveState, State, StorageState, VmPart
 from iokeel.core.storage import StoragePolicy
 from iokeel.errors import IokeelError, LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
@@ -238,3 +239,49 @@ def test_drives_tell_that_their_tenant_or_storage_has_gone() -> None:
     shown = snapshot_of(replace(known(), gone={("storage", "sda"): gone}))
     assert shown.drives[VDB].error == ErrorReport.of(gone)
     assert shown.drives[VDA].error == ErrorReport.of(REJECTED), "its own error comes first"
+
+
+def test_flushes_and_discards_are_counted_where_somebody_counts_them() -> None:
+    for flushes, discards in ((7, 3), (7, None), (None, None)):
+        state = State()
+        for second in (1, 2):
+            counters = Counters(
+                second * NS_PER_S, 0, 0, 0, 0, 0, 0, None,
+                flushes and flushes * second, flushes and 2 * NS_PER_S,
+                discards and discards * second, discards and 4096, discards and NS_PER_S,
+            )  # fmt: skip
+            seen = Observation({VDA: DriveSeen(POLICY, counters, None, abilities=STOCK)})
+            state, _ = decide(state, seen, second * NS_PER_S)
+        vms = {"db1": VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}))}
+        found = snapshot_of(Known(state, vms, {}, {}, {}, {}, 0))
+        drive = found.drives[VDA]
+        assert (drive.raw_flush_iops, drive.flush_requests, drive.flush_s) == (
+            (7, 14, 2) if flushes else (None, None, None)
+        )
+        assert (drive.raw_discard_iops, drive.discard_requests, drive.discard_s) == (
+            (3, 6, 1) if discards else (None, None, None)
+        )
+        assert samples(found, "iokeel_drive_flushes_total") == [(VDA, 14 if flushes else None)]
+        assert samples(found, "iokeel_drive_discards_total") == [(VDA, 6 if discards else None)]
+        of_bytes = samples(found, "iokeel_drive_discarded_bytes_total")
+        assert of_bytes == [(VDA, 4096 if discards else None)]
+
+
+def test_a_large_requests_wait_is_that_of_the_lowest_limit() -> None:
+    curve = CostCurve(((4096, 1.0), (1 << 20, 50.0)))
+    own = StoragePolicy(model=CostModel(curve, DEFAULT_CURVE))
+    for limit, vm, tenant, waits in (
+        (100, None, None, 1.5), (100, 50, None, 3.0), (100, 50, 10, 15.0), (None, None, None, None),
+    ):  # fmt: skip
+        # 150 by the dearer curve, that of writes
+        state = State(
+            drives={VDA: DriveState(
+                policy=DrivePolicy(limit=limit), storage="sda", tenant="acme",
+                vm=None if vm is None else VmPart(VmPolicy(limit=vm)),
+            )},
+            tenants={} if tenant is None else {"acme": TenantPolicy(limit=tenant)},
+            storages={"sda": StorageState(own)},
+        )  # fmt: skip
+        vms = {"db1": VmInfo("db1", {"vda": DriveInfo("vda")}, DomainPolicy({}))}
+        (drive,) = snapshot_of(Known(state, vms, {}, {}, {}, {}, 0)).drives.values()
+        assert drive.large_wait_s == waits

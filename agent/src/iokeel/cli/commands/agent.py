@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import Annotated
 
 import typer
@@ -47,10 +48,13 @@ def agent(
     # After load, so that a wrong configuration shows at once.
     from iokeel.release import release_all
     from iokeel.report.http import check_socket
+    from iokeel.report.large_waits import config_complaints
     from iokeel.service import run_agent
     from iokeel.state_store import StateStore
 
     if check:
+        for complaint in config_complaints(settings):
+            print(f"iokeel: {complaint}", file=sys.stderr)
         check_socket(settings.agent.socket)
         StateStore(settings.agent.state_dir).check()
         if settings.fleet is not None:

@@ -12,7 +12,7 @@ import typer
 
 from iokeel.cli import client
 from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, vm_names
-from iokeel.cli.policy_table import policy_table, policy_values
+from iokeel.cli.policy_table import covered, policy_table, policy_values
 from iokeel.cli.storage_table import storage_complaints
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
@@ -25,6 +25,7 @@ from iokeel.policy_xml.policy import (
     parse_policy,
 )
 from iokeel.policy_xml.xml import MOST_BYTES
+from iokeel.report.large_waits import drive_complaints, waits_of
 from iokeel.report.records import ErrorReport
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import did_you_mean, shown, shown_path
@@ -81,8 +82,8 @@ def _read(file: str) -> bytes | None:
 
 
 def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> None:
-    classes = load(config, default_missing=True).classes
-    found = parse_policy(text, classes, name)
+    settings = load(config, default_missing=True)
+    found = parse_policy(text, settings.classes, name)
     if found is None:
         raise PolicyError(name, "has no policy", "put an iokeel:policy element in its metadata")
     disks = domain_disks(text)
@@ -99,10 +100,14 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
             # A class may be meant for the other disks. The agent serves those too.
             print(f"iokeel: {error}", file=sys.stderr)
         check_groups(found, disks, name)
+    waits, complaints = waits_of(found, covered(found, limitable), settings, {})
     if as_json:
-        print(json.dumps(policy_values(found, limitable), indent=2))
+        told = {"large_waits_s": waits, "warnings": complaints}
+        print(json.dumps(policy_values(found, limitable) | told, indent=2))
     else:
-        out.print(policy_table(found, limitable))
+        out.print(policy_table(found, limitable, waits))
+    for complaint in complaints:
+        print(f"iokeel: {name}: {complaint}", file=sys.stderr)
 
 
 def _check_running(vm: str, socket: Path, as_json: bool) -> None:
@@ -117,7 +122,7 @@ def _check_running(vm: str, socket: Path, as_json: bool) -> None:
         raise IokeelError(shown(vm), what, did_you_mean(vm, names))
     mine = {drive.storage for drive in report.drives}
     storages = [storage for storage in client.storages(socket) if storage.storage in mine]
-    warnings = [*storage_complaints(storages)]
+    warnings = [*storage_complaints(storages), *drive_complaints(report.drives)]
     wrong = report.policy_error
     if wrong is None and not report.has_policy:
         wrong = ErrorReport(where=vm, what="has no policy", mend=_MEND_OF_NONE)

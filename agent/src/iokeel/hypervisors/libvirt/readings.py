@@ -130,6 +130,8 @@ def counters_of(reading: Reading) -> list[tuple[str, Counters]]:
                     values.get(at + "rd.times", 0),
                     values.get(at + "wr.times", 0),
                     group.counters(reading.groups_at_ns) if group else None,
+                    values.get(at + "fl.reqs"),
+                    values.get(at + "fl.times"),
                 ),
             )
         )

@@ -228,6 +228,11 @@ class DriveCounters:
                     stats.rd_total_time_ns,
                     stats.wr_total_time_ns,
                     self._throttles.get(identity),
+                    stats.flush_operations,
+                    stats.flush_total_time_ns,
+                    stats.unmap_operations,
+                    stats.unmap_bytes,
+                    stats.unmap_total_time_ns,
                 )
 
     def _take_groups(self, groups: list[Group]) -> None:

@@ -105,6 +105,11 @@ class Stats(msgspec.Struct, gc=False):
     wr_bytes: int
     rd_total_time_ns: int
     wr_total_time_ns: int
+    flush_operations: int | None = None
+    flush_total_time_ns: int | None = None
+    unmap_operations: int | None = None
+    unmap_bytes: int | None = None
+    unmap_total_time_ns: int | None = None
 
 
 class BlockStats(msgspec.Struct, gc=False):
