@@ -44,8 +44,9 @@ from iokeel.core.drive.look import look
 from iokeel.core.drive.measure import measure
 from iokeel.core.drive.retune import is_starved
 from iokeel.core.drive.throttle_group import with_first, with_moves, without_release
+from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.orders import SetLimits
+from iokeel.core.orders import Reason, SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
 from iokeel.core.sharing.allocate import (
     allocate,
@@ -353,6 +354,17 @@ def _held_rate(before: DriveState) -> float | None:
     return before.pricing.rate
 
 
+def _in_force_lately(before: DriveState) -> tuple[ThrottleLimits, ...]:
+    """Return the limits that held a drive since its last reading, as far as they are ours."""
+    sent, last = before.sent, before.measured.counters
+    if sent.limits is None or sent.reason is Reason.RELEASED or last is None:
+        return ()
+    if sent.at_ns < last.at_ns:
+        return (sent.limits,)
+    # Of the first ones, it isn't known what held it before.
+    return () if sent.replaced is None else (sent.replaced, sent.limits)
+
+
 def _with_reading(
     before: DriveState, seen: DriveSeen, models: Mapping[str | None, CostModel]
 ) -> DriveState:
@@ -378,6 +390,8 @@ def _with_reading(
         starved=is_starved(before.finding),
         charged=by_curve,
         separate=policy is not None and policy.separate_budgets,
+        in_force=() if by_curve else _in_force_lately(before),
+        sent_ns=before.sent.at_ns,
     )
     did, rate = measured.rates, measured.budget_rate
     demand, credit = before.demand, before.credit

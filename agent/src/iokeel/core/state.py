@@ -35,6 +35,7 @@ class Verdict(Enum):
     UNKNOWN = "its rates are not known yet"
     IDLE = "it is idle"
     UNBOUND = "it stays below its limits, so they needn't fit"
+    ZEROES = "it writes zeroes, which its limits take for data until some seconds are paid"
     PRICED = "its limits fit its workload"
     SUSPECT = "its limits seem not to fit; a second look decides"
     WAITING = "its limits don't fit, but the last change was too recent"
@@ -44,6 +45,18 @@ class Verdict(Enum):
 
 
 _UNSURE = frozenset({Verdict.POLICY_UNKNOWN, Verdict.NOT_DIVIDED, Verdict.QEMU_UNKNOWN})
+
+
+class Zeroes(NamedTuple):
+    """Zeroes that a drive wrote, and for which nothing else of it passes (drive/zeroes.py).
+
+    bytes: how many at least. at_ns: when they were seen. paid_ns: when its limits will have paid
+    for them.
+    """
+
+    bytes: float
+    at_ns: int
+    paid_ns: int
 
 
 class Measured(NamedTuple):
@@ -57,6 +70,7 @@ class Measured(NamedTuple):
     them. A drive of few requests a second has both until it has been idle for long. Requests
     without data, or the later parts of one, leave a drive idle. budget_rate: the part of `rate`
     that counts against a limit: the larger one of reads and writes if each has a budget, else all.
+    zeroes: those that it pays for now, which are neither in its rates nor in its mix.
     """
 
     counters: Counters | None = None
@@ -70,6 +84,7 @@ class Measured(NamedTuple):
     active_ns: int | None = None
     idle_ns: int | None = None
     budget_rate: float | None = None
+    zeroes: Zeroes | None = None
 
     @property
     def anew(self) -> Measured:
@@ -119,7 +134,8 @@ class Pricing(NamedTuple):
     rate: None if it has no limits of ours. base_rate: the part of it that is left after a burst.
     mix: None for a mix that isn't known, and for a QEMU that charges by the curve. unit: limits
     that hold `mix` to a rate that is the same for all drives; None for a QEMU that charges by the
-    curve. base: limits for `base_rate`.
+    curve. base: limits for `base_rate`. apart: reads and writes have half of it each, because the
+    drive writes zeroes, for which writes wait.
     """
 
     rate: float | None = None
@@ -127,6 +143,7 @@ class Pricing(NamedTuple):
     mix: Mix | None = None
     unit: ThrottleLimits | None = None
     base: ThrottleLimits | None = None
+    apart: bool = False
 
 
 class Finding(NamedTuple):
@@ -309,7 +326,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         """
         if self.policy is None or not self.policy.separate_budgets:
             return share.most
-        _, _, rate, mix, _, _, _, _, _, _, budget_rate = self.measured
+        _, _, rate, mix, _, _, _, _, _, _, budget_rate, _ = self.measured
         part = 0.5
         if rate and budget_rate is not None:
             part = budget_rate / rate

@@ -7,6 +7,7 @@ from math import isinf
 
 from iokeel.core.counters import DriveId, Flow
 from iokeel.core.drive.envelope import OVERSHOOT_RATIO
+from iokeel.core.drive.zeroes import PAID_S
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.state import Share
@@ -28,7 +29,8 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     lines = []
     if vm.policy_error is not None:
         lines.append(f"The domain's policy has an error: {vm.policy_error}.")
-    lines += [*_policy(decision), *_vm_policy(vm), *_rates(drive, decision)]
+    lines += [*_policy(decision), *_vm_policy(vm), *_rates(drive, decision), *_free(drive)]
+    lines += _zeroes(decision)
     lines += [*_shares(drive, decision, storage, vm.policy), *_vm_part(vm, decision)]
     lines += _fleet(snapshot.fleet, drive, decision)
     if decision.policy is not None and drive.mode is not None:
@@ -141,6 +143,33 @@ def _rates(drive: DriveReport, decision: Decision) -> Iterator[str]:
     )
     yield from _throttle("reads", drive.read, decision.read_wait_s, drive.read_device_latency_s)
     yield from _throttle("writes", drive.write, decision.write_wait_s, drive.write_device_latency_s)
+
+
+def _free(drive: DriveReport) -> Iterator[str]:
+    """Yield the requests that no limit of the agent's is made for, if there were any."""
+    done = []
+    if drive.raw_flush_iops:
+        done.append(f"{rate(drive.raw_flush_iops)} flushes/s")
+    if drive.raw_discard_iops and drive.discard_bps is not None:
+        mean_bytes = drive.discard_bps / drive.raw_discard_iops
+        done.append(f"{rate(drive.raw_discard_iops)} discards/s of {size(mean_bytes)} on average")
+    if done:
+        yield f"Beside that it did {' and '.join(done)}, which are not counted in its rate."
+
+
+def _zeroes(decision: Decision) -> Iterator[str]:
+    """Yield what a drive pays for zeroes on stock QEMU."""
+    if decision.zeroes_bytes is not None:
+        yield (
+            f"It wrote at least {size(decision.zeroes_bytes)} of zeroes"
+            f" {duration(decision.zeroes_age_s)} ago, which its limits take for data. Nothing that"
+            f" they hold passes until they are set anew, {PAID_S:.0f} s after that, or paid for."
+        )
+    elif decision.apart:
+        yield (
+            "It has written zeroes. In case that more come, reads and writes have half of its rate"
+            f" each, until none have come for {PAID_S:.0f} s."
+        )
 
 
 def _throttle(

@@ -54,7 +54,8 @@ class Decision(NamedTuple):
     for limits_reason; in_force: as QEMU or libvirt last reported them. priced_for: the mix of
     requests that they were made for. pricing_error_ratio: how far above its rate they would hold
     the present mix. read_wait_s, write_wait_s: the throttle's mean wait per request in the last
-    interval.
+    interval. zeroes_bytes: the zeroes that it pays for, seen zeroes_age_s ago. apart: reads and
+    writes are held apart, because it writes zeroes.
     """
 
     policy: DrivePolicy | None
@@ -71,6 +72,9 @@ class Decision(NamedTuple):
     pricing_error_ratio: float | None
     read_wait_s: float | None
     write_wait_s: float | None
+    zeroes_bytes: float | None = None
+    zeroes_age_s: float = 0.0
+    apart: bool = False
 
 
 class VmSnapshot(NamedTuple):
@@ -289,10 +293,6 @@ def _drive(drive: DriveId, tenant: str | None, info: DriveInfo, known: Known) ->
         error=ErrorReport.of(error) if error else None,
         verdict=state.finding.verdict.value,
         limits_in_force=_set(info.in_force),
-    )
-
-
-def _allowed(state: DriveState) -> float | None:
         raw_flush_iops=did.flush_raw_iops if did else None,
         raw_discard_iops=did.discards.raw_iops if did and did.discards else None,
         discard_bps=did.discards.bps if did and did.discards else None,
@@ -302,9 +302,9 @@ def _allowed(state: DriveState) -> float | None:
         discard_bytes=counted.discard_bytes if counted else None,
         discard_s=_seconds(counted.discard_time_ns) if counted else None,
         large_wait_s=_large_wait_s(state, known.state),
-    """Return the rate that a drive may have now, over both budgets; None if nothing limits it."""
-    allowed, policy, share = state.allowed, state.policy, state.share
-    if allowed is None or policy is None:
+    )
+
+
 def _large_wait_s(drive: DriveState, state: State) -> float | None:
     storage = state.storages.get(drive.storage or "")
     own = None if storage is None else storage.policy.model
@@ -316,6 +316,10 @@ def _seconds(time_ns: int | None) -> float | None:
     return None if time_ns is None else time_ns / NS_PER_S
 
 
+def _allowed(state: DriveState) -> float | None:
+    """Return the rate that a drive may have now, over both budgets; None if nothing limits it."""
+    allowed, policy, share = state.allowed, state.policy, state.share
+    if allowed is None or policy is None:
         return allowed
     shared = share.most if isinstance(share, Share) else inf
     return min(allowed * budgets(policy), max(allowed, shared))
@@ -330,7 +334,9 @@ def _bursts(state: DriveState) -> bool:
 
 
 def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:
-    sent, did = state.sent, state.measured.rates
+    sent, did, zeroes = state.sent, state.measured.rates, state.measured.zeroes
+    if zeroes is not None and sent.at_ns > zeroes.at_ns:  # they are forgiven since then
+        zeroes = None
     return Decision(
         policy=state.policy,
         elapsed_s=did.elapsed_s if did else None,
@@ -346,6 +352,9 @@ def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:
         pricing_error_ratio=state.finding.error_ratio,
         read_wait_s=did.wait_s(write=False) if did else None,
         write_wait_s=did.wait_s(write=True) if did else None,
+        zeroes_bytes=zeroes.bytes if zeroes else None,
+        zeroes_age_s=(now_ns - zeroes.at_ns) / NS_PER_S if zeroes else 0.0,
+        apart=state.pricing.apart,
     )
 
 

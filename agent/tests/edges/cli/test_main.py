@@ -85,6 +85,11 @@ def test_the_table_is_for_people() -> None:
         " size  cost (1/100)  max iops   max rate",
         "8 KiB           160     25000  195 MiB/s",
         "1 MiB         15000       267  267 MiB/s",
+        "",
+        "Zeroes cost what data of their size does; stock QEMU forgives what takes over 3 s.",
+        "Flushes cost nothing. Discards cost nothing by iotune or block_set_io_throttle;",
+        "at a throttle filter, stock QEMU charges them as data, and a patched one at most",
+        "as the largest size of the curve.",
     ]
 
 
@@ -148,11 +153,6 @@ def test_a_good_policy_is_shown(policy: Path) -> None:
     assert lines[2][:2] == ["every", "other"]
 
 
-def test_a_policy_is_read_from_standard_input() -> None:
-    done = iokeel("policy", "check", "-", "--json", stdin=GOOD.encode())
-    assert done.status == 0
-    assert json.loads(done.out)["drives"]["vda"]["limit"] == 500
-
 def test_limits_at_which_large_requests_wait_for_long_are_warned_of(
     policy: Path, tmp_path: Path
 ) -> None:
@@ -175,6 +175,11 @@ def test_limits_at_which_large_requests_wait_for_long_are_warned_of(
     assert json.loads(done.out)["large_waits_s"] == {"vda": 150, "every other": 50}
     assert len(json.loads(done.out)["warnings"]) == 3
 
+
+def test_a_policy_is_read_from_standard_input() -> None:
+    done = iokeel("policy", "check", "-", "--json", stdin=GOOD.encode())
+    assert done.status == 0
+    assert json.loads(done.out)["drives"]["vda"]["limit"] == 500
 
 
 @pytest.mark.parametrize(

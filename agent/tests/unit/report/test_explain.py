@@ -413,3 +413,43 @@ def test_that_bfq_shares_the_storage_out_is_told_and_when_its_drives_are_cut() -
     assert "BFQ shares sda out by the VMs' weights, so its capacity isn't divided." in look(2, 10)
     cut = "BFQ shares sda out by the VMs' weights, but drives write there, and to protect web1/vda"
     assert [line for line in look(3, 2000) if line.startswith(cut)]
+
+
+def test_zeroes_that_are_paid_for_are_said() -> None:
+    state, limits = State(), ThrottleLimits()
+    said = {}
+    for second in range(1, 15):
+        writes, written = (1, 1 << 30) if second >= 8 else (0, 0)
+        reads = 1000 * min(second, 7)
+        counters = Counters(second * NS_PER_S, reads, 4096 * reads, writes, written, 0, 0)
+        known = state.drives.get(VDA, DriveState())
+        seen = Observation({VDA: DriveSeen(POLICY, counters, known.sent.limits, abilities=STOCK)})
+        state, orders = decide(state, seen, second * NS_PER_S)
+        said[second] = [line for line in lines(state) if "zeroes" in line]
+        limits = orders[0].limits if orders else limits
+    assert not said[7]
+    # of a GiB, less what the limits and one real request may have moved
+    assert re.fullmatch(
+        r"It wrote at least (9\d\d|1) [MG]iB of zeroes .* ago, which its limits take for data\."
+        r" Nothing that they hold passes until they are set anew, 3 s after that, or paid for\.",
+        said[9][0],
+    )
+    assert said[9][1] == (
+        "Last look: it writes zeroes, which its limits take for data until some seconds are paid."
+    )
+    (held, when, _) = said[11]
+    assert held.startswith("It has written zeroes. In case that more come, reads and writes have")
+    assert "because the drive has paid enough for zeroes" in when
+    when, _ = said[14]
+    assert when.endswith("because the drive writes no more zeroes.")
+
+
+def test_flushes_and_discards_are_said_beside_the_rate() -> None:
+    state = State()
+    for second in (1, 2):
+        counters = Counters(second * NS_PER_S, 0, 0, 0, 0, 0, 0, None, 5 * second, 0,
+                            2 * second, 2 * second << 20)  # fmt: skip
+        seen = Observation({VDA: DriveSeen(POLICY, counters, None, abilities=STOCK)})
+        state, _ = decide(state, seen, second * NS_PER_S)
+    beside = "Beside that it did 5 flushes/s and 2 discards/s of 1 MiB on average, which are not"
+    assert f"{beside} counted in its rate." in lines(state)

@@ -14,10 +14,18 @@ from iokeel.cli.options import ConfigOption, JsonOption, out
 from iokeel.config.load import load
 from iokeel.config.settings import Config
 from iokeel.core.curve import KIB, CostCurve, CostModel
+from iokeel.core.drive.zeroes import PAID_S
 from iokeel.core.policy import MOST_IOPS
 from iokeel.errors import ConfigError
 from iokeel.words.quoting import did_you_mean, shown
 from iokeel.words.units import parse_size, size
+
+# docs/policy.md has the same at length.
+_OTHERS = f"""\
+Zeroes cost what data of their size does; stock QEMU forgives what takes over {PAID_S:.0f} s.
+Flushes cost nothing. Discards cost nothing by iotune or block_set_io_throttle;
+at a throttle filter, stock QEMU charges them as data, and a patched one at most
+as the largest size of the curve."""
 
 Row: TypeAlias = dict[str, float | None]
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -61,6 +69,7 @@ def table(
         print(json.dumps(rows, indent=2))
     else:
         out.print(curve_table(rows, [name for name, rate in rates.items() if rate is not None]))
+        out.print(f"\n{_OTHERS}", highlight=False, style="dim")
 
 
 def _model(config: Config, storage: str | None) -> CostModel:

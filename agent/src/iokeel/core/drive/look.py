@@ -24,7 +24,9 @@ from iokeel.core.state import (
 )
 
 # Limits that are set for these reasons are sent even if they are the ones that were sent last.
-_SENT_AGAIN = frozenset({Reason.OVERWRITTEN, Reason.RETRY, Reason.CREDIT_GREW})
+# They may be in force, but their buckets have to be emptied.
+_RENEWED = frozenset({Reason.CREDIT_GREW, Reason.ZEROES, Reason.SILENT})
+_SENT_AGAIN = _RENEWED | {Reason.OVERWRITTEN, Reason.RETRY}
 
 
 def look(
@@ -191,7 +193,7 @@ def _sent(
         return before._replace(credit_s=credit_s), False
     is_first = before.limits is None
     group = seen.group if is_first else before.group
-    if limits == seen.in_force and reason is not Reason.CREDIT_GREW:
+    if limits == seen.in_force and reason not in _RENEWED:
         # As after a restart of the agent: they are in force already.
         last = before._replace(limits=limits, reason=reason, credit_s=credit_s, group=group)
         return last, False

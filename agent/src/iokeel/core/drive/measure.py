@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from iokeel.core.counters import NO_MIX, NS_PER_S, Counters, Mix, Rates
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.retune import IDLE_S, LOOK_AGAIN_S
+from iokeel.core.drive.zeroes import still_paid, without_zeroes, zeroes_in
+from iokeel.core.limits import ThrottleLimits
 from iokeel.core.mix import flow_cost, has_changed_kind, has_shifted, mean_mix, mix_cost
 from iokeel.core.rates import rates
 from iokeel.core.state import Measured
@@ -23,13 +27,16 @@ def measure(
     starved: bool,
     charged: bool,
     separate: bool,
+    in_force: Sequence[ThrottleLimits] = (),
+    sent_ns: int = 0,
 ) -> Measured:
     """Return the measurements after a reading; None if there was none.
 
     limit: the rate that its limits held it to in the last interval; None if they weren't in force
     from its beginning. starved: they let hardly any of its last requests pass. charged: QEMU has
     charged by our curve since the last reading, so its own count is the rate. separate: reads and
-    writes have a budget each.
+    writes have a budget each. in_force: the limits in force since the last reading, if QEMU charges
+    zeroes as data by them; sent_ns: when the last of them were made.
     """
     last, mix = before.counters, before.mix
     seen = before.rates or mix or NO_MIX
@@ -40,6 +47,10 @@ def measure(
         return before._replace(
             counters=reading or last, rates=None, rate=None, active_ns=None, budget_rate=None
         )
+    zeroes = zeroes_in(last, reading, in_force)
+    if zeroes is not None:
+        did = without_zeroes(did, seen.write)
+    zeroes = still_paid(before.zeroes, zeroes, sent_ns, reading.at_ns)
     if charged and did.throttled is not None:
         rate = did.throttled.rate
     else:
@@ -48,7 +59,7 @@ def measure(
     raw_iops, bps = did.read.raw_iops + did.write.raw_iops, did.read.bps + did.write.bps
     if not (bps and raw_iops):  # requests without data, or parts of one, have no size
         idle_ns = before.idle_ns or last.at_ns + _owed_ns(before, limit)
-        _, _, _, _, looks, looks_since_shift, size, price, active_ns, _, _ = before
+        _, _, _, _, looks, looks_since_shift, size, price, active_ns, _, _, _ = before
         if not _may_be_between(mix, starved, reading.at_ns - idle_ns):
             active_ns = None
         return Measured(
@@ -63,6 +74,7 @@ def measure(
             active_ns,
             idle_ns,
             budget_rate,
+            zeroes,
         )
     size = before.size.after(bps / raw_iops)
     shifted = has_shifted(mix, size)
@@ -79,6 +91,7 @@ def measure(
         before.active_ns or reading.at_ns,  # it woke up some time before
         None,
         budget_rate,
+        zeroes,
     )
 
 

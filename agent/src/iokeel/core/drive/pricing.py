@@ -24,6 +24,8 @@ from iokeel.core.state import DriveState, Finding, Pricing, Verdict
 # rounding doesn't matter. If it does for the drive's own rate, they are made for that instead.
 _UNIT_RATE = 1_000_000.0
 _FEW_RAW_IOPS = 20
+# Below this, half of a drive's rate can't be told in whole requests.
+_LEAST_APART = 20
 _EXACT, _ANY_QEMU = Finding(Verdict.EXACT), Finding(Verdict.ANY_QEMU)
 
 
@@ -66,12 +68,20 @@ def price(
         base = exact.exact_limits(model, rate, separate=separate, split_size=split_size)
         return Pricing(allowed, rate, None, known.pricing.unit, base)
     mix, unit = _mix_for(known, model, reason), known.pricing.unit
-    if unit is None or mix is not known.pricing.mix or reason is Reason.POLICY:
-        unit = limits_for(model, _UNIT_RATE, mix, separate=separate)
-    base = scaled(unit, rate / _UNIT_RATE)
+    apart = not separate and rate >= _LEAST_APART and _are_apart(known, reason)
+    split, each = separate or apart, rate / 2 if apart else rate
+    is_new = mix is not known.pricing.mix or apart is not known.pricing.apart
+    if unit is None or is_new or reason is Reason.POLICY:
+        unit = limits_for(model, _UNIT_RATE, mix, separate=split)
+    base = scaled(unit, each / _UNIT_RATE)
     if min(filter(None, (base.iops_total, base.iops_read, base.iops_write))) < _FEW_RAW_IOPS:
-        base = limits_for(model, rate, mix, separate=separate)
-    return Pricing(allowed, rate, mix, unit, base)
+        base = limits_for(model, each, mix, separate=split)
+    return Pricing(allowed, rate, mix, unit, base, apart)
+
+
+def _are_apart(known: DriveState, reason: Reason) -> bool:
+    """Return whether reads and writes are held apart, because the drive writes zeroes."""
+    return reason is Reason.ZEROES or (known.pricing.apart and reason is not Reason.NO_ZEROES)
 
 
 def static_limits(

@@ -46,6 +46,7 @@ import iokeel.core.mix as mix_law
 from iokeel.core.counters import NO_FLOW, NO_MIX, NS_PER_S, Flow, Mix, Rates
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.envelope import held_rates
+from iokeel.core.drive.zeroes import SILENT_RATIO, SILENT_RAW_IOPS, has_paid
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.mix import flow_cost, mix_cost
 from iokeel.core.orders import Reason
@@ -68,8 +69,8 @@ STARVED_RATIO = 0.5
 _STEADY_RATIO = 0.1
 # Ticks may come a little early.
 _EARLY_RATIO = 0.95
-_UNKNOWN, _IDLE, _UNBOUND = (
-    Finding(verdict) for verdict in (Verdict.UNKNOWN, Verdict.IDLE, Verdict.UNBOUND)
+_UNKNOWN, _IDLE, _UNBOUND, _ZEROES = (
+    Finding(verdict) for verdict in (Verdict.UNKNOWN, Verdict.IDLE, Verdict.UNBOUND, Verdict.ZEROES)
 )
 
 
@@ -81,11 +82,15 @@ def judge(
     did, rate, mix = measured.rates, measured.rate, measured.mix
     if did is None or rate is None or known.pricing.base is None:
         return _UNKNOWN, None
+    if measured.zeroes is not None:
+        return _ZEROES, Reason.ZEROES if has_paid(measured.zeroes.at_ns, now_ns) else None
+    if known.pricing.apart:
+        return _ZEROES, Reason.NO_ZEROES if has_paid(known.sent.at_ns, now_ns) else None
     if measured.idle_ns is not None or mix is None:
         finding = _IDLE
         if measured.active_ns is not None and known.finding.suspect:  # it may be between requests
             finding = known.finding._replace(verdict=Verdict.IDLE)
-        return finding, _idle_reason(known, finding, now_ns)
+        return finding, _idle_reason(known, finding, model, now_ns)
     error = _error(known, policy, model, did, rate)
     if error is None:
         return _UNBOUND, None
@@ -113,13 +118,33 @@ def is_starved(finding: Finding) -> bool:
     return finding.suspect < 0 and error is not None and error < -STARVED_RATIO
 
 
-def _idle_reason(known: DriveState, finding: Finding, now_ns: int) -> Reason | None:
-    """Return the reason to make limits for no mix, or for reads and writes alike, if any."""
+def _idle_reason(
+    known: DriveState, finding: Finding, model: CostModel, now_ns: int
+) -> Reason | None:
+    """Return the reason to make limits for no mix, or for reads and writes alike, if any.
+
+    Or to set the same again, if they may hold it back for what isn't counted.
+    """
     idle_for_ns = now_ns - (known.measured.idle_ns or now_ns)
     if idle_for_ns >= IDLE_S * NS_PER_S:
         return None if known.pricing.mix is None else Reason.IDLE
     starved = idle_for_ns >= 0 and is_starved(finding) and is_due(known.sent.at_ns, now_ns)
-    return Reason.STARVED if starved else None
+    if starved:
+        return Reason.STARVED
+    if not has_paid(known.measured.idle_ns or now_ns, now_ns):
+        return None
+    return Reason.SILENT if _fell_silent(known, model) else None
+
+
+def _fell_silent(known: DriveState, model: CostModel) -> bool:
+    """Return whether an idle drive was busy before, and no limits have been set since."""
+    measured, allowed = known.measured, known.pricing.rate
+    if measured.mix is None or allowed is None or known.sent.at_ns > (measured.idle_ns or 0):
+        return False
+    raw_iops = measured.mix.read.raw_iops + measured.mix.write.raw_iops
+    if raw_iops < SILENT_RAW_IOPS:
+        return False
+    return mix_cost(model, measured.mix) >= SILENT_RATIO * allowed
 
 
 def in_halves(known: DriveState, model: CostModel) -> Mix | None:
@@ -181,7 +206,7 @@ def _error(
 
     mix_rate: the cost of the mix a second.
     """
-    held, rate, _, _, base = known.pricing
+    held, rate, _, _, base, _ = known.pricing
     assert base is not None
     assert held is not None
     assert rate is not None
