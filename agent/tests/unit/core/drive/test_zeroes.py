@@ -5,17 +5,21 @@ Waits are those of the simulated throttle, which the law doesn't see.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
+from iokeel.core.abilities import STOCK
 from iokeel.core.counters import NS_PER_S, Counters
 from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.decide import decide
 from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.drive.zeroes import zeroes_in
 from iokeel.core.limits import ThrottleLimits
+from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import State
+from iokeel.core.state import DriveState, State
 from testing.sim.drive import DRIVE, Phase, Run, Stream, run
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -150,3 +154,42 @@ def test_a_counter_that_goes_backwards_is_no_zeroes() -> None:
     later = Counters(NS_PER_S, 0, 0, 1, 2 * GIB, 0, 0)
     earlier = Counters(0, 0, 0, 5, 0, 0, 0)
     assert zeroes_in(earlier, later, [ThrottleLimits(bps_total=MIB)]) is None
+
+
+def _orders(policy: DrivePolicy, reads: Sequence[tuple[int, int]]) -> list[tuple[int, str, bool]]:
+    """Return (second, reason, whether the limits are others) of the orders to a drive.
+
+    reads: of each second, how many and of which size.
+    """
+    state, orders = State(), []
+    count = read_bytes = 0
+    for second, (number, size) in enumerate(reads, 1):
+        count, read_bytes = count + number, read_bytes + number * size
+        counters = Counters(second * NS_PER_S, count, read_bytes, 0, 0, 0, 0)
+        before = state.drives.get(DRIVE, DriveState()).sent.limits
+        seen = Observation({DRIVE: DriveSeen(policy, counters, before, abilities=STOCK)})
+        state, found = decide(state, seen, second * NS_PER_S)
+        orders += [(second, order.reason.name, order.limits != before) for order in found]
+    return orders
+
+
+SILENCE = [(0, 0)] * 9
+
+
+def test_a_busy_drive_that_falls_silent_gets_its_limits_anew_once() -> None:
+    orders = _orders(DrivePolicy(limit=1000), [(1000, 4096)] * 10 + SILENCE)
+    assert [order for order in orders if order[0] > 10] == [(13, "SILENT", False)]
+
+
+@pytest.mark.parametrize(("number", "size"), [(60, 4096), (5, MIB)])
+def test_a_drive_that_did_little_or_few_requests_is_only_idle(number: int, size: int) -> None:
+    orders = _orders(DrivePolicy(limit=1000), [(number, size)] * 10 + SILENCE)
+    assert [order for order in orders if order[0] > 10] == []
+
+
+def test_what_is_owed_for_real_requests_is_paid_first() -> None:
+    # 40 of 1 MiB cost 6,000 by the published table: five more seconds at 1,000.
+    loads = [(1000, 4096)] * 10 + [(40, MIB)] + SILENCE
+    assert [second for second, _, _ in _orders(DrivePolicy(limit=1000), loads) if second > 11] == [
+        19
+    ]
