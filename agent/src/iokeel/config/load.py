@@ -206,7 +206,8 @@ def _storage(table: StorageTable, model: CostModel | None) -> StorageConfig:
         model,
     )
     drives = tuple(table.drives or ())
-    return StorageConfig(policy, table.device, table.path, table.source, drives)
+    devices = tuple(table.devices or ())
+    return StorageConfig(policy, table.device, table.path, table.source, drives, devices)
 
 
 def _written(table: Table, names: Collection[str]) -> dict[str, object]:

@@ -69,7 +69,8 @@ class VmConfig:
 class StorageConfig:
     """[storage.NAME]: a storage, and its policy.
 
-    device: it is this block device. path: it is whatever this file or folder is on. source: it is
+    device: it is this block device. devices: it is these together, by paths that may have wildcards
+    (fnmatch). path: it is whatever this file or folder is on. source: it is
     this network storage, by iokeel's name (rbd:pool). drives: it holds the drives that match
     these patterns of VM/DRIVE (fnmatch). If none is given, it is the storage that iokeel finds
     under the name NAME.
@@ -80,11 +81,12 @@ class StorageConfig:
     path: Path | None = None
     source: StorageId | None = None
     drives: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
     @property
     def places(self) -> tuple[object, ...]:
-        """The device, path, source and drives that it is, those of them that are given."""
-        given = (self.device, self.path, self.source, self.drives or None)
+        """The device, path, source, drives and devices that it is, those of them that are given."""
+        given = (self.device, self.path, self.source, self.drives or None, self.devices or None)
         return tuple(place for place in given if place is not None)
 
 

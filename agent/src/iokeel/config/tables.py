@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from iokeel.config.values import (
     AbsolutePath,
+    Devices,
+    Drive,
     LoopbackAddress,
     Name,
     NetworkStorage,
@@ -89,6 +91,7 @@ class StorageTable(Table):
     """[storage.NAME]."""
 
     device: AbsolutePath | None = None
+    devices: list[Devices] | None = None
     path: AbsolutePath | None = None
     source: NetworkStorage | None = None
     drives: list[Pattern] | None = None
@@ -131,7 +134,7 @@ class VmTable(Table):
     limit: Whole | None = None
     burst: Whole | None = None
     burst_seconds: Whole | None = None
-    drives: dict[Name, DriveTable] = {}
+    drives: dict[Drive, DriveTable] = {}
 
 
 class Root(Table):

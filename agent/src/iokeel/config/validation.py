@@ -20,8 +20,8 @@ _TYPES = {
     "int_type": ("not a whole number", "write it like 500, without quotes or fraction"),
     "list_type": (
         "not a list",
-        'write a curve as [[size, cost], ...], drives as ["VM/DRIVE", ...], etcd as ["URL", ...],'
-        " and [[vm]] for each VM",
+        'write a curve as [[size, cost], ...], drives as ["VM/DRIVE", ...], devices as'
+        ' ["/dev/NAME", ...], etcd as ["URL", ...], and [[vm]] for each VM',
     ),
     "model_type": ("not a table", "write it as a [table] of its own"),
     "string_type": ("not a string", "write it in quotes"),
@@ -78,7 +78,7 @@ def _where(place: Sequence[int | str]) -> str:
         case [*key]:
             table = ""
     name = next((_key(part) for part in key if isinstance(part, str)), "")
-    item = {"drives": "drive", "etcd": "URL"}.get(name, "point")
+    item = {"drives": "drive", "devices": "device", "etcd": "URL"}.get(name, "point")
     which = next((f" {item} {part + 1}" for part in key if isinstance(part, int)), "")
     return f"{table} {name}{which}".strip()
 

@@ -7,14 +7,15 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
 from iokeel.config.settings import Address
 from iokeel.core.curve import LEAST_COST, MOST_COST
 from iokeel.errors import ConfigError
-from iokeel.policy_xml.schema import NAME
-from iokeel.words.quoting import shown
+from iokeel.policy_xml.schema import NAME, TARGET
+from iokeel.words.quoting import shown, shown_path
 from iokeel.words.units import parse_size
 
 # A unix socket's path ends with a NUL in 108 bytes (unix(7)).
@@ -22,8 +23,9 @@ _MOST_SOCKET_BYTES = 107
 # Larger than any request, and small enough for a curve's arithmetic to be exact.
 _MOST_SIZE_BYTES = 1 << 30
 _NETWORK_STORAGE = re.compile("[a-z][a-z0-9-]*:.+")
-# VM/DRIVE; in both names * ? and [...] may stand (fnmatch).
-_PATTERN = re.compile(r"[A-Za-z0-9_.*?!\[\]-]+/[A-Za-z0-9_.*?!\[\]-]+")
+# VM/DRIVE; in both names * ? and [...] may stand (fnmatch). libvirt's names may have blanks, and a
+# QOM path has slashes.
+_PATTERN = re.compile("[^/]+/.+")
 
 
 class WrongValue(ValueError):
@@ -81,12 +83,24 @@ def _address(value: object) -> Address:
 def _uri(text: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9+]*://[!-~]*", text):
         raise WrongValue(f"{shown(text)} is not a libvirt URI", "write it like qemu:///system")
+    if host := urlsplit(text).netloc:
+        raise WrongValue(
+            f"{shown(text)} names a host, but iokeel looks at the disks, processes and cgroups of"
+            " the host that it runs on",
+            f"run the agent on {shown_path(host)}, and write it like qemu:///system there",
+        )
     return text
 
 
 def _name(text: str) -> str:
     if not NAME.pattern.fullmatch(text):
         raise WrongValue(f"{shown(text)} is {NAME.what}", NAME.mend)
+    return text
+
+
+def _drive(text: str) -> str:
+    if not TARGET.pattern.fullmatch(text):
+        raise WrongValue(f"{shown(text)} is {TARGET.what}", TARGET.mend)
     return text
 
 
@@ -98,8 +112,13 @@ def _network_storage(text: str) -> str:
 
 
 def _pattern(text: str) -> str:
-    if not _PATTERN.fullmatch(text):
+    if not (_PATTERN.fullmatch(text) and text.isprintable()):
         raise WrongValue(f"{shown(text)} is not a drive", 'write VM/DRIVE, such as "web*/vdb"')
+    return text
+
+
+def _devices(text: str) -> str:
+    _path(text)
     return text
 
 
@@ -125,6 +144,8 @@ Size = Annotated[int, Field(gt=0, le=_MOST_SIZE_BYTES), BeforeValidator(_size)]
 Cost = Annotated[float, Field(ge=LEAST_COST, le=MOST_COST)]
 Point = Annotated[tuple[Size, Cost], BeforeValidator(_point)]
 Name = Annotated[str, AfterValidator(_name)]
+Drive = Annotated[str, AfterValidator(_drive)]
+Devices = Annotated[str, AfterValidator(_devices)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 NetworkStorage = Annotated[str, AfterValidator(_network_storage)]
 Uri = Annotated[str, AfterValidator(_uri)]

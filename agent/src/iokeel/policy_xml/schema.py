@@ -38,6 +38,11 @@ NAME = Kind(
     "not a name",
     "give 1 to 64 of the characters A-Z a-z 0-9 _ . -",
 )
+TARGET = Kind(
+    re.compile(r"[!-~]{1,255}"),
+    "not a drive's name",
+    "give the name that `iokeel stats` shows",
+)
 WHOLE = Kind(
     re.compile(r"[0-9]{1,12}"),
     "not a whole number in plain digits",
@@ -54,7 +59,7 @@ BUDGET = Kind(re.compile("shared|separate"), "not known", "give 'shared' or 'sep
 _PROMISE = {"reservation": WHOLE, "limit": WHOLE, "burst": WHOLE, "burst-seconds": WHOLE}
 POLICY_ATTRIBUTES = {"tenant": NAME, "class": NAME, **_PROMISE}
 DRIVE_ATTRIBUTES = {
-    "target": NAME,
+    "target": TARGET,
     "class": NAME,
     **_PROMISE,
     "weight": WHOLE,

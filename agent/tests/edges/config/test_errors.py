@@ -123,7 +123,8 @@ MESSAGES = [
     (
         "[vm]\nname = 'a'",
         ", vm: {'name': 'a'} is not a list; write a curve as [[size, cost], ...], "
-        'drives as ["VM/DRIVE", ...], etcd as ["URL", ...], and [[vm]] for each VM',
+        'drives as ["VM/DRIVE", ...], devices as ["/dev/NAME", ...], etcd as ["URL", ...], and '
+        "[[vm]] for each VM",
     ),
     ("vm = [5]", ", [[vm]] 1: 5 is not a table; write it as a [table] of its own"),
     (VM + "drives = 5", ", [[vm]] 1 drives: 5 is not a table; write it as a [table] of its own"),
@@ -150,6 +151,15 @@ MESSAGES = [
     (
         "[libvirt]\nuri = 'x'",
         ", [libvirt] uri: 'x' is not a libvirt URI; write it like qemu:///system",
+    ),
+    *(
+        (
+            f"[libvirt]\nuri = '{scheme}://{host}/system'",
+            f", [libvirt] uri: '{scheme}://{host}/system' names a host, but iokeel looks at the"
+            " disks, processes and cgroups of the host that it runs on; run the agent on"
+            f" {host}, and write it like qemu:///system there",
+        )
+        for scheme, host in (("qemu+ssh", "hv2"), ("qemu+tls", "root@hv2:16514"), ("qemu", "hv2"))
     ),
     *(
         (f"[agent]\nmetrics_address = '{address}'", f", [agent] metrics_address: {message}")
@@ -257,7 +267,21 @@ MESSAGES = [
     (
         "[storage.a]\ndrives = 'db1/vda'",
         ", [storage.a] drives: 'db1/vda' is not a list; write a curve as [[size, cost], ...], "
-        'drives as ["VM/DRIVE", ...], etcd as ["URL", ...], and [[vm]] for each VM',
+        'drives as ["VM/DRIVE", ...], devices as ["/dev/NAME", ...], etcd as ["URL", ...], and '
+        "[[vm]] for each VM",
+    ),
+    (
+        "[storage.a]\ndrives = ['/vda']",
+        ", [storage.a] drives drive 1: '/vda' is not a drive; write VM/DRIVE, such as \"web*/vdb\"",
+    ),
+    (
+        "[storage.a]\ndevices = ['sd*']",
+        ", [storage.a] devices device 1: 'sd*' is not an absolute path; write it from / on",
+    ),
+    (
+        VM + "[vm.drives.'a b']",
+        ", [[vm]] 1, [vm.drives.'a b']: 'a b' is not a drive's name; give the name that `iokeel"
+        " stats` shows",
     ),
     (
         "[storage.a]\ncurve_read = []",

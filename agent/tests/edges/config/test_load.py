@@ -74,7 +74,8 @@ weight = 300
 device = "/dev/nvme0n1"
 path = "/var/lib/libvirt/images"
 source = "rbd:pool"
-drives = ["db1/vda", "web*/vd[bc]"]
+drives = ["db1/vda", "web*/vd[bc]", "Windows 10/vda", "n/device[0]", "n//machine/x/device[0]"]
+devices = ["/dev/zvol/tank/*", "/dev/nvme0n1"]
 capacity = 90000
 latency_target_ms = 2
 least_ratio = 0.5
@@ -107,6 +108,8 @@ name = "web1"
 socket = "/run/web1.qmp"
 [vm.drives.vda]
 limit = 400
+[vm.drives."/machine/x/device[0]"]
+limit = 500
 """
 
 
@@ -143,7 +146,16 @@ def test_every_key_is_read_into_the_cores_types() -> None:
                 VmPolicy(100, 6000, 9000, 30),
             ),
         ),
-        VmConfig("web1", Path("/run/web1.qmp"), DomainPolicy({"vda": DrivePolicy(limit=400)})),
+        VmConfig(
+            "web1",
+            Path("/run/web1.qmp"),
+            DomainPolicy(
+                {
+                    "vda": DrivePolicy(limit=400),
+                    "/machine/x/device[0]": DrivePolicy(limit=500),
+                }
+            ),
+        ),
     )
     own = CostModel(CostCurve(((4096, 1.0),)), CostCurve(((4096, 3.0),)))
     assert found.storages == {
@@ -152,7 +164,8 @@ def test_every_key_is_read_into_the_cores_types() -> None:
             Path("/dev/nvme0n1"),
             Path("/var/lib/libvirt/images"),
             "rbd:pool",
-            ("db1/vda", "web*/vd[bc]"),
+            ("db1/vda", "web*/vd[bc]", "Windows 10/vda", "n/device[0]", "n//machine/x/device[0]"),
+            ("/dev/zvol/tank/*", "/dev/nvme0n1"),
         ),
         "sda": StorageConfig(StoragePolicy()),
     }

@@ -441,6 +441,7 @@ VALID = [
     'burst="007" burst-seconds="1" weight="2" latency-target-ms="0.5" budget="separate"/>'
     "</policy>",
     '<policy xmlns="urn:iokeel:policy:1"><drive target="a.b-D" budget="shared"> </drive></policy>',
+    '<policy xmlns="urn:iokeel:policy:1"><drive target="/machine/x/device[0]"/></policy>',
 ]
 # Messages of the schema, not of what figures mean together, which is no schema's business.
 UNSCHEMATIC = ("drive vda: ", "<policy>: ", "class '", "named twice", "second", "neither")
@@ -463,7 +464,9 @@ def test_xmllint_judges_the_same(tmp_path: Path) -> None:
         check=False,
     )
     good = [line for line in done.stderr.splitlines() if line.endswith(" validates")]
-    assert [Path(line.split()[0]).name for line in good] == ["000.xml", "001.xml", "002.xml"]
+    assert [Path(line.split()[0]).name for line in good] == [
+        f"{number:03}.xml" for number in range(len(VALID))
+    ]
 
 
 @pytest.mark.skipif(not shutil.which("virsh"), reason="virsh (libvirt-clients) is not installed")
