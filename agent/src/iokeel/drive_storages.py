@@ -1,5 +1,7 @@
 """The storage of each drive, as found on the host or as configured.
 
+A path is looked at as the VM's QEMU sees it, which may run in a container.
+
 Looking at a path blocks while its filesystem doesn't answer, such as an NFS server that is down.
 So paths are looked at in threads, one for each mount point. Nothing waits for a thread that is
 stuck; if it ends after all, its findings are used. A folder may be a link to another filesystem, so
@@ -18,16 +20,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import translate
+from typing import NamedTuple
 
 from iokeel.config.settings import StorageConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.storage import Place, StorageId
 from iokeel.host.block_devices import StoragePaths
+from iokeel.host.process import Process
 from iokeel.hypervisors.source import VmInfo
+from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)
 
-Found = dict[str, tuple[Place, ...]]
+
+class Image(NamedTuple):
+    """A path or URL; "" if unknown. by: the process whose path it is; None for this one."""
+
+    path: str
+    by: Process | None = None
+
+
+Found = dict[Image, tuple[Place, ...]]
 
 #: Look this often at all paths: the file may come, the server may come back, a volume may move.
 RECHECK_S = 60.0
@@ -48,10 +61,11 @@ class DriveStorages:
         self.devices: dict[StorageId, Place] = {}
         self._finder = finder
         self._vms: dict[str, VmInfo] = {}
-        # Or URLs, "" if unknown. A drive's storage is that of the first.
-        self._paths: dict[DriveId, tuple[str, ...]] = {}
+        # A drive's storage is that of the first.
+        self._images: dict[DriveId, tuple[Image, ...]] = {}
         self._places: Found = {}
         self._storages: dict[DriveId, StorageId] = {}
+        self._told: set[Image] = set()  # those that weren't found
         self._stuck: Counter[tuple[str, str]] = Counter()  # threads, by mount point and folder
         self._looking: set[asyncio.Task[None]] = set()
         self._recheck_at = 0.0
@@ -67,7 +81,7 @@ class DriveStorages:
         They are those of all its images. One that is reached over a network has none. None if
         unknown.
         """
-        found = [self._places.get(path) for path in self._paths.get(drive, ("",))]
+        found = [self._places.get(image) for image in self._images.get(drive, (Image(""),))]
         numbers = [place.number for places in found for place in places or ()]
         return tuple(dict.fromkeys(filter(None, numbers))) if all(found) else None
 
@@ -76,15 +90,16 @@ class DriveStorages:
     ) -> None:
         """Go on with other configured storages, and find them as `follow` finds drives'."""
         self._take_over(configured)
-        await self._find(set(self._configured_paths()), timeout_s)
+        await self._find(set(self._configured_images()), timeout_s)
         self._decide()
 
     def _take_over(self, configured: Mapping[StorageId, StorageConfig]) -> None:
         self._configured = configured
-        self._patterns = {
-            name: re.compile("|".join(map(translate, config.drives)))
-            for name, config in configured.items()
-            if config.drives
+        self._drives = {
+            name: _pattern(config.drives) for name, config in configured.items() if config.drives
+        }
+        self._devices = {
+            name: _pattern(config.devices) for name, config in configured.items() if config.devices
         }
 
     async def follow(self, vms: Mapping[str, VmInfo], timeout_s: float) -> None:
@@ -98,56 +113,60 @@ class DriveStorages:
         wanted = self._take(vms, changed, gone) if changed or gone else set()
         if time.monotonic() >= self._recheck_at:
             self._recheck_at = time.monotonic() + RECHECK_S
-            used = _all(self._paths)
-            found = {path for path in used if self._places.get(path)}
+            used = _all(self._images)
+            found = {image for image in used if self._places.get(image)}
             wanted |= used - found
-            wanted |= set(self._configured_paths())
+            wanted |= set(self._configured_images())
             await self._find(found - wanted, 0.0, known=True)  # nothing waits for these
         await self._find(wanted, timeout_s)
 
     def _take(
         self, vms: Mapping[str, VmInfo], changed: Iterable[str], gone: Iterable[str]
-    ) -> set[str]:
-        """Note which VMs there are, and return the paths to look at."""
-        wanted: set[str] = set()
+    ) -> set[Image]:
+        """Note which VMs there are, and return the images to look at."""
+        wanted: set[Image] = set()
         moved = False
         for name in (*changed, *gone):
-            old, new = _paths_of(self._vms.get(name)), _paths_of(vms.get(name))
+            old, new = _images_of(self._vms.get(name)), _images_of(vms.get(name))
             if new != old:  # limits that have changed make a new VmInfo too
                 moved = True
                 wanted |= _all(new)
                 for drive in old:
-                    del self._paths[drive]
-                self._paths |= new
+                    del self._images[drive]
+                self._images |= new
         self._vms = dict(vms)
         if moved:
-            used = {*_all(self._paths), *self._configured_paths()}
-            self._places = {path: found for path, found in self._places.items() if path in used}
+            used = {*_all(self._images), *self._configured_images()}
+            self._places = {image: found for image, found in self._places.items() if image in used}
+            self._told &= used
             self._decide()
         return wanted
 
-    def _configured_paths(self) -> Iterable[str]:
+    def _configured_images(self) -> Iterable[Image]:
         for config in self._configured.values():
-            yield from (str(path) for path in (config.device, config.path) if path is not None)
+            paths = (config.device, config.path, *config.devices)
+            yield from (Image(str(path)) for path in paths if path is not None)
 
     # Looking
 
-    async def _find(self, paths: Collection[str], timeout_s: float, *, known: bool = False) -> None:
-        """Look at paths. After the timeout it returns and the search goes on.
+    async def _find(
+        self, images: Collection[Image], timeout_s: float, *, known: bool = False
+    ) -> None:
+        """Look at images. After the timeout it returns and the search goes on.
 
         known: they were found before, so a mount point that hangs isn't worth a second thread.
         """
-        if paths:
-            task = asyncio.create_task(self._look(paths, known=known))
+        if images:
+            task = asyncio.create_task(self._look(images, known=known))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
             done, _ = await asyncio.wait({task}, timeout=timeout_s)
             for task in done:
                 task.result()
 
-    async def _look(self, paths: Iterable[str], *, known: bool) -> None:
+    async def _look(self, images: Iterable[Image], *, known: bool) -> None:
         finder = await asyncio.to_thread(self._finder)
-        by_mount = await asyncio.to_thread(_by_mount, finder, paths)
+        by_mount = await asyncio.to_thread(_by_mount, finder, images)
         if known:
             for point, _ in +self._stuck:
                 by_mount.pop(point, None)
@@ -159,11 +178,11 @@ class DriveStorages:
         )
 
     async def _look_below(
-        self, finder: StoragePaths, point: str, paths: list[str], *, known: bool
+        self, finder: StoragePaths, point: str, images: list[Image], *, known: bool
     ) -> None:
-        """Look at the paths under a mount point. After one that is stuck, go on with the next."""
-        left = paths
-        while left := [p for p in left if self._stuck[_folder(point, p)] < _MOST_STUCK]:
+        """Look at the images under a mount point. After one that is stuck, go on with the next."""
+        left = images
+        while left := [i for i in left if self._stuck[_folder(point, i)] < _MOST_STUCK]:
             found: Found = {}
             enough = threading.Event()
             done = _in_thread(finder, left, found, enough)
@@ -180,7 +199,9 @@ class DriveStorages:
             if done.is_set():
                 return
             stuck, *left = left[len(so_far) :]
-            log.warning("%s: doesn't answer; a new drive there has no storage until it does", stuck)
+            log.warning(
+                "%s: doesn't answer; a new drive there has no storage until it does", stuck.path
+            )
             enough.set()
             self._leave(done, _folder(point, stuck), found)
             if known:
@@ -201,10 +222,20 @@ class DriveStorages:
 
     def _found(self, found: Found) -> None:
         """Take over findings. A path that is gone keeps its storages: a QEMU may have it open."""
+        for image, got in found.items():
+            if got or self._places.get(image):
+                self._told.discard(image)
+            elif image.by is not None and image not in self._told:
+                self._told.add(image)
+                log.warning(
+                    "%s: isn't found as its QEMU (process %d) sees it, so its drives have no"
+                    " storage, their shares are unknown, and their VM's cgroup gets no bounds",
+                    *(shown_path(image.path), image.by.pid),
+                )
         new = {
-            path: got
-            for path, got in found.items()
-            if (known := self._places.get(path)) != got and (got or not known)
+            image: got
+            for image, got in found.items()
+            if (known := self._places.get(image)) != got and (got or not known)
         }
         if new:
             self._places |= new
@@ -226,8 +257,8 @@ class DriveStorages:
         }
         configured = set(devices)
         self._storages = {}
-        for drive, (path, *_) in self._paths.items():
-            found = self._of(drive, self._places.get(path, ()), by_place)
+        for drive, (image, *_) in self._images.items():
+            found = self._of(drive, image.path, self._places.get(image, ()), by_place)
             if found is not None:
                 storage, place = found
                 self._storages[drive] = storage
@@ -242,24 +273,33 @@ class DriveStorages:
     def _own(self, name: StorageId, config: StorageConfig) -> Iterable[Place]:
         """Yield the places that configuration gives to a storage."""
         if config.device is not None:
-            yield from self._places.get(str(config.device), ())[:1]
+            yield from self._places.get(Image(str(config.device)), ())[:1]
+        for device in config.devices:
+            yield from self._places.get(Image(device), ())[:1]
         if config.path is not None:
-            yield from self._places.get(str(config.path), ())[-1:]
+            yield from self._places.get(Image(str(config.path)), ())[-1:]
         if config.source is not None:
             yield Place(config.source)
-        if not (config.device or config.path or config.source or config.drives):
+        if not config.places:
             yield Place(name)
 
     def _of(
-        self, drive: DriveId, places: tuple[Place, ...], by_place: Mapping[str, StorageId]
+        self,
+        drive: DriveId,
+        path: str,
+        places: tuple[Place, ...],
+        by_place: Mapping[str, StorageId],
     ) -> tuple[StorageId, Place | None] | None:
         """Return a drive's storage and the place that it was told by; None if unknown."""
-        for name, pattern in self._patterns.items():
+        for name, pattern in self._drives.items():
             if pattern.fullmatch(str(drive)):
                 return name, places[-1] if places else None
         for place in places:
             if place.name in by_place:
                 return by_place[place.name], place
+            for name, pattern in self._devices.items():
+                if pattern.fullmatch(path) or pattern.fullmatch(f"/dev/{place.name}"):
+                    return name, place
         if not places:
             return None
         last = places[-1]
@@ -267,37 +307,45 @@ class DriveStorages:
         return f"/dev/{last.name}" if taken else last.name, last
 
 
-def _paths_of(vm: VmInfo | None) -> dict[DriveId, tuple[str, ...]]:
-    """Return the paths or URLs of the images of a VM's drives, the topmost first; "" if unknown."""
+def _pattern(names: Collection[str]) -> re.Pattern[str]:
+    """Return a pattern of names that may have wildcards. A name may look like one: device[0]."""
+    return re.compile("|".join((*map(translate, names), *map(re.escape, names))))
+
+
+def _images_of(vm: VmInfo | None) -> dict[DriveId, tuple[Image, ...]]:
+    """Return the images of a VM's drives, the topmost first."""
     if vm is None:
         return {}
     return {
-        DriveId(vm.name, target): (drive.path or "", *drive.beneath)
+        DriveId(vm.name, target): tuple(
+            Image(path, vm.process if path.startswith("/") else None)
+            for path in (drive.path or "", *drive.beneath)
+        )
         for target, drive in vm.drives.items()
     }
 
 
-def _all(paths: Mapping[DriveId, tuple[str, ...]]) -> set[str]:
-    """Return the paths of all drives together."""
-    return {path for images in paths.values() for path in images} - {""}
+def _all(images: Mapping[DriveId, tuple[Image, ...]]) -> set[Image]:
+    """Return the images of all drives together, without those that aren't known."""
+    return {image for each in images.values() for image in each if image.path}
 
 
-def _folder(point: str, path: str) -> tuple[str, str]:
-    return point, os.path.dirname(path)
+def _folder(point: str, image: Image) -> tuple[str, str]:
+    return point, os.path.dirname(image.path)
 
 
-def _by_mount(finder: StoragePaths, paths: Iterable[str]) -> dict[str, list[str]]:
-    """Return paths by the mount point that their names tell."""
-    found: dict[str, list[str]] = {}
-    for path in paths:
-        found.setdefault(finder.mount_point(path), []).append(path)
+def _by_mount(finder: StoragePaths, images: Iterable[Image]) -> dict[str, list[Image]]:
+    """Return images by the mount point that their names tell."""
+    found: dict[str, list[Image]] = {}
+    for image in images:
+        found.setdefault(finder.mount_point(image.path), []).append(image)
     return found
 
 
 def _in_thread(
-    finder: StoragePaths, paths: list[str], found: Found, enough: threading.Event
+    finder: StoragePaths, images: list[Image], found: Found, enough: threading.Event
 ) -> asyncio.Event:
-    """Look at paths one after another in a thread, and return an event that its end sets.
+    """Look at images one after another in a thread, and return an event that its end sets.
 
     enough: it ends after the path that it is at. The thread is no executor's, because one that
     hangs would keep that from shutting down.
@@ -307,8 +355,8 @@ def _in_thread(
 
     def look() -> None:
         try:
-            for path in paths:
-                found[path] = finder.places(path)
+            for image in images:
+                found[image] = finder.places(*image)
                 if enough.is_set():
                     break
         finally:

@@ -16,6 +16,7 @@ from iokeel.core.counters import DriveId
 from iokeel.core.storage import Place
 from iokeel.drive_storages import DriveStorages
 from iokeel.host.block_devices import StoragePaths
+from iokeel.host.process import Process
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from testing.waiting import until
 
@@ -34,7 +35,7 @@ class Paths(StoragePaths):
         self.answer = threading.Event()
         self.asked: list[str] = []
 
-    def places(self, source: str) -> tuple[Place, ...]:
+    def places(self, source: str, by: Process | None = None) -> tuple[Place, ...]:
         self.asked.append(source)
         if source in self.dead:
             self.answer.wait(A_MINUTE_S)
@@ -300,6 +301,12 @@ async def test_a_drive_keeps_its_storage_while_its_mount_hangs(
         ("drives = ['*/vda']", ["x", "x", "x", "x", "x"], {}),  # over several devices
         ("drives = ['[ab]/vda']\nsource = 'rbd:p'", ["x", "sda", "sda", "x", "x"], {}),
         ("device = '/dev/gone'", ["sda", "sda", "sda", "sdb", "rbd:p"], {}),
+        # Several devices are one storage: by name, by a link's name, by wildcards.
+        ("devices = ['/dev/sda', '/dev/sdb']", ["x", "x", "x", "x", "rbd:p"], {}),
+        ("devices = ['/dev/lv', '/dev/sdb']", ["sda", "x", "sda", "x", "rbd:p"], {}),
+        ("devices = ['/dev/sd*']", ["x", "x", "x", "x", "rbd:p"], {}),
+        ("devices = ['/l*']", ["sda", "x", "x", "sdb", "rbd:p"], {}),  # as the VM has them
+        ("devices = ['/dev/lv']", ["sda", "x", "sda", "sdb", "rbd:p"], {"x": LV}),
     ],
 )
 async def test_configuration_says_what_a_storage_is(
@@ -322,6 +329,40 @@ async def test_a_drive_without_a_path_is_matched_by_patterns(paths: Paths) -> No
     assert found.devices_of(DriveId("one", "vda")) is None
     assert found.devices == {"x": SDA}
     assert paths.asked == ["/a"]
+
+
+async def test_a_name_that_looks_like_a_pattern_names_its_drive(paths: Paths) -> None:
+    text = "[storage.x]\ndrives = ['Windows 10/vda', 'n/device[0]']"
+    found = DriveStorages(configured(text), lambda: paths)
+    plain = DriveInfo("device[0]", "/a")
+    named = {"Windows 10": "/a", "other": "/a"}
+    await found.follow(vms(**named) | {"n": VmInfo("n", {"device[0]": plain})}, A_MINUTE_S)
+    assert told(found, "Windows 10", "other") == ["x", "sda"]
+    assert found.of(DriveId("n", "device[0]")) == "x"
+
+
+async def test_a_path_that_its_qemu_sees_elsewhere_is_on_what_that_sees(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inside, gone = Process(7, 1), Process(8, 1)
+
+    class InContainer(Paths):
+        def places(self, source: str, by: Process | None = None) -> tuple[Place, ...]:
+            return {None: (SDA,), inside: (SDB,)}.get(by, ())
+
+    found = DriveStorages({}, lambda: InContainer({}))
+    known = vms(one="/a", two="/a", three="/a")
+    running = known | {
+        "two": replace(known["two"], process=inside),
+        "three": replace(known["three"], process=gone),
+    }
+    for _ in range(2):
+        await found.follow(running, A_MINUTE_S)
+        assert told(found, "one", "two", "three") == ["sda", "sdb", None]
+        found._recheck_at = 0.0
+    assert found.devices_of(DriveId("three", "vda")) is None
+    (line,) = caplog.messages
+    assert line.startswith("/a: isn't found as its QEMU (process 8) sees it")
 
 
 async def test_a_storage_may_be_named_as_it_is_found(paths: Paths) -> None:

@@ -3,7 +3,8 @@
 Local ones are followed by the kernel's own account: a file to the device under its filesystem
 (/proc/self/mountinfo if the filesystem has no device number of its own), a partition to its disk,
 and a device made of one other (dm, loop) to that device (/sys/dev/block). A device made of several
-(a RAID, a multipath, a volume over two disks) is the last one.
+(a RAID, a multipath, a volume over two disks) is the last one. A path is a process's, because it
+may be another file in a container.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from pathlib import Path
 
 from iokeel.core.storage import Place
 from iokeel.host.kernel_files import device_number, read_text, unescaped
-from iokeel.host.mounts import mounts
+from iokeel.host.mounts import mount_of, mounts
 from iokeel.host.network_storage import network_place
+from iokeel.host.process import Process
+from iokeel.host.seen_by import open_path
 
 _DELETED = " (deleted)"
 _FDINFO = Path("/proc/self/fdinfo")
@@ -31,24 +34,25 @@ class StoragePaths:
 
     def __init__(self, sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
         self._sys = sys
+        self._proc = proc
         self._mounts = list(mounts(proc))
         self._known: dict[str, tuple[Place, ...]] = {}
 
-    def places(self, path: str) -> tuple[Place, ...]:
+    def places(self, path: str, by: Process | None = None) -> tuple[Place, ...]:
         """Return the storages that hold a drive's data, from the top down; none if not found.
 
-        path: an absolute path, or a URL as `network_place` takes it. The drive shares the last
-        storage with the most others.
+        path: an absolute path, or a URL as `network_place` takes it. by: the process whose path it
+        is; None for this one. The drive shares the last storage with the most others.
         """
         if not path.startswith("/"):
             place = network_place(path)
             return () if place is None else (place,)
-        return self._of_path(path, ())
+        return self._of_path(path, (), by)
 
     def mount_point(self, path: str) -> str:
         """Return the mount point that a path is under by its name alone; never blocks."""
-        points = [mount.point for mount in self._mounts if _is_under(path, mount.point)]
-        return max(points, key=len, default="/")
+        mount = mount_of(path, self._mounts)
+        return "/" if mount is None else mount.point
 
     def of_device(self, number: str, above: tuple[str, ...] = ()) -> tuple[Place, ...]:
         """Return a block device (of a partition, its disk) and the devices below it.
@@ -59,9 +63,11 @@ class StoragePaths:
             self._known[number] = tuple(self._down(number, above))
         return self._known[number]
 
-    def _of_path(self, path: str, above: tuple[str, ...]) -> tuple[Place, ...]:
+    def _of_path(
+        self, path: str, above: tuple[str, ...], by: Process | None = None
+    ) -> tuple[Place, ...]:
         try:
-            handle = os.open(path, os.O_PATH)
+            handle, by = open_path(path, by, self._proc)
             try:
                 status = os.fstat(handle)
                 if stat.S_ISBLK(status.st_mode):
@@ -69,15 +75,18 @@ class StoragePaths:
                 if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
                     return ()
                 on_device = self.of_device(device_number(status.st_dev), above)
-                return on_device or self._of_mount(_mount_id(handle), above)
+                return on_device or self._of_mount(_mount_id(handle), above, by)
             finally:
                 os.close(handle)
         except (OSError, ValueError):  # it is gone, or there is a NUL in the path
             return ()
 
-    def _of_mount(self, mount_id: int | None, above: tuple[str, ...]) -> tuple[Place, ...]:
+    def _of_mount(
+        self, mount_id: int | None, above: tuple[str, ...], by: Process | None
+    ) -> tuple[Place, ...]:
         """Return the storages below a filesystem without a device number of its own."""
-        mount = next((m for m in self._mounts if m.id == mount_id), None)
+        among = self._mounts if by is None else mounts(self._proc, str(by.pid))
+        mount = next((m for m in among if m.id == mount_id), None)
         if mount is None:
             return ()
         if mount.kind in ("nfs", "nfs4"):
@@ -91,8 +100,8 @@ class StoragePaths:
         elif mount.kind == "btrfs":
             devices = self._devices_of_btrfs(mount.mounted)
             below = self.of_device(devices[0], above) if len(devices) == 1 else ()
-        # A filesystem that is mounted in several places is named by the first.
-        first = next(m for m in self._mounts if m.number == mount.number)
+        # A filesystem that is mounted in several places is named by the first here.
+        first = next((m for m in self._mounts if m.number == mount.number), mount)
         return below or (_named(first.point),)
 
     def _devices_of_btrfs(self, mounted: str) -> list[str]:
@@ -148,7 +157,3 @@ def _numbers(folder: Path) -> list[str]:
     """Return the numbers of the devices that a folder of sysfs links to, by name."""
     links = sorted(folder.iterdir()) if folder.is_dir() else []
     return [number for link in links if (number := read_text(link / "dev"))]
-
-
-def _is_under(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +27,20 @@ class Mount:
     options: str
 
 
-def mounts(proc: Path = Path("/proc")) -> Iterator[Mount]:
-    """Yield the mounts that this process sees, in the order of mounting."""
-    for line in (read_text(proc / "self/mountinfo") or "").split("\n"):
+def mount_of(path: str, among: Iterable[Mount]) -> Mount | None:
+    """Return the mount that a path is under by its name alone; of several the last one."""
+    under = [mount for mount in among if is_under(path, mount.point)]
+    return max(reversed(under), key=lambda mount: len(mount.point), default=None)
+
+
+def is_under(path: str, folder: str) -> bool:
+    """Return whether a path is a folder or below it, by its name alone."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def mounts(proc: Path = Path("/proc"), who: str = "self") -> Iterator[Mount]:
+    """Yield the mounts that a process sees, in the order of mounting. who: its pid, or "self"."""
+    for line in (read_text(proc / who / "mountinfo") or "").split("\n"):
         # 36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw (proc(5))
         before, dash, after = line.partition(" - ")
         if not dash:

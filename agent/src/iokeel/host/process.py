@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,17 +59,23 @@ def is_stopped(pid: int) -> bool:
     return status is not None and status[_STATE] in "Tt"
 
 
-def guest(name: str, run: Path | None = None, proc: Path = _PROC) -> Process | None:
+def guest(
+    name: str, run: Path | None = None, proc: Path = _PROC, uuid: str | None = None
+) -> Process | None:
     """Return the QEMU of a guest that libvirt runs on this host; None if it isn't found.
 
-    run: the folder of libvirt's pid files; None for its usual ones.
+    run: the folder of libvirt's pid files; None for its usual ones. uuid: the guest's; None if it
+    isn't known.
     """
     for folder in [run] if run is not None else _run_folders():
         pid = number_of(read_text(folder / f"{name}.pid") or "")
-        found = None if pid is None else process(pid, proc)
-        if found is not None and is_guest(found.pid, name, proc):
-            return found
-    return None
+        by_file = None if pid is None else process(pid, proc)
+        if by_file is not None and is_guest(by_file.pid, name, proc):
+            return by_file
+    # A libvirt in a container has these files there, or other numbers in them.
+    pids = [] if uuid is None else [pid for each in os.listdir(proc) if (pid := number_of(each))]
+    found = [process(pid, proc) for pid in pids if is_guest(pid, name, proc, uuid)]
+    return found[0] if len(found) == 1 else None
 
 
 def qemu(pid: int, proc: Path = _PROC) -> Process | None:
@@ -89,9 +96,14 @@ def is_qemu(pid: int, proc: Path = _PROC) -> bool:
     return program.startswith("qemu-") or program == "kvm"
 
 
-def is_guest(pid: int, name: str, proc: Path = _PROC) -> bool:
-    """Return True if a process is the QEMU that libvirt started for the guest of that name."""
+def is_guest(pid: int, name: str, proc: Path = _PROC, uuid: str | None = None) -> bool:
+    """Return True if a process is the QEMU that libvirt started for the guest of that name.
+
+    uuid: the guest's; None if it doesn't matter.
+    """
     arguments = _arguments(pid, proc)
+    if uuid is not None and ("-uuid", uuid) not in pairwise(arguments):
+        return False
     option = "guest=" + name.replace(",", ",,")  # a comma in a value is doubled
     for value in (arguments[i + 1] for i, word in enumerate(arguments[:-1]) if word == "-name"):
         rest = value.removeprefix(option)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 import libvirt
@@ -62,7 +61,6 @@ class LibvirtSource(SourceNews):
         """policies: the last good policy of each domain that runs or is defined, by its UUID."""
         super().__init__()
         self._uri = uri
-        self._is_local = not urlsplit(uri).netloc
         self._domains: dict[str, Domain] = {}
         self._running: set[str] | None = None  # as libvirtd lists them; None before the first list
         self._saving: set[str] = set()
@@ -347,7 +345,8 @@ class LibvirtSource(SourceNews):
 
     def _describe(self, connection: Any, name: str) -> tuple[Description, Process | None]:
         """Return a domain as libvirt describes it, and its QEMU. Blocks, as long as either does."""
-        return describe(connection, name), guest(name) if self._is_local else None
+        description = describe(connection, name)
+        return description, guest(name, uuid=description.xml.uuid)
 
     async def _ask_abilities(self, name: str) -> Abilities | None:
         """Return the abilities of a domain's QEMU; None until it is read again if it doesn't tell.

@@ -218,7 +218,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(_CALL_TIMEOUT_S, 60.0)
     monkeypatch.setattr("libvirt.open", lambda _uri: made)
     monkeypatch.setattr(f"{package}.source.Events", lambda *_: made)
-    monkeypatch.setattr(f"{package}.source.guest", lambda _name: made.process)
+    monkeypatch.setattr(f"{package}.source.guest", lambda _name, uuid: made.process)
     monkeypatch.setattr(f"{package}.source.ask_abilities", made.ask)
     monkeypatch.setattr(f"{package}.limits.ask_abilities", made.ask)
     monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", made.command)
@@ -320,7 +320,7 @@ def hurried(host: Host) -> Iterator[pytest.MonkeyPatch]:
     """Let calls that follow the reading of an XML time out soon."""
     with pytest.MonkeyPatch.context() as patched:
 
-        def process(_name: str) -> Process | None:
+        def process(_name: str, uuid: str | None) -> Process | None:
             patched.setattr(_CALL_TIMEOUT_S, 0.2)
             return host.process
 
@@ -627,7 +627,7 @@ async def test_guests_whose_processes_cannot_be_told_are_silent_and_hold_nothing
     """/proc doesn't answer as long as something holds a process's memory map."""
     go_on = threading.Event()
 
-    def told(name: str) -> Process | None:
+    def told(name: str, uuid: str | None) -> Process | None:
         if name != "web1":
             go_on.wait(_HANG_S)
         return host.process
