@@ -10,6 +10,7 @@ from rich.text import Text
 from iokeel.cli.cells import Layout, PlainTable, flow_cell, name_cell, rate_cell
 from iokeel.cli.drive_columns import DRIVE_COLUMNS, total
 from iokeel.report.records import DriveReport, VmReport
+from iokeel.words.quoting import few
 from iokeel.words.units import percent
 
 COLUMNS = tuple(column.heading for column in DRIVE_COLUMNS)
@@ -94,6 +95,14 @@ def drive_complaints(
     # Drives of one tenant or storage have the same error.
     for error in {drive.error.error(): None for drive in drives if drive.error}:
         yield f"error: {error}"
+
+
+def without_policy(reports: Sequence[VmReport]) -> Iterator[str]:
+    """Yield a line that says how many drives have no policy, and whose they are, if any has none."""
+    drives = [drive for report in reports for drive in report.drives]
+    bare = [drive.domain for drive in drives if not drive.has_policy]
+    if bare:
+        yield f"no policy: {len(bare)} of {len(drives)} drives, in {few([*dict.fromkeys(bare)])}"
 
 
 def _cells(drive: DriveReport) -> dict[str, str]:

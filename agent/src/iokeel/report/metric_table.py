@@ -144,6 +144,22 @@ METRICS = (
         lambda s: len(s.drives),
     ),
     of_agent(
+        "agent_domains_without_policy",
+        Kind.GAUGE,
+        "VMs",
+        "Those of the VMs that have no policy. It rises if a policy is lost, as by `virsh define`"
+        " of an XML without metadata.",
+        lambda s: sum(not vm.report.has_policy for vm in s.vms.values()),
+    ),
+    of_agent(
+        "agent_drives_without_policy",
+        Kind.GAUGE,
+        "drives",
+        "Drives that are left alone: those of VMs without a policy, and those that their VM's"
+        " policy doesn't cover.",
+        lambda s: sum(not drive.has_policy for drive in s.drives.values()),
+    ),
+    of_agent(
         "agent_reconnects_total",
         Kind.COUNTER,
         "connections",
@@ -176,6 +192,12 @@ METRICS = (
         "1 if the VM's whole policy is in force. 0: it can't be used, and the last valid one stays"
         " in force, or it can't be used as it is for some drives.",
         lambda vm: float(not isinstance(vm.policy_error, PolicyError)),
+    ),
+    of_domain(
+        "has_policy",
+        "0 or 1",
+        "1 if the VM has a policy, also one that can't be used. 0: its drives are left alone.",
+        lambda vm: float(vm.report.has_policy),
     ),
     of_domain(
         "limit_iops",

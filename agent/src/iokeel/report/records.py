@@ -54,6 +54,7 @@ class ThrottleReport(Struct, kw_only=True):
 class DriveReport(Struct, kw_only=True):
     """A drive. Rates are of the last interval; None: not known.
 
+    has_policy: False if it validly has none, so that it is left alone.
     mode: "exact" if its QEMU charges by the cost curve, "retune" if the agent adjusts its limits;
     None if it is not held. allowed_iops: its limit, or its burst while that is open, and never more
     than its share of its storage, tenant and VM; None: nothing limits it. If reads and writes have
@@ -104,6 +105,7 @@ class DriveReport(Struct, kw_only=True):
     errors: int
     error: ErrorReport | None
     verdict: str
+    has_policy: bool = True  # an older agent doesn't tell
     limits_in_force: dict[str, int] | None
     raw_flush_iops: float | None = None  # an older agent tells none of these
     raw_discard_iops: float | None = None

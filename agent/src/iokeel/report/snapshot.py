@@ -239,14 +239,14 @@ def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
         policy_error=ErrorReport.of(vm.policy_error) if vm.policy_error else None,
         cgroup=dict(known.cgroups.get(vm.name, {})),
         drives=[
-            _drive(DriveId(vm.name, target), tenant, vm.drives[target], known)
+            _drive(DriveId(vm.name, target), vm, vm.drives[target], known)
             for target in sorted(vm.drives)
         ],
     )
     return VmSnapshot(report, policy, vm.policy_error)
 
 
-def _drive(drive: DriveId, tenant: str | None, info: DriveInfo, known: Known) -> DriveReport:
+def _drive(drive: DriveId, vm: VmInfo, info: DriveInfo, known: Known) -> DriveReport:
     state = known.state.drives.get(drive, NEW)
     policy, measured, sent = state.policy, state.measured, state.sent
     error = known.error_of(drive, state)
@@ -259,7 +259,7 @@ def _drive(drive: DriveId, tenant: str | None, info: DriveInfo, known: Known) ->
     return DriveReport(
         domain=drive.domain,
         target=drive.target,
-        tenant=tenant,
+        tenant=vm.policy.tenant if vm.policy else None,
         storage=state.storage,
         mode=mode,
         normalized_iops=measured.rate,
@@ -292,6 +292,7 @@ def _drive(drive: DriveId, tenant: str | None, info: DriveInfo, known: Known) ->
         errors=known.drive_errors.get(drive, 0),
         error=ErrorReport.of(error) if error else None,
         verdict=state.finding.verdict.value,
+        has_policy=vm.policy is not None and vm.policy.for_drive(drive.target) is not None,
         limits_in_force=_set(info.in_force),
         raw_flush_iops=did.flush_raw_iops if did else None,
         raw_discard_iops=did.discards.raw_iops if did and did.discards else None,

@@ -416,6 +416,9 @@ def test_metrics_show_a_drive(agent: Agent) -> None:
     assert value(found, "iokeel_agent_domains") == 1
     assert value(found, "iokeel_agent_drives") == 2
     assert value(found, "iokeel_domain_policy_valid", domain="db1") == 1
+    assert value(found, "iokeel_domain_has_policy", domain="db1") == 1
+    assert value(found, "iokeel_agent_domains_without_policy") == 0
+    assert value(found, "iokeel_agent_drives_without_policy") == 1  # vdb
     # vdb has no policy, so there is no limit to show, least of all 0
     assert value(found, "iokeel_drive_limit_iops", **LABELS | {"target_device": "vdb"}) is None
 

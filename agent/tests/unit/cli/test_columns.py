@@ -7,7 +7,12 @@ from rich.console import Console
 
 from iokeel.cli.columns import column_named, in_order
 from iokeel.cli.drive_columns import SORTS, bound_by, latency_s, wait_s
-from iokeel.cli.drive_table import DrivesByVm, DrivesOneByOne, drive_complaints
+from iokeel.cli.drive_table import (
+    DrivesByVm,
+    DrivesOneByOne,
+    drive_complaints,
+    without_policy,
+)
 from iokeel.cli.options import out
 from iokeel.cli.tenant_table import TenantSums, tenants
 from iokeel.errors import ConfigError
@@ -99,3 +104,10 @@ def test_only_complaints_about_the_drives_that_are_shown() -> None:
     assert [*drive_complaints(reports, reports[0].drives)] == [f"error: {ERROR.error()}"]
     assert [*drive_complaints(reports, reports[1].drives)] == [f"policy error: {ERROR.error()}"]
     assert len([*drive_complaints(reports)]) == 2
+
+
+def test_drives_without_a_policy_are_counted_and_their_vms_named() -> None:
+    bare = vm(*(drive(each, domain="web", has_policy=False) for each in ("vda", "vdb")))
+    in_part = vm(drive(has_policy=False), drive("vdb", has_policy=True))
+    assert [*without_policy([bare, in_part])] == ["no policy: 3 of 4 drives, in web, db1"]
+    assert [*without_policy([vm(drive(has_policy=True))])] == []

@@ -17,7 +17,14 @@ from iokeel.core.curve import DEFAULT_CURVE, CostCurve, CostModel
 from iokeel.core.decide import decide
 from iokeel.core.limits import UNLIMITED
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.policy import (
+    UNKNOWN,
+    DomainPolicy,
+    DrivePolicy,
+    PolicyInPart,
+    TenantPolicy,
+    VmPolicy,
+)
 from iokeel.core.state import DriveState, State, StorageState, VmPart
 from iokeel.core.storage import StoragePolicy
 from iokeel.errors import IokeelError, LimitsRejected, PolicyError
@@ -109,6 +116,22 @@ def test_a_vm_without_a_policy_is_told_from_one_whose_policy_is_not_known() -> N
         vms = {"db1": VmInfo("db1", {}, policy)}
         (vm,) = snapshot_of(replace(known(), vms=vms)).host_report().vms
         assert vm.has_policy is told
+
+
+def test_a_drive_that_its_vms_policy_does_not_cover_is_told_to_have_none() -> None:
+    named = DomainPolicy({"vda": DrivePolicy(limit=5)})
+    both = {target: DriveInfo(target) for target in ("vda", "vdb")}
+    for policy, told in (
+        (None, [False, False]),
+        (UNKNOWN, [True, True]),
+        (named, [True, False]),
+        (PolicyInPart(named), [True, True]),  # vdb may be the one that was meant
+        (DomainPolicy({}, DrivePolicy()), [True, True]),
+        (DomainPolicy({}, vm=VmPolicy(limit=5)), [True, True]),
+    ):
+        vms = {"db1": VmInfo("db1", both, policy)}
+        (vm,) = snapshot_of(replace(known(), vms=vms)).host_report().vms
+        assert [drive.has_policy for drive in vm.drives] == told
 
 
 def test_a_vm_of_libvirt_is_told_from_one_of_the_configuration() -> None:

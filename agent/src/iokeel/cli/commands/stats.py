@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from iokeel.cli import client
 from iokeel.cli.columns import Column, column_named, in_order
 from iokeel.cli.drive_columns import SORTS
-from iokeel.cli.drive_table import DrivesByVm, DrivesOneByOne, drive_complaints
+from iokeel.cli.drive_table import DrivesByVm, DrivesOneByOne, drive_complaints, without_policy
 from iokeel.cli.options import JsonOption, SocketOption, out, stats_names
 from iokeel.cli.storage_table import STORAGE_COLUMNS, storage_complaints, storage_table
 from iokeel.cli.tenant_table import TENANT_COLUMNS, tenant_table, tenants
@@ -134,7 +134,8 @@ def _first(
 
 
 def _show_vms(reports: Sequence[VmReport], as_json: bool) -> None:
-    _show(reports, DrivesByVm(reports), drive_complaints(reports), as_json)
+    lines = (*drive_complaints(reports), *without_policy(reports))
+    _show(reports, DrivesByVm(reports), lines, as_json)
 
 
 def _show_drives(reports: Sequence[VmReport], drives: Sequence[DriveReport], as_json: bool) -> None:
@@ -158,13 +159,13 @@ def _show_tenants(
 def _show(
     values: Sequence[object],
     table: RenderableType,
-    complaints: Iterable[str],
+    lines: Iterable[str],
     as_json: bool,
 ) -> None:
-    """Print records as JSON, or else a table and what is wrong."""
+    """Print records as JSON, or else a table and lines below it."""
     if as_json:
         print(json.dumps(msgspec.to_builtins(values), indent=2))
         return
     out.print(table)
-    for line in complaints:
+    for line in lines:
         print(line)
