@@ -17,6 +17,7 @@ from iokeel.config.reload import carried_over
 from iokeel.config.settings import Config
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.decide import decide
+from iokeel.core.drive.beyond import beyond_limits
 from iokeel.core.drive.retune import LOOK_AGAIN_S
 from iokeel.core.fleet.handover import GuestCredit, with_credit
 from iokeel.core.observation import DriveSeen, Observation
@@ -32,6 +33,7 @@ from iokeel.core.sharing.tenant_sums import (
 )
 from iokeel.core.state import NEW, DriveState, State
 from iokeel.core.storage import StorageId
+from iokeel.doubts import Doubts
 from iokeel.drive_storages import DriveStorages
 from iokeel.enforcer import Enforcer
 from iokeel.errors import IokeelError
@@ -100,6 +102,7 @@ class Agent:
     _stopping: bool = False
     _telling: bool = False
     _hung: asyncio.Task[bool] | None = None
+    _doubts: Doubts = field(default_factory=Doubts)
     _of_tenants: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
     _on_storages: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
 
@@ -156,7 +159,7 @@ class Agent:
         return _SAMPLE_RATIO * self.config.agent.tick_seconds
 
     def announce(self, domain: str) -> None:
-        """Look at a domain at once: a hook says that it comes or goes."""
+        """Read a domain again at once: a hook says that it comes or goes, or it is in doubt."""
         for source in self.sources:
             source.announce(domain)
 
@@ -280,6 +283,10 @@ class Agent:
             for order in orders:
                 self.history.add_order(now_ns, order.drive, order.reason)
                 self.enforcer.send(order)
+        if domains is None:
+            beyond = beyond_limits(before.drives, self.state.drives, seen.drives)
+            for name in self._doubts.due(beyond, time.monotonic()):
+                self.announce(name)
         if self.state.suspects:
             self.tasks.spawn(self._look_soon({drive.domain for drive in self.state.suspects}))
 

@@ -98,7 +98,7 @@ def drive_complaints(
 
 
 def without_policy(reports: Sequence[VmReport]) -> Iterator[str]:
-    """Yield a line that says how many drives have no policy, and whose they are, if any has none."""
+    """Yield a line that says how many drives have no policy, and in which VMs; none if all do."""
     drives = [drive for report in reports for drive in report.drives]
     bare = [drive.domain for drive in drives if not drive.has_policy]
     if bare:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lxml import etree
 
@@ -18,6 +18,7 @@ from iokeel.words.quoting import shown
 
 #: Begins the URL of a storage pool's volume: volume://POOL/NAME.
 VOLUME = "volume://"
+_ARGUMENTS = "{http://libvirt.org/schemas/domain/qemu/1.0}commandline"
 #: Why QEMU can't throttle a disk.
 VHOST_USER = "the I/O of a vhost-user disk doesn't pass QEMU"
 SCSI_PASSTHROUGH = "QEMU doesn't throttle SCSI passthrough"
@@ -32,7 +33,8 @@ class Disk:
     domain doesn't run. unthrottled: why QEMU can't throttle it; None if it can. beneath: the local
     paths of the images beneath the topmost and of data files, as far as libvirt tells them; "" for
     one that isn't known. iotune_group: the group_name of its <iotune>; None if it has none.
-    iotune: the limits that libvirt was told last; None if they make no sense.
+    iotune: the limits that libvirt was told last; None if they make no sense. hidden: libvirt
+    doesn't know it, because it is from QEMU's command line; then it isn't in the XML.
     """
 
     target: str
@@ -43,6 +45,7 @@ class Disk:
     beneath: tuple[str, ...] = ()
     iotune_group: str | None = None
     iotune: ThrottleLimits | None = UNLIMITED
+    hidden: bool = False
 
     @property
     def group(self) -> str | None:
@@ -55,13 +58,26 @@ class DomainXml:
     """A domain's XML, as far as the agent needs it.
 
     throttle_groups: the limits of its <throttlegroups>, by name; without those that make no sense.
-    uuid: None if it has none, as before it is defined.
+    uuid: None if it has none, as before it is defined. aliases: libvirt's names of all its devices
+    in QEMU. has_arguments: it gives QEMU arguments of its own, which libvirt doesn't understand.
     """
 
     name: str
     disks: tuple[Disk, ...]
     throttle_groups: Mapping[str, ThrottleLimits] = field(default_factory=dict)
     uuid: str | None = None
+    aliases: frozenset[str] = frozenset()
+    has_arguments: bool = False
+
+    @property
+    def hidden(self) -> tuple[Disk, ...]:
+        """The disks that libvirt doesn't know."""
+        return tuple(disk for disk in self.disks if disk.hidden)
+
+    def with_hidden(self, disks: Iterable[Disk]) -> DomainXml:
+        """Return the domain with these disks as those that libvirt doesn't know."""
+        known = (disk for disk in self.disks if not disk.hidden)
+        return replace(self, disks=(*known, *disks))
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -93,6 +109,8 @@ def parse_domain(xml: str | bytes, where: str = "domain XML") -> DomainXml:
         tuple(_disks(root)),
         dict(_throttle_groups(root)),
         (root.findtext("uuid") or "").strip() or None,
+        frozenset(alias.get("name", "") for alias in root.iterfind("devices/*/alias")),
+        root.find(_ARGUMENTS) is not None,
     )
 
 
@@ -135,6 +153,14 @@ def unlimited_for(disks: Sequence[Disk]) -> dict[str, str]:
             groups = ", ".join(map(shown, disk.throttle_groups))
             found.setdefault(disk.target, f"each of its throttle groups, {groups}, has other disks")
     return found
+
+
+def has_arguments(xml: str | bytes) -> bool:
+    """Return whether a domain gives QEMU arguments of its own, from which it may have more drives.
+
+    Raises PolicyError if the text is not XML.
+    """
+    return parsed(xml, "domain XML").find(_ARGUMENTS) is not None
 
 
 def pool_type(xml: str) -> str | None:

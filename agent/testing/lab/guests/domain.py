@@ -77,6 +77,7 @@ class DomainOptions(TypedDict, total=False):
     memory_mib: int
     emulator: Path | None
     monitor: Path | None
+    arguments: Sequence[str]
 
 
 def domain_xml(
@@ -90,6 +91,7 @@ def domain_xml(
     memory_mib: int = 384,
     emulator: Path | None = None,
     monitor: Path | None = None,
+    arguments: Sequence[str] = (),
 ) -> str:
     """Return the XML of a domain that boots `image` under emulation.
 
@@ -98,6 +100,7 @@ def domain_xml(
     throttle_groups: name -> limits of the domain's throttle groups (libvirt 11.2 and later).
     emulator: a QEMU other than the host's own.
     monitor: the socket of a QMP monitor beside libvirt's.
+    arguments: of QEMU's command line, which libvirt passes on without a look at them.
     """
     domain = ET.Element("domain", type="qemu")
     _add(domain, "name", name)
@@ -137,7 +140,13 @@ def domain_xml(
     _add(agent, "target", type="virtio", name=AGENT_PORT)
     _add(devices, "memballoon", model="none")
     if monitor:
-        _add_monitor(domain, monitor)
+        socket = f"socket,id=lab,path={monitor},server=on,wait=off"
+        arguments = (*arguments, "-chardev", socket, "-mon", "chardev=lab,mode=control")
+    if arguments:
+        ET.register_namespace("qemu", _QEMU)
+        line = _add(domain, f"{{{_QEMU}}}commandline")
+        for word in arguments:
+            _add(line, f"{{{_QEMU}}}arg", value=word)
     ET.indent(domain)
     return ET.tostring(domain, encoding="unicode")
 
@@ -158,16 +167,6 @@ def disk_element(spec: DiskSpec) -> ET.Element:
     if spec.serial:
         _add(disk, "serial", spec.serial)
     return disk
-
-
-def _add_monitor(domain: ET.Element, socket: Path) -> None:
-    ET.register_namespace("qemu", _QEMU)
-    line = _add(domain, f"{{{_QEMU}}}commandline")
-    for word in (
-        *("-chardev", f"socket,id=lab,path={socket},server=on,wait=off"),
-        *("-mon", "chardev=lab,mode=control"),
-    ):
-        _add(line, f"{{{_QEMU}}}arg", value=word)
 
 
 def _limits(parent: ET.Element, limits: IoTune) -> None:

@@ -206,6 +206,20 @@ def test_a_target_that_the_domain_lacks_is_named(policy: Path) -> None:
     assert said.endswith("the domain has vdb")
 
 
+def test_a_target_that_may_be_from_qemus_command_line_is_taken_with_a_word(policy: Path) -> None:
+    disk = "<devices><disk type='file' device='disk'><target dev='vdb'/></disk></devices>"
+    arguments = "<q:commandline xmlns:q='http://libvirt.org/schemas/domain/qemu/1.0'/>"
+    text = f"<domain><name>a</name><metadata>{GOOD}</metadata>{disk}{arguments}</domain>"
+    policy.write_text(text)
+    done = iokeel("policy", "check", policy, "--json")
+    assert done.status == 0
+    assert done.complaint.endswith(
+        "vda: no disk of libvirt's, so the agent looks for it among the drives of QEMU's command"
+        " line once the domain runs"
+    )
+    assert '"vda"' in done.out
+
+
 def test_a_disk_that_cant_be_limited_is_not_promised_a_limit(policy: Path) -> None:
     disks = """<devices><disk type="file" device="disk"><target dev="vda"/></disk>
         <disk type="vhostuser"><target dev="vdb"/></disk></devices>"""
@@ -434,7 +448,9 @@ def test_stats_show_a_vm(agent: Agent) -> None:
     assert (done.status, done.err) == (0, "")
     first = [line.split()[:2] for line in done.out.splitlines()]
     assert first[:2] == [["VM", "drive"], ["db1", "vda"]]
-    assert [line.split()[0] for line in done.out.splitlines()[2:]] == ["vdb", "sum"]
+    *rows, last = done.out.splitlines()[2:]
+    assert [line.split()[0] for line in rows] == ["vdb", "sum"]
+    assert last == "no policy: 1 of 2 drives, in db1"
     (vm,) = json.loads(iokeel("stats", "db1", "--json", "--socket", agent.socket).out)
     assert vm["drives"][0]["limit_iops"] == 400
 

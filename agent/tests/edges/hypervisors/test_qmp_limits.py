@@ -193,6 +193,17 @@ async def test_limits_that_change_without_an_event_are_read_at_a_later_tick(
     await server.stop()
 
 
+async def test_a_vm_alone_has_its_limits_read_every_few_ticks(
+    source: QmpSource, server: QmpServer
+) -> None:
+    """Each is read again about once in 60 s, but with few VMs one of them each second or two."""
+    server.drives["vda"]["inserted"] |= {"iops": 77}
+    async with asyncio.timeout(monitor.RECHECK_S / 2):
+        while source.vms()["db1"].drives["vda"].in_force != ThrottleLimits(iops_total=77):
+            await source.sample(None, PATIENCE_S)
+            await asyncio.sleep(0.1)
+
+
 @pytest.mark.alone
 async def test_a_storm_of_events_costs_a_query_a_second(
     source: QmpSource, server: QmpServer

@@ -32,6 +32,7 @@ def drive(target: str = "vda", *, domain: str = "db1", rate: float | None = 0.0,
         "overwritten": 0,
         "errors": 0,
         "verdict": "it is idle",
+        "has_policy": True,
         "limits_in_force": {},
     }
     return DriveReport(**_UNKNOWN | known | more)

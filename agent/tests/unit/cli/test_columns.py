@@ -108,6 +108,6 @@ def test_only_complaints_about_the_drives_that_are_shown() -> None:
 
 def test_drives_without_a_policy_are_counted_and_their_vms_named() -> None:
     bare = vm(*(drive(each, domain="web", has_policy=False) for each in ("vda", "vdb")))
-    in_part = vm(drive(has_policy=False), drive("vdb", has_policy=True))
+    in_part = vm(drive(has_policy=False), drive("vdb"))
     assert [*without_policy([bare, in_part])] == ["no policy: 3 of 4 drives, in web, db1"]
-    assert [*without_policy([vm(drive(has_policy=True))])] == []
+    assert [*without_policy([vm(drive())])] == []

@@ -16,8 +16,8 @@ from iokeel.cli.policy_table import covered, policy_table, policy_values
 from iokeel.cli.storage_table import storage_complaints
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
-from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
-from iokeel.policy_xml.domain import domain_disks, unlimited_for
+from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError, TargetsMissing
+from iokeel.policy_xml.domain import domain_disks, has_arguments, unlimited_for
 from iokeel.policy_xml.policy import (
     check_groups,
     check_targets,
@@ -28,7 +28,7 @@ from iokeel.policy_xml.xml import MOST_BYTES
 from iokeel.report.large_waits import drive_complaints, waits_of
 from iokeel.report.records import ErrorReport
 from iokeel.words.os_errors import reason
-from iokeel.words.quoting import did_you_mean, shown, shown_path
+from iokeel.words.quoting import did_you_mean, few, shown, shown_path
 
 # What parse_policy refuses for its size. The word may also name a disk of 100 GB.
 _ENOUGH_BYTES = MOST_BYTES + 1
@@ -89,9 +89,19 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
     disks = domain_disks(text)
     limitable = None
     if disks is not None:
-        check_targets(found, [disk.target for disk in disks], name)
         unlimited = unlimited_for(disks)
         limitable = [disk.target for disk in disks if disk.target not in unlimited]
+        try:
+            check_targets(found, [disk.target for disk in disks], name)
+        except TargetsMissing as error:
+            if not has_arguments(text):
+                raise
+            limitable += error.missing
+            print(
+                f"iokeel: {name}: {few(error.missing)}: no disk of libvirt's, so the agent looks"
+                " for it among the drives of QEMU's command line once the domain runs",
+                file=sys.stderr,
+            )
         try:
             check_throttled(found, disks, name)
         except PolicyError as error:

@@ -14,6 +14,7 @@ from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
+from iokeel.hypervisors.libvirt.hidden import put_hidden
 from iokeel.hypervisors.libvirt.passthrough import put_patched
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.hypervisors.qmp.throttle_groups import for_curve, knows_more
@@ -39,9 +40,14 @@ class Domain:
     refused: IokeelError | None = None
 
     @property
+    def is_held(self) -> bool:
+        """Whether its QEMU may be asked for its limits: it has been asked before."""
+        return self.abilities is not None and has_policy(self.info.policy, self.info.drives)
+
+    @property
     def reads_groups(self) -> bool:
         """Whether its throttle groups are read at each tick."""
-        return self.abilities is not None and self.abilities.counts and self.has_policy
+        return self.is_held and self.abilities is not None and self.abilities.counts
 
     @property
     def has_policy(self) -> bool:
@@ -166,6 +172,8 @@ def put_limits(
     group, reached: see put_patched. abilities: QEMU's; None if they aren't known. fallback: limits
     for libvirt itself if `limits` have a curve; None if it has them already (fallback.py).
     """
+    if disk.hidden:
+        return put_hidden(handle, drive, disk, limits, abilities, reached)
     if limits.cost_read is not None:
         abilities = for_curve(drive, abilities)
         if fallback is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import libvirt
@@ -20,13 +21,14 @@ from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import IokeelError, LimitsRejected
 from iokeel.hypervisors.qmp.drives import Block, QmpDrive, drives_of, setting, target_of
 from iokeel.hypervisors.qmp.faults import NO_COMMAND
+from iokeel.hypervisors.qmp.limits import ObjectLimits, from_object
 from iokeel.hypervisors.qmp.throttle_groups import (
     QUERY_GROUPS,
     Group,
     QemuAbilities,
     SchemaEntry,
 )
-from iokeel.policy_xml.domain import Disk, DomainXml
+from iokeel.policy_xml.domain import Disk, DomainXml, own_group
 from iokeel.words.quoting import shown_path
 
 T = TypeVar("T")
@@ -57,12 +59,18 @@ class _Refusal(msgspec.Struct):
     said: str = msgspec.field(name="desc")
 
 
-class _Outcome(msgspec.Struct):
+class Outcome(msgspec.Struct):
+    """A command's error; None if it was carried out."""
+
     error: _Refusal | None = None
 
 
 class _Groups(msgspec.Struct):
     groups: list[Group] = msgspec.field(name="return")
+
+
+class _Object(msgspec.Struct):
+    limits: ObjectLimits = msgspec.field(name="return")
 
 
 class _Error(msgspec.Struct):
@@ -79,8 +87,9 @@ class _Schema(msgspec.Struct):
     error: _Error | None = None
 
 
-_OUTCOME = msgspec.json.Decoder(_Outcome)
+_OUTCOME = msgspec.json.Decoder(Outcome)
 _GROUPS = msgspec.json.Decoder(_Groups)
+_OBJECT = msgspec.json.Decoder(_Object)
 _BLOCKS = msgspec.json.Decoder(_Blocks)
 _SCHEMA = msgspec.json.Decoder(_Schema)
 
@@ -93,7 +102,7 @@ def ask_abilities(handle: Any) -> Abilities | None:
     can't be sent a curve either, and counts as stock.
     """
     try:
-        schema = _ask(handle, _QUERY_SCHEMA, _SCHEMA)
+        schema = ask(handle, _QUERY_SCHEMA, _SCHEMA)
     except libvirt.libvirtError as error:
         if error.get_error_code() not in _PASSES_NONE_ON:
             raise
@@ -113,7 +122,7 @@ def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group | None] | None:
     A drive that shares its group has None: the group's counters and limits aren't its own. None if
     QEMU's answer makes no sense. Raises libvirtError.
     """
-    answer = _ask(handle, _QUERY_GROUPS, _GROUPS)
+    answer = ask(handle, _QUERY_GROUPS, _GROUPS)
     if answer is None:
         return None
     groups = {group.name: group for group in answer.groups if group.members}
@@ -133,23 +142,47 @@ def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group | None] | None:
     return found
 
 
-def read_limits(handle: Any, xml: DomainXml) -> dict[str, ThrottleLimits | None]:
-    """Return the limits that QEMU has of a domain's drives by target, without the patches' fields.
+def query_blocks(handle: Any, name: str) -> list[Block] | None:
+    """Return QEMU's account of a domain's drives. name: the domain's.
 
-    One question for all drives. Those of throttle groups aren't among them, and none is if libvirt
-    passes no commands on. Raises libvirtError, or QueryRefused.
+    None if libvirt passes no commands on. Raises libvirtError, or QueryRefused.
     """
     try:
-        answer = _ask(handle, _QUERY_BLOCK, _BLOCKS)
+        answer = ask(handle, _QUERY_BLOCK, _BLOCKS)
     except libvirt.libvirtError as error:
         if error.get_error_code() not in _PASSES_NONE_ON:
             raise
-        return {}
+        return None
     if answer is None or answer.blocks is None:
-        raise QueryRefused(xml.name, f"query-block: {_said(answer)}", _TOLD)
-    found = drives_of(answer.blocks)
-    tuned = [disk for disk in xml.drives if not disk.throttle_groups and disk.alias in found]
-    return {disk.target: found[disk.alias or ""].in_force for disk in tuned}
+        raise QueryRefused(name, f"query-block: {_said(answer)}", _TOLD)
+    return answer.blocks
+
+
+def read_limits(
+    handle: Any, xml: DomainXml, blocks: Sequence[Block]
+) -> dict[str, ThrottleLimits | None]:
+    """Return the limits that QEMU has of a domain's drives by target, without the patches' fields.
+
+    blocks: of query_blocks. There is a question for each throttle group that is a drive's own.
+    Raises libvirtError.
+    """
+    tuned = {disk.alias: disk.target for disk in xml.drives if not disk.throttle_groups}
+    found = drives_of(blocks)
+    told = {tuned[alias]: found[alias].in_force for alias in found if alias in tuned}
+    for disk in xml.drives:
+        group = own_group(xml.disks, disk)
+        limits = None if group is None else _ask_group(handle, group)
+        if limits is not None:
+            told[disk.target] = limits.stock
+    return told
+
+
+def _ask_group(handle: Any, group: str) -> ThrottleLimits | None:
+    """Return the limits of a throttle group; None if QEMU's answer makes no sense."""
+    arguments = {"path": f"/objects/{_OBJECT_PREFIX}{group}", "property": "limits"}
+    answer = ask(handle, json.dumps({"execute": "qom-get", "arguments": arguments}), _OBJECT)
+    # QEMU tells each field. None at all would be to call it unlimited.
+    return from_object(answer.limits) if answer is not None and answer.limits else None
 
 
 def put_patched(
@@ -169,7 +202,7 @@ def put_patched(
     """
     if throttle_group is None and limits.unlimited:
         return None  # it leaves its group, and so its curve
-    reached = reached or _find(handle, disk, throttle_group)
+    reached = reached or find(handle, disk, throttle_group)
     if reached is None or reached.shares:
         if limits.cost_read is None:
             return None
@@ -180,7 +213,7 @@ def put_patched(
         )
     name, arguments = setting(reached, limits, abilities)
     command = json.dumps({"execute": name, "arguments": arguments})
-    outcome = _ask(handle, command, _OUTCOME)
+    outcome = ask(handle, command, _OUTCOME)
     if outcome is None or outcome.error is not None:
         said = _said(outcome)
         what = f"QEMU took no cost curve: {said}"
@@ -188,23 +221,24 @@ def put_patched(
     return reached
 
 
-def _find(handle: Any, disk: Disk, throttle_group: str | None) -> QmpDrive | None:
+def find(handle: Any, disk: Disk, throttle_group: str | None) -> QmpDrive | None:
     """Return a disk as QMP reaches it; None if QEMU doesn't tell."""
     if throttle_group is not None:
         return QmpDrive(disk.target, "", "", throttle_group=_OBJECT_PREFIX + throttle_group)
-    answer = _ask(handle, _QUERY_BLOCK, _BLOCKS)
+    answer = ask(handle, _QUERY_BLOCK, _BLOCKS)
     blocks = answer.blocks if answer is not None else None
     return None if blocks is None else drives_of(blocks).get(disk.alias or "")
 
 
-def _said(answer: _Blocks | _Outcome | None) -> str:
+def _said(answer: _Blocks | Outcome | None) -> str:
     """Return QEMU's words for a refusal."""
     if answer is None or answer.error is None:
         return "its answer makes no sense"
     return shown_path(answer.error.said)
 
 
-def _ask(handle: Any, command: str, decoder: msgspec.json.Decoder[T]) -> T | None:
+def ask(handle: Any, command: str, decoder: msgspec.json.Decoder[T]) -> T | None:
+    """Return QEMU's answer to a QMP command; None if it makes no sense. Raises libvirtError."""
     try:
         return decoder.decode(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
     except (ValueError, RecursionError):

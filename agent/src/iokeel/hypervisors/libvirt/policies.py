@@ -24,6 +24,7 @@ from iokeel.policy_xml.policy import (
     parse_policy,
     with_lowest,
 )
+from iokeel.policy_xml.schema import NAMESPACE
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,10 @@ class Policies:
         """
         for gone in self.others(there):
             del self._last_good[gone]
+
+    def may_have(self, xml: DomainXml, text: str) -> bool:
+        """Return whether a domain may have a policy, or had one. text: the domain's XML."""
+        return NAMESPACE in text or (xml.uuid or xml.name) in self._last_good
 
     def read(
         self, xml: DomainXml, text: str, last: VmInfo | None

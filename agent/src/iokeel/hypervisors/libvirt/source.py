@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Collection, Coroutine, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -31,13 +31,21 @@ from iokeel.hypervisors.libvirt.domain import (
     volume_paths,
 )
 from iokeel.hypervisors.libvirt.events import Events
+from iokeel.hypervisors.libvirt.hidden import hidden_of
+from iokeel.hypervisors.libvirt.hidden_counters import HiddenCounters
 from iokeel.hypervisors.libvirt.limits import LimitsInForce
-from iokeel.hypervisors.libvirt.passthrough import QueryRefused, ask_abilities, read_limits
+from iokeel.hypervisors.libvirt.passthrough import (
+    QueryRefused,
+    ask_abilities,
+    query_blocks,
+    read_limits,
+)
 from iokeel.hypervisors.libvirt.policies import Policies
 from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
+from iokeel.hypervisors.libvirt.set_past import SetPast
 from iokeel.hypervisors.libvirt.uncounted import Uncounted
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
-from iokeel.policy_xml.domain import DomainXml
+from iokeel.policy_xml.domain import Disk, DomainXml
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +55,8 @@ RESYNC_S = 60.0
 _READ_AGAIN_S = 5.0
 # Longer than an order's time (enforcer.py), because nothing waits for a reading but the next one.
 _CALL_TIMEOUT_S = 10.0
+# The time for counters that libvirt lacks, however late libvirt's own came.
+_LEAST_S = 0.1
 
 
 class LibvirtSource(SourceNews):
@@ -68,6 +78,8 @@ class LibvirtSource(SourceNews):
         self._calls = Calls(uri)
         self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
         self._policies = Policies(classes, policies, self)
+        self._hidden = HiddenCounters(self._domains, self._calls)
+        self._set_past = SetPast(self._domains, self._calls, self._limits, self.announce)
         self._events = Events(self._calls, self._stale.put_nowait, self._limits.tuned)
         self._uncounted = Uncounted()
         self._find_again_at = 0.0  # by the monotonic clock
@@ -151,7 +163,7 @@ class LibvirtSource(SourceNews):
         groups = {
             name: d.xml for name, d in self._domains.items() if d.reads_groups and name in names
         }
-        orders = self._limits.orders()
+        orders, began_s = self._limits.orders(), time.monotonic()
         try:
             readings = await self._calls.call(
                 lambda connection: read_all(connection, None if domains is None else names, groups),
@@ -165,23 +177,26 @@ class LibvirtSource(SourceNews):
             return {}
         self._hear_of(readings)
         if domains is None:
+            self._beside(self._set_past.next([n for n, r in readings.items() if not r.is_busy]))
             busy = [
                 name
                 for name, reading in readings.items()
                 if reading.is_busy
                 and (domain := self._domains.get(name)) is not None
                 and domain.has_policy
+                and len(domain.xml.hidden) < len(domain.xml.disks)  # or it always seems busy
                 and not self._calls.is_silent(name)
             ]
             self.errors["sample"] += self._uncounted.note(busy, time.monotonic())
-        found = {}
+        found: dict[DriveId, Counters] = {}
         for name, reading in readings.items():
             (self._saving.add if reading.is_saving else self._saving.discard)(name)
             if reading.groups is not None:
                 self._limits.note_groups(name, reading.groups, orders)
             for target, counters in counters_of(reading):
                 found[DriveId(name, target)] = counters
-        return found
+        left_s = max(_LEAST_S, timeout_s - (time.monotonic() - began_s))
+        return found | await self._hidden.read(readings, left_s)
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force: see LimitsInForce."""
@@ -204,9 +219,14 @@ class LibvirtSource(SourceNews):
         if time.monotonic() >= self._find_again_at:
             self._find_again_at = time.monotonic() + _CALL_TIMEOUT_S
             for name in self._running or ():
-                asking = asyncio.create_task(self._ask_one(name))
-                self._asking.add(asking)
-                asking.add_done_callback(self._asking.discard)
+                self._beside(self._ask_one(name))
+
+    def _beside(self, asks: Coroutine[Any, Any, None] | None) -> None:
+        """Let a question to a domain, if there is one, hold up nothing else."""
+        if asks is not None:
+            asking = asyncio.create_task(asks)
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
 
     async def _ask_one(self, name: str) -> None:
         """Ask a domain for its counters, and drop them."""
@@ -294,11 +314,20 @@ class LibvirtSource(SourceNews):
         except IokeelError as error:
             self._failed(name, error)
             return
-        paths = await self._paths(xml)
-        before = self._domains.get(name)
-        policy, policy_error = self._policies.read(xml, text, before.info if before else None)
+        last_read = before = self._domains.get(name)
         if before is not None and (before.id != number or before.info.process != process):
             before = None  # another QEMU, with libvirt's own limits
+        hidden = before.xml.hidden if before is not None else ()
+        if before is None and xml.has_arguments and self._policies.may_have(xml, text):
+            try:
+                hidden = (await self._ask_drives(name, xml))[1]
+            except IokeelError as error:
+                if self._failed(name, error):
+                    return
+        xml = xml.with_hidden(hidden)
+        paths = await self._paths(xml)
+        last = last_read.info if last_read is not None else None
+        policy, policy_error = self._policies.read(xml, text, last)
         abilities = before.abilities if before is not None else None
         if abilities is None and has_policy(policy, [drive.target for drive in xml.drives]):
             try:
@@ -308,11 +337,8 @@ class LibvirtSource(SourceNews):
         refused = None
         if abilities is not None:  # libvirt may not know what its QEMU has
             try:
-                told |= await self._calls.call_domain(
-                    name,
-                    lambda connection: read_limits(connection.lookupByName(name), xml),
-                    _CALL_TIMEOUT_S,
-                )
+                limits, hidden = await self._ask_drives(name, xml)
+                told |= limits
             except QueryRefused as error:
                 refused = error
                 self.errors["refused"] += 1
@@ -326,7 +352,7 @@ class LibvirtSource(SourceNews):
         )
         # If limits are newer than the reading, they may be of the group before.
         overtaken = before is not None and self._limits.changes(name) != changes
-        last = before.info.drives if before is not None and overtaken else {}
+        newer = before.info.drives if before is not None and overtaken else {}
         drives = {
             disk.target: DriveInfo(
                 disk.target,
@@ -334,19 +360,34 @@ class LibvirtSource(SourceNews):
                 in_force[disk.target],
                 abilities,
                 disk.beneath,
-                last[disk.target].group if disk.target in last else disk.group,
+                newer[disk.target].group if disk.target in newer else disk.group,
             )
             for disk in xml.drives
         }
         info = VmInfo(name, drives, policy, policy_error, process, xml.uuid)
+        was_hidden, xml = xml.hidden, xml.with_hidden(hidden)
         self._note(Domain(xml, info, number, abilities, refused), before)
-        if self._limits.changes(name) != changes:
-            self.announce(name)  # its limits may have been changed after they had been read
+        if self._limits.changes(name) != changes or hidden != was_hidden:
+            self.announce(name)  # limits may have changed after they were read, or drives come
 
     def _describe(self, connection: Any, name: str) -> tuple[Description, Process | None]:
         """Return a domain as libvirt describes it, and its QEMU. Blocks, as long as either does."""
         description = describe(connection, name)
         return description, guest(name, uuid=description.xml.uuid)
+
+    async def _ask_drives(
+        self, name: str, xml: DomainXml
+    ) -> tuple[Mapping[str, ThrottleLimits | None], tuple[Disk, ...]]:
+        """Return the limits that a domain's QEMU has by target, and the drives that XML lacks."""
+
+        def ask(connection: Any) -> tuple[Mapping[str, ThrottleLimits | None], tuple[Disk, ...]]:
+            handle = connection.lookupByName(name)
+            blocks = query_blocks(handle, name)
+            if blocks is None:
+                return {}, xml.hidden
+            return read_limits(handle, xml, blocks), hidden_of(handle, xml, blocks)
+
+        return await self._calls.call_domain(name, ask, _CALL_TIMEOUT_S)
 
     async def _ask_abilities(self, name: str) -> Abilities | None:
         """Return the abilities of a domain's QEMU; None until it is read again if it doesn't tell.

@@ -255,6 +255,14 @@ def _in_groups(
     return replace(drive, throttle_group=mine if drive.throttle_group else None)
 
 
+def shared(drive: QmpDrive) -> tuple[str, str]:
+    """Return what is wrong with a drive that shares its limits with others, and the mend."""
+    return (
+        f"its throttle group holds {', '.join(drive.shares)} too, so limits would hold them all",
+        "give each drive a group of its own",
+    )
+
+
 def target_of(qdev: str, device: str) -> str:
     """Return a device's id, else its drive's name, else the last part of its QOM path."""
     if qdev.startswith(_PERIPHERAL):

@@ -38,6 +38,7 @@ from iokeel.hypervisors.qmp.drives import (
     clearing,
     empty_of,
     setting,
+    shared,
     unthrottled_of,
 )
 from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
@@ -50,8 +51,9 @@ from iokeel.policy_xml.policy import check_throttled
 log = logging.getLogger(__name__)
 
 #: Some changes have no event (limits set over another monitor, say). Look again this often, in the
-#: mean: at the next tick.
+#: mean: at the next tick. With few VMs it is more often, about one of them a second.
 RECHECK_S = 60.0
+_LEAST_RECHECK_S = 2.0
 # A flood of events doesn't have the drives found more often than this.
 _REFRESH_PAUSE_S = 1.0
 
@@ -59,7 +61,7 @@ _REFRESH_PAUSE_S = 1.0
 class Monitor:
     """One VM's socket, kept connected, and its drives.
 
-    known: where it keeps its VmInfo, by its name.
+    known: where all VMs' monitors keep their VmInfo, by name.
     """
 
     def __init__(self, vm: VmConfig, news: SourceNews, known: dict[str, VmInfo]) -> None:
@@ -115,7 +117,7 @@ class Monitor:
         if known is None:
             raise DriveGone(str(drive), "is not there")
         if known.shares:
-            raise LimitsRejected(str(drive), *_shared(known))
+            raise LimitsRejected(str(drive), *shared(known))
         if self._connection is None:
             raise MonitorLost("closed", str(drive), "no connection", "see `journalctl -u iokeel`")
         abilities = self._abilities.throttle
@@ -270,7 +272,8 @@ class Monitor:
 
     def _recheck_later(self) -> None:
         # Not all VMs in the same tick, although they were all found at once when the agent started.
-        self._recheck_at = time.monotonic() + RECHECK_S * random.uniform(0.5, 1.5)
+        mean_s = min(RECHECK_S, max(_LEAST_RECHECK_S, len(self._known)))
+        self._recheck_at = time.monotonic() + mean_s * random.uniform(0.5, 1.5)
 
     async def _discover(self, connection: QmpConnection) -> None:
         """Ask QEMU for its drives and the limits in force. Raises MonitorLost, CommandFailed."""
@@ -371,7 +374,7 @@ class Monitor:
             return IokeelError(where, *_COUNTS_NOTHING)
         for drive in self._drives.values():
             if drive.shares and policy.for_drive(drive.target) is not None:
-                return PolicyError(f"{where}, drive {drive.target}", *_shared(drive))
+                return PolicyError(f"{where}, drive {drive.target}", *shared(drive))
         try:
             disks = [Disk(target, unthrottled=why) for target, why in self._unthrottled.items()]
             check_throttled(policy, disks, where)
@@ -385,10 +388,3 @@ _COUNTS_NOTHING = (
     " limits fit the cost curve less closely than those of a guest's drives",
     "use one with the patches in qemu-patches",
 )
-
-
-def _shared(drive: QmpDrive) -> tuple[str, str]:
-    return (
-        f"its throttle group holds {', '.join(drive.shares)} too, so limits would hold them all",
-        "give each drive a group of its own",
-    )

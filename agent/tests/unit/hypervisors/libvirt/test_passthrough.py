@@ -17,6 +17,7 @@ from iokeel.hypervisors.libvirt.passthrough import (
     QueryRefused,
     ask_abilities,
     put_patched,
+    query_blocks,
     read_limits,
 )
 from iokeel.hypervisors.qmp.drives import QmpDrive
@@ -38,6 +39,7 @@ class Qemu:
         self.asked: list[dict[str, Any]] = []
         self.answer: str | None = None  # to all that sets limits
         self.limits: dict[str, object] = {}
+        self.objects: dict[str, dict[str, int]] = {}
         self.groups = {"virtio-disk0": "drive-virtio-disk0", "virtio-disk1": "other"}
 
     def command(self, handle: object, text: str, flags: int) -> str:
@@ -55,6 +57,9 @@ class Qemu:
                     for alias, group in self.groups.items()
                 ]
                 return json.dumps({"return": blocks})
+            case "qom-get":
+                found = self.objects.get(arguments["path"].removeprefix("/objects/"), {})
+                return json.dumps({"return": found})
             case "block_set_io_throttle" | "qom-set" if self.answer is not None:
                 return self.answer
             case "block_set_io_throttle" if arguments["id"] not in map(qdev, self.groups):
@@ -191,17 +196,34 @@ def test_a_qemu_is_stock_only_if_it_says_so(
     assert ask_abilities(Handle()) == abilities
 
 
-def test_limits_of_all_disks_are_read_by_one_question(qemu: Qemu) -> None:
+def told(xml: DomainXml) -> dict[str, ThrottleLimits | None]:
+    """Return the limits that QEMU tells; none if libvirt passes no commands on."""
+    blocks = query_blocks(None, xml.name)
+    return {} if blocks is None else read_limits(None, xml, blocks)
+
+
+def test_limits_of_a_throttle_group_that_is_a_disks_own_are_read_from_its_object(
+    qemu: Qemu,
+) -> None:
+    own = Disk("vda", throttle_groups=("both", "limit0"), alias="virtio-disk0")
+    shared = Disk("vdb", throttle_groups=("both",), alias="virtio-disk1")
+    qemu.objects["throttle-limit0"] = {"iops-total": 50, "iops-size": 4096, "bps-total": 0}
+    limits = read_limits(None, DomainXml("db1", (own, shared)), [])
+    assert limits == {"vda": ThrottleLimits(iops_total=50, iops_size=4096)}
+    assert qemu.commands() == ["qom-get"]
+
+
+def test_limits_of_all_disks_that_iotune_limits_are_read_by_one_question(qemu: Qemu) -> None:
     grouped = Disk("vdc", throttle_groups=("limit0",), alias="virtio-disk2")
     unplugged = Disk("vdd", alias="virtio-disk3")
     xml = DomainXml("db1", (DISK, Disk("vdb", alias="virtio-disk1"), grouped, unplugged))
     qemu.groups["virtio-disk2"] = "throttle-limit0"
     qemu.limits = {"iops": 50, "iops_max": 0, "bps_rd": 9, "iops_size": 4096}
     limits = ThrottleLimits(iops_total=50, bps_read=9, iops_size=4096)
-    assert read_limits(None, xml) == {"vda": limits, "vdb": limits}
-    assert qemu.commands() == ["query-block"]
+    assert told(xml) == {"vda": limits, "vdb": limits}, "the group tells nothing"
+    assert qemu.commands() == ["query-block", "qom-get"]
     qemu.limits = {"iops": -5}
-    assert read_limits(None, xml) == {"vda": None, "vdb": None}
+    assert told(xml) == {"vda": None, "vdb": None}
 
 
 @pytest.mark.parametrize(
@@ -217,7 +239,7 @@ def test_a_qemu_that_refuses_to_tell_its_limits_is_told_in_one_line(
 ) -> None:
     monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", lambda *_: answer)
     with pytest.raises(QueryRefused) as caught:
-        read_limits(None, DomainXml("db1", (DISK,)))
+        told(DomainXml("db1", (DISK,)))
     assert str(caught.value) == (
         f"db1: query-block: {said}; limits are taken to be those that libvirt was told last; see"
         " QEMU's own log"

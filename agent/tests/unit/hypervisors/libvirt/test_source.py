@@ -17,8 +17,8 @@ import pytest
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy
+from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, LastGood
 from iokeel.errors import ConnectionLost, LimitsRejected, PolicyError
 from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
@@ -48,6 +48,14 @@ XML = """
   <devices><disk><target dev="vda"/><alias name="vda"/></disk></devices>
 </domain>
 """
+STATS = (
+    *("rd_operations", "rd_bytes", "wr_operations", "wr_bytes"),
+    *("rd_total_time_ns", "wr_total_time_ns"),
+)
+WITH_ARGUMENTS = XML.replace(
+    "</domain>",
+    "<q:commandline xmlns:q='http://libvirt.org/schemas/domain/qemu/1.0'/></domain>",
+)
 DISKLESS = re.sub("<disk>.*</disk>", "", XML)
 VOLUME = XML.replace("<disk>", '<disk type="volume"><source pool="nfs" volume="a"/>')
 
@@ -80,6 +88,8 @@ class Host:
         self.stopped = False  # its storage pool, which has no volumes then
         self.members = ["vda"]  # of its throttle group
         self.state: dict[str, int] = {}
+        self.hidden: list[str] = []  # drives that its XML lacks
+        self.hidden_limits: dict[str, object] = {}
 
     def ask(self, _handle: object) -> Abilities | None:
         self.asked += 1
@@ -179,7 +189,17 @@ class Host:
                 return json.dumps({"error": {"class": "GenericError", "desc": "no"}})
             case "query-block":
                 medium = {"file": "/a", "group": "vda"} | inserted(self.tuned)
-                return json.dumps({"return": [{"device": "vda", "inserted": medium}]})
+                blocks: list[dict[str, Any]] = [{"device": "vda", "inserted": medium}]
+                own = {"file": "/n"} | self.hidden_limits
+                return json.dumps(
+                    {"return": blocks + [{"qdev": q, "inserted": own} for q in self.hidden]}
+                )
+            case "query-blockstats":
+                counted = [{"qdev": q, "stats": dict.fromkeys(STATS, 9)} for q in self.hidden]
+                return json.dumps({"return": counted})
+            case "block_set_io_throttle" if request["arguments"].get("id") in self.hidden:
+                arguments = request["arguments"]
+                self.hidden_limits = {"iops": arguments["iops"], "group": "own"}
             case "block_set_io_throttle":
                 self.tuned = {"total_iops_sec": request["arguments"]["iops"]}
             case "query-throttle-groups":
@@ -283,6 +303,129 @@ async def followed(source: LibvirtSource) -> AsyncIterator[LibvirtSource]:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+NVME = DriveId("db1", "device[0]")
+
+
+@pytest.fixture
+def with_nvme(host: Host) -> Host:
+    """The domain has a drive from QEMU's command line, too, and a class for all its drives."""
+    host.abilities = STOCK
+    host.hidden = ["/machine/peripheral-anon/device[0]"]
+    host.xml = WITH_ARGUMENTS.replace("<policy ", '<policy class="bronze" ')
+    return host
+
+
+def of_classes() -> LibvirtSource:
+    return LibvirtSource("qemu:///system", BUILTIN_CLASSES, {})
+
+
+async def test_a_drive_from_the_command_line_is_held_and_counted(with_nvme: Host) -> None:
+    async with followed(of_classes()) as source:
+        vm = source.vms()["db1"]
+        assert {*vm.drives} == {"vda", NVME.target}
+        drive = vm.drives[NVME.target]
+        assert (drive.path, drive.in_force, drive.abilities) == ("/n", UNLIMITED, STOCK)
+        assert vm.policy is not None
+        assert vm.policy.for_drive(NVME.target) == BUILTIN_CLASSES["bronze"]
+        counted = (await source.sample(None, 30.0))[NVME]
+        assert (counted.read_requests, counted.write_time_ns) == (9, 9)
+        await source.set_limits(NVME, ANY_QEMU, 30.0)
+        assert with_nvme.hidden_limits["iops"] == 300
+        assert with_nvme.limits == [], "libvirt knows nothing of it"
+
+
+async def test_one_that_the_policy_names_is_there_from_the_first_reading_on(
+    with_nvme: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_nvme.xml = WITH_ARGUMENTS.replace('target="vda"', 'target="device[0]"')
+    async with followed(of_classes()) as source:
+        vm = source.vms()["db1"]
+        assert vm.policy_error is None
+        assert vm.policy == DomainPolicy({NVME.target: DrivePolicy(limit=300)})
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+async def test_one_whose_policy_goes_can_be_given_back_its_limits(with_nvme: Host) -> None:
+    async with followed(of_classes()) as source:
+        with_nvme.xml = re.sub("<metadata>.*</metadata>", "", with_nvme.xml, flags=re.DOTALL)
+        await source.resync()
+        assert source.vms()["db1"].policy is None
+        assert NVME.target in source.vms()["db1"].drives
+        await source.set_limits(NVME, UNLIMITED, 30.0)
+        assert with_nvme.hidden_limits["iops"] == 0
+
+
+async def test_one_whose_policy_went_while_no_agent_ran_is_still_seen(with_nvme: Host) -> None:
+    with_nvme.xml = re.sub("<metadata>.*</metadata>", "", with_nvme.xml, flags=re.DOTALL)
+    last = {"db1": LastGood(DomainPolicy({}, DrivePolicy(limit=5)))}
+    async with followed(LibvirtSource("qemu:///system", {}, last)) as source:
+        assert NVME.target in source.vms()["db1"].drives
+
+
+async def test_a_domain_that_never_had_a_policy_is_not_asked(with_nvme: Host) -> None:
+    """Or it would be tainted (custom-monitor)."""
+    with_nvme.xml = re.sub("<metadata>.*</metadata>", "", with_nvme.xml, flags=re.DOTALL)
+    async with followed(of_classes()) as source:
+        await source.sample(None, 30.0)
+        assert {*source.vms()["db1"].drives} == {"vda"}
+        assert with_nvme.questions == []
+
+
+async def test_one_that_is_plugged_in_past_libvirt_is_found_later(with_nvme: Host) -> None:
+    (path,), with_nvme.hidden = with_nvme.hidden, []
+    async with followed(of_classes()) as source:
+        assert {*source.vms()["db1"].drives} == {"vda"}
+        with_nvme.hidden = [path]
+        await source.resync()
+        await until(lambda: NVME.target in source.vms()["db1"].drives)
+        with_nvme.hidden = []
+        await source.resync()
+        await until(lambda: NVME.target not in source.vms()["db1"].drives)
+
+
+async def test_its_lifted_limits_are_read_again_too(with_nvme: Host) -> None:
+    async with followed(of_classes()) as source:
+        await source.set_limits(NVME, ANY_QEMU, 30.0)
+        with_nvme.hidden_limits = {"iops": 0}
+        await source.sample(None, 30.0)
+        await until(lambda: source.vms()["db1"].drives[NVME.target].in_force == UNLIMITED)
+
+
+async def test_limits_that_were_set_past_libvirt_are_read_at_the_next_ticks(host: Host) -> None:
+    """QEMU and libvirt tell nobody of `block_set_io_throttle` by HMP or over another monitor."""
+    host.abilities = STOCK
+    changed: list[str] = []
+    async with following() as source:
+        await until(lambda: source.vms()["db1"].drives["vda"].in_force == UNLIMITED)
+        source.on_change = changed.append
+        host.tuned = {"total_iops_sec": 77}
+        await source.sample(None, 30.0)
+        await until(lambda: changed)
+        assert source.vms()["db1"].drives["vda"].in_force == ThrottleLimits(iops_total=77)
+
+
+async def test_limits_that_are_as_known_cost_one_question_a_tick(host: Host) -> None:
+    host.abilities = STOCK
+    others = {f"web{number}": Host(f"web{number}") for number in range(3)}
+    host.running |= others
+    async with following() as source:
+        await until(lambda: len(source.vms()) == 4)
+        handles = (host, *others.values())
+        listed = host.getAllDomainStats
+
+        def stats(kind: int, flags: int) -> list[tuple[Host, dict[str, Any]]]:
+            ((_, values),) = listed(kind, flags)
+            return [(each, values) for each in handles]
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(host, "getAllDomainStats", stats)
+            host.questions.clear()
+            for number in range(1, 9):
+                await source.sample(None, 30.0)
+                await until(lambda: len(host.questions) >= number)  # noqa: B023
+        assert host.questions == ["query-block"] * 8
 
 
 async def test_a_drive_has_the_images_beneath_its_own(host: Host) -> None:

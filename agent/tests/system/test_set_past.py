@@ -1,0 +1,51 @@
+"""Limits that are set past libvirt, of which nobody tells the agent."""
+
+from __future__ import annotations
+
+import pytest
+
+from iokeel.core.state import Verdict
+from iokeel.hypervisors.libvirt.source import RESYNC_S
+from testing.agents import HostAgent
+from testing.hypervisors.iotune import highest_rate
+from testing.lab.guests.vm import Vm
+from testing.waiting import eventually
+from tests.system.rig import blkdeviotune
+
+pytestmark = pytest.mark.timeout(600)
+
+QDEV = "/machine/peripheral/virtio-disk0/virtio-backend"
+FIO = (
+    "fio --name=x --filename=/dev/vda --ioengine=libaio --direct=1 --rw=randread --bs=4k"
+    " --iodepth=16 --time_based --runtime=120"
+)
+
+
+def lift(agent: HostAgent) -> None:
+    """Lift the guest's limits as an operator would by QEMU's own monitor."""
+    command = f"block_set_io_throttle {QDEV} 0 0 0 0 0 0"
+    agent.host.virsh("qemu-monitor-command", "db1", "--hmp", command)
+    assert blkdeviotune(agent.host, "db1") == {}
+
+
+def is_held(agent: HostAgent) -> bool:
+    shown = blkdeviotune(agent.host, "db1")  # as QEMU has them
+    return bool(shown) and highest_rate(shown) <= 1.25 * 2000
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_they_are_put_back(guest: Vm, agent: HostAgent, is_busy: bool) -> None:
+    eventually(lambda: is_held(agent))
+    pid = guest.start_program(FIO) if is_busy else None
+    if is_busy:  # and its limits are made for that
+        eventually(lambda: agent.drive("db1")["verdict"] == Verdict.PRICED.value)
+        eventually(lambda: (agent.drive("db1")["normalized_iops"] or 0) > 200)
+    before = agent.drive("db1")["overwritten"]
+    for number in (1, 2):
+        lift(agent)
+        # Reading all domains again takes twice as long in the mean.
+        eventually(lambda: is_held(agent), RESYNC_S / 4)
+        eventually(lambda: agent.drive("db1")["overwritten"] >= before + number)  # noqa: B023
+    if pid is not None:
+        guest.exec("killall fio")
+        guest.wait(pid)
