@@ -16,7 +16,14 @@ import msgspec
 from iokeel.core.counters import Mix
 from iokeel.core.curve import CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import MOST_BURST_SECONDS, DomainPolicy, DrivePolicy, LastGood, checked
+from iokeel.core.policy import (
+    MOST_BURST_SECONDS,
+    DomainPolicy,
+    DrivePolicy,
+    LastGood,
+    checked,
+    checked_job_bps,
+)
 from iokeel.core.sharing.headroom import LEAST_ROOM
 from iokeel.core.state import (
     Credit,
@@ -275,6 +282,7 @@ def policy_of(text: str) -> LastGood:
     for each in (*policy.drives.values(), policy.default, policy.vm):
         if each is not None:
             checked(each, "the saved policy")
+    checked_job_bps(policy.job_bps, "the saved policy")
     return LastGood(policy, _DOMAINS.decode(text).uuid)
 
 

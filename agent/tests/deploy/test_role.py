@@ -23,7 +23,18 @@ from testing.playbooks.run import BIN, PLAYBOOKS, Played, inventory, play
 ROLE = role_doc.ROLE
 DOCS = PLAYBOOKS.parent / "docs"
 LOCAL = {"ansible_connection": "local", "ansible_become": False}
-TABLES = ("agent", "libvirt", "fleet", "hook", "curve", "classes", "tenants", "storage", "cgroup")
+TABLES = (
+    "agent",
+    "libvirt",
+    "fleet",
+    "hook",
+    "curve",
+    "classes",
+    "tenants",
+    "storage",
+    "cgroup",
+    "jobs",
+)
 
 
 def test_ansible_lint_has_nothing_to_say_in_its_production_profile() -> None:

@@ -39,8 +39,8 @@ ROOT = Path(__file__).parents[3]
 RNG = "{http://relaxng.org/ns/structure/1.0}"
 FIELDS = {field.name: field for field in fields(DrivePolicy)}
 VM_FIELDS = {field.name: field for field in fields(VmPolicy)}
-# Name the drive, its class and its owner, and are not of its policy.
-NAMES = {"target", "class", "tenant"}
+# Name the drive, its class and its owner, or are of its block jobs, and not of its policy.
+NAMES = {"target", "class", "tenant", "job-bps"}
 TYPES = get_type_hints(DrivePolicy)
 # A class at the limit, so that burst and reservation have something to be compared with.
 LIMIT = 1000
@@ -122,7 +122,15 @@ def test_the_configuration_has_every_attribute_of_a_drive_a_vm_and_a_tenant() ->
     assert set(ClassTable.model_fields) == {keys.get(field, field) for field in FIELDS}
     assert set(DriveTable.model_fields) == set(ClassTable.model_fields) | {"class_"}
     assert set(TenantTable.model_fields) == {field.name for field in fields(TenantPolicy)}
-    assert set(VmTable.model_fields) == {"name", "socket", "tenant", "class_", "drives", *VM_FIELDS}
+    assert set(VmTable.model_fields) == {
+        "name",
+        "socket",
+        "tenant",
+        "class_",
+        "drives",
+        "job_bps",
+        *VM_FIELDS,
+    }
 
 
 def test_the_role_takes_every_key_of_a_vm() -> None:
@@ -193,8 +201,9 @@ def test_the_range_on_the_page_is_the_one_that_is_checked(field: str) -> None:
 def test_policy_check_prints_every_attribute() -> None:
     drive = DrivePolicy(100, 1000, 2000, 30, 50, 5.0, True)
     vm = VmPolicy(300, 3000, 6000, 40)
-    policy = DomainPolicy({"vda": drive}, None, "acme", vm)
+    policy = DomainPolicy({"vda": drive}, None, "acme", vm, 20_000_000)
     assert policy_values(policy, ["vda"]) == {
+        "job_bps": 20_000_000,
         "tenant": "acme",
         "vm": asdict(vm),
         "drives": {"vda": asdict(drive)},

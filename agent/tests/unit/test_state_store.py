@@ -225,8 +225,15 @@ def test_a_bad_storage_costs_no_other_its_own(
     assert "storage sda: ValidationError" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ('{"drives": {"vda": {"limit": 0}}}', "limit is 0"),
+        ('{"drives": {}, "job_bps": 5}', "job-bps is 5"),
+    ],
+)
 def test_a_bad_policy_costs_no_other_domain_its_own(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, bad: str, why: str
 ) -> None:
     store = StateStore(tmp_path)
     store.policies |= dict.fromkeys(
@@ -234,13 +241,12 @@ def test_a_bad_policy_costs_no_other_domain_its_own(
     )
     store.save({})
     with sqlite3.connect(tmp_path / FILE) as database:
-        bad = '{"drives": {"vda": {"limit": 0}}}'
         database.execute("UPDATE policies SET text = ? WHERE domain = 'db1'", [bad])
     database.close()
     again = StateStore(tmp_path)
     again.load()
     assert again.policies.keys() == {"db2"}
-    assert "db1: PolicyError: the saved policy: limit is 0" in caplog.text
+    assert f"db1: PolicyError: the saved policy: {why}" in caplog.text
 
 
 def test_a_domains_policy_of_an_older_version_is_loaded_without_a_uuid(tmp_path: Path) -> None:
@@ -259,7 +265,7 @@ def test_a_domains_policy_of_an_older_version_is_loaded_without_a_uuid(tmp_path:
 def test_a_domains_policy_that_an_older_version_saved_by_name_is_kept_by_uuid(
     tmp_path: Path,
 ) -> None:
-    policy = LastGood(DomainPolicy({}, tenant="acme"), "uuid-1")
+    policy = LastGood(DomainPolicy({}, tenant="acme", job_bps=5_000_000), "uuid-1")
     store = StateStore(tmp_path)
     store.policies["db1"] = policy
     store.save({})

@@ -12,11 +12,15 @@ from iokeel.words.units import duration
 
 
 class PolicyValues(TypedDict):
-    """A policy for --json: the attributes of its promises, to the VM and to drives by target."""
+    """A policy for --json: the attributes of its promises, to the VM and to drives by target.
+
+    job_bps: as in DomainPolicy.
+    """
 
     tenant: str | None
     vm: dict[str, object] | None
     drives: dict[str, dict[str, object]]
+    job_bps: int | None
 
 
 def policy_table(
@@ -67,7 +71,7 @@ def policy_values(found: DomainPolicy, targets: Sequence[str] | None) -> PolicyV
     """Return the same as JSON-able values."""
     covered = {target: asdict(drive) for target, drive in _covered(found, targets)}
     vm = asdict(found.vm) if found.vm is not None else None
-    return {"tenant": found.tenant, "vm": vm, "drives": covered}
+    return {"tenant": found.tenant, "vm": vm, "drives": covered, "job_bps": found.job_bps}
 
 
 def covered(found: DomainPolicy, targets: Sequence[str] | None) -> list[str]:

@@ -18,6 +18,7 @@ from iokeel.config.settings import (
     Config,
     FleetConfig,
     HookConfig,
+    JobsConfig,
     LibvirtConfig,
     StorageConfig,
     VmConfig,
@@ -109,6 +110,7 @@ def parse(data: bytes, file: str) -> Config:
         vms,
         dict(storages_of(raw, model, file)),
         _cgroup(raw.cgroup),
+        JobsConfig(raw.jobs.bps),
         _fleet(raw, file),
         {kind: values[kind] for kind in KINDS if kind in values},
         text=data,
@@ -287,7 +289,8 @@ def _vms(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Iterator[V
             drives[device] = override(base, _given(table), at, str)
         given = _written(vm, {field.name for field in fields(VmPolicy)})
         together = vm_policy(given, where, str)
-        yield VmConfig(vm.name, vm.socket, DomainPolicy(drives, default, vm.tenant, together))
+        policy = DomainPolicy(drives, default, vm.tenant, together, vm.job_bps)
+        yield VmConfig(vm.name, vm.socket, policy)
 
 
 def _class(name: str | None, classes: Mapping[str, DrivePolicy], where: str) -> DrivePolicy | None:

@@ -102,6 +102,16 @@ class CgroupConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class JobsConfig:
+    """[jobs]: the rate of each block job of a VM whose policy gives none.
+
+    bps: in bytes a second; None for no rate.
+    """
+
+    bps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FleetConfig:
     """[fleet]: how etcd is reached, and this host's name in the fleet."""
 
@@ -127,6 +137,7 @@ class Config:
     vms: tuple[VmConfig, ...] = ()
     storages: Mapping[StorageId, StorageConfig] = field(default_factory=dict)
     cgroup: CgroupConfig = CgroupConfig()
+    jobs: JobsConfig = JobsConfig()
     fleet: FleetConfig | None = None
     tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)

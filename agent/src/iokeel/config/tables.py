@@ -22,7 +22,9 @@ from iokeel.config.values import (
     Uri,
     Whole,
 )
-from iokeel.core.policy import MOST_IOPS, MOST_LATENCY_MS
+from iokeel.core.policy import LEAST_JOB_BPS, MOST_IOPS, MOST_JOB_BPS, MOST_LATENCY_MS
+
+JobBps = Annotated[int, Field(ge=LEAST_JOB_BPS, le=MOST_JOB_BPS)]
 
 
 class Table(BaseModel):
@@ -110,6 +112,12 @@ class CgroupTable(Table):
     margin: Annotated[float, Field(ge=1, le=100)] | None = None
 
 
+class JobsTable(Table):
+    """[jobs]."""
+
+    bps: JobBps | None = None
+
+
 class FleetTable(Table):
     """[fleet]."""
 
@@ -134,6 +142,7 @@ class VmTable(Table):
     limit: Whole | None = None
     burst: Whole | None = None
     burst_seconds: Whole | None = None
+    job_bps: JobBps | None = None
     drives: dict[Drive, DriveTable] = {}
 
 
@@ -148,5 +157,6 @@ class Root(Table):
     tenants: dict[Name, TenantTable] = {}
     storage: dict[Name, StorageTable] = {}
     cgroup: CgroupTable = CgroupTable()
+    jobs: JobsTable = JobsTable()
     fleet: FleetTable | None = None
     vm: list[VmTable] = []

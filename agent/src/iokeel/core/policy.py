@@ -14,6 +14,7 @@ MOST_IOPS = 100_000_000
 MOST_WEIGHT = 10_000
 MOST_BURST_SECONDS = 3_600
 MOST_LATENCY_MS = 60_000
+LEAST_JOB_BPS, MOST_JOB_BPS = 1 << 16, 10**12
 #: Stands for a rate without an end, in whole numbers: up to it each of them is exact as a float.
 ENDLESS = 2**53
 
@@ -63,13 +64,15 @@ class DomainPolicy:
 
     drives: by target, those that the policy names. default: for every other drive, also one that
     is plugged in later; None if those have no promise of their own. vm: for all drives together;
-    None if nothing is promised to them.
+    None if nothing is promised to them. job_bps: the rate of each of its block jobs, in bytes a
+    second; None for the configuration's.
     """
 
     drives: Mapping[str, DrivePolicy]
     default: DrivePolicy | None = None
     tenant: str | None = None
     vm: VmPolicy | None = None
+    job_bps: int | None = None
 
     @property
     def for_others(self) -> DrivePolicy | None:
@@ -116,6 +119,11 @@ class UnknownPolicy(Enum):
         """The promise to the VM isn't known."""
         return None
 
+    @property
+    def job_bps(self) -> None:
+        """The rate of block jobs isn't known."""
+        return None
+
 
 UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
@@ -148,6 +156,11 @@ class PolicyInPart:
     def vm(self) -> VmPolicy | None:
         """The promise to all drives together."""
         return self.policy.vm
+
+    @property
+    def job_bps(self) -> int | None:
+        """The rate of each block job."""
+        return self.policy.job_bps
 
 
 #: What a source tells of a domain that may have a policy.
@@ -244,3 +257,16 @@ def vm_policy(
     policy = replace(VmPolicy(), **given)  # type: ignore[arg-type]
     checked(policy, where, spelt)
     return policy if policy.limit is not None or policy.reservation else None
+
+
+def checked_job_bps(bps: object, where: str) -> int | None:
+    """Return the rate of block jobs, in bytes a second. Raises PolicyError for a slip of the pen.
+
+    bps: a whole number; None for no rate of their own. where: as in `checked`.
+    """
+    if bps is None:
+        return None
+    if not isinstance(bps, int) or not LEAST_JOB_BPS <= bps <= MOST_JOB_BPS:
+        mend = f"give {LEAST_JOB_BPS} to {MOST_JOB_BPS} bytes a second, or leave it out"
+        raise PolicyError(where, f"job-bps is {bps}", mend)
+    return bps

@@ -15,7 +15,13 @@ from math import inf
 
 from lxml import etree
 
-from iokeel.core.policy import DomainPolicy, DrivePolicy, override, vm_policy
+from iokeel.core.policy import (
+    DomainPolicy,
+    DrivePolicy,
+    checked_job_bps,
+    override,
+    vm_policy,
+)
 from iokeel.errors import PolicyError, TargetsMissing
 from iokeel.policy_xml.domain import Disk, unlimited_for
 from iokeel.policy_xml.schema import (
@@ -70,8 +76,10 @@ def parse_policy(
         given = _given(element, DRIVE_ATTRIBUTES)
         drives[target] = override(base or DrivePolicy(), given, f"{line}, drive {target}")
         lines[target] = line_of(element)
-    vm = vm_policy(_given(policy, POLICY_ATTRIBUTES), f"{at(policy, where)}, <policy>")
-    return DomainPolicy(drives, default, policy.get("tenant"), vm)
+    given, line = _given(policy, POLICY_ATTRIBUTES), f"{at(policy, where)}, <policy>"
+    job_bps = checked_job_bps(given.pop("job_bps", None), line)
+    vm = vm_policy(given, line)
+    return DomainPolicy(drives, default, policy.get("tenant"), vm, job_bps)
 
 
 def check_targets(policy: DomainPolicy, targets: Collection[str], where: str) -> None:

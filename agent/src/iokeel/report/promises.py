@@ -39,6 +39,7 @@ def policy_report(policy: DomainPolicy | None, targets: Iterable[str]) -> Policy
             for target, drive in promised.items()
         },
         vm=None if policy.vm is None else _to_vm(policy.vm),
+        job_bps=policy.job_bps,
     )
 
 

@@ -66,7 +66,8 @@ class DriveReport(Struct, kw_only=True):
     flushes.
     large_wait_s: how long one request of 1 MiB waits at its limit, its VM's or its tenant's.
     limits_in_force: as last read from QEMU or libvirt, in QEMU's words; empty if nothing is
-    limited. binding: the limits that the last interval used up. errors: orders that failed; error:
+    limited. binding: the limits that the last interval used up, and the bounds of its VM's cgroup
+    that held it, such as "cgroup wbps". errors: orders that failed; error:
     that of the last one, if it failed.
     """
 
@@ -303,6 +304,7 @@ class PolicyReport(Struct, kw_only=True):
     together; None: there is none. Both are empty after an error, and if the XML has no policy.
     large_waits_s: how long one request of 1 MiB waits at a drive's limit, its VM's or its tenant's,
     by target. long_waits: what is to be said of limits at which that is long.
+    job_bps: the rate of each of its block jobs, in bytes a second; None: the configuration's.
     """
 
     error: ErrorReport | None
@@ -312,3 +314,4 @@ class PolicyReport(Struct, kw_only=True):
     vm: PromiseReport | None = None
     large_waits_s: dict[str, float] = {}
     long_waits: list[str] = []
+    job_bps: int | None = None

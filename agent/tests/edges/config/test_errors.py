@@ -23,8 +23,8 @@ MESSAGES = [
     ("[hook]\nqqq = 1", ", [hook] qqq: not known; known: strict"),
     (
         '["[key]"]',
-        ", '[key]': not known; known: agent, cgroup, classes, curve, fleet, hook, libvirt, storage,"
-        " tenants, vm",
+        ", '[key]': not known; known: agent, cgroup, classes, curve, fleet, hook, jobs, libvirt,"
+        " storage, tenants, vm",
     ),
     ('[hook]\n"[key]" = 1', ", [hook] '[key]': not known; known: strict"),
     ('[tenants."[key]"]', f", [tenants] '[key]': '[key]' {NAME}"),
@@ -44,8 +44,8 @@ MESSAGES = [
     ),
     (
         '["a b"]\nx = 1',
-        ", 'a b': not known; known: agent, cgroup, classes, curve, fleet, hook, libvirt, storage, "
-        "tenants, vm",
+        ", 'a b': not known; known: agent, cgroup, classes, curve, fleet, hook, jobs, libvirt, "
+        "storage, tenants, vm",
     ),
     # The fleet
     ("[fleet]", ", [fleet] etcd: is missing; add it"),
@@ -297,6 +297,14 @@ MESSAGES = [
         " give each storage its own",
     ),
     ('[storage."a b"]', f", [storage] 'a b': 'a b' {NAME}"),
+    ("[jobs]\nbsp = 5", ", [jobs] bsp: not known; did you mean 'bps'?"),
+    ("[jobs]\nbps = 0", ", [jobs] bps: is 0; give at least 65536"),
+    (
+        "[jobs]\nbps = 1e8",
+        ", [jobs] bps: 100000000.0 is not a whole number; write it like 500, without quotes or"
+        " fraction",
+    ),
+    (VM + "job_bps = -1", ", [[vm]] 1 job_bps: is -1; give at least 65536"),
     ("[cgroup]\nmargin = 0.9", ", [cgroup] margin: is 0.9; give at least 1"),
     # VMs
     ("[[vm]]\nname = 'a'", ", [[vm]] 1 socket: is missing; add it"),

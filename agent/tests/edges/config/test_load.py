@@ -22,6 +22,7 @@ from iokeel.config.settings import (
     CgroupConfig,
     Config,
     HookConfig,
+    JobsConfig,
     LibvirtConfig,
     StorageConfig,
     VmConfig,
@@ -88,6 +89,9 @@ curve_write = [["4k", 3]]
 enabled = false
 margin = 1.5
 
+[jobs]
+bps = 50_000_000
+
 [[vm]]
 name = "db1"
 socket = "/run/db1.qmp"
@@ -97,6 +101,7 @@ reservation = 100
 limit = 6000
 burst = 9000
 burst_seconds = 30
+job_bps = 20_000_000
 [vm.drives.virtio-disk0]
 class = "silver"
 weight = 7
@@ -144,6 +149,7 @@ def test_every_key_is_read_into_the_cores_types() -> None:
                 gold,
                 "acme",
                 VmPolicy(100, 6000, 9000, 30),
+                20_000_000,
             ),
         ),
         VmConfig(
@@ -170,6 +176,8 @@ def test_every_key_is_read_into_the_cores_types() -> None:
         "sda": StorageConfig(StoragePolicy()),
     }
     assert found.cgroup == CgroupConfig(False, 1.5)
+    assert found.jobs == JobsConfig(50_000_000)
+    assert found.vms[0].policy.job_bps == 20_000_000
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[agent]\n[libvirt]\n[hook]\n[curve]\n"])
@@ -182,6 +190,7 @@ def test_what_is_not_written_has_its_default(text: str) -> None:
     assert found.agent.metrics_address is None
     assert found.libvirt == LibvirtConfig(True, "qemu:///system")
     assert found.hook.strict is False
+    assert found.jobs.bps is None
     assert found.model == DEFAULT_MODEL
     assert found.classes == BUILTIN_CLASSES
 

@@ -268,8 +268,8 @@ MESSAGES = [
     ),
     (
         '<policy weight="5"/>',
-        "line 1: attribute 'weight' is not known; known: burst, burst-seconds, class, limit, "
-        "reservation, tenant",
+        "line 1: attribute 'weight' is not known; known: burst, burst-seconds, class, "
+        "job-bps, limit, reservation, tenant",
     ),
     (
         '<policy tenant="ac me"/>',
@@ -739,3 +739,21 @@ def test_many_attributes_are_not_read_beyond_the_first_unknown_one() -> None:
 
     assert next(iter(attributes(Element()))) == ("a0", "")  # type: ignore[arg-type]
     assert reads == ["a0"]
+
+
+def test_the_rate_of_block_jobs_is_the_domains() -> None:
+    found = parse(whole(f"<iokeel:policy {NS} job-bps='20000000'/>"))
+    assert found == DomainPolicy({}, job_bps=20_000_000)
+
+
+@pytest.mark.parametrize("bps", ["0", "65535", "fast", "-1", "1000000000001"])
+def test_a_rate_of_block_jobs_that_makes_no_sense_is_refused(bps: str) -> None:
+    error = refused(whole(f"<iokeel:policy {NS} class='gold' job-bps='{bps}'/>"))
+    assert "job-bps is " in str(error)
+
+
+def test_a_drive_has_no_rate_of_block_jobs_of_its_own() -> None:
+    error = refused(
+        whole(f"<iokeel:policy {NS}><iokeel:drive target='vda' job-bps='1'/></iokeel:policy>")
+    )
+    assert "job-bps" in str(error)

@@ -29,6 +29,7 @@ from iokeel.report.large_waits import drive_complaints, waits_of
 from iokeel.report.records import ErrorReport
 from iokeel.words.os_errors import reason
 from iokeel.words.quoting import did_you_mean, few, shown, shown_path
+from iokeel.words.units import rate
 
 # What parse_policy refuses for its size. The word may also name a disk of 100 GB.
 _ENOUGH_BYTES = MOST_BYTES + 1
@@ -116,6 +117,8 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
         print(json.dumps(policy_values(found, limitable) | told, indent=2))
     else:
         out.print(policy_table(found, limitable, waits))
+        if found.job_bps is not None:
+            print(f"Each block job runs at {rate(found.job_bps, 'B/s')}.")
     for complaint in complaints:
         print(f"iokeel: {name}: {complaint}", file=sys.stderr)
 
