@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
+from iokeel.beneath import Measured
+from iokeel.block_jobs import BlockJobs
 from iokeel.config.settings import CgroupConfig
 from iokeel.core.backstop import CgroupOrder, vm_orders
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.state import State
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.process import Process
+from iokeel.hypervisors.source import VmInfo
 from iokeel.observer import Observer
 from iokeel.tasks import Tasks
 
@@ -22,15 +26,28 @@ _CHECK_AGAIN_S = 10
 _NEVER_NS = -(10**12)
 
 
+class _Look(NamedTuple):
+    """What a look goes by: the host's VMs as the state has them."""
+
+    state: State
+    config: CgroupConfig
+    now_ns: int
+    vms: Mapping[str, VmInfo]
+    processes: Mapping[str, Process]
+    unread: Collection[str] | None
+    saving: Collection[str]
+
+
 class Backstop:
     """The limits beneath QEMU's. moved: VMs whose limits have changed since the last time."""
 
-    def __init__(self, cgroups: Cgroups, observer: Observer, tasks: Tasks) -> None:
+    def __init__(self, cgroups: Cgroups, observer: Observer, tasks: Tasks, jobs: BlockJobs) -> None:
         self.moved: set[str] = set()
-        self._cgroups, self._observer, self._tasks = cgroups, observer, tasks
+        self.measured = Measured(cgroups, observer.storages, jobs)
+        self._cgroups, self._observer, self._tasks, self._jobs = cgroups, observer, tasks, jobs
         self._orders: dict[str, CgroupOrder | None] = {}
         self._processes: Mapping[str, Process] = {}
-        self._saving = frozenset[str]()
+        self._without = frozenset[str]()
         self._at_ns = self._all_at_ns = _NEVER_NS
         self._is_busy = False
 
@@ -39,46 +56,67 @@ class Backstop:
         self._all_at_ns = _NEVER_NS
 
     def look(self, state: State, config: CgroupConfig, now_ns: int) -> None:
-        """Begin to bring VMs' cgroups up to date, if that is due."""
+        """Begin to measure VMs' cgroups, and to bring them up to date if that is due."""
+        if self._is_busy:
+            return
+        self._is_busy = True
+        vms, unread = self._observer.vms(), self._observer.unread_vms()  # as the state has them
+        processes = {name: vm.process for name, vm in vms.items() if vm.process}
         saving = self._observer.saving()
-        self.moved |= saving ^ self._saving
-        self._saving = saving
-        check = now_ns >= self._all_at_ns + _CHECK_AGAIN_S * NS_PER_S
-        is_due = (check or self.moved) and now_ns >= self._at_ns + _INTERVAL_S * NS_PER_S
-        if is_due and not self._is_busy:
-            self._is_busy = True
-            vms, unread = self._observer.vms(), self._observer.unread_vms()  # as the state has them
-            processes = {name: vm.process for name, vm in vms.items() if vm.process}
-            all_anew = check or processes != self._processes or self.moved - self._orders.keys()
-            only = None if all_anew else self.moved
-            self._at_ns, self.moved, self._processes = now_ns, set(), processes
-            if only is None:
-                self._all_at_ns = now_ns
-            self._tasks.spawn(self._apply(state, config, processes, unread, only, saving))
+        look = _Look(state, config, now_ns, vms, processes, unread, saving)
+        self._tasks.spawn(self._follow(look))
 
-    async def _apply(
-        self,
-        state: State,
-        config: CgroupConfig,
-        processes: Mapping[str, Process],
-        unread: Collection[str] | None,
-        only: Collection[str] | None,
-        saving: Collection[str],
-    ) -> None:
+    async def _follow(self, look: _Look) -> None:
         try:
-            if not config.enabled:  # they may be an earlier agent's, or configuration's
-                await asyncio.to_thread(self._cgroups.restore)
-                return
-            devices = {
-                drive: on
-                for drive in state.drives
-                if only is None or drive.domain in only
-                if (on := self._observer.storages.devices_of(drive)) is not None
-            }
-            orders = vm_orders(state, devices, config.margin, only, saving)
-            if only is not None:
-                orders = {vm: o for vm, o in self._orders.items() if vm not in only} | orders
-            self._orders = orders
-            await asyncio.to_thread(self._cgroups.apply, orders, processes, unread=unread)
+            widened: Collection[str] = ()
+            if look.config.enabled:
+                bounded = [vm for vm, order in self._orders.items() if order is not None]
+                widened = await self.measured.look(look.state, bounded)
+            await self._bring_up_to_date(look, widened)
         finally:
             self._is_busy = False
+
+    async def _bring_up_to_date(self, look: _Look, widened: Collection[str]) -> None:
+        """Set VMs' cgroups if that is due. widened: VMs that wait for wider bounds."""
+        without = frozenset({*look.saving, *self.measured.uncounted, *self._jobs.endless})
+        self.moved |= (without ^ self._without) | {*widened} | self._jobs.take_moved()
+        urgent = widened or without - self._without
+        self._without = without
+        check = look.now_ns >= self._all_at_ns + _CHECK_AGAIN_S * NS_PER_S
+        is_due = look.now_ns >= self._at_ns + _INTERVAL_S * NS_PER_S
+        if not (urgent or ((check or self.moved) and is_due)):
+            return
+        all_anew = check or look.processes != self._processes or self.moved - self._orders.keys()
+        only = None if all_anew else self.moved
+        self._at_ns, self.moved, self._processes = look.now_ns, set(), look.processes
+        if only is None:
+            self._all_at_ns = look.now_ns
+        await self._apply(look, only, without)
+
+    async def _apply(
+        self, look: _Look, only: Collection[str] | None, without: Collection[str]
+    ) -> None:
+        if not look.config.enabled:  # they may be an earlier agent's, or configuration's
+            await asyncio.to_thread(self._cgroups.restore)
+            self.measured.forget()
+            return
+        devices = {
+            drive: on
+            for drive in look.state.drives
+            if only is None or drive.domain in only
+            if (on := self._observer.storages.devices_of(drive)) is not None
+        }
+        margin = look.config.margin
+        copying = {
+            (drive.domain, device)
+            for drive, on in devices.items()
+            if (vm := look.vms.get(drive.domain)) and drive.target in vm.drives
+            if vm.drives[drive.target].beneath
+            for device in on
+        }
+        added, room = self.measured.added(copying), self._jobs.room(margin)
+        orders = vm_orders(look.state, devices, margin, only, without, added, room)
+        if only is not None:
+            orders = {vm: o for vm, o in self._orders.items() if vm not in only} | orders
+        self._orders = orders
+        await asyncio.to_thread(self._cgroups.apply, orders, look.processes, unread=look.unread)

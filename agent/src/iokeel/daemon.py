@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from iokeel.backstop import Backstop
+from iokeel.block_jobs import BlockJobs
 from iokeel.config.reload import carried_over
 from iokeel.config.settings import Config
 from iokeel.core.counters import Counters, DriveId
@@ -47,7 +48,7 @@ from iokeel.outcomes import Outcomes
 from iokeel.report.history import History
 from iokeel.report.http import Api, serve
 from iokeel.report.prometheus import Metrics
-from iokeel.report.snapshot import Known, Snapshot, series_values, snapshot_of
+from iokeel.report.snapshot import CgroupKnown, Known, Snapshot, series_values, snapshot_of
 from iokeel.state_store import StateStore
 from iokeel.tasks import Tasks
 
@@ -91,6 +92,7 @@ class Agent:
     observer: Observer = field(init=False)
     enforcer: Enforcer = field(init=False)
     tasks: Tasks = field(init=False)
+    jobs: BlockJobs = field(init=False)
     history: History = field(default_factory=History)
     looks: int = 0
     _changed: set[str] = field(default_factory=set)
@@ -126,8 +128,10 @@ class Agent:
             self._on_change,
         )
         self._leaving = Leaving(self.observer, self.enforcer)
+        self.jobs = BlockJobs(self.observer, self.tasks, self.metrics)
+        self.jobs.default_bps = self.config.jobs.bps
         if self.cgroups is not None:
-            self._backstop = Backstop(self.cgroups, self.observer, self.tasks)
+            self._backstop = Backstop(self.cgroups, self.observer, self.tasks, self.jobs)
         self._notices = Notices(self.config.gone)
 
     def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
@@ -151,8 +155,13 @@ class Agent:
             self.config.gone,
             self.fleet.snapshot() if self.fleet is not None else None,
             read_pressure(),
+            self._cgroup_of,
+            self.jobs.running,
         )
         return snapshot_of(known, domains)
+
+    def _cgroup_of(self, domain: str) -> CgroupKnown:
+        return CgroupKnown() if self._backstop is None else self._backstop.measured.known(domain)
 
     @property
     def _sample_timeout_s(self) -> float:
@@ -168,6 +177,8 @@ class Agent:
         self.remember()
         for source in self.sources:
             source.on_change = self._on_change
+            source.on_job = self.jobs.heard
+        self.jobs.on_room = self._follow_jobs
         async with contextlib.AsyncExitStack() as stack:
             api = Api(
                 lambda: self.config,
@@ -204,6 +215,7 @@ class Agent:
             self.store.sockets = _sockets(self.config)
             self.state = carried_over(self.state, old, self.config)
             self._notices.gone = dict(self.config.gone)
+            self.jobs.default_bps = self.config.jobs.bps
             self.observer.unserved.difference_update(vm.name for vm in config.vms)
             if self._backstop is not None:
                 self._backstop.reconfigured()
@@ -316,8 +328,15 @@ class Agent:
             # Or their credit would be here too after a crash.
             await self.save(self.state.drives, whole=True)
         self._hand_over(before, now_ns)
+        if not self.releasing:
+            self.jobs.look(now_ns)
         if self._backstop is not None:
             self._backstop.look(self.state, self.config.cgroup, now_ns)
+
+    def _follow_jobs(self) -> None:
+        """Let cgroups follow block jobs at once, or guests would queue behind them."""
+        if self._backstop is not None:
+            self._backstop.look(self.state, self.config.cgroup, time.monotonic_ns())
 
     async def _save_decided(
         self, before: State, seen: Iterable[DriveId], orders: Iterable[SetLimits]

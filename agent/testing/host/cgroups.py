@@ -10,13 +10,15 @@ from threading import Event
 from iokeel.errors import IokeelError
 from iokeel.host.process import Process
 
-V2_FILES = {"cgroup.procs": "", "cgroup.type": "domain\n", "io.max": ""}
+V2_FILES = {"cgroup.procs": "", "cgroup.type": "domain\n", "io.max": "", "io.stat": ""}
 V1_FILES = {
     "cgroup.procs": "",
     "blkio.throttle.read_bps_device": "",
     "blkio.throttle.write_bps_device": "",
     "blkio.throttle.read_iops_device": "",
     "blkio.throttle.write_iops_device": "",
+    "blkio.throttle.io_service_bytes": "Total 0\n",
+    "blkio.throttle.io_serviced": "Total 0\n",
     "blkio.bfq.weight": "100\n",
 }
 

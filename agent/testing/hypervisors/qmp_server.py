@@ -35,9 +35,9 @@ class QmpServer:
     by name, the limits of throttle-group objects. groups: by name, the answer to
     query-throttle-groups without the limits (None: QEMU has no curves). devices: by id, the types
     of devices that aren't virtio-blk-pci. nodes: the answer to query-named-block-nodes. daemon:
-    True for a storage daemon. answers: by command, a function whose result is sent instead of the
-    right reply (None: nothing). asked: the requests so far. pieces: the number of bytes to send at
-    a time.
+    True for a storage daemon. jobs: the answer to query-block-jobs. answers: by command, a function
+    whose result is sent instead of the right reply (None: nothing). asked: the requests so far.
+    pieces: the number of bytes to send at a time.
     """
 
     def __init__(self, path: Path, targets: Iterable[str] = ("vda",)) -> None:
@@ -50,6 +50,7 @@ class QmpServer:
         self.devices: dict[str, str] = {}
         self.nodes: list[dict[str, object]] = []
         self.daemon = False
+        self.jobs: list[dict[str, object]] = []
         self.answers: dict[str, Callable[[dict[str, object]], bytes | None]] = {}
         self.asked: list[dict[str, Any]] = []
         self.connections = 0
@@ -123,6 +124,8 @@ class QmpServer:
                 return self._set_limits(request)
             case "qom-get" | "qom-set":
                 return self._object(request)
+            case "block-job-set-speed":
+                return self._set_speed(request)
             case "qom-list" if request["arguments"]["path"] != "/objects":
                 return answer(request, self._devices(request["arguments"]["path"]))
         told = self._told(request["execute"])
@@ -146,6 +149,8 @@ class QmpServer:
                 return self.nodes
             case "query-block":
                 return list(self.drives.values())
+            case "query-block-jobs":
+                return self.jobs
             case "query-blockstats":
                 return [self._blockstats(target) for target in self.drives]
         return None
@@ -177,6 +182,19 @@ class QmpServer:
             return answer(request, _shown(self.objects[name]))
         self.objects[name] |= arguments["value"]
         return answer(request, {})
+
+    def job(self, name: str, kind: str = "backup", speed: int = 0, offset: int = 0) -> None:
+        """Begin a block job, or move one on; QEMU sends an event when one begins."""
+        told = {"device": name, "type": kind, "speed": speed, "offset": offset, "len": 1 << 30}
+        self.jobs = [job for job in self.jobs if job["device"] != name] + [told]
+
+    def _set_speed(self, request: dict[str, Any]) -> bytes:
+        name = request["arguments"]["device"]
+        for job in self.jobs:
+            if job["device"] == name:
+                job["speed"] = request["arguments"]["speed"]
+                return answer(request, {})
+        return error(request, "DeviceNotActive", f"No active block job on device '{name}'")
 
     def throttle(self, name: str, *members: dict[str, str], **reads: object) -> None:
         """Add a throttle group. reads: statistics of its reads."""

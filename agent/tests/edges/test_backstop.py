@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from iokeel.backstop import Backstop
+from iokeel.block_jobs import BlockJobs
 from iokeel.config.settings import CgroupConfig
 from iokeel.core.backstop import CgroupOrder, IoMax
 from iokeel.core.counters import NS_PER_S, DriveId
@@ -70,13 +71,17 @@ class Source(QmpSource):
         self._known[name] = replace(self._known[name], process=Process(8, 80))
 
 
+def backstop_of(groups: Cgroups, observer: Observer, tasks: Tasks) -> Backstop:
+    return Backstop(groups, observer, tasks, BlockJobs(observer, tasks, Metrics()))
+
+
 @pytest.mark.parametrize("unread", [set(), {"slow"}])
 async def test_it_tells_of_vms_that_can_not_be_read_and_of_processes_that_are_not_found(
     tmp_path: Path, unread: set[str]
 ) -> None:
     host = Host(tmp_path)
     groups, tasks = Groups(Memory(), host.proc, host.sys), Tasks(Metrics())
-    backstop = Backstop(groups, Observer([Source(unread)], DriveStorages({})), tasks)
+    backstop = backstop_of(groups, Observer([Source(unread)], DriveStorages({})), tasks)
     limited = NEW._replace(policy=DrivePolicy(limit=100))
     drives = {"db1": limited, "free": NEW, "lost": limited, "slow": limited}
     state = State(drives={DriveId(name, "vda"): known for name, known in drives.items()})
@@ -95,7 +100,7 @@ async def test_only_vms_that_moved_follow_at_once_and_all_of_them_at_each_check(
     host = Host(tmp_path)
     groups, tasks = Groups(Memory(), host.proc, host.sys), Tasks(Metrics())
     source = Source(set())
-    backstop = Backstop(groups, Observer([source], DriveStorages({})), tasks)
+    backstop = backstop_of(groups, Observer([source], DriveStorages({})), tasks)
 
     async def look(at_s: int, moved: Collection[str] = (), **weight: int) -> dict[str, int | None]:
         groups.orders = {}
@@ -127,7 +132,7 @@ async def test_bounds_go_while_a_vms_memory_is_written_and_come_back(tmp_path: P
     host = Host(tmp_path)
     groups, tasks = Groups(Memory(), host.proc, host.sys), Tasks(Metrics())
     source, storages = Source(set()), OnSda({})
-    backstop = Backstop(groups, Observer([source], storages), tasks)
+    backstop = backstop_of(groups, Observer([source], storages), tasks)
     limited = NEW._replace(policy=DrivePolicy(limit=100), pricing=Pricing(rate=100.0))
     state = State(drives={DriveId(name, "vda"): limited for name in ("db1", "lost")})
 

@@ -228,6 +228,8 @@ class Domain:
                 }
                 for target in self.targets
             ]
+        elif name == "query-block-jobs":
+            answer = []
         else:
             assert name == "block_set_io_throttle"
             (target,) = (target for target in self.targets if qdev(target) == arguments["id"])

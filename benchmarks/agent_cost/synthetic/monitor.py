@@ -70,6 +70,8 @@ class Vm:
                 return [node for drive in self.drives for node in drive.nodes()]
             case "qom-list":
                 return [{"name": "type", "type": "string"}]
+            case "query-block-jobs":
+                return []
             case "query-status":
                 return {"status": "running", "singlestep": False, "running": True}
         return None

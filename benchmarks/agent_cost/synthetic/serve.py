@@ -5,7 +5,8 @@
 makes /tmp/vms/vm00000.qmp and so on, prints one line of JSON when all of them listen, and serves
 until its standard input ends or it gets SIGTERM. Each socket speaks QMP as QEMU 7.2.22 does for
 virtio-blk drives on raw files: the greeting, qmp_capabilities, query-block, query-blockstats,
-query-named-block-nodes, qom-list, query-status, block_set_io_throttle, and an event now and then.
+query-named-block-nodes, query-block-jobs, qom-list, query-status, block_set_io_throttle, and an
+event now and then.
 The load of a drive shifts about once a minute and keeps to the limits in force, so that the agent
 has something to retune. Nothing is a real disk: this measures the agent, not a guest.
 """

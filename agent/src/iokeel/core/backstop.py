@@ -3,8 +3,9 @@
 The kernel bounds requests a second and bytes a second by direction, and knows no cost curve. So
 each bound is the most of its kind that any traffic within the VM's share can show: all requests of
 the cheapest size, or all of the size with the most bytes for its cost. A VM that keeps to its share
-is never held back, whatever its mix. Traffic that bypasses QEMU's throttle (a block job, an image's
-metadata) is held to the bound.
+is never held back, whatever its mix. What its images add below QEMU's throttle is measured
+(beneath.py) and comes on top, and so does the rate of its block jobs (jobs.py). Other traffic that
+bypasses the throttle is held to the bound.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, reduce
+from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostCurve, CostModel
@@ -29,6 +31,34 @@ PART_BYTES = 128 * 1024
 _LOOSE_RATIO = 1.1
 
 
+class Io(NamedTuple):
+    """Bytes and requests on a device, in IoMax's words: a count, or a rate a second."""
+
+    rbps: float = 0.0
+    wbps: float = 0.0
+    riops: float = 0.0
+    wiops: float = 0.0
+
+    def plus(self, other: Io) -> Io:
+        """Return both together."""
+        return Io(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def most(self, other: Io) -> Io:
+        """Return the larger of both values of each kind."""
+        return Io(*map(max, self, other))
+
+    def less(self, other: Io) -> Io:
+        """Return the difference."""
+        return Io(*(a - b for a, b in zip(self, other, strict=True)))
+
+    def times(self, factor: float) -> Io:
+        """Return so many times as much."""
+        return Io(*(value * factor for value in self))
+
+
+NOTHING = Io()
+
+
 @dataclass(frozen=True, slots=True)
 class IoMax:
     """Bounds of a group on a device, in cgroup's words, each > 0; None: no bound."""
@@ -42,6 +72,13 @@ class IoMax:
         """Return the bounds of two loads together, the other one held to `other`."""
         pairs = zip(self.items(), other.items(), strict=True)
         return IoMax(*(None if a is None or b is None else a + b for (_, a), (_, b) in pairs))
+
+    def wider(self, more: Io) -> IoMax:
+        """Return bounds with room for more."""
+        pairs = zip(self.items(), more, strict=True)
+        return IoMax(
+            *(None if bound is None else bound + math.ceil(by) for (_, bound), by in pairs)
+        )
 
     def items(self) -> Iterator[tuple[str, int | None]]:
         """Yield the bounds by name."""
@@ -90,7 +127,9 @@ def vm_orders(
     devices: Mapping[DriveId, Sequence[str]],
     margin: float = 1.0,
     only: Collection[str] | None = None,
-    saving: Collection[str] = (),
+    free: Collection[str] = (),
+    added: Mapping[tuple[str, str], Io] | None = None,
+    jobs: Mapping[str, Io] | None = None,
 ) -> dict[str, CgroupOrder | None]:
     """Return the settings for each VM's group; None if it stays as it is. only: for these VMs.
 
@@ -98,8 +137,9 @@ def vm_orders(
     volume and the disk below it, or those of a backing file; a drive that isn't in it may reach
     any. A VM has bounds on a device if all its drives there have limits, each priced by its own
     curves. A device stays as it is while it isn't known what one of them may do. Its weight is the
-    sum of its drives', or its part of its tenant's. saving: VMs that are paused while their memory
-    is written, past QEMU's throttle. They have no bounds, or they would be paused for long.
+    sum of its drives', or its part of its tenant's. free: VMs without bounds for now, such as those
+    that are paused while their memory is written past QEMU's throttle. added: what a normalized
+    operation of a VM's drives adds on a device. jobs: room for VMs' block jobs.
     """
     weights: Counter[str] = Counter()
     by_tenant: Counter[str] = Counter()
@@ -124,11 +164,12 @@ def vm_orders(
             orders[vm] = None
             continue
         sure = {device: on for device, on in there.items() if device not in frozen}
-        bounded = vm not in saving and all(drive in devices for drive, _ in drives)
-        bounds = {
-            device: _limits(state, on, margin) if bounded else IoMax()
-            for device, on in sure.items()
-        }
+        bounded = vm not in free and all(drive in devices for drive, _ in drives)
+        bounds = {}
+        for device, on in sure.items():
+            more = (added or {}).get((vm, device), NOTHING)
+            limits = _limits(state, on, margin, more) if bounded else IoMax()
+            bounds[device] = limits.wider((jobs or {}).get(vm, NOTHING))
         orders[vm] = CgroupOrder(
             {device: bounds.get(device) for device in there},
             _weight(vm, drives[0][1], state, weights, by_tenant),
@@ -142,25 +183,35 @@ def _waits_for_its_rate(known: DriveState) -> bool:
     return known.is_held and known.pricing.rate is None
 
 
-def _limits(state: State, drives: Sequence[DriveState], margin: float) -> IoMax:
-    """Return the bounds of drives together; none if one of them is unlimited."""
+def _limits(state: State, drives: Sequence[DriveState], margin: float, added: Io) -> IoMax:
+    """Return the bounds of drives together; none if one of them is unlimited.
+
+    added: what a normalized operation adds below them.
+    """
+    share = 0.0
     rates: dict[tuple[int, int], float] = {}
     models: dict[int, CostModel] = {}  # by id, since to hash one takes long
     for known in drives:
         if known.pricing.rate is None:
             return IoMax()
-        storage = state.storages.get(known.storage or "")
-        model = (storage and storage.policy.model) or state.model
+        model = model_of(state, known)
         models[id(model)] = model
         limits = known.sent.limits
         split_size = limits.split_size if limits is not None else None
         key = id(model), min(PART_BYTES, split_size or PART_BYTES)
         rates[key] = rates.get(key, 0.0) + known.pricing.rate
+        share += known.pricing.rate * (2 if known.policy and known.policy.separate_budgets else 1)
     first, *others = (
         backstop(models[model_id], rate, margin, part_bytes)
         for (model_id, part_bytes), rate in rates.items()
     )
-    return reduce(IoMax.plus, others, first)
+    return reduce(IoMax.plus, others, first).wider(added.times(share * margin))
+
+
+def model_of(state: State, known: DriveState) -> CostModel:
+    """Return the cost curves of a drive."""
+    storage = state.storages.get(known.storage or "")
+    return (storage and storage.policy.model) or state.model
 
 
 def _target_ms(drives: Sequence[DriveState]) -> float | None:

@@ -10,6 +10,7 @@ from typing import Protocol
 from iokeel.config.settings import Config
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId
+from iokeel.core.jobs import BlockJob
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import UNKNOWN, ToldPolicy
 from iokeel.errors import IokeelError
@@ -63,13 +64,15 @@ class SourceNews:
     errors: how often something went wrong, by kind ("timeout", "protocol", "rejected",
     "permission", ...). reconnects: how often a connection (to libvirtd, or to a QMP socket) was
     made again. on_change: called with a VM's name, in the event loop, when it appeared or went,
-    when its drives or its policy changed, or when somebody else changed its limits.
+    when its drives or its policy changed, or when somebody else changed its limits. on_job: the
+    same when one of its block jobs may have begun or ended.
     """
 
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
         self.reconnects = 0
         self.on_change: Callable[[str], None] = lambda _: None
+        self.on_job: Callable[[str], None] = lambda _: None
 
 
 class Source(Protocol):
@@ -81,6 +84,7 @@ class Source(Protocol):
     errors: Counter[str]
     reconnects: int
     on_change: Callable[[str], None]
+    on_job: Callable[[str], None]
 
     async def run(self) -> None:
         """Connect, stay connected and follow the VMs, until cancelled."""
@@ -124,4 +128,13 @@ class Source(Protocol):
         Limits with a curve are for a QEMU with `cost_curve`, and rejected otherwise. The idle
         credit is sent to such a QEMU only, the split size to one with `splits`. Raises DriveGone,
         LimitsRejected or ConnectionLost; the old limits then still hold.
+        """
+
+    async def jobs(self, domain: str, timeout_s: float) -> list[BlockJob]:
+        """Return a VM's block jobs. Raises DriveGone, LimitsRejected or ConnectionLost."""
+
+    async def set_job_speed(self, domain: str, job: str, bps: int, timeout_s: float) -> None:
+        """Set the speed of a VM's block job, in bytes a second; 0 for none.
+
+        Raises DriveGone, LimitsRejected or ConnectionLost; the old speed then still holds.
         """

@@ -17,6 +17,9 @@ from iokeel.report.snapshot import Decision, Snapshot, StorageSnapshot, VmSnapsh
 from iokeel.words.quoting import escaped, few
 from iokeel.words.units import duration, iops, percent, percent_kept, rate, size
 
+# Less is the noise of two counts that aren't read at one moment.
+_LEAST_ADDED_BYTES = 1024
+
 
 def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     """Return the steps of the last decision on a drive, a sentence each, inputs first.
@@ -39,6 +42,7 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     if vm.report.cgroup:
         bounds = "; ".join(f"{file}: {value}" for file, value in vm.report.cgroup.items())
         lines.append(f"Below QEMU, the VM's cgroup has {bounds}.")
+    lines += [*_beneath(vm, drive.target), *_jobs(vm)]
     lines.append(f"Last look: {drive.verdict}.")
     if drive.error is not None:
         lines.append(f"Error: {drive.error.error()}.")
@@ -299,6 +303,42 @@ def _limits(
         error = f"{100 * abs(decision.pricing_error_ratio):.1f} %"
         yield f"At its present mix, they hold it {error} {side} its limit."
     yield f"Binding now: {', '.join(drive.binding) or 'nothing'}."
+
+
+def _beneath(vm: VmSnapshot, target: str) -> Iterator[str]:
+    """Yield what the VM's cgroup does and allows below QEMU, as far as it isn't the drives' own."""
+    cgroup = vm.cgroup
+    if cgroup.uncounted:
+        yield (
+            "The kernel's counters of that cgroup can't be read, so it isn't known what images add"
+            " below QEMU, and it has no bounds."
+        )
+    for device, known in cgroup.devices.items():
+        added = [
+            f"{what} of {size(value)}"
+            for what, value in (("reads", known.added.rbps), ("writes", known.added.wbps))
+            if value >= _LEAST_ADDED_BYTES
+        ]
+        if added:
+            yield (
+                f"On {device}, the VM's images add to each normalized operation"
+                f" {' and '.join(added)} by measurement, and the bounds allow for that."
+            )
+    if held := cgroup.holding.get(target):
+        yield (
+            f"The cgroup's {' and '.join(held)} hold{'s' if len(held) == 1 else ''} it, because the"
+            " VM does much below QEMU that neither its drives nor a known block job explain."
+        )
+
+
+def _jobs(vm: VmSnapshot) -> Iterator[str]:
+    for job, given, _ in vm.jobs:
+        if job.bps is None:
+            held = "has no rate, and while it moves, the cgroup has no bounds"
+        else:
+            whose = "as [jobs] or the policy says" if given == job.bps else "set by somebody else"
+            held = f"is held to {rate(job.bps, 'B/s')}, {whose}"
+        yield f"The {job.kind} job {job.name} {held}."
 
 
 def _part(name: str, flow: Flow, other: Flow) -> Iterator[str]:

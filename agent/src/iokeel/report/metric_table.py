@@ -523,7 +523,7 @@ DESCRIPTIONS = (
 #: The values of the label `kind` of iokeel_agent_errors_total.
 ERROR_KINDS = {
     "busy": "a QMP socket serves another client",
-    "cgroup": "the kernel refused a setting of a VM's cgroup",
+    "cgroup": "the kernel refused a setting of a VM's cgroup, or its counters can't be read",
     "closed": "a QMP connection has ended",
     "config": "a bad configuration, or a table gone from it (what was stays), a socket that"
     " can't be served, a port in use, or a VM without libvirt that has the name of one of"
@@ -532,6 +532,7 @@ ERROR_KINDS = {
     "controller": "a VM's cgroup has no I/O controller",
     "fleet": "etcd, or a budget there, can't be used; the host goes down to its floor",
     "internal": "a fault of the agent's own: please report what its log says",
+    "jobs": "QEMU or libvirt told no block jobs, or refused a job its speed",
     "missing": "a QMP socket is not there",
     "permission": "the agent may not use a QMP socket or write a cgroup",
     "policy": "a policy can't be used",

@@ -8,13 +8,16 @@ made from them too. Beside them it has what the API doesn't send.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from iokeel.core.beneath import Beneath
 from iokeel.core.counters import NS_PER_S, DriveId, Mix, Rates
 from iokeel.core.drive.binding import full_bounds
+from iokeel.core.jobs import Followed
 from iokeel.core.large_request import large_wait_s
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.orders import Reason
@@ -77,15 +80,30 @@ class Decision(NamedTuple):
     apart: bool = False
 
 
+class CgroupKnown(NamedTuple):
+    """What is known of a VM's group.
+
+    devices: what it did there, and what its images add, by device. holding: the bounds that have
+    just held its drives, by target. uncounted: the kernel's counters can't be read.
+    """
+
+    devices: Mapping[str, Beneath] = MappingProxyType({})
+    holding: Mapping[str, Sequence[str]] = MappingProxyType({})
+    uncounted: bool = False
+
+
 class VmSnapshot(NamedTuple):
     """A running VM: its record, and the error in its policy, if any.
 
-    policy: the promise in force to all its drives together; None if there is none.
+    policy: the promise in force to all its drives together; None if there is none. cgroup: what is
+    known of its group. jobs: its block jobs.
     """
 
     report: VmReport
     policy: VmPolicy | None
     policy_error: IokeelError | None
+    cgroup: CgroupKnown = CgroupKnown()
+    jobs: tuple[Followed, ...] = ()
 
 
 class StorageSnapshot(NamedTuple):
@@ -148,7 +166,8 @@ class TakeSnapshot(Protocol):
 class Known:
     """References to the daemon's knowledge, from which a snapshot is made.
 
-    cgroups: settings in VMs' cgroups, by VM, file and device. drive_errors: orders that failed,
+    cgroups: settings in VMs' cgroups, by VM, file and device. cgroup_of: what is known of a VM's
+    group. jobs: VMs' block jobs by VM and name. drive_errors: orders that failed,
     by drive; last_errors: of drives whose last order failed. gone: tables of tenants and storages
     that have gone from the configuration (Config.gone).
     """
@@ -163,6 +182,8 @@ class Known:
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)
     fleet: FleetSnapshot | None = None
     pressure: Pressure | None = None
+    cgroup_of: Callable[[str], CgroupKnown] = lambda _: CgroupKnown()
+    jobs: Mapping[str, Mapping[str, Followed]] = field(default_factory=dict)
 
     def error_of(self, drive: DriveId, state: DriveState) -> IokeelError | None:
         """Return a drive's error, if it has one."""
@@ -226,6 +247,7 @@ def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
     states = [known.state.drives.get(DriveId(vm.name, target), NEW) for target in vm.drives]
     part = next((state.vm for state in states if state.vm is not None), None)
     policy = part.policy if part else None
+    cgroup = known.cgroup_of(vm.name)
     report = VmReport(
         domain=vm.name,
         tenant=tenant,
@@ -239,14 +261,17 @@ def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
         policy_error=ErrorReport.of(vm.policy_error) if vm.policy_error else None,
         cgroup=dict(known.cgroups.get(vm.name, {})),
         drives=[
-            _drive(DriveId(vm.name, target), vm, vm.drives[target], known)
+            _drive(DriveId(vm.name, target), vm, vm.drives[target], known, cgroup)
             for target in sorted(vm.drives)
         ],
     )
-    return VmSnapshot(report, policy, vm.policy_error)
+    jobs = tuple(known.jobs.get(vm.name, {}).values())
+    return VmSnapshot(report, policy, vm.policy_error, cgroup, jobs)
 
 
-def _drive(drive: DriveId, vm: VmInfo, info: DriveInfo, known: Known) -> DriveReport:
+def _drive(
+    drive: DriveId, vm: VmInfo, info: DriveInfo, known: Known, cgroup: CgroupKnown
+) -> DriveReport:
     state = known.state.drives.get(drive, NEW)
     policy, measured, sent = state.policy, state.measured, state.sent
     error = known.error_of(drive, state)
@@ -285,7 +310,10 @@ def _drive(drive: DriveId, vm: VmInfo, info: DriveInfo, known: Known) -> DriveRe
         credit_s=state.credit.seconds,
         burst_open=state.credit.open,
         bursts=_bursts(state),
-        binding=full_bounds(state),
+        binding=[
+            *full_bounds(state),
+            *(f"cgroup {bound}" for bound in cgroup.holding.get(drive.target, ())),
+        ],
         throttled_s=state.demand.throttled_s,
         retunes=sent.retunes,
         overwritten=sent.overwritten,

@@ -15,6 +15,7 @@ from iokeel.config.load import parse
 from iokeel.config.settings import Config
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.fleet.handover import GuestCredit
+from iokeel.core.jobs import BlockJob
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.core.state import Credit, DriveState, Measured
@@ -145,6 +146,12 @@ class Vms(SourceNews):
         return {}
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
+        pass
+
+    async def jobs(self, domain: str, timeout_s: float) -> list[BlockJob]:
+        return []
+
+    async def set_job_speed(self, domain: str, job: str, bps: int, timeout_s: float) -> None:
         pass
 
 

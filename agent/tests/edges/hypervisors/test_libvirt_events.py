@@ -31,7 +31,7 @@ def sockets() -> int:
 @pytest.mark.parametrize("hangs", [False, True])
 async def test_a_connection_that_nobody_uses_is_closed(host: Host, hangs: bool) -> None:
     libvirt, before = Calls(host.uri), sockets()
-    events = Events(libvirt, lambda _: None, lambda *_: None)
+    events = Events(libvirt, lambda _: None, lambda *_: None, lambda _: None)
 
     def all_closed() -> bool:
         libvirt.close()

@@ -14,6 +14,7 @@ from iokeel.core.backstop import (
     LARGEST_REQUEST_BYTES,
     PART_BYTES,
     CgroupOrder,
+    Io,
     IoMax,
     backstop,
     fits,
@@ -178,7 +179,7 @@ def test_a_drive_that_may_be_anywhere_leaves_its_vm_without_bounds() -> None:
 def test_a_vm_whose_memory_is_written_has_no_bounds() -> None:
     drives = state(a_vda=held(100.0, weight=7), b_vda=held(5.0))
     devices = dict.fromkeys(drives.drives, SDA)
-    found = vm_orders(drives, devices, saving={"a"})
+    found = vm_orders(drives, devices, free={"a"})
     assert found["a"] == CgroupOrder({"8:0": IoMax()}, weight=7)
     assert found["b"] is not None
     assert found["b"].limits == {"8:0": backstop(DEFAULT_MODEL, 5.0)}
@@ -264,3 +265,41 @@ def test_a_group_stays_as_it_is_until_limits_of_an_earlier_agent_have_a_rate() -
 
 def test_a_vm_without_a_policy_is_left_alone() -> None:
     assert orders(state(a_vda=DriveState(storage="sda")), SDA) == {}
+
+
+def test_what_images_add_comes_on_top_for_each_operation_of_the_share() -> None:
+    drives = state(a_vda=held(100.0), a_vdb=held(20.0))
+    on = dict.fromkeys(drives.drives, ("8:0", "8:16"))
+    more = {("a", "8:0"): Io(65536, 4096, 2, 1)}
+    found = vm_orders(drives, on, 1.25, added=more)["a"]
+    assert found is not None
+    alone = backstop(DEFAULT_MODEL, 120.0, 1.25)
+    assert found.limits == {
+        "8:0": alone.wider(Io(150 * 65536, 150 * 4096, 300, 150)),
+        "8:16": alone,
+    }
+
+
+def test_reads_and_writes_with_a_budget_each_both_add() -> None:
+    drives = state(a_vda=held(100.0, separate_budgets=True))
+    more = {("a", "8:0"): Io(rbps=1000)}
+    found = vm_orders(drives, dict.fromkeys(drives.drives, SDA), added=more)["a"]
+    assert found is not None
+    bounds = found.limits["8:0"]
+    assert bounds == backstop(DEFAULT_MODEL, 100.0).wider(Io(rbps=200_000))
+
+
+def test_block_jobs_have_room_on_each_device_of_their_vm() -> None:
+    drives = state(a_vda=held(100.0), b_vda=held(5.0))
+    on = dict.fromkeys(drives.drives, ("253:1", "8:0"))
+    room = Io(20_000_000, 20_000_000, 300, 300)
+    found = vm_orders(drives, on, jobs={"a": room})
+    assert found["a"] is not None
+    assert found["b"] is not None
+    alone = backstop(DEFAULT_MODEL, 100.0)
+    assert found["a"].limits == dict.fromkeys(("253:1", "8:0"), alone.wider(room))
+    assert found["b"].limits["8:0"] == backstop(DEFAULT_MODEL, 5.0)
+
+
+def test_what_is_unbounded_stays_so_with_room() -> None:
+    assert IoMax(1, None, 3, None).wider(Io(1.5, 2, 0, 0)) == IoMax(3, None, 3, None)

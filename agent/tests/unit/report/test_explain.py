@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from iokeel.core.abilities import STOCK
+from iokeel.core.backstop import Io
+from iokeel.core.beneath import Beneath
 from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.decide import decide
+from iokeel.core.jobs import BlockJob, Followed
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
@@ -20,10 +23,11 @@ from iokeel.core.storage import StorageCounters, StoragePolicy
 from iokeel.errors import LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.explain import explain
-from iokeel.report.snapshot import Known, snapshot_of
+from iokeel.report.snapshot import CgroupKnown, Known, snapshot_of
 from testing.hypervisors.abilities import PATCHED
 
 VDA = DriveId("db1", "vda")
+UNKNOWN_CGROUP = CgroupKnown()
 POLICY = DrivePolicy(reservation=100, limit=1000)
 SHARE = (
     r"Its share of .* is (\d+) iops: (\d+) by reservation and (\d+) by weight"
@@ -61,10 +65,13 @@ def lines(
     error: LimitsRejected | None = None,
     cgroups: Mapping[str, Mapping[str, str]] | None = None,
     in_force: ThrottleLimits | None = None,
+    cgroup: CgroupKnown = UNKNOWN_CGROUP,
+    jobs: Sequence[Followed] = (),
 ) -> list[str]:
     vm = VmInfo("db1", {"vda": DriveInfo("vda", in_force=in_force)}, DomainPolicy({}), policy_error)
     errors = {VDA: error} if error else {}
     known = Known(state, {"db1": vm}, cgroups or {}, {}, errors, {}, 0)
+    known = replace(known, cgroup_of=lambda _: cgroup, jobs={"db1": {j.job.name: j for j in jobs}})
     return explain(snapshot_of(known, ["db1"], 100 * NS_PER_S), VDA)
 
 
@@ -74,6 +81,47 @@ def test_the_settings_of_the_cgroup_are_said() -> None:
     below = "Below QEMU, the VM's cgroup has io.max 8:0: riops=900; io.weight: default 100."
     assert below in lines(state, cgroups=held)
     assert not [line for line in lines(state) if line.startswith("Below")]
+
+
+def test_what_images_add_below_qemu_is_said() -> None:
+    added = Io(60 * 1024, 62 * 1024, 1, 1)
+    said = lines(
+        after(POLICY), cgroup=CgroupKnown({"8:0": Beneath(added=added), "8:16": Beneath()})
+    )
+    assert (
+        "On 8:0, the VM's images add to each normalized operation reads of 60 KiB and writes of 62"
+        " KiB by measurement, and the bounds allow for that."
+    ) in said
+    assert not [line for line in said if "8:16" in line]
+
+
+def test_a_bound_of_the_cgroup_that_holds_a_drive_is_said() -> None:
+    held = CgroupKnown(holding={"vda": ("rbps", "wbps")})
+    said = lines(after(POLICY, writes=(100, 4096)), cgroup=held)
+    assert [line for line in said if line.startswith("The cgroup's rbps and wbps hold it")]
+    assert "Binding now: cgroup rbps, cgroup wbps." in said
+    elsewhere = lines(after(POLICY), cgroup=CgroupKnown(holding={"vdb": ("rbps",)}))
+    assert "Binding now: nothing." in elsewhere
+
+
+def test_a_cgroup_whose_counters_can_not_be_read_is_said() -> None:
+    said = lines(after(POLICY), cgroup=CgroupKnown(uncounted=True))
+    assert [line for line in said if "so it isn't known what images add below QEMU" in line]
+
+
+@pytest.mark.parametrize(
+    ("bps", "given", "words"),
+    [
+        (None, None, "has no rate, and while it moves, the cgroup has no bounds"),
+        (50_000_000, 50_000_000, "is held to 50 MB/s, as [jobs] or the policy says"),
+        (7_000_000, None, "is held to 7 MB/s, set by somebody else"),
+    ],
+)
+def test_block_jobs_are_said_with_their_rates(
+    bps: int | None, given: int | None, words: str
+) -> None:
+    job = Followed(BlockJob("backup-vda", "backup", bps, 0), given, 0)
+    assert f"The backup job backup-vda {words}." in lines(after(POLICY), jobs=[job])
 
 
 def test_a_drive_that_was_never_seen_is_explained() -> None:

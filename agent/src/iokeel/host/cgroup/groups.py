@@ -17,10 +17,11 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from iokeel.core.backstop import CgroupOrder, IoMax, fits
+from iokeel.core.backstop import CgroupOrder, Io, IoMax, fits
 from iokeel.errors import CgroupRefused, IokeelError, StateNotWritten
+from iokeel.host.cgroup.counters import counter_files, read_counters
 from iokeel.host.cgroup.files import Setting, bounded, read, tighter, wanted, write
 from iokeel.host.cgroup.place import Hierarchy, group_of, io_hierarchy
 from iokeel.host.process import Process
@@ -67,6 +68,17 @@ class _Group:
     vm: str = ""
     found: dict[str, str] = field(default_factory=dict)
     ours: dict[str, list[str]] = field(default_factory=dict)
+
+
+class Counted(NamedTuple):
+    """A VM's group: its I/O so far, and the bounds on it, by device.
+
+    io: None if the kernel's counters can't be read. at_ns: when, by the monotonic clock.
+    """
+
+    at_ns: int
+    io: Mapping[str, Io] | None
+    bounds: Mapping[str, IoMax | None]
 
 
 # A file, and perhaps a device.
@@ -144,6 +156,31 @@ class Cgroups:
             group.vm: {key: ours[-1] for key, ours in group.ours.items()}
             for group in self._groups.values()
         }
+
+    def counted(self, vms: Collection[str]) -> dict[str, Counted]:
+        """Return the I/O of some VMs' groups, without those that are gone. A fault is told once."""
+        found: dict[str, Counted] = {}
+        if self._hierarchy is None:
+            return found
+        for (vm, _), (path, inode) in self._places.items():
+            if vm not in vms:
+                continue
+            io = read_counters(path, self._hierarchy)
+            if io is None and _inode(path) != inode:  # the VM has ended, which is normal
+                continue
+            if io is None:
+                self.errors["cgroup"] += 1
+                names = " or ".join(counter_files(self._hierarchy))
+                self._tell(
+                    ("counters", vm),
+                    f"{path}: {names} can't be read, so it isn't known what the images of {vm} add,"
+                    " and its cgroup has no bounds; QEMU's limits hold; see that the agent may read"
+                    " it",
+                )
+            else:
+                self._told.discard(("counters", vm))
+            found[vm] = Counted(time.monotonic_ns(), io, self._limits.get(path, {}))
+        return found
 
     def restore(self) -> None:
         """Put every group back as it was."""

@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import libvirt
+import libvirt_qemu
 
 from iokeel.hypervisors.libvirt.calls import Calls, close
+from iokeel.hypervisors.qmp.jobs import JOB_EVENT
 
 # A libvirtd that has been silent for so long is lost.
 _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 5, 3
@@ -19,15 +21,19 @@ _CHANGES = (
     libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE,
     libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
     libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
-    libvirt.VIR_DOMAIN_EVENT_ID_BLOCK_JOB_2,
 )
+
+# Of a job's states, those with which it begins and ends. A new image is a job, too, such as that of
+# a snapshot.
+_JOB_STATES = ('"status":"running"', '"status":"null"')
 
 
 class Events:
     """A connection for events, and nothing else.
 
     changed: called, in the event loop, with the name of a domain that has changed. tuned: called
-    with a domain's name and a TUNABLE event's values.
+    with a domain's name and a TUNABLE event's values. job: called with the name of a domain one of
+    whose block jobs may have begun or ended. libvirt's own event only tells that they end.
     """
 
     def __init__(
@@ -35,10 +41,12 @@ class Events:
         calls: Calls,
         changed: Callable[[str], None],
         tuned: Callable[[str, Mapping[str, object]], None],
+        job: Callable[[str], None],
     ) -> None:
         self._calls = calls
         self._changed = changed
         self._tuned = tuned
+        self._job = job
         self._attempt: object = None  # the last to connect
         self._subscription: _Subscription | None = None
         self._lost = asyncio.Event()
@@ -83,12 +91,22 @@ class Events:
         def tuned(_connection: Any, domain: Any, values: Mapping[str, Any], _opaque: Any) -> None:
             post(self._tuned, domain.name(), dict(values))
 
+        def job(_connection: Any, domain: Any, *_details: Any) -> None:
+            post(self._changed, domain.name())
+            post(self._job, domain.name())
+
+        def job_moved(connection: Any, domain: Any, *details: Any) -> None:
+            if any(state in str(details[-2]) for state in _JOB_STATES):
+                job(connection, domain)
+
         try:
             connection.setKeepAlive(_KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT)
             connection.registerCloseCallback(lambda *_: post(self._lost.set), None)
             for event in _CHANGES:
                 subscription.register(event, changed)
             subscription.register(libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, tuned)
+            subscription.register(libvirt.VIR_DOMAIN_EVENT_ID_BLOCK_JOB_2, job)
+            subscription.register_qemu(JOB_EVENT, job_moved)
             post(self._subscribed, attempt, subscription)
         except BaseException:
             subscription.end()
@@ -107,10 +125,23 @@ class _Subscription:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._callbacks: list[int] = []
+        self._qemu_callbacks: list[int] = []
 
     def register(self, event: int, callback: Callable[..., None]) -> None:
         """Have a callback called with each event of a kind. Raises libvirtError."""
         self._callbacks.append(self.connection.domainEventRegisterAny(None, event, callback, None))
+
+    def register_qemu(self, event: str, callback: Callable[..., None]) -> None:
+        """Have a callback called with each of QEMU's own events of a name, if libvirt passes them.
+
+        Unlike a command, that doesn't taint a domain.
+        """
+        with contextlib.suppress(libvirt.libvirtError):
+            self._qemu_callbacks.append(
+                libvirt_qemu.qemuMonitorEventRegister(
+                    self.connection, None, event, callback, None, 0
+                )
+            )
 
     def end_soon(self) -> None:
         """End it in a thread: that may take as long as a keepalive."""
@@ -123,6 +154,9 @@ class _Subscription:
         for callback in self._callbacks:
             with contextlib.suppress(libvirt.libvirtError):  # libvirtd is gone
                 self.connection.domainEventDeregisterAny(callback)
+        for callback in self._qemu_callbacks:
+            with contextlib.suppress(libvirt.libvirtError):
+                libvirt_qemu.qemuMonitorEventDeregister(self.connection, callback)
         close(self.connection)
 
 

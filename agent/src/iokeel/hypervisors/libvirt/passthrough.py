@@ -55,14 +55,16 @@ class QueryRefused(IokeelError):
     """QEMU refuses to tell of its drives."""
 
 
-class _Refusal(msgspec.Struct):
+class Refusal(msgspec.Struct):
+    """QEMU's error, in its own words."""
+
     said: str = msgspec.field(name="desc")
 
 
 class Outcome(msgspec.Struct):
-    """A command's error; None if it was carried out."""
+    """QEMU's answer to a command, without what it returns."""
 
-    error: _Refusal | None = None
+    error: Refusal | None = None
 
 
 class _Groups(msgspec.Struct):
@@ -77,9 +79,8 @@ class _Error(msgspec.Struct):
     kind: str = msgspec.field(name="class")
 
 
-class _Blocks(msgspec.Struct):
+class _Blocks(Outcome):
     blocks: list[Block] | None = msgspec.field(name="return", default=None)
-    error: _Refusal | None = None
 
 
 class _Schema(msgspec.Struct):
@@ -104,7 +105,7 @@ def ask_abilities(handle: Any) -> Abilities | None:
     try:
         schema = ask(handle, _QUERY_SCHEMA, _SCHEMA)
     except libvirt.libvirtError as error:
-        if error.get_error_code() not in _PASSES_NONE_ON:
+        if not passes_none_on(error):
             raise
         log.warning("%s: can't ask its QEMU (%s); using stock limits", handle.name(), error)
         return STOCK
@@ -150,11 +151,11 @@ def query_blocks(handle: Any, name: str) -> list[Block] | None:
     try:
         answer = ask(handle, _QUERY_BLOCK, _BLOCKS)
     except libvirt.libvirtError as error:
-        if error.get_error_code() not in _PASSES_NONE_ON:
+        if not passes_none_on(error):
             raise
         return None
     if answer is None or answer.blocks is None:
-        raise QueryRefused(name, f"query-block: {_said(answer)}", _TOLD)
+        raise QueryRefused(name, f"query-block: {said(answer)}", _TOLD)
     return answer.blocks
 
 
@@ -215,9 +216,9 @@ def put_patched(
     command = json.dumps({"execute": name, "arguments": arguments})
     outcome = ask(handle, command, _OUTCOME)
     if outcome is None or outcome.error is not None:
-        said = _said(outcome)
-        what = f"QEMU took no cost curve: {said}"
-        raise LimitsRejected(str(drive), what, "it gets stock limits for now", said=said)
+        words = said(outcome)
+        what = f"QEMU took no cost curve: {words}"
+        raise LimitsRejected(str(drive), what, "it gets stock limits for now", said=words)
     return reached
 
 
@@ -230,15 +231,20 @@ def find(handle: Any, disk: Disk, throttle_group: str | None) -> QmpDrive | None
     return None if blocks is None else drives_of(blocks).get(disk.alias or "")
 
 
-def _said(answer: _Blocks | Outcome | None) -> str:
+def said(answer: _Blocks | Outcome | None) -> str:
     """Return QEMU's words for a refusal."""
     if answer is None or answer.error is None:
         return "its answer makes no sense"
     return shown_path(answer.error.said)
 
 
+def passes_none_on(error: libvirt.libvirtError) -> bool:
+    """Return whether libvirt passes no commands on, or not for the agent."""
+    return error.get_error_code() in _PASSES_NONE_ON
+
+
 def ask(handle: Any, command: str, decoder: msgspec.json.Decoder[T]) -> T | None:
-    """Return QEMU's answer to a QMP command; None if it makes no sense. Raises libvirtError."""
+    """Return QEMU's answer to a command; None if it makes no sense. Raises libvirtError."""
     try:
         return decoder.decode(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
     except (ValueError, RecursionError):

@@ -16,6 +16,7 @@ import libvirt
 from iokeel.config.settings import Config
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId
+from iokeel.core.jobs import BlockJob
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DrivePolicy, LastGood
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError
@@ -33,6 +34,7 @@ from iokeel.hypervisors.libvirt.domain import (
 from iokeel.hypervisors.libvirt.events import Events
 from iokeel.hypervisors.libvirt.hidden import hidden_of
 from iokeel.hypervisors.libvirt.hidden_counters import HiddenCounters
+from iokeel.hypervisors.libvirt.jobs import put_speed, read_jobs
 from iokeel.hypervisors.libvirt.limits import LimitsInForce
 from iokeel.hypervisors.libvirt.passthrough import (
     QueryRefused,
@@ -80,7 +82,9 @@ class LibvirtSource(SourceNews):
         self._policies = Policies(classes, policies, self)
         self._hidden = HiddenCounters(self._domains, self._calls)
         self._set_past = SetPast(self._domains, self._calls, self._limits, self.announce)
-        self._events = Events(self._calls, self._stale.put_nowait, self._limits.tuned)
+        self._events = Events(
+            self._calls, self._stale.put_nowait, self._limits.tuned, lambda name: self.on_job(name)
+        )
         self._uncounted = Uncounted()
         self._find_again_at = 0.0  # by the monotonic clock
         self._asking: set[asyncio.Task[None]] = set()
@@ -201,6 +205,24 @@ class LibvirtSource(SourceNews):
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force: see LimitsInForce."""
         await self._limits.set_limits(drive, limits, timeout_s)
+
+    async def jobs(self, domain: str, timeout_s: float) -> list[BlockJob]:
+        """Return a domain's block jobs: see read_jobs."""
+        if (known := self._domains.get(domain)) is None:
+            raise DriveGone(domain, "is not there")
+        return await self._calls.call_domain(
+            domain,
+            lambda connection: read_jobs(connection.lookupByName(domain), known.xml),
+            timeout_s,
+        )
+
+    async def set_job_speed(self, domain: str, job: str, bps: int, timeout_s: float) -> None:
+        """Set the speed of a domain's block job: see put_speed."""
+        await self._calls.call_domain(
+            domain,
+            lambda connection: put_speed(connection.lookupByName(domain), job, bps),
+            timeout_s,
+        )
 
     # Following changes
 

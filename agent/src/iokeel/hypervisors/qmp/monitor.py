@@ -14,18 +14,28 @@ import contextlib
 import logging
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from iokeel.config.settings import VmConfig
 from iokeel.core.abilities import STOCK
 from iokeel.core.counters import DriveId
+from iokeel.core.jobs import BlockJob
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import PolicyInPart, ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
 from iokeel.host.process import Process
 from iokeel.hypervisors.backoff import delays
-from iokeel.hypervisors.qmp.connection import ANYTHING, QmpConnection, connect
+from iokeel.hypervisors.qmp.connection import (
+    ANYTHING,
+    MOST_LISTED,
+    Decoder,
+    QmpConnection,
+    connect,
+    decoder,
+)
 from iokeel.hypervisors.qmp.counters import DriveCounters, Round
 from iokeel.hypervisors.qmp.discovery import (
     query_abilities,
@@ -42,6 +52,8 @@ from iokeel.hypervisors.qmp.drives import (
     unthrottled_of,
 )
 from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
+from iokeel.hypervisors.qmp.jobs import JOB_EVENT, QUERY_JOBS, JobInfo, jobs_of
+from iokeel.hypervisors.qmp.jobs import setting as setting_speed
 from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, for_curve, keep_patched
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
@@ -49,7 +61,9 @@ from iokeel.policy_xml.domain import Disk
 from iokeel.policy_xml.policy import check_throttled
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
+_JOBS = decoder(list[JobInfo], MOST_LISTED)
 #: Some changes have no event (limits set over another monitor, say). Look again this often, in the
 #: mean: at the next tick. With few VMs it is more often, about one of them a second.
 RECHECK_S = 60.0
@@ -157,6 +171,34 @@ class Monitor:
             drives = {**info.drives, target: replace(info.drives[target], in_force=limits)}
             self._known[self._vm.name] = replace(info, drives=drives)
 
+    # Block jobs
+
+    async def jobs(self, timeout_s: float) -> list[BlockJob]:
+        """Return the block jobs. Raises LimitsRejected or MonitorLost."""
+        infos = await self._execute(QUERY_JOBS, {}, _JOBS, timeout_s)
+        return jobs_of(infos)
+
+    async def set_job_speed(self, job: str, bps: int, timeout_s: float) -> None:
+        """Set the speed of a block job; 0 for none.
+
+        Raises DriveGone, LimitsRejected or MonitorLost.
+        """
+        command, arguments = setting_speed(job, bps)
+        await self._execute(command, arguments, ANYTHING, timeout_s)
+
+    async def _execute(
+        self, command: str, arguments: Mapping[str, object], decoder: Decoder[T], timeout_s: float
+    ) -> T:
+        where = f"VM {self._vm.name}"
+        if self._connection is None:
+            raise MonitorLost("closed", where, "no connection", "see `journalctl -u iokeel`")
+        try:
+            return await self._connection.execute(command, arguments, decoder, timeout_s)
+        except CommandFailed as error:
+            if error.kind in ("DeviceNotFound", "DeviceNotActive"):
+                raise DriveGone(where, error.description) from None
+            raise LimitsRejected(where, error.what, "", said=error.description) from None
+
     # The connection
 
     async def run(self, connecting: asyncio.Semaphore) -> None:
@@ -250,6 +292,8 @@ class Monitor:
         changes = name.startswith("BLOCK_") and name != "BLOCK_IO_ERROR"
         if changes or name in ("DEVICE_DELETED", "DEVICE_TRAY_MOVED"):
             self._wake.set()
+        if name == JOB_EVENT:
+            self._news.on_job(self._vm.name)
         self._shut_down = self._shut_down or name == "SHUTDOWN"
 
     def _unreachable(self, error: MonitorLost | CommandFailed) -> None:

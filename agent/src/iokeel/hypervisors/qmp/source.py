@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from iokeel.config.settings import Config, VmConfig
 from iokeel.core.counters import Counters, DriveId
+from iokeel.core.jobs import BlockJob
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import DriveGone
 from iokeel.hypervisors.qmp.counters import Round
@@ -128,6 +129,19 @@ class QmpSource(SourceNews):
         if monitor is None:
             raise DriveGone(str(drive), "no VM of that name is configured")
         await monitor.set_limits(drive, limits, timeout_s)
+
+    async def jobs(self, domain: str, timeout_s: float) -> list[BlockJob]:
+        """Return a VM's block jobs. Raises DriveGone, LimitsRejected or ConnectionLost."""
+        return await self._monitor(domain).jobs(timeout_s)
+
+    async def set_job_speed(self, domain: str, job: str, bps: int, timeout_s: float) -> None:
+        """Set the speed of a VM's block job; 0 for none. Raises as `jobs`."""
+        await self._monitor(domain).set_job_speed(job, bps, timeout_s)
+
+    def _monitor(self, domain: str) -> Monitor:
+        if (monitor := self._monitors.get(domain)) is None:
+            raise DriveGone(domain, "no VM of that name is configured")
+        return monitor
 
 
 def _allow_files(wanted: int) -> None:
