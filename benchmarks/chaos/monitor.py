@@ -15,7 +15,8 @@ from testing.sampler import Sampler
 
 _INTERVAL_S = 0.1
 _CONNECT_S = 0.5
-_DISK = re.compile(r"/virtio-disk(\d+)/")
+_DISK = re.compile(r"(?:^|/)(?:(virtio)-disk|(scsi)\d+-0-0-|(ide)\d+-\d+-)(\d+)\b")
+_PREFIXES = {"virtio": "vd", "scsi": "sd", "ide": "hd"}
 
 
 class Look(NamedTuple):
@@ -76,7 +77,8 @@ def _drives(client: QmpClient) -> tuple[dict[str, Limits], dict[str, float]]:
     for block in client.ask("query-block"):
         disk = _DISK.search(block.get("qdev", ""))
         if disk and (inserted := block.get("inserted")):
-            target = f"vd{chr(ord('a') + int(disk[1]))}"
+            prefix = next(_PREFIXES[bus] for bus in disk.groups()[:3] if bus)
+            target = f"{prefix}{chr(ord('a') + int(disk[4]))}"
             if group := groups.get(inserted.get("group")):
                 limits[target] = group_limits(group)
                 passed[target] = group_passed(group)

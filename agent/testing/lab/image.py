@@ -21,8 +21,8 @@ AGENT_PORT = "iokeel.lab"
 """Name of the guest agent's virtio-serial port. Not org.qemu.guest_agent.0: libvirtd would hold
 that socket itself, but the lab has to reach its guests while libvirtd is down."""
 
-MODULES = ("virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "virtio_console",
-           "button", "evdev")  # fmt: skip
+MODULES = ("virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "ata_piix",
+           "virtio_console", "button", "evdev")  # fmt: skip
 FIO = Path("/usr/bin/fio")
 _FIO_CALLS = ("libaio", "libc", "libm", "libnuma", "libz")
 BUSYBOX = Path("/bin/busybox")

@@ -17,6 +17,7 @@ CMDLINE = (
     "console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off random.trust_cpu=on no_timer_check"
 )
 SPARE_PORTS = 4
+_BUSES = {"sd": "scsi", "hd": "ide"}
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 
 IoTune = Mapping[str, int | str]
@@ -27,12 +28,17 @@ IoTune = Mapping[str, int | str]
 class DiskSpec:
     """One disk of a guest.
 
-    target: the guest's name for it; vdX is virtio-blk, sdX is on a virtio-scsi controller.
-    path: an image file, or a block device of the host.
+    target: the guest's name for it; vdX is virtio-blk, sdX is on a virtio-scsi controller, hdX is
+        IDE (a domain of the machine "pc").
+    path: an image file, a block device of the host, or the socket of an NBD server.
+    export: the server's export, if it is one.
     iotune: libvirt's limits on the device itself; excludes throttle_groups.
     throttle_groups: names of the domain's groups that it passes through, in order (libvirt
         11.2 and later).
     serial: the serial number that the guest sees.
+    iothreads: the domain's threads that serve it; with more than one, each serves some of its
+        queues (libvirt 10.0 and later). On virtio-scsi the first one serves all disks.
+    discard: whether the guest's discards reach the image.
     """
 
     target: str
@@ -43,6 +49,9 @@ class DiskSpec:
     format: str = "raw"
     cache: str = "none"
     io: str = "native"
+    export: str | None = None
+    iothreads: Sequence[int] = ()
+    discard: bool = False
 
 
 def make_disk(path: Path, size_mib: int) -> Path:
@@ -78,6 +87,7 @@ class DomainOptions(TypedDict, total=False):
     emulator: Path | None
     monitor: Path | None
     arguments: Sequence[str]
+    machine: str
 
 
 def domain_xml(
@@ -92,6 +102,7 @@ def domain_xml(
     emulator: Path | None = None,
     monitor: Path | None = None,
     arguments: Sequence[str] = (),
+    machine: str = "q35",
 ) -> str:
     """Return the XML of a domain that boots `image` under emulation.
 
@@ -101,6 +112,7 @@ def domain_xml(
     emulator: a QEMU other than the host's own.
     monitor: the socket of a QMP monitor beside libvirt's.
     arguments: of QEMU's command line, which libvirt passes on without a look at them.
+    machine: QEMU's; "pc" has IDE, and no room to hot-plug disks by PCI Express.
     """
     domain = ET.Element("domain", type="qemu")
     _add(domain, "name", name)
@@ -110,12 +122,14 @@ def domain_xml(
     # With two, QEMU's emulation crashes or hangs now and then while the guest sets up PCI
     # (10.0: "iotlb_to_section: Assertion `section_index < d->map.sections_nb' failed").
     _add(domain, "vcpu", "1")
+    if threads := max((thread for drive in drives for thread in drive.iothreads), default=0):
+        _add(domain, "iothreads", str(threads))
     if throttle_groups:
         groups = _add(domain, "throttlegroups")
         for group, limits in throttle_groups.items():
             _limits(_add(groups, "throttlegroup"), {"group_name": group, **limits})
     system = _add(domain, "os")
-    _add(system, "type", "hvm", arch="x86_64", machine="q35")
+    _add(system, "type", "hvm", arch="x86_64", machine=machine)
     _add(system, "kernel", str(image.kernel))
     _add(system, "initrd", str(image.initramfs))
     _add(system, "cmdline", CMDLINE)
@@ -128,11 +142,14 @@ def domain_xml(
         _add(devices, "emulator", str(emulator))
     for drive in drives:
         devices.append(disk_element(drive))
-    if any(drive.target.startswith("sd") for drive in drives):
-        _add(devices, "controller", type="scsi", model="virtio-scsi")
+    if scsi := [drive for drive in drives if drive.target.startswith("sd")]:
+        controller = _add(devices, "controller", type="scsi", model="virtio-scsi")
+        if threads := next((drive.iothreads[0] for drive in scsi if drive.iothreads), 0):
+            _add(controller, "driver", iothread=str(threads))
     _add(devices, "controller", type="usb", model="none")
-    for index in range(1, len(drives) + SPARE_PORTS + 4):  # room to hot-plug disks
-        _add(devices, "controller", type="pci", model="pcie-root-port", index=str(index))
+    if machine == "q35":
+        for index in range(1, len(drives) + SPARE_PORTS + 4):  # room to hot-plug disks
+            _add(devices, "controller", type="pci", model="pcie-root-port", index=str(index))
     console = _add(devices, "serial", type="file")
     _add(console, "source", path=str(folder / f"{name}.console"))
     agent = _add(devices, "channel", type="unix")
@@ -153,11 +170,29 @@ def domain_xml(
 
 def disk_element(spec: DiskSpec) -> ET.Element:
     """Return the <disk> element of one disk, for a domain or to attach to one that runs."""
-    block = spec.path.is_block_device()
-    disk = ET.Element("disk", type="block" if block else "file", device="disk")
-    _add(disk, "driver", name="qemu", type=spec.format, cache=spec.cache, io=spec.io)
-    _add(disk, "source", **{"dev" if block else "file": str(spec.path)})
-    _add(disk, "target", dev=spec.target, bus="scsi" if spec.target.startswith("sd") else "virtio")
+    disk = ET.Element("disk", type="file", device="disk")
+    options = {"name": "qemu", "type": spec.format, "cache": spec.cache, "io": spec.io}
+    if spec.discard:
+        options["discard"] = "unmap"
+    driver = _add(disk, "driver", **options)
+    bus = _BUSES.get(spec.target[:2], "virtio")
+    if bus == "virtio" and len(spec.iothreads) == 1:
+        driver.set("iothread", str(spec.iothreads[0]))
+    elif bus == "virtio" and spec.iothreads:
+        driver.set("queues", str(len(spec.iothreads)))
+        threads = _add(driver, "iothreads")
+        for thread in spec.iothreads:
+            _add(threads, "iothread", id=str(thread))
+    if spec.export is not None:
+        disk.set("type", "network")
+        source = _add(disk, "source", protocol="nbd", name=spec.export)
+        _add(source, "host", transport="unix", socket=str(spec.path))
+    elif spec.path.is_block_device():
+        disk.set("type", "block")
+        _add(disk, "source", dev=str(spec.path))
+    else:
+        _add(disk, "source", file=str(spec.path))
+    _add(disk, "target", dev=spec.target, bus=bus)
     if spec.iotune:
         _limits(_add(disk, "iotune"), spec.iotune)
     if spec.throttle_groups:

@@ -1,0 +1,321 @@
+"""How a run of field draws its hosts, and judges what it measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.chaos.monitor import Look
+from benchmarks.demo.fio_log import Completions
+from benchmarks.demo.limits_in_force import Limits
+from benchmarks.field.draw import BURST_PAUSE_S, Drive, FieldHost, Happens, Load, draw
+from benchmarks.field.guests import fio_job, policy
+from benchmarks.field.part import Part
+from benchmarks.field.verdict import BOUNDS, Judged, judge
+from benchmarks.field.watch import Device, Moment, Said
+from testing.lab.processors import Processors
+
+LENGTH_S = 20.0
+LIMIT = 1000
+STEADY = Load("steady", 100, 4096, 4096, 16)
+A = Drive("a", "virtio", "raw", "none", "native", 0, STEADY, LIMIT)
+B = replace(A, name="b")
+HOST = FieldHost(1, "partitions", 3000, 4, (A, B), ())
+HELD = Limits(iops_total=LIMIT)
+NONE = Limits()
+CALM = Device(0, 0, 0, 0)
+
+
+def reads(*rates: float, size: int = 4096) -> Completions:
+    """Reads of 4 KiB, by the rate of each second since the head."""
+    at_s = [i + n / rate for i, rate in enumerate(rates) for n in range(round(rate))]
+    many = len(at_s)
+    return Completions(
+        np.array(at_s), np.ones(many), np.full(many, float(size)), np.zeros(many, dtype=np.bool_)
+    )
+
+
+def moments(
+    *,
+    busy: float = 0.5,
+    nice: float = 0.0,
+    stolen: float = 0.0,
+    latency_ms: float = 0.5,
+    queue: float = 0.3,
+    bound: int | None = None,
+    used_ratio: float = 0.0,
+) -> list[Moment]:
+    """What the machine did, twice a second. A bound is on requests that a's group reads."""
+    made = []
+    for i in range(-10, round(2 * LENGTH_S) + 1):
+        ticks, at_s = 100 * i, i / 2
+        processors = Processors(
+            round(stolen * ticks), round((1 - busy - stolen - nice) * ticks), ticks
+        )
+        requests = round(queue * 1000 / latency_ms * at_s)
+        device = Device(requests, round(requests * latency_ms), 0, round(queue * 1000 * at_s))
+        bounds = {"a": {} if bound is None else {"read_iops": bound}}
+        used = {"a": {"read_iops": round(used_ratio * (bound or 0) * at_s)}}
+        made.append(Moment(at_s, processors, round(nice * ticks), device, used, bounds))
+    return made
+
+
+def part(
+    done: Mapping[str, Completions],
+    limits: Limits = NONE,
+    machine: Sequence[Moment] | None = None,
+    drained: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    passed: Sequence[float] = (),
+) -> Part:
+    looks = [Look(i / 10, "running", {"vda": limits}) for i in range(round(10 * LENGTH_S))]
+    if passed:
+        looks = [
+            Look(float(i), "running", {"vda": limits}, {"vda": cost})
+            for i, cost in enumerate(passed)
+        ]
+    said = {"a": [Said(9.0, 500.0, [], ["Its share of s is 500 iops."])]}
+    return Part(
+        0.0, LENGTH_S, done, {"a": looks, "b": looks}, machine or moments(), said, drained or {}
+    )
+
+
+FREE = part({"a": reads(*[4000] * 20), "b": reads(*[4000] * 20)})
+
+
+def judged(
+    *rates: float,
+    limits: Limits = HELD,
+    machine: Sequence[Moment] | None = None,
+    host: FieldHost = HOST,
+    without: Sequence[Part] = (FREE, FREE),
+    others: float = 900.0,
+    drained: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+) -> Judged:
+    """Judge a, which did so much in each second with iokeel. others: what b did."""
+    done = {"a": reads(*rates), "b": reads(*[others] * 20)}
+    with_ = part(done, limits, machine, drained)
+    return judge(host, host.drives[0], without, with_, BOUNDS["stock"])
+
+
+def drawn(seed: int, hash_seed: int) -> str:
+    """Return a host drawn in a process of its own: the order of a set differs between two."""
+    code = f"from benchmarks.field.draw import draw; print(repr(draw({seed}, 'stock')))"
+    environ = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": str(hash_seed)}
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_seed_repeats_a_host() -> None:
+    assert drawn(7, hash_seed=1) == drawn(7, hash_seed=2)
+    assert drawn(7, hash_seed=1) != drawn(8, hash_seed=1)
+
+
+def test_an_hours_hosts_have_all_that_ordinary_hosts_have() -> None:
+    hosts = [draw(seed, "trixie") for seed in range(30)]
+    drives = [drive for host in hosts for drive in host.drives]
+    assert {host.storage for host in hosts} == {"partitions", "files", "nbd"}
+    assert {host.capacity is None for host in hosts} == {True, False}
+    assert {host.latency_target_ms is None for host in hosts if host.capacity} == {True, False}
+    assert {drive.cache for drive in drives} == {"none", "writeback", "directsync"}
+    assert {drive.io for drive in drives} == {"native", "threads", "io_uring"}
+    assert {drive.format for drive in drives} == {"raw", "qcow2", "overlay"}
+    assert {drive.bus for drive in drives} == {"virtio", "scsi", "ide"}
+    assert {drive.iothreads for drive in drives} == {0, 1, 2}
+    assert {drive.limit is None for drive in drives} == {True, False}
+    assert {drive.reservation > 0 for drive in drives} == {True, False}
+    assert {drive.latency_target_ms is None for drive in drives} == {True, False}
+    assert {drive.load.demand for drive in drives} == {"steady", "paced", "bursts", "cached"}
+    assert {happens.event for host in hosts for happens in host.happens} == {
+        "backup", "blockcopy", "snapshot", "discards", "zeroes", "host reads", "host reads cache",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_host_has_nothing_that_qemu_or_libvirt_refuse(seed: int) -> None:
+    host = draw(seed, "stock")
+    for drive in host.drives:
+        assert not (drive.io == "native" and drive.cache == "writeback")
+        assert drive.iothreads <= 1, "libvirt 9.0 maps no queues"
+        assert drive.bus != "ide" or not drive.iothreads
+    jobs = [h for h in host.happens if h.event in ("backup", "blockcopy", "snapshot")]
+    assert len(jobs) <= 1
+    assert host.storage == "files" or not any(h.event == "snapshot" for h in host.happens)
+
+
+def test_a_job_asks_fio_for_what_was_drawn() -> None:
+    paced = replace(A, load=Load("paced", 70, 4096, 16384, 8, iops=100))
+    job = fio_job(paced, 30, 1).splitlines()
+    for line in ("rw=randrw", "rwmixread=70", "bs=4096,16384", "iodepth=8", "rate_iops=70,30"):
+        assert line in job
+    bursts = replace(A, load=Load("bursts", 100, 4096, 4096, 64, burst=300))
+    job = fio_job(bursts, 30, 1).splitlines()
+    for line in ("thinktime=300ms", "thinktime_blocks=300", "thinktime_blocks_type=issue"):
+        assert line in job
+
+
+def test_a_neighbour_without_a_policy_gets_none() -> None:
+    assert policy(replace(A, limit=None)) is None
+    assert 'limit="1000"' in (policy(A) or "")
+
+
+def test_a_drive_at_its_limit_loses_nothing() -> None:
+    found = judged(*[1000] * 20)
+    assert (found.harm_ratio, found.losses, found.breaches) == (0.0, (), ())
+    assert found.windows == 11
+
+
+def test_a_drive_that_asks_for_less_than_its_limit_loses_nothing() -> None:
+    asks = part({"a": reads(*[300] * 20), "b": reads(*[300] * 20)})
+    assert not judged(*[300] * 20, without=(asks, asks)).losses
+    assert judged(*[250] * 20, without=(asks, asks)).harm_ratio == pytest.approx(1 - 250 / 300)
+
+
+def test_a_drive_held_below_its_limit_is_harmed_by_its_limits() -> None:
+    found = judged(*[1000] * 5, *[200] * 10, *[1000] * 5, limits=Limits(iops_total=200))
+    (loss,) = found.losses
+    assert (loss.kind, loss.cause) == ("harm", "limits")
+    assert found.harm_ratio == pytest.approx(0.8)
+    assert found.breaches[0].startswith("lost 80% from 0 to 20 s by QEMU's limits; why: Its share")
+
+
+def test_a_loss_that_only_ten_seconds_show_is_harm() -> None:
+    assert not judged(*[1000] * 10, 600, *[1000] * 9).losses, "4 % of ten seconds"
+    assert judged(*[1000] * 10, 300, *[1000] * 9).harm_ratio == pytest.approx(0.07)
+
+
+def test_a_used_up_bound_of_the_cgroup_is_the_cause() -> None:
+    machine = moments(bound=200, used_ratio=1.0)
+    (loss,) = judged(*[200] * 20, machine=machine).losses
+    assert (loss.kind, loss.cause) == ("harm", "bound")
+
+
+def test_a_bound_that_is_not_used_up_is_not_the_cause() -> None:
+    (loss,) = judged(*[200] * 20, machine=moments(bound=2000, used_ratio=0.1)).losses
+    assert (loss.kind, loss.cause) == ("harm", "nothing")
+
+
+def test_a_bound_counts_since_a_large_request_used_it_up_at_once() -> None:
+    machine = moments(bound=100)
+    late = [
+        m._replace(used={"a": {"read_iops": 0 if m.at_s < 0 else 1900}}, bounds=m.bounds)
+        for m in machine
+    ]
+    (loss,) = judged(*[0] * 20, machine=late).losses
+    assert (loss.kind, loss.cause) == ("harm", "bound")
+
+
+def test_a_busy_machine_makes_a_loss_unclear() -> None:
+    for machine in (moments(busy=1.0), moments(stolen=0.1)):
+        found = judged(*[200] * 20, machine=machine)
+        assert (found.unclear, found.windows, found.harm_ratio) == (11, 11, 0.0)
+        assert not found.breaches
+    assert judged(*[200] * 20, machine=moments(busy=0.5, nice=0.5)).harm_ratio > 0.7
+
+
+def test_a_busy_machine_makes_nothing_unclear_that_was_kept() -> None:
+    assert judged(*[1000] * 20, machine=moments(busy=1.0)).unclear == 0
+
+
+def test_the_slower_part_without_iokeel_counts() -> None:
+    slow = part({"a": reads(*[500] * 20), "b": reads(*[500] * 20)})
+    assert not judged(*[490] * 20, without=(FREE, slow)).losses
+    assert judged(*[490] * 20, without=(FREE, FREE)).losses
+
+
+OVER = moments(latency_ms=9.0, queue=3.0)
+
+
+def test_a_latency_target_of_another_explains_a_loss_once_the_device_is_over_it() -> None:
+    host = replace(HOST, drives=(A, replace(B, latency_target_ms=8)), latency_target_ms=None)
+    (loss,) = judged(*[200] * 20, host=host, machine=OVER).losses
+    assert (loss.kind, loss.words) == ("explained", "the latency target of b")
+    assert judged(*[200] * 20, host=host).harm_ratio > 0.7, "the device answers in 0.5 ms"
+    assert judged(*[200] * 20, host=host, machine=OVER, others=0).harm_ratio > 0.7, "b is idle"
+
+
+def test_no_target_of_its_own_explains_a_loss() -> None:
+    own = replace(HOST, drives=(replace(A, latency_target_ms=8), B), capacity=None)
+    assert judged(*[200] * 20, host=own, machine=OVER).harm_ratio > 0.7
+
+
+def test_a_reservation_of_another_explains_a_loss_on_a_loaded_storage() -> None:
+    host = replace(HOST, drives=(A, replace(B, reservation=500)))
+    (loss,) = judged(*[200] * 20, host=host, machine=OVER).losses
+    assert (loss.kind, loss.words) == ("explained", "the reservation of b")
+    assert judged(*[200] * 20, host=host).harm_ratio > 0.7, "the storage isn't loaded"
+    unknown = replace(host, capacity=None)
+    assert judged(*[200] * 20, host=unknown, machine=OVER).harm_ratio > 0.7, "nothing is divided"
+
+
+def test_without_a_target_a_storage_is_loaded_by_its_queue() -> None:
+    host = replace(HOST, latency_target_ms=None)
+    (loss,) = judged(*[200] * 20, host=host, machine=moments(queue=6.0)).losses
+    assert (loss.kind, loss.words) == ("explained", "the weight of b")
+    assert judged(*[200] * 20, host=host, machine=moments(queue=2.0)).harm_ratio > 0.7
+
+
+def test_a_neighbour_without_a_policy_explains_nothing() -> None:
+    host = replace(HOST, drives=(A, replace(B, limit=None)))
+    assert judged(*[200] * 20, host=host, machine=OVER).harm_ratio > 0.7
+
+
+def test_nothing_explains_that_a_drive_has_less_than_its_own_reservation() -> None:
+    host = replace(HOST, drives=(replace(A, reservation=500), replace(B, reservation=500)))
+    assert judged(*[400] * 20, host=host, machine=OVER).harm_ratio == pytest.approx(0.6)
+    assert not judged(*[500] * 20, host=host, machine=OVER).breaches
+    oversold = replace(host, capacity=800)
+    assert not judged(*[400] * 20, host=oversold, machine=OVER).breaches
+
+
+def test_bursts_may_take_as_long_as_their_limit_lets_them() -> None:
+    bursts = replace(A, load=Load("bursts", 100, 4096, 4096, 64, burst=300))
+    host = replace(HOST, drives=(bursts, B))
+    at_limit = 300 / (300 / LIMIT + BURST_PAUSE_S)
+    assert not judged(*[at_limit] * 20, host=host).losses
+    assert judged(*[at_limit / 2] * 20, host=host).harm_ratio == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_limit_pays_for_its_own_guests_discards_and_zeroes() -> None:
+    for event, iops in (("discards", 20), ("zeroes", 45)):
+        host = replace(HOST, happens=(Happens(event, 0),))  # type: ignore[arg-type]
+        assert not judged(*[1000 - iops] * 20, host=host).losses
+        assert judged(*[900] * 20, host=host).harm_ratio > 0.05
+
+
+def test_a_second_above_the_limit_breaks_a_promise() -> None:
+    found = judged(*[1000] * 10, 1300, *[1000] * 9)
+    assert found.worst_ratio == pytest.approx(1.3, abs=0.01)
+    assert found.breaches == ("did 1.300 of its limit in a second",)
+    assert not judged(*[1000] * 10, 1240, *[1000] * 9).breaches
+
+
+def test_what_waits_may_pass_when_qemu_drains_a_disk() -> None:
+    drained = {"a": [(10.2, 10.4)]}
+    assert not judged(*[1000] * 10, 1264, *[1000] * 9, drained=drained).breaches
+    assert judged(*[1000] * 10, 1300, *[1000] * 9, drained=drained).breaches, "more than waits"
+
+
+def test_by_qemus_own_count_a_second_may_have_two_percent_more() -> None:
+    def counted(*costs: float) -> Judged:
+        done = {"a": reads(*[1000] * 20), "b": reads(*[900] * 20)}
+        with_ = part(done, HELD, passed=costs)
+        return judge(HOST, A, (FREE, FREE), with_, BOUNDS["exact"])
+
+    assert counted(0, 1000, 2050, 3050).breaches == (
+        "QEMU let 1.050 of its limit through in a second",
+    )
+    found = counted(0, 1000, 2015, 3015)
+    assert not found.breaches
+    assert found.worst_ratio == pytest.approx(1.015)
+
+
+def test_a_drive_without_a_policy_is_judged_by_its_rate_without_iokeel_alone() -> None:
+    host = replace(HOST, drives=(replace(A, limit=None), B))
+    found = judged(*[4000] * 20, host=host, limits=Limits())
+    assert (found.harm_ratio, found.worst_ratio, found.breaches) == (0.0, None, ())
+    assert judged(*[1000] * 20, host=host, limits=Limits()).harm_ratio == pytest.approx(0.75)
