@@ -99,12 +99,17 @@ class Result:
 
 
 def run(
-    options: Options, say: Callable[[str], None] = print, before: Result | None = None
+    options: Options,
+    say: Callable[[str], None] = print,
+    before: Result | None = None,
+    save: Callable[[Result], None] = lambda result: None,
 ) -> Result:
-    """Run hosts until the time is over, at least one, and return them after those of `before`."""
+    """Run hosts until the time is over, at least one, and return them after those of `before`.
+
+    save: is given what there is after each host.
+    """
     begun_s = time.monotonic()
-    hosts = [] if before is None else [*before.hosts]
-    versions = ("", "")
+    hosts = () if before is None else before.hosts
     seed = options.seed
     while True:
         host_begun_s = time.monotonic()
@@ -112,17 +117,22 @@ def run(
         say(f"host {seed}: {drawn}")
         judged, faults, versions = run_host(drawn, options)
         took_s = time.monotonic() - host_begun_s
-        hosts.append(HostResult(seed, str(drawn), round(took_s, 1), judged, faults))
+        hosts = (*hosts, HostResult(seed, str(drawn), round(took_s, 1), judged, faults))
         say(line(hosts[-1]))
         for said in hosts[-1].breaches:
             say(f"  broken: {said}")
+        result = _result(options.mode, versions, hosts)
+        save(result)
         seed += 1
         if time.monotonic() + took_s / 2 - begun_s > options.seconds:
-            break
+            return result
+
+
+def _result(mode: Mode, versions: tuple[str, str], hosts: tuple[HostResult, ...]) -> Result:
     return Result(
         result_file.question(__doc__), result_file.now(), result_file.revision(),
-        result_file.Machine.this(), options.mode, *versions,
-        round(sum(host.seconds for host in hosts)), BOUNDS[options.mode], tuple(hosts),
+        result_file.Machine.this(), mode, *versions, round(sum(host.seconds for host in hosts)),
+        BOUNDS[mode], hosts,
     )  # fmt: skip
 
 
@@ -292,12 +302,15 @@ def main(words: Sequence[str]) -> int:
     if before is not None:
         options = replace(options, seed=before.hosts[-1].seed + 1)
     print(f"iokeel field: {options.seconds:g} s, SEED={options.seed}, MODE={options.mode}")
-    result = run(options, lambda said: print(said, flush=True), before)
+
+    def save(result: Result) -> None:
+        if options.broken is None:
+            result_file.write(out, result)
+
+    result = run(options, lambda said: print(said, flush=True), before, save)
     print()
     for said in summary(result):
         print(said)
-    if options.broken is None:
-        result_file.write(out, result)
     return 0 if result.kept else 1
 
 
