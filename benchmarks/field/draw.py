@@ -24,7 +24,7 @@ BURST_PAUSE_S = 0.3
 DISK_MIB = 128
 LOAD_MIB = 96
 """The part of a disk that fio's load is on. Discards and zeroes have the rest."""
-_SIZES = (4096, 8192, 16384, 65536)  # bytes
+_SIZES = (4096, 4096, 16384, 65536)  # bytes
 _LIMITS = (300, 400, 600, 800, 1000)  # normalized iops
 _CACHED_BYTES = 1 << 20
 
@@ -54,10 +54,12 @@ class Load:
         return reads * read.cost(self.read_bytes) + (1 - reads) * write.cost(self.write_bytes)
 
     def most(self, limit: float) -> float:
-        """Return the normalized rate that it can have under a limit.
+        """Return the normalized rate that it can have under a limit; inf: without one.
 
         A burst of cost B and a pause of p seconds after it make B / (B / limit + p).
         """
+        if self.iops is not None:
+            return min(limit, self.iops * self.mean_cost)
         if self.burst is None:
             return limit
         cost = self.burst * self.mean_cost
@@ -175,7 +177,7 @@ def _stranger(random: Random, storage: Storage, mode: Mode) -> Drive:
 
 def _load(random: Random, limit: int) -> Load:
     demand: Demand = random.choice(("steady", "steady", "paced", "bursts", "bursts"))
-    reads = random.choice((0, 70, 100, 100))
+    reads = random.choice((0, 30, 70, 100))
     sizes = random.choice(_SIZES[:3]), random.choice(_SIZES[:3])
     if demand == "steady":
         sizes = random.choice(_SIZES), random.choice(_SIZES)

@@ -39,7 +39,7 @@ from testing.lab.qemu import patched
 from testing.lab.roots.environment import HOME
 from testing.waiting import eventually
 
-PART_S = 30.0
+PART_S = 20.0
 _BROKEN = f"{PROJECT}/benchmarks/field/broken_agent.py"
 _HELD_S = 30.0
 

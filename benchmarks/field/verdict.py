@@ -6,19 +6,21 @@ The load of a part runs without iokeel, with it, and without it again. For a dri
     did        the cost of the requests that ended in the window with iokeel, by fio's log in the
                guest and the published curve
     reference  the cost of those that ended in it without iokeel, in the part that had fewer; or
-               what its limit lets it do, if that is less (draw.py: Load.most). The limit also pays
-               for its guest's discards, at 1 each, and zeroes, at the price of writes
+               what it asks for, or its limit lets it do, if that is less (draw.py: Load.most). The
+               limit also pays for its guest's discards, at 1 each, and zeroes, as for writes
     lost       1 - did / reference
 
 A loss of more than LOST_RATIO counts as
 
     explained  if another drive on the storage was promised something that may take it: a latency
                target, a reservation, a part by weight. It has to be active, and the storage has to
-               show that it was loaded, by the kernel's counters of its device: a latency above the
-               target with a request in flight or more, or without a target, LOADED_QUEUE requests
-               in flight. The drive keeps its own reservation all the same
+               show that it was loaded, by the kernel's counters of its device: in more than
+               LOADED_RATIO of the seconds from LOADED_BEFORE_S before the window on, a latency
+               above the target with a request in flight or more, or without a target,
+               LOADED_QUEUE requests in flight. The drive keeps its own reservation all the same
     unclear    if this machine was busy in the window: its hypervisor took more than STOLEN_RATIO
-               of the processors' time, or they had next to no time left
+               of the processors' time, or they had next to no time left. Also if nothing that
+               iokeel sets held the drive, and the parts without iokeel differ by as much
     harm       otherwise, with its cause: limits in QEMU that are below the drive's own, a bound of
                its cgroup that is used up, or nothing that iokeel sets, which is unexplained
 
@@ -54,7 +56,8 @@ STOLEN_RATIO = 0.05
 BUSY_RATIO = 0.97
 LOADED_QUEUE = 4.0
 LOADED_BEFORE_S = 10.0
-"""For so long after the storage was loaded, the agent may still hold drives for it."""
+LOADED_RATIO = 0.1
+"""Of the seconds of a window and the ones before it: the agent may hold drives a little longer."""
 BOUND_USED_RATIO = 0.85
 OWN_IOPS: dict[Event, float] = {
     "discards": float(DISCARDS),
@@ -155,12 +158,12 @@ def _loss(
 ) -> Loss | None:
     """Return what was lost in a window; None if it isn't much."""
     end_s = start_s + WINDOW_S
-    reference = min(_rate(part, drive.name, start_s, end_s) for part in without)
+    rates = [_rate(part, drive.name, start_s, end_s) for part in without]
+    limit = math.inf
     if drive.limit is not None:
-        pays = sum(
-            OWN_IOPS.get(h.event, 0.0) for h in host.happens if host.drives[h.drive] == drive
-        )
-        reference = min(reference, drive.load.most(max(1.0, drive.limit - pays)))
+        mine = (h for h in host.happens if host.drives[h.drive] == drive)
+        limit = max(1.0, drive.limit - sum(OWN_IOPS.get(h.event, 0.0) for h in mine))
+    reference = min(*rates, drive.load.most(limit))
     did = _rate(with_, drive.name, start_s, end_s)
     lost = 1 - did / reference if reference else 0.0
     if lost <= LOST_RATIO:
@@ -168,7 +171,10 @@ def _loss(
     cause = _cause(drive, with_, start_s, end_s)
     if (promise := _promise(host, drive, with_, did, start_s, end_s)) is not None:
         return Loss("explained", start_s, end_s, lost, cause, promise)
-    kind: Kind = "unclear" if is_busy(_within(with_, start_s, end_s)) else "harm"
+    noise = max(rates) - min(rates)
+    is_noise = cause == "nothing" and did >= (1 - LOST_RATIO) * reference - noise
+    busy = is_busy(_within(with_, start_s, end_s))
+    kind: Kind = "unclear" if busy or is_noise else "harm"
     return Loss(kind, start_s, end_s, lost, cause, _said(drive, with_, start_s, end_s))
 
 
@@ -255,20 +261,19 @@ def _promise(
 
 
 def is_loaded(moments: Sequence[Moment], target_ms: float | None) -> bool:
-    """Return whether the storage's device was loaded at some time, by the kernel's counters."""
-    for before, after in pairwise(moments):
-        requests = after.device.requests - before.device.requests
-        if not requests:
-            continue
-        queue_ms = after.device.queue_ms - before.device.queue_ms
-        queue = queue_ms / 1000 / (after.at_s - before.at_s)
-        latency_ms = (after.device.ms - before.device.ms) / requests
-        if target_ms is None:
-            if queue >= LOADED_QUEUE:
-                return True
-        elif queue >= 1 and latency_ms > target_ms:
-            return True
-    return False
+    """Return whether the storage's device was loaded for long enough, by the kernel's counters."""
+    seconds = [*pairwise(moments[::2])]
+    loaded = sum(_is_loaded(before, after, target_ms) for before, after in seconds)
+    return loaded > LOADED_RATIO * len(seconds)
+
+
+def _is_loaded(before: Moment, after: Moment, target_ms: float | None) -> bool:
+    requests = after.device.requests - before.device.requests
+    queue_ms = after.device.queue_ms - before.device.queue_ms
+    queue = queue_ms / 1000 / (after.at_s - before.at_s)
+    if target_ms is None:
+        return queue >= LOADED_QUEUE
+    return queue >= 1 and after.device.ms - before.device.ms > target_ms * requests
 
 
 def is_busy(moments: Sequence[Moment]) -> bool:

@@ -6,18 +6,22 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks import result_file
 from benchmarks.chaos.monitor import Look
 from benchmarks.demo.fio_log import Completions
 from benchmarks.demo.limits_in_force import Limits
 from benchmarks.field.draw import BURST_PAUSE_S, Drive, FieldHost, Happens, Load, draw
 from benchmarks.field.guests import fio_job, policy
 from benchmarks.field.part import Part
+from benchmarks.field.run import HostResult, Result, summary
 from benchmarks.field.verdict import BOUNDS, Judged, judge
 from benchmarks.field.watch import Device, Moment, Said
+from benchmarks.result_file import Machine
 from testing.lab.processors import Processors
 
 LENGTH_S = 20.0
@@ -221,6 +225,24 @@ def test_a_busy_machine_makes_nothing_unclear_that_was_kept() -> None:
     assert judged(*[1000] * 20, machine=moments(busy=1.0)).unclear == 0
 
 
+def test_a_loss_that_two_parts_without_iokeel_differ_by_is_unclear_if_nothing_held_the_drive() -> (
+    None
+):
+    slow = part({"a": reads(*[700] * 20), "b": reads(*[700] * 20)})
+    fast = part({"a": reads(*[900] * 20), "b": reads(*[900] * 20)})
+    assert judged(*[550] * 20, without=(slow, fast)).unclear == 11
+    assert judged(*[450] * 20, without=(slow, fast)).harm_ratio > 0.3
+    held = Limits(iops_total=550)
+    assert judged(*[550] * 20, without=(slow, fast), limits=held).harm_ratio > 0.2
+
+
+def test_what_a_paced_load_catches_up_without_iokeel_is_no_loss_with_it() -> None:
+    paced = replace(A, load=Load("paced", 100, 4096, 4096, 8, iops=300))
+    late = part({"a": reads(*[200] * 5, *[400] * 15), "b": FREE.done["b"]})
+    host = replace(HOST, drives=(paced, B))
+    assert not judged(*[300] * 20, host=host, without=(late, late)).losses
+
+
 def test_the_slower_part_without_iokeel_counts() -> None:
     slow = part({"a": reads(*[500] * 20), "b": reads(*[500] * 20)})
     assert not judged(*[490] * 20, without=(FREE, slow)).losses
@@ -236,6 +258,17 @@ def test_a_latency_target_of_another_explains_a_loss_once_the_device_is_over_it(
     assert (loss.kind, loss.words) == ("explained", "the latency target of b")
     assert judged(*[200] * 20, host=host).harm_ratio > 0.7, "the device answers in 0.5 ms"
     assert judged(*[200] * 20, host=host, machine=OVER, others=0).harm_ratio > 0.7, "b is idle"
+
+
+def test_one_second_of_load_explains_no_loss_of_twenty() -> None:
+    host = replace(HOST, drives=(A, replace(B, latency_target_ms=8)))
+    jump = [
+        m._replace(device=Device(m.device.requests + 100, m.device.ms + 9000, 0, 9000))
+        if m.at_s >= 8
+        else m
+        for m in moments()
+    ]
+    assert judged(*[200] * 20, host=host, machine=jump).harm_ratio > 0.7
 
 
 def test_no_target_of_its_own_explains_a_loss() -> None:
@@ -319,3 +352,39 @@ def test_a_drive_without_a_policy_is_judged_by_its_rate_without_iokeel_alone() -
     found = judged(*[4000] * 20, host=host, limits=Limits())
     assert (found.harm_ratio, found.worst_ratio, found.breaches) == (0.0, None, ())
     assert judged(*[1000] * 20, host=host, limits=Limits()).harm_ratio == pytest.approx(0.75)
+
+
+def result(*hosts: HostResult) -> Result:
+    versions = ("version 7.2", "libvirtd 9.0")
+    machine = Machine(2, "x86_64")
+    return Result("?", "now", "abc", machine, "stock", *versions, 139, BOUNDS["stock"], hosts)
+
+
+def test_a_result_survives_its_file(tmp_path: Path) -> None:
+    written = result(HostResult(7, str(HOST), 139.0, {"a": judged(*[200] * 20)}, ()))
+    result_file.write(tmp_path / "field.json", written)
+    assert result_file.read(tmp_path / "field.json", Result) == written
+
+
+def test_a_summary_says_what_was_lost_and_by_what() -> None:
+    host = replace(HOST, drives=(A, replace(B, latency_target_ms=8)))
+    drives = {
+        "a": judged(*[200] * 20, limits=Limits(iops_total=200)),
+        "b": judged(*[200] * 20, host=host, machine=OVER),
+        "c": judged(*[200] * 20, machine=moments(busy=1.0)),
+    }
+    lines = [*summary(result(HostResult(7, str(host), 139.0, drives, ())))]
+    assert lines[0].startswith("1 hosts, 3 drives: most harm 80.0%")
+    assert lines[0].endswith("33.3% of 33 windows unclear")
+    assert lines[1:4] == [
+        "harm: 1 losses (1 by limits)",
+        "explained: 1 losses (1 by the latency target of b)",
+        "unclear: 1 losses (1 by nothing)",
+    ]
+    assert lines[4] == "A promise was broken on 1 hosts."
+
+
+def test_a_fault_of_the_agents_own_breaks_a_promise() -> None:
+    kept = {"a": judged(*[1000] * 20)}
+    assert result(HostResult(7, "", 139.0, kept, ())).kept
+    assert not result(HostResult(7, "", 139.0, kept, ("Traceback",))).kept

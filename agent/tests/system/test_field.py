@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
 @pytest.mark.parametrize(("mode", "seed"), [("stock", 21), ("trixie", 33)])
 def test_a_drive_loses_nothing_but_for_a_promise_to_another(mode: Mode, seed: int) -> None:
-    result = run(Options(0, seed, mode, part_s=20.0))
+    result = run(Options(0, seed, mode))
     (host,) = result.hosts
     assert host.breaches == []
     drives = host.drives.values()
