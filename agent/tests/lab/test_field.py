@@ -15,6 +15,8 @@ from benchmarks import result_file
 from benchmarks.chaos.monitor import Look
 from benchmarks.demo.fio_log import Completions
 from benchmarks.demo.limits_in_force import Limits
+from benchmarks.field import broken_agent
+from benchmarks.field.broken_agent import BREAKS
 from benchmarks.field.draw import BURST_PAUSE_S, Drive, FieldHost, Happens, Load, draw
 from benchmarks.field.guests import fio_job, policy
 from benchmarks.field.part import Part
@@ -388,3 +390,9 @@ def test_a_fault_of_the_agents_own_breaks_a_promise() -> None:
     kept = {"a": judged(*[1000] * 20)}
     assert result(HostResult(7, "", 139.0, kept, ())).kept
     assert not result(HostResult(7, "", 139.0, kept, ("Traceback",))).kept
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_each_broken_agent_runs(how: str) -> None:
+    words = [sys.executable, str(Path(broken_agent.__file__)), how, "--version"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout
