@@ -54,18 +54,21 @@ def break_agent(how: Break) -> None:
 def _strangers() -> None:
     from iokeel.core.sharing import allocate, capacity, one_storage
 
+    usable = one_storage._usable
+
     def priced(*words: Any) -> Any:
         return words[4]
 
-    def never(*_: Any) -> bool:
-        return False
+    def always(*_: Any) -> bool:
+        return True
 
-    def nothing(*_: Any) -> float:
-        return 0.0
+    def less_strangers(one: Any, *words: Any) -> float:
+        configured = one.seen.policy.capacity
+        return usable(one, *words) if configured is None else max(0.0, configured - one.strangers)
 
     replace("_strangers", allocate, priced)
-    replace("is_calm", one_storage, never)
-    replace("_shown", capacity, nothing)
+    replace("is_full", capacity, always)
+    replace("_usable", one_storage, less_strangers)
 
 
 def _waits() -> None:
@@ -75,7 +78,11 @@ def _waits() -> None:
         did = known.measured.rates
         return None if did is None else did.mean_device_latency_s
 
+    def of_the_guests(seen: Any, before: Any, drives: Any) -> Any:
+        return latency._activity_by([*drives])
+
     replace("device_latency_s", latency, with_waits)
+    replace("activity_of", latency, of_the_guests)
 
 
 def _bounds() -> None:
