@@ -270,6 +270,8 @@ def _look_at_all(
         before, known = state.drives.get(drive, NEW), drives[drive]
         share = new.get(drive, known.share) if shares is None else shares.get(drive)
         model, storage = models[known.storage], storages.get(known.storage or "")
+        if share is None and _is_untold(known.storage, state.storages, storages):
+            share = NOT_DIVIDED
         if storage is None and seen.partial:  # its storage may not be known yet
             split_size = before.sent.limits.split_size if before.sent.limits else None
         else:
@@ -310,6 +312,19 @@ def _with_vm_part_of(before: DriveState, known: DriveState) -> DriveState:
         return known
     part = known.vm._replace(most=before.vm.most, sustained=before.vm.sustained)
     return known._replace(vm=part)
+
+
+def _is_untold(
+    name: str | None, before: Mapping[str, StorageState], after: Mapping[str, StorageState]
+) -> bool:
+    """Whether a storage is new, so that only its next reading tells whether it is full.
+
+    An earlier agent may have known, and its limits may be all that holds drives to their shares.
+    """
+    now = after.get(name or "")
+    if now is None or name in before:
+        return False
+    return now.policy.capacity is not None and now.division.usable is None
 
 
 def _is_undivided(known: DriveState) -> bool:

@@ -133,6 +133,21 @@ def test_without_a_latency_target_nothing_is_held_back(host: Host) -> None:
     assert not host.is_cut
 
 
+def test_an_agent_that_lost_what_a_storage_taught_opens_nothing_before_the_storage_tells() -> None:
+    """Drives without a limit of their own are held by the division alone."""
+    host = Host(policy=StoragePolicy(capacity=3000, latency_target_ms=1.0))
+    for _ in range(5):
+        host.look()
+    assert all(not limits.unlimited for limits in host.in_force.values())
+    after = host.restarted()
+    after.state = replace(after.state, storages={})
+    held = dict(after.in_force)
+    assert after.look() == []
+    for _ in range(3):
+        after.look()
+        assert all(not limits.unlimited for limits in after.in_force.values()), held
+
+
 def test_a_corrected_capacity_stays_corrected_after_a_restart() -> None:
     host = Host(policy=StoragePolicy(capacity=9000, latency_target_ms=1.0))
     for _ in range(20):
