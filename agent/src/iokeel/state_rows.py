@@ -61,7 +61,7 @@ class Kept(NamedTuple):
     """The part of a drive's state that is saved.
 
     qemu: None if its process isn't known. uuid: its VM's, because a name may pass to another; None
-    if it has none.
+    if it has none. apart: its limits hold reads and writes apart (core/drive/zeroes.py).
     """
 
     policy: DrivePolicy | None
@@ -79,6 +79,7 @@ class Kept(NamedTuple):
     qemu: Qemu | None = None
     group: str | None = None
     uuid: str | None = None
+    apart: bool = False
 
 
 def kept_of(
@@ -103,6 +104,7 @@ def kept_of(
         qemu,
         sent.group,
         uuid,
+        known.pricing.apart,
     )
 
 
@@ -139,6 +141,7 @@ class _Row(msgspec.Struct):
     qemu: Qemu | None = None
     group: str | None = None
     uuid: str | None = None
+    apart: bool = False
 
 
 _ROWS = msgspec.json.Decoder(_Row)
@@ -162,6 +165,7 @@ def drive_text(kept: Kept) -> str:
         kept.qemu,
         kept.group,
         kept.uuid,
+        kept.apart,
     )
     return msgspec.json.encode(row).decode()
 
@@ -178,7 +182,7 @@ def state_of(text: str) -> DriveState:
         storage=row.storage,
         tenant=row.tenant,
         credit=Credit(row.credit_seconds, row.credit_open),
-        pricing=Pricing(mix=row.priced_for),
+        pricing=Pricing(mix=row.priced_for, apart=row.apart),
         sent=Sent(
             limits=_limits(row.sent),
             replaced=_limits(row.replaced),

@@ -58,21 +58,21 @@ BROKEN = """
 name = "bad"
 socket = "{folder}/bad.qmp"
 [vm.drives.vda]
-reservation = 300                 # six times its storage
+reservation = 300                 # with vdc's, nine times its storage
 [vm.drives.vdb]
 reservation = 100
 latency_target_ms = 0.001         # nothing is that fast
 [vm.drives.vdc]
-reservation = 150                 # nothing more can be taken from it
+reservation = 150                 # beside vda: a drive alone is held back for nobody
 [vm.drives.vdd]
 reservation = 100                 # on a storage without a capacity
 [vm.drives.vdz]                   # isn't there
 limit = 100
 [storage.small]
-drives = ["bad/vda"]
+drives = ["bad/vda", "bad/vdc"]
 capacity = 50
 [storage.slow]
-drives = ["bad/vdb", "bad/vdc"]
+drives = ["bad/vdb"]
 capacity = 250
 [storage.unknown]
 drives = ["bad/vdd"]

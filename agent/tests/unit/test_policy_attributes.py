@@ -102,7 +102,7 @@ def test_the_schema_has_every_attribute_in_the_same_form(
     parts = [found_element]
     for reference in found_element.findall(f"{RNG}ref[@name='promise']"):
         parts += grammar.findall(f"{RNG}define[@name='{reference.get('name')}']")
-    forms = {"name": None, "whole": WHOLE, "positive": POSITIVE, None: BUDGET}
+    forms = {"name": None, "target": None, "whole": WHOLE, "positive": POSITIVE, None: BUDGET}
     found = {}
     for attribute in (attribute for part in parts for attribute in part.iter(f"{RNG}attribute")):
         reference = attribute.find(f"{RNG}ref")
