@@ -23,6 +23,8 @@ from tests.monitoring.prometheus import Alert, Prometheus
 
 T = TypeVar("T")
 _DRIVE_BYTES = 4 * MIB
+# A storage divides among its drives only once it is full.
+_SLOW_NS = 50_000_000
 _BY_HAND = 77777  # requests a second
 
 HEALTHY = """
@@ -97,17 +99,23 @@ CHOSEN = {
 
 
 class Busy(Monitored):
-    """A QEMU without a guest. depths: the requests that each of its drives has at once."""
+    """A QEMU without a guest.
+
+    device: its drives' disk; None: one that takes _SLOW_NS for a request. depths: the requests that
+    each of its drives has at once.
+    """
 
     def __init__(
         self,
         folder: Path,
         qemu: Sequence[str | Path],
         name: str,
-        device: Path,
+        device: Path | None,
         depths: Mapping[str, int],
     ) -> None:
-        disk = f"host_device,node-name=disk,filename={device},cache.direct=on,locking=off"
+        disk = f"null-co,node-name=disk,size={16 * MIB},latency-ns={_SLOW_NS}"
+        if device is not None:
+            disk = f"host_device,node-name=disk,filename={device},cache.direct=on,locking=off"
         words: list[str | Path] = [*qemu, *"-M q35,accel=tcg -m 32 -S -display none".split()]
         words += ["-nodefaults", "-blockdev", disk]
         for number, drive in enumerate(depths):
@@ -190,7 +198,7 @@ def watched(
         device = stack.enter_context(loop_device(folder, 16 * MIB))
         good = Busy(folder, qemu, "db1", device, {"vda": 32, "vdb": 32})
         stack.callback(good.end)
-        bad = Busy(folder, qemu, "bad", device, {"vda": 16, "vdb": 1, "vdc": 32, "vdd": 4})
+        bad = Busy(folder, qemu, "bad", None, {"vda": 16, "vdb": 1, "vdc": 32, "vdd": 4})
         stack.callback(bad.end)
         stack.enter_context(_loaded(folder, storage_daemon))
         ports = {name: free_port() for name in ("healthy", "broken", "gone")}
