@@ -35,6 +35,7 @@ def is_held(agent: HostAgent) -> bool:
 
 @pytest.mark.parametrize("is_busy", [True, False])
 def test_they_are_put_back(guest: Vm, agent: HostAgent, is_busy: bool) -> None:
+    eventually(lambda: agent.drive("db1")["limits_in_force"])  # it has read the guest
     eventually(lambda: is_held(agent))
     pid = guest.start_program(FIO) if is_busy else None
     if is_busy:  # and its limits are made for that
