@@ -461,7 +461,8 @@ class LibvirtSource(SourceNews):
             known = {
                 disk.target: before.info.drives[disk.target].path
                 for disk in before.xml.drives
-                if disk.path == paths.get(disk.target)
+                # A drive that libvirt doesn't know has no record before the next reading.
+                if disk.target in before.info.drives and disk.path == paths.get(disk.target)
             }
         return paths | {target: found.get(target, known.get(target)) for target in volumes}
 
