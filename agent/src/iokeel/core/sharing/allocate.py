@@ -83,7 +83,9 @@ def allocate(
     }
     storages = {name: left(now) if name in writing else now for name, now in storages.items()}
     activities = {
-        name: activity_of(now, before.get(name), (c.known for c in claimants[name]))
+        name: activity_of(
+            now, before.get(name), ((c.drive.domain, c.known) for c in claimants[name])
+        )
         for name, now in storages.items()
     }
     for name, activity in activities.items():

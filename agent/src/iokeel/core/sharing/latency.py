@@ -10,13 +10,20 @@ a mean rate below the limit doesn't tell that no burst waited. So on stock QEMU
 - if its storage has no counters, it tells nothing but that the storage took no longer.
 
 And with counters, no drive waits for its device longer than all requests there together took.
+
+Without counters, a storage's latency is a median over VMs, weighted by their requests, in which no
+VM has more weight than all others together. So a guest or a QEMU that tells long times moves
+nothing while most of the others, or of their requests, tell that the storage is calm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import accumulate, chain
 from math import inf
+from typing import NamedTuple
 
 from iokeel.core.counters import Rates
 from iokeel.core.limits import BUCKET_S, ThrottleLimits
@@ -35,19 +42,18 @@ _LOADED_QUEUE = 1.0
 
 
 def activity_of(
-    seen: StorageSeen, before: StorageState | None, drives: Iterable[DriveState]
+    seen: StorageSeen, before: StorageState | None, drives: Iterable[tuple[str, DriveState]]
 ) -> StorageActivity | None:
     """Return a storage's activity since the last tick: by its own counters, else by its drives'.
 
-    None if it can't be known.
+    drives: those on it, each with its VM. None if it can't be known.
     """
-    on_it = list(drives)
     if seen.counters is None:
-        return _activity_of_guests(seen.policy, on_it)
+        return _activity_of_guests(seen.policy, drives)
     if before is None or before.counters is None:
         return None
     activity = activity_between(before.counters, seen.counters)
-    return None if activity is None else _with_costs(activity, on_it)
+    return None if activity is None else _with_costs(activity, (known for _, known in drives))
 
 
 def storage_strain(policy: StoragePolicy, activity: StorageActivity | None) -> float | None:
@@ -158,29 +164,48 @@ def _served_iops(known: DriveState, did: Rates) -> float:
 
 
 def _activity_of_guests(
-    policy: StoragePolicy, drives: Sequence[DriveState]
+    policy: StoragePolicy, drives: Iterable[tuple[str, DriveState]]
 ) -> StorageActivity | None:
-    """Return a storage's activity by its guests' requests; None if these don't tell.
+    """Return a storage's activity by its guests' requests; None if these don't tell."""
+    telling: dict[str, list[DriveState]] = {}
+    for vm, known in drives:
+        if _tells(policy, known):
+            telling.setdefault(vm, []).append(known)
+    times = [found for each in telling.values() if (found := _times_of(each)) is not None]
+    if not times:
+        return None
+    latency_s = _median(times)
+    raw_iops = sum(each.raw_iops for each in times)
+    queue = raw_iops * latency_s
+    elapsed_s = max(each.elapsed_s for each in times)
+    activity = StorageActivity(elapsed_s, raw_iops, latency_s, min(1.0, queue), queue)
+    return _with_costs(activity, chain(*telling.values()))
 
-    If all that did any may have waited for their throttles, the one whose requests took least tells
-    that the storage is calm, or nothing.
+
+class _Times(NamedTuple):
+    """The times of requests that ended. latency_s: the mean of them."""
+
+    latency_s: float
+    raw_iops: float
+    elapsed_s: float
+
+
+def _tells(policy: StoragePolicy, known: DriveState) -> bool:
+    """Return whether a drive's times tell something of a storage that nobody counts.
+
+    One that may have waited for its throttle tells at most that the storage is calm.
     """
-    active = [known for known in drives if known.measured.rates and not known.measured.rates.idle]
-    telling = [known for known in active if device_latency_s(known, None) is not None]
-    if telling:
-        return _activity_by(telling)
-    bounds = [_activity_by([known]) for known in active]
-    least = min(bounds, key=lambda each: _bound(policy, each), default=None)
-    return least if _bound(policy, least) < CALM_RATIO else None
+    if device_latency_s(known, None) is not None:
+        return True
+    times = _times_of([known])
+    if times is None or policy.latency_target_ms is None:
+        return False
+    own = StorageActivity(1.0, times.raw_iops, times.latency_s, 1.0, 1.0)
+    return (storage_strain(policy, _with_costs(own, [known])) or 0.0) < CALM_RATIO
 
 
-def _bound(policy: StoragePolicy, activity: StorageActivity | None) -> float:
-    strain = storage_strain(policy, activity)
-    return inf if strain is None else strain
-
-
-def _activity_by(drives: Sequence[DriveState]) -> StorageActivity | None:
-    """Return the activity that drives' own times show; None if nobody counts these."""
+def _times_of(drives: Iterable[DriveState]) -> _Times | None:
+    """Return the times of drives' requests; None if none ended, or nobody counts these."""
     requests = queue = elapsed_s = 0.0
     for known in drives:
         did = known.measured.rates
@@ -189,7 +214,12 @@ def _activity_by(drives: Sequence[DriveState]) -> StorageActivity | None:
             requests += raw_iops
             queue += raw_iops * latency_s
             elapsed_s = max(elapsed_s, did.elapsed_s)
-    if not requests:
-        return None
-    activity = StorageActivity(elapsed_s, requests, queue / requests, min(1.0, queue), queue)
-    return _with_costs(activity, drives)
+    return _Times(queue / requests, requests, elapsed_s) if requests else None
+
+
+def _median(times: Iterable[_Times]) -> float:
+    """Return the lower median of times of VMs, of which none outweighs all others together."""
+    ordered = sorted(times)
+    total = sum(each.raw_iops for each in ordered)
+    below = [*accumulate(min(each.raw_iops, total - each.raw_iops) for each in ordered)]
+    return ordered[bisect_left(below, below[-1] / 2)].latency_s

@@ -1027,12 +1027,13 @@ def test_counters_that_stop_or_go_backwards_change_nothing() -> None:
 
 def test_network_storage_is_known_by_its_guests_latency() -> None:
     host = Host({DISK: StorageSeen(FOLLOWED)})
-    host.drive("a", 3000, latency_ms=8.0)
+    host.drive("a", 2500, latency_ms=8.0)
     host.drive("b", 1000, latency_ms=4.0)
+    host.drive("c", 1500, latency_ms=7.0)
     host.allot()
     assert host.disk.activity is not None
     assert host.disk.activity.latency_s == pytest.approx(0.007)
-    assert host.disk.activity.queue == pytest.approx(28)
+    assert host.disk.activity.queue == pytest.approx(5000 * 0.007)
     assert host.disk.feedback.ratio == 0.5
 
 

@@ -30,6 +30,11 @@ NOTHING = StorageCounters(0, 0, 0, 0, 0, 0, 0)
 LATER = StorageCounters(NS_PER_S, 100, 1_000_000_000, 0, 0, 5, NS_PER_S)
 
 
+def vms(drives: Sequence[DriveState]) -> list[tuple[str, DriveState]]:
+    """Return drives, each of a VM of its own."""
+    return [(f"vm{i}", known) for i, known in enumerate(drives)]
+
+
 def drive(raw_iops: float, cost: float) -> DriveState:
     """Return a drive whose requests cost so much each, in the last second."""
     did = Rates(1.0, Flow(raw_iops, raw_iops * 4096), Flow(0, 0), 0.001, None)
@@ -56,7 +61,7 @@ def test_a_target_grows_with_requests_and_with_those_they_wait_for(
     drives: list[DriveState], allowed_ms: float
 ) -> None:
     activity = activity_of(
-        StorageSeen(POLICY, LATER), StorageState(POLICY, counters=NOTHING), drives
+        StorageSeen(POLICY, LATER), StorageState(POLICY, counters=NOTHING), vms(drives)
     )
     assert storage_strain(POLICY, activity) == pytest.approx(10 / allowed_ms)
 
@@ -76,7 +81,7 @@ def test_reads_that_wait_in_parts_are_served_as_parts(
         sent=Sent(limits=sent),
     )
     was = StorageState(POLICY, counters=NOTHING)
-    activity = activity_of(StorageSeen(POLICY, LATER), was, [known])
+    activity = activity_of(StorageSeen(POLICY, LATER), was, vms([known]))
     assert activity is not None
     assert (activity.mean_cost, activity.served_cost) == pytest.approx((820 / requests,) * 2)
 
@@ -154,9 +159,37 @@ def test_a_drive_that_did_more_just_before_may_have_waited() -> None:
     ("latencies_ms", "strain"),
     [((100.0, 2.0), 0.4), ((100.0, 4.0), None), ((100.0,), None), ((), None)],
 )
-def test_without_counters_the_calmest_drive_tells_that_a_storage_is_calm_or_nothing_does(
+def test_without_counters_drives_that_may_have_waited_tell_that_a_storage_is_calm_or_nothing(
     latencies_ms: Sequence[float], strain: float | None
 ) -> None:
     drives = [reader(800, latency_ms) for latency_ms in latencies_ms]
-    activity = activity_of(StorageSeen(POLICY), None, drives)
+    activity = activity_of(StorageSeen(POLICY), None, vms(drives))
     assert storage_strain(POLICY, activity) == (None if strain is None else pytest.approx(strain))
+
+
+@pytest.mark.parametrize(
+    ("words", "latency_ms"),
+    [
+        ([(1, 1e9), (800, 0.3)], 0.3),  # two VMs: the calmer one counts
+        ([(1, 1e9), (800, 0.3), (40, 0.4)], 0.3),
+        ([(10**9, 1e9), (800, 0.3), (40, 0.4)], 0.4),  # however many requests it claims
+        ([(800, 9.0), (40, 0.3), (50, 0.4)], 0.4),  # the busiest is one of many
+        ([(800, 9.0), (300, 0.3), (500, 8.0)], 8.0),  # most requests take so long
+        ([(50, 9.0)], 9.0),
+    ],
+)
+def test_no_vms_word_alone_moves_a_storage_without_counters(
+    words: Sequence[tuple[float, float]], latency_ms: float
+) -> None:
+    drives = [reader(raw_iops, each_ms, None) for raw_iops, each_ms in words]
+    activity = activity_of(StorageSeen(POLICY), None, vms(drives))
+    assert activity is not None
+    assert activity.latency_s == pytest.approx(latency_ms / 1000)
+
+
+def test_all_drives_of_a_vm_have_one_word() -> None:
+    liar = [("evil", reader(500, 1e9, None)) for _ in range(40)]
+    others = [("db1", reader(500, 0.3, None)), ("db2", reader(500, 0.4, None))]
+    activity = activity_of(StorageSeen(POLICY), None, [*liar, *others])
+    assert activity is not None
+    assert activity.latency_s == pytest.approx(0.0004)
