@@ -6,7 +6,7 @@ RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field fleet test fuzz molecule test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test fuzz molecule test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -39,6 +39,9 @@ chaos: setup ## Break a host at random, and watch limits hold (SECONDS=120 SEED=
 
 field: setup ## Compare random ordinary hosts without and with iokeel (SECONDS=600 SEED= MODE=trixie|exact BROKEN=jobs ADD=1)
 	$(RUN) benchmarks.field.run
+
+hostile: setup ## Run QEMUs that lie, flood and hang beside honest ones (SECONDS=120 SEED=)
+	$(RUN) benchmarks.hostile.run
 
 fleet: setup ## Break a fleet of four hosts at random, and watch its budgets hold (SECONDS=300 SEED= BROKEN=1)
 	$(RUN) benchmarks.fleet.run

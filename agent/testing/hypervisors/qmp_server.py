@@ -93,7 +93,8 @@ class QmpServer:
         self._writers.clear()
 
     def send(self, data: bytes) -> None:
-        """Send bytes to every client."""
+        """Send bytes to every client that is still there."""
+        self._writers = [writer for writer in self._writers if not writer.is_closing()]
         for writer in self._writers:
             for start in range(0, len(data), self.pieces):
                 writer.write(data[start : start + self.pieces])
