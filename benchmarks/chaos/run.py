@@ -12,15 +12,12 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from subprocess import SubprocessError
 from typing import Literal
 
 from benchmarks import result_file
@@ -40,8 +37,8 @@ from benchmarks.chaos.verdict import (
     judge_passed,
     judge_requests,
 )
+from benchmarks.command import end_with
 from benchmarks.demo.limits_in_force import ceiling
-from testing.lab.guests.qga import AgentError
 from testing.waiting import eventually
 
 Mode = Literal["stock", "exact"]
@@ -214,12 +211,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:
-        print("\nInterrupted. Everything that was started has ended.")
-        sys.exit(130)
-    except (AgentError, AssertionError, OSError, RuntimeError, SubprocessError) as error:
-        print(f"The run could not be made: {error}")
-        sys.exit(2)
+    end_with(main)

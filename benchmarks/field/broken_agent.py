@@ -73,13 +73,20 @@ def _strangers() -> None:
 
 def _waits() -> None:
     from iokeel.core.sharing import latency
+    from iokeel.core.storage import StorageActivity
 
     def with_waits(known: Any, activity: Any) -> Any:
         did = known.measured.rates
         return None if did is None else did.mean_device_latency_s
 
     def of_the_guests(seen: Any, before: Any, drives: Any) -> Any:
-        return latency._activity_by([*drives])
+        times = latency._times_of(known for _, known in drives)
+        if times is None:
+            return None
+        queue = times.raw_iops * times.latency_s
+        return StorageActivity(
+            times.elapsed_s, times.raw_iops, times.latency_s, min(1.0, queue), queue
+        )
 
     replace("device_latency_s", latency, with_waits)
     replace("activity_of", latency, of_the_guests)

@@ -13,18 +13,16 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from subprocess import SubprocessError
 
 import msgspec
 
 from benchmarks import result_file
+from benchmarks.command import end_with
 from benchmarks.field.broken_agent import BREAKS, Break
 from benchmarks.field.draw import MODES, FieldHost, Mode, draw
 from benchmarks.field.ground import ground
@@ -33,7 +31,6 @@ from benchmarks.field.part import Part, run_part
 from benchmarks.field.verdict import BOUNDS, Bounds, Judged, judge
 from testing.agents import HostAgent
 from testing.lab.guests.domain import folder_in_memory
-from testing.lab.guests.qga import AgentError
 from testing.lab.host import PROJECT, Host
 from testing.lab.qemu import patched
 from testing.lab.roots.environment import HOME
@@ -315,12 +312,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:
-        print("\nInterrupted. Everything that was started has ended.")
-        sys.exit(130)
-    except (AgentError, AssertionError, OSError, RuntimeError, SubprocessError) as error:
-        print(f"The run could not be made: {error}")
-        sys.exit(2)
+    end_with(main)

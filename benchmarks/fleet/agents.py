@@ -39,7 +39,7 @@ from benchmarks.agent_cost.synthetic.drive import Arguments
 from benchmarks.agent_cost.synthetic.exact_drive import ExactDrive
 from benchmarks.agent_cost.synthetic.monitor import Client, Vm
 from benchmarks.agent_cost.synthetic.serve import raise_file_limit
-from benchmarks.fleet.command import end_with
+from benchmarks.command import end_with
 from benchmarks.fleet.scale import BUDGET, SHIFT_S, Counted, demand, simulate, since_when
 from testing.agents import Agent, iokeel
 from testing.fleet.etcd import Etcd, running

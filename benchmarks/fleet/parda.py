@@ -27,9 +27,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import result_file
+from benchmarks.command import end_with
 from benchmarks.fleet.array.disk_load import Drive
 from benchmarks.fleet.array.hosts import Device, Experiment, Phase, run
-from benchmarks.fleet.command import end_with
 from benchmarks.spread import Spread
 
 MOST_RATIO = 1.01

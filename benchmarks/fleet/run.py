@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import result_file
+from benchmarks.command import end_with
 from benchmarks.fleet.chaos.faults import Faults
 from benchmarks.fleet.chaos.site import BUDGET, CAPACITY, GROUPS, HOSTS, Site, needs, site
-from benchmarks.fleet.command import end_with
 from testing.fleet.monitor import Monitor
 from testing.waiting import eventually
 

@@ -21,7 +21,6 @@ import argparse
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -35,6 +34,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from benchmarks import result_file
+from benchmarks.command import end_with
 from testing.agents import Agent, http
 from testing.waiting import eventually
 
@@ -244,12 +244,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:
-        print("\nInterrupted. Everything that was started has ended.")
-        sys.exit(130)
-    except (AssertionError, OSError) as error:
-        print(f"The run could not be made: {error}")
-        sys.exit(2)
+    end_with(main)
