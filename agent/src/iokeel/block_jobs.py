@@ -12,6 +12,7 @@ from iokeel.core.counters import NS_PER_S
 from iokeel.core.jobs import Followed, follow, room, speed_to_set
 from iokeel.core.policy import UNKNOWN
 from iokeel.errors import IokeelError
+from iokeel.hypervisors.pace import Pace
 from iokeel.hypervisors.source import VmInfo
 from iokeel.observer import Observer
 from iokeel.report.prometheus import Metrics
@@ -41,8 +42,9 @@ class BlockJobs:
         self.on_room: Callable[[], None] = lambda: None
         self._observer, self._tasks, self._metrics = observer, tasks, metrics
         self._asking: dict[str, asyncio.Task[None]] = {}
-        self._again: set[str] = set()
+        self._heard: set[str] = set()
         self._asked_ns: dict[str, int] = {}
+        self._pace = Pace()  # a QEMU may send events without end
         self._rooms: dict[str, Io | None] = {}
         self._moved: set[str] = set()
         self._told: set[tuple[str, str]] = set()
@@ -72,10 +74,9 @@ class BlockJobs:
 
     def heard(self, vm: str) -> None:
         """Ask a VM for its jobs soon: an event tells that one has begun or ended."""
-        if vm in self._asking:
-            self._again.add(vm)
-        else:
-            self._tasks.spawn(self.ask(vm))
+        if vm not in self._heard:
+            self._heard.add(vm)
+            self._tasks.spawn(self._ask_soon(vm))
 
     def look(self, now_ns: int) -> None:
         """Ask the VMs for their jobs for which that is due, and forget those that are gone."""
@@ -83,7 +84,9 @@ class BlockJobs:
         for vm in self.running.keys() - vms.keys():
             if not self._observer.may_run(vm):
                 self._note(vm, {})
-        self._asked_ns = {vm: at_ns for vm, at_ns in self._asked_ns.items() if vm in vms}
+        for vm in self._asked_ns.keys() - vms.keys():
+            del self._asked_ns[vm]
+            self._pace.forget(vm)
         for vm in vms:
             wait_s = _AGAIN_S if vm in self.running else _SELDOM_S
             at_ns = self._asked_ns.get(vm)
@@ -91,6 +94,13 @@ class BlockJobs:
                 self.heard(vm)
             if vm in self.running:
                 self._note(vm, self.running[vm])  # one may have come to a stop
+
+    async def _ask_soon(self, vm: str) -> None:
+        await asyncio.sleep(self._pace.wait_s(vm))
+        if vm in self._asking:  # its answer may be older than what was heard
+            await asyncio.wait([self._asking[vm]])
+        self._heard.discard(vm)
+        await self.ask(vm)
 
     async def ask(self, vm: str) -> None:
         """Ask a VM for its jobs now, and give them their speed. Raises nothing."""
@@ -118,9 +128,6 @@ class BlockJobs:
                 await asyncio.gather(*(self._set(vm, each, rate) for each in found.values()))
         finally:
             del self._asking[vm]
-            if vm in self._again:
-                self._again.discard(vm)
-                self.heard(vm)
 
     async def _set(self, vm: str, followed: Followed, rate: int | None) -> None:
         """Give a job its speed, if it has another one from here or none."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +86,20 @@ async def test_a_job_gets_the_rate_as_soon_as_an_event_tells_of_it(rig: Rig) -> 
     rig.server.event(BEGINS)
     await until(lambda: not rig.jobs.running)
     assert not rig.jobs.room(1.0)
+
+
+async def test_a_qemu_that_tells_of_jobs_without_end_is_asked_about_once_a_second(rig: Rig) -> None:
+    def asked() -> int:
+        return sum(each["execute"] == "query-block-jobs" for each in rig.server.asked)
+
+    began, before = time.monotonic(), asked()
+    for _ in range(200):
+        rig.server.event(BEGINS)
+        await asyncio.sleep(0.005)
+    rig.server.job(NAME)
+    rig.server.event(BEGINS)
+    await until(lambda: rig.speed == 50 * MB)  # the last event is heard, too
+    assert 3 <= asked() - before <= 5 + (time.monotonic() - began)
 
 
 async def test_a_job_is_found_by_looks_too_and_another_vm_is_asked_seldom(rig: Rig) -> None:

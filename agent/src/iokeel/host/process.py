@@ -83,11 +83,18 @@ def qemu(pid: int, proc: Path = _PROC) -> Process | None:
     return process(pid, proc) if is_qemu(pid, proc) else None
 
 
-def peer_pid(connected: socket.socket) -> int:
-    """Return the pid of the process that listens at a unix socket."""
+class Peer(NamedTuple):
+    """The process at the other end of a unix socket, and its user."""
+
+    pid: int
+    uid: int
+
+
+def peer(connected: socket.socket) -> Peer:
+    """Return who listens at a unix socket, or who has connected to one."""
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, _, _ = _UCRED.unpack(credentials)
-    return int(pid)
+    pid, uid, _ = _UCRED.unpack(credentials)
+    return Peer(pid, uid)
 
 
 def is_qemu(pid: int, proc: Path = _PROC) -> bool:

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from iokeel.config.settings import Address, AgentConfig, Config
 from iokeel.errors import ConfigError, IokeelError, PolicyError, TargetsMissing
+from iokeel.host.process import peer
 from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.report.explain import explain
 from iokeel.report.history import History
@@ -353,6 +354,12 @@ def _absent(snapshot: Snapshot, domain: str, target: str | None) -> IokeelError 
 async def _hook(request: web.Request) -> web.Response:
     """Answer a hook. It shows the error to a person and needs no more than its text."""
     api = request.app[_API]
+    if (user := _user_of(request)) not in (0, os.geteuid()):
+        mend = "run it as root, as libvirtd does"
+        return _refused(
+            HTTPStatus.FORBIDDEN,
+            IokeelError("hook message", f"from user {user}, who isn't root", mend),
+        )
     try:
         message = HOOK_MESSAGE.decode(await request.read())
     except (ValueError, RecursionError) as wrong:
@@ -368,6 +375,12 @@ async def _hook(request: web.Request) -> web.Response:
             return web.json_response({"ok": False, "error": str(policy_error)})
     api.announce(message.domain)
     return web.json_response({"ok": True})
+
+
+def _user_of(request: web.Request) -> int | None:
+    """Return the user id of who asks over the socket; None if the connection has ended."""
+    connected = request.get_extra_info("socket")
+    return None if connected is None else peer(connected).uid
 
 
 async def _settings(request: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.host.process import Process, guest, is_guest, is_qemu, parent, peer_pid, process, qemu
+from iokeel.host.process import Process, guest, is_guest, is_qemu, parent, peer, process, qemu
 from testing.host.cgroups import Host
 
 
@@ -103,7 +103,7 @@ def test_who_listens_at_a_socket_is_a_vm_when_it_is_a_qemu(tmp_path: Path) -> No
         server.bind(str(tmp_path / "s"))
         server.listen()
         client.connect(str(tmp_path / "s"))
-        pid = peer_pid(client)
+        pid = peer(client).pid
         assert qemu(pid) is None  # it is this test
         host = Host(tmp_path / "host")
         host.process(os.getpid(), "qemu-system-x86_64 -qmp unix:s", "/x", started=9)

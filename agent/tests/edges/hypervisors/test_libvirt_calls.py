@@ -166,3 +166,19 @@ async def test_domains_that_hang_keep_no_other_from_being_served(made_again: boo
     await asyncio.wait(hung)
     libvirt.heard_of(["db0"])
     await libvirt.call_domain("db0", lambda _: None, 30)
+
+
+async def test_readings_that_hang_keep_no_order_from_being_sent() -> None:
+    libvirt, go_on = Calls(URI), threading.Event()
+
+    async def read(name: str) -> None:
+        with contextlib.suppress(NoAnswer):
+            await libvirt.call_domain(name, lambda _: go_on.wait(), 120, reading=True)
+
+    # More than there are threads for, so that some wait.
+    readings = [asyncio.create_task(read(f"db{i}")) for i in range(100)]
+    await until(lambda: libvirt._readings.threads.locked(), 120)
+    await libvirt.call_domain("web1", lambda _: None, 30)
+    assert not go_on.is_set()
+    go_on.set()
+    await asyncio.wait(readings)

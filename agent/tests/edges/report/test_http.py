@@ -10,6 +10,8 @@ import resource
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Collection, Iterator
@@ -315,6 +317,34 @@ def test_a_good_hook_message_is_taken(agent: Agent, xml: str | None) -> None:
     assert hook(agent, message) == (200, {"ok": True})
 
 
+@root_only
+def test_a_hook_of_another_user_changes_nothing(agent: Agent) -> None:
+    told, policy_errors = agent.log(), _policy_errors(agent)
+    send = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        " s.sendall(sys.stdin.buffer.read()); print(s.makefile().read())"
+    )
+    body = json.dumps({"domain": "db1\n", "operation": "started", "xml": "<domain"})
+    request = f"POST /v1/hook HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    agent.socket.chmod(0o666)  # for the group, in its place
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", send, agent.socket],
+            input=request.encode(),
+            stdout=subprocess.PIPE,
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            check=True,
+        )
+    finally:
+        agent.socket.chmod(0o660)
+    assert done.stdout.startswith(b"HTTP/1.0 403 ")
+    assert b"from user 65534, who isn't root" in done.stdout
+    assert agent.log() == told
+    assert _policy_errors(agent) == policy_errors
+
+
 def test_a_hook_writes_no_second_line_to_the_log(agent: Agent) -> None:
     message = {"domain": "db1\nforged", "operation": "prepare", "xml": "<domain"}
     status, answer = hook(agent, message)
@@ -324,16 +354,17 @@ def test_a_hook_writes_no_second_line_to_the_log(agent: Agent) -> None:
     assert not any(line.startswith("forged") for line in agent.log().splitlines())
 
 
-def test_a_bad_policy_is_told_to_the_hook_and_counted(agent: Agent) -> None:
-    def count() -> float:
-        return value(families(agent.socket), "iokeel_agent_errors_total", kind="policy") or 0.0
+def _policy_errors(agent: Agent) -> float:
+    return value(families(agent.socket), "iokeel_agent_errors_total", kind="policy") or 0.0
 
-    before = count()
+
+def test_a_bad_policy_is_told_to_the_hook_and_counted(agent: Agent) -> None:
+    before = _policy_errors(agent)
     bad = DOMAIN.replace("class=", "clas=")
     status, answer = hook(agent, {"domain": "db1", "operation": "prepare", "xml": bad})
     assert (status, answer["ok"]) == (200, False)
     assert answer["error"].endswith("attribute 'clas' is not known; did you mean 'class'?")
-    assert count() == before + 1
+    assert _policy_errors(agent) == before + 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ A hung QEMU must not keep others from being served:
   for each drive and try.
 - A domain whose call has timed out is silent. Calls about it fail at once until that call ends, or
   until the domain is heard of: by the tick's sample, which leaves out domains that are busy.
-- Calls about domains take turns. One that takes long gives its turn to the next.
+- Calls about domains take turns. One that takes long gives its turn to the next. Those that read a
+  domain again, which a QEMU or a user may cause at will, have turns and threads of their own.
 - Calls about no single domain, such as a tick's sample, take no turns, and have threads of their
   own.
 """
@@ -25,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import libvirt
@@ -35,11 +36,13 @@ from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Calls about domains that have a turn: fewer than libvirtd's workers, which serve samples too.
+# Calls about domains that have a turn, and those of them that read one again: fewer than libvirtd's
+# workers, which serve samples too.
 _AT_ONCE = 8
+_READINGS_AT_ONCE = 6
 # A call that takes longer hangs, or waits for a busy QEMU, and goes on without a turn.
 _TURN_S = 0.5
-# Of calls about domains, and as many of others. Those beyond _AT_ONCE are for calls that hang.
+# Of each kind, and as many of other calls. Those without a turn are for calls that hang.
 _THREADS = 64
 # How long to make no call about a domain that has not been heard of since one timed out. libvirt
 # itself waits for 30 s in each.
@@ -59,6 +62,13 @@ class NoAnswer(ConnectionLost):
         super().__init__(where, what, mend)
 
 
+class _Turns(NamedTuple):
+    """The turns of one kind of calls about domains, and its threads."""
+
+    turns: asyncio.Semaphore
+    threads: asyncio.Semaphore
+
+
 class Calls:
     """Runs calls to one libvirtd. Not for several event loops."""
 
@@ -66,8 +76,10 @@ class Calls:
         self._uri = uri
         self._idle: list[Any] = []
         self._threads = asyncio.Semaphore(_THREADS)
-        self._domain_threads = asyncio.Semaphore(_THREADS)
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._orders, self._readings = (
+            _Turns(asyncio.Semaphore(at_once), asyncio.Semaphore(_THREADS))
+            for at_once in (_AT_ONCE, _READINGS_AT_ONCE)
+        )
         self._alone_at: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._under_way: set[str] = set()  # domains with a call in a thread
         self._silent: dict[str, float] = {}  # until when, unless a call is under way for longer
@@ -87,11 +99,18 @@ class Calls:
             raise NoAnswer(self._uri, _no_answer_in(timeout_s), mend) from None
 
     async def call_domain(
-        self, name: str, function: Callable[[Any], T], timeout_s: float, where: str | None = None
+        self,
+        name: str,
+        function: Callable[[Any], T],
+        timeout_s: float,
+        where: str | None = None,
+        *,
+        reading: bool = False,
     ) -> T:
         """Run a function of a connection that is about one domain, and return its result.
 
-        where: the subject in errors; None for the domain. Raises as `call`. After a timeout, a call
+        where: the subject in errors; None for the domain. reading: it waits for other readings, and
+        holds up no other call. Raises as `call`. After a timeout, a call
         that still waits is never made. One that is under way may still be carried out, but before
         any later one about its domain.
         """
@@ -100,7 +119,8 @@ class Calls:
             raise NoAnswer(where, "hasn't answered an earlier call yet")
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._alone(name, function, where)
+                kind = self._readings if reading else self._orders
+                return await self._alone(name, function, where, kind)
         except TimeoutError:
             self._silence(name)
             raise NoAnswer(where, _no_answer_in(timeout_s)) from None
@@ -134,15 +154,15 @@ class Calls:
                 "see that libvirtd runs and that the agent's user may use its socket",
             ) from None
 
-    async def _alone(self, name: str, function: Callable[[Any], T], where: str) -> T:
+    async def _alone(self, name: str, function: Callable[[Any], T], where: str, kind: _Turns) -> T:
         """Run a function while no other call about its domain is under way."""
         lock = self._alone_at.setdefault(name, asyncio.Lock())
         await lock.acquire()
         call: asyncio.Future[T] | None = None
         try:
-            async with self._turns:
-                await self._domain_threads.acquire()
-                call = self._in_thread(function, where, self._domain_threads)
+            async with kind.turns:
+                await kind.threads.acquire()
+                call = self._in_thread(function, where, kind.threads)
                 self._under_way.add(name)
                 call.add_done_callback(partial(self._ended, name, lock))
                 await asyncio.wait({call}, timeout=_TURN_S)

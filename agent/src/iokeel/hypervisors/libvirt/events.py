@@ -85,14 +85,22 @@ class Events:
         def post(function: Callable[..., None], *args: object) -> None:
             self._loop.call_soon_threadsafe(function, *args)
 
+        posted: set[str] = set()
+
+        def change(name: str) -> None:
+            posted.discard(name)
+            self._changed(name)
+
         def changed(_connection: Any, domain: Any, *_details: Any) -> None:
-            post(self._changed, domain.name())
+            if (name := domain.name()) not in posted:
+                posted.add(name)
+                post(change, name)
 
         def tuned(_connection: Any, domain: Any, values: Mapping[str, Any], _opaque: Any) -> None:
             post(self._tuned, domain.name(), dict(values))
 
-        def job(_connection: Any, domain: Any, *_details: Any) -> None:
-            post(self._changed, domain.name())
+        def job(connection: Any, domain: Any, *_details: Any) -> None:
+            changed(connection, domain)
             post(self._job, domain.name())
 
         def job_moved(connection: Any, domain: Any, *details: Any) -> None:

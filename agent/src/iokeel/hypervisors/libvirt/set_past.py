@@ -61,7 +61,10 @@ class SetPast:
         changes = self._limits.changes(name)
         try:
             told = await self._calls.call_domain(
-                name, lambda connection: _limits(connection, name, domain.xml), _TIMEOUT_S
+                name,
+                lambda connection: _limits(connection, name, domain.xml),
+                _TIMEOUT_S,
+                reading=True,
             )
         except IokeelError as error:
             log.debug("%s", error)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Coroutine, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 import libvirt
 
@@ -23,6 +22,7 @@ from iokeel.errors import ConnectionLost, DriveGone, IokeelError
 from iokeel.host.process import Process, guest
 from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
+from iokeel.hypervisors.libvirt.changes import Changes
 from iokeel.hypervisors.libvirt.domain import (
     Description,
     Domain,
@@ -76,19 +76,18 @@ class LibvirtSource(SourceNews):
         self._domains: dict[str, Domain] = {}
         self._running: set[str] | None = None  # as libvirtd lists them; None before the first list
         self._saving: set[str] = set()
-        self._stale: asyncio.Queue[str] = asyncio.Queue()
+        self._changes = Changes(self._read)
         self._calls = Calls(uri)
         self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
         self._policies = Policies(classes, policies, self)
         self._hidden = HiddenCounters(self._domains, self._calls)
         self._set_past = SetPast(self._domains, self._calls, self._limits, self.announce)
         self._events = Events(
-            self._calls, self._stale.put_nowait, self._limits.tuned, lambda name: self.on_job(name)
+            self._calls, self.announce, self._limits.tuned, lambda name: self.on_job(name)
         )
         self._uncounted = Uncounted()
         self._find_again_at = 0.0  # by the monotonic clock
         self._asking: set[asyncio.Task[None]] = set()
-        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self) -> None:
         """Connect, stay connected and follow the VMs, until cancelled."""
@@ -136,8 +135,8 @@ class LibvirtSource(SourceNews):
             self.announce(name)
 
     def announce(self, domain: str) -> None:
-        """Read a domain again."""
-        self._stale.put_nowait(domain)
+        """Read a domain again soon."""
+        self._changes.add(domain)
 
     def vms(self) -> Mapping[str, VmInfo]:
         """Return the running domains by name, as last seen. Does no I/O."""
@@ -254,25 +253,21 @@ class LibvirtSource(SourceNews):
         """Ask a domain for its counters, and drop them."""
         with contextlib.suppress(IokeelError):
             await self._calls.call_domain(
-                name, lambda connection: read_all(connection, [name], {}), _CALL_TIMEOUT_S
+                name,
+                lambda connection: read_all(connection, [name], {}),
+                _CALL_TIMEOUT_S,
+                reading=True,
             )
 
     async def _follow(self) -> None:
         """Read domains again that have changed, and all every RESYNC_S, until libvirtd is lost."""
         lost = asyncio.ensure_future(self._events.lost())
         resync = asyncio.create_task(self._resync_forever())
-        refreshes: set[asyncio.Task[None]] = set()
+        changes = asyncio.create_task(self._changes.follow())
         try:
-            while not lost.done():
-                stale = asyncio.ensure_future(self._stale.get())
-                await asyncio.wait({stale, lost}, return_when=asyncio.FIRST_COMPLETED)
-                if stale.done():  # a domain that hangs must not delay the next
-                    refresh = asyncio.create_task(self._refresh(stale.result()))
-                    refreshes.add(refresh)
-                    refresh.add_done_callback(refreshes.discard)
-                stale.cancel()
+            await lost
         finally:
-            for task in (lost, resync, *refreshes):
+            for task in (lost, resync, changes):
                 task.cancel()
 
     async def _resync_forever(self) -> None:
@@ -290,7 +285,7 @@ class LibvirtSource(SourceNews):
     async def resync(self) -> None:
         """Read all running domains again. Raises IokeelError if libvirtd doesn't list them."""
         running = await self._find_running()
-        await asyncio.gather(*(self._refresh(name) for name in running))
+        await asyncio.gather(*(self._changes.read(name) for name in running))
 
     async def _find_running(self) -> Collection[str]:
         """Have libvirtd list the running domains, and return their names. Raises IokeelError.
@@ -316,19 +311,15 @@ class LibvirtSource(SourceNews):
             _CALL_TIMEOUT_S,
         )
 
-    async def _refresh(self, name: str) -> None:
-        """Read a domain again. One that can't be read now stays as it is.
-
-        Of several readings each begins after the one before, so that the latest is what stays.
-        """
-        async with self._reading.setdefault(name, asyncio.Lock()):
-            await self._read(name)
-
     async def _read(self, name: str) -> None:
+        """Read a domain again. One that can't be read now stays as it is."""
         changes = self._limits.changes(name)
         try:
             (xml, text, number, told), process = await self._calls.call_domain(
-                name, lambda connection: self._describe(connection, name), _CALL_TIMEOUT_S
+                name,
+                lambda connection: self._describe(connection, name),
+                _CALL_TIMEOUT_S,
+                reading=True,
             )
         except DriveGone:
             self._forget(name)
@@ -409,7 +400,7 @@ class LibvirtSource(SourceNews):
                 return {}, xml.hidden
             return read_limits(handle, xml, blocks), hidden_of(handle, xml, blocks)
 
-        return await self._calls.call_domain(name, ask, _CALL_TIMEOUT_S)
+        return await self._calls.call_domain(name, ask, _CALL_TIMEOUT_S, reading=True)
 
     async def _ask_abilities(self, name: str) -> Abilities | None:
         """Return the abilities of a domain's QEMU; None until it is read again if it doesn't tell.
@@ -421,6 +412,7 @@ class LibvirtSource(SourceNews):
                 name,
                 lambda connection: ask_abilities(connection.lookupByName(name)),
                 _CALL_TIMEOUT_S,
+                reading=True,
             )
         except IokeelError as error:
             if self._failed(name, error):
@@ -451,6 +443,7 @@ class LibvirtSource(SourceNews):
                 f"storage pools of {xml.name}",
                 lambda connection: volume_paths(connection, xml),
                 _CALL_TIMEOUT_S,
+                reading=True,
             )
         except IokeelError as error:
             self.errors["refresh"] += 1
@@ -486,6 +479,7 @@ class LibvirtSource(SourceNews):
         if self._running is not None:
             self._running.discard(name)
         self._saving.discard(name)
+        self._changes.forget(name)
         self._limits.forget(name)
         if self._domains.pop(name, None) is not None:
             self.on_change(name)

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from iokeel.host.process import Process, peer_pid, qemu
+from iokeel.host.process import Process, peer, qemu
 from iokeel.hypervisors.qmp.faults import NOT_QMP, CommandFailed, MonitorLost, refused, silent
 from iokeel.words.quoting import shown
 
@@ -285,7 +285,7 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
         sock.close()
         raise refused(path, error) from None
     connection = QmpConnection(path, on_event)
-    pid = peer_pid(sock)  # the socket may be closed once the greeting is missed
+    pid = peer(sock).pid  # the socket may be closed once the greeting is missed
     told = _tell_process(connection, pid)
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
     try:
