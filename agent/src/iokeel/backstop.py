@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from iokeel.beneath import Measured
 from iokeel.block_jobs import BlockJobs
-from iokeel.config.settings import CgroupConfig
+from iokeel.config.settings import CgroupConfig, Config
 from iokeel.core.backstop import CgroupOrder, vm_orders
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.state import State
@@ -51,8 +51,9 @@ class Backstop:
         self._at_ns = self._all_at_ns = _NEVER_NS
         self._is_busy = False
 
-    def reconfigured(self) -> None:
-        """Bring all VMs' cgroups up to date the next time."""
+    def reconfigured(self, config: Config) -> None:
+        """Bring all VMs' cgroups up to date the next time, by another configuration."""
+        self._cgroups.configured = {vm.name for vm in config.vms}
         self._all_at_ns = _NEVER_NS
 
     def look(self, state: State, config: CgroupConfig, now_ns: int) -> None:

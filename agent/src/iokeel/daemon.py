@@ -132,6 +132,7 @@ class Agent:
         self.jobs.default_bps = self.config.jobs.bps
         if self.cgroups is not None:
             self._backstop = Backstop(self.cgroups, self.observer, self.tasks, self.jobs)
+            self._backstop.reconfigured(self.config)
         self._notices = Notices(self.config.gone)
 
     def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
@@ -218,7 +219,7 @@ class Agent:
             self.jobs.default_bps = self.config.jobs.bps
             self.observer.unserved.difference_update(vm.name for vm in config.vms)
             if self._backstop is not None:
-                self._backstop.reconfigured()
+                self._backstop.reconfigured(self.config)
             self._leaving.reconfigured(old, self.config)
             for source in self.sources:
                 tried = await self._leaving.attempt(source, self.config, self.state)

@@ -10,7 +10,7 @@ import pytest
 
 from iokeel.backstop import Backstop
 from iokeel.block_jobs import BlockJobs
-from iokeel.config.settings import CgroupConfig
+from iokeel.config.settings import CgroupConfig, Config
 from iokeel.core.backstop import CgroupOrder, IoMax
 from iokeel.core.counters import NS_PER_S, DriveId
 from iokeel.core.policy import DrivePolicy
@@ -122,7 +122,7 @@ async def test_only_vms_that_moved_follow_at_once_and_all_of_them_at_each_check(
     # A new VM counts for others' weights. One without a policy has no order.
     assert await look(12, {"slow"}, db1=7, lost=7, slow=7) == {"db1": 7, "lost": 7, "slow": 7}
     assert await look(14, {"slow"}, db1=8) == {"db1": 7, "lost": 7}
-    backstop.reconfigured()
+    backstop.reconfigured(Config())
     assert await look(16, db1=9, lost=9) == {"db1": 9, "lost": 9}
     source.restart("lost")  # what its last QEMU needed may be wrong for this one
     assert await look(18, {"db1"}, db1=10) == {"db1": 10}

@@ -2,12 +2,16 @@
 
 Neither is proof. A pid file may be older than the process that has its number now, and a socket
 may be made by one process and served by another. So a process counts as a VM's QEMU only if its
-command line says so.
+command line says so. A QEMU can overwrite that, but not where it is or what it was started from: by
+its pid file it also counts if it is in the group that libvirt made for the guest, and at a socket
+if the file that it runs is a QEMU's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -22,6 +26,12 @@ _RUN = Path("/run/libvirt/qemu")
 _UCRED = struct.Struct("3i")
 # Fields of /proc/PID/stat, counted from the one after the name in brackets (proc(5)).
 _STATE, _PARENT, _STARTED = 0, 1, 19
+# The group that libvirt makes for a guest, with systemd and without. Of the guest's name it has the
+# characters that a host's name may have, and no more than 64 in all.
+_GUESTS_GROUP = re.compile(
+    r"/(?:machine-qemu\\x2d\d+\\x2d([^/\n]+)\.scope|qemu-\d+-([^/\n]+)\.libvirt-qemu)(?=[/\n]|$)"
+)
+_LONG_NAME = 40
 
 
 class Process(NamedTuple):
@@ -70,7 +80,9 @@ def guest(
     for folder in [run] if run is not None else _run_folders():
         pid = number_of(read_text(folder / f"{name}.pid") or "")
         by_file = None if pid is None else process(pid, proc)
-        if by_file is not None and is_guest(by_file.pid, name, proc):
+        if by_file is not None and (
+            is_guest(by_file.pid, name, proc) or _is_in_group_of(name, by_file.pid, proc)
+        ):
             return by_file
     # A libvirt in a container has these files there, or other numbers in them.
     pids = [] if uuid is None else [pid for each in os.listdir(proc) if (pid := number_of(each))]
@@ -98,9 +110,12 @@ def peer(connected: socket.socket) -> Peer:
 
 
 def is_qemu(pid: int, proc: Path = _PROC) -> bool:
-    """Return True if a process is a QEMU, by the name that it was started under."""
-    program = os.path.basename(_arguments(pid, proc)[0])
-    return program.startswith("qemu-") or program == "kvm"
+    """Return True if a process is a QEMU, by the name that it was started under, or by its file."""
+    programs = [_arguments(pid, proc)[0]]
+    with contextlib.suppress(OSError):
+        programs.append(os.readlink(proc / str(pid) / "exe"))
+    names = [os.path.basename(program) for program in programs]
+    return any(name.startswith("qemu-") or name == "kvm" for name in names)
 
 
 def is_guest(pid: int, name: str, proc: Path = _PROC, uuid: str | None = None) -> bool:
@@ -116,6 +131,16 @@ def is_guest(pid: int, name: str, proc: Path = _PROC, uuid: str | None = None) -
         rest = value.removeprefix(option)
         if rest != value and (not rest or (rest[0] == "," and rest[:2] != ",,")):
             return True
+    return False
+
+
+def _is_in_group_of(name: str, pid: int, proc: Path) -> bool:
+    """Return whether a process is in the group that libvirt made for the guest of that name."""
+    plain = re.sub("[^A-Za-z0-9]", "", name)
+    for match in _GUESTS_GROUP.finditer(read_text(proc / str(pid) / "cgroup") or ""):
+        kept = re.sub(r"\\x[0-9a-f]{2}|[^A-Za-z0-9]", "", match[1] or match[2])
+        if kept == plain or (len(kept) > _LONG_NAME and plain.startswith(kept)):
+            return kept != ""
     return False
 
 

@@ -91,13 +91,13 @@ def test_a_units_group_is_the_vms_where_nothing_else_is_in_it(host: Host) -> Non
     assert place(host, qemu) == group
 
 
-def test_helpers_that_libvirt_starts_are_in_a_guests_group(host: Host) -> None:
+def test_the_group_that_libvirt_makes_is_its_guests_whoever_is_in_it(host: Host) -> None:
     group, qemu = host.guest(1, "db1")
     (group / "libvirt/emulator/cgroup.procs").write_text(f"{qemu.pid}\n77\n")
     host.process(77, "/usr/bin/swtpm socket", "/x")
     assert place(host, qemu) == group
-    host.process(77, "/usr/bin/qemu-kvm -name guest=other", "/x")
-    assert "another QEMU, process 77, is in too" in refusal(host, qemu)
+    host.process(77, "/usr/bin/qemu-kvm -name guest=db1", "/x")  # its parent has ended
+    assert place(host, qemu) == group
 
 
 def test_a_group_of_others_is_refused(host: Host) -> None:
@@ -534,21 +534,55 @@ def test_a_refused_group_is_said_once_and_the_others_are_served(
     assert groups.errors["shared"] == 1  # and not looked at again for a while
 
 
-def test_a_group_that_another_joins_later_loses_its_bounds_until_it_leaves(
-    host: Host, memory: Memory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_group_that_was_a_vms_alone_keeps_its_bounds_whoever_joins_it(
+    host: Host, memory: Memory, monkeypatch: pytest.MonkeyPatch, restarted: bool
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr("iokeel.host.cgroup.groups.time.monotonic", lambda: now)
     group = host.group("vms", 5)
     qemu = host.process(5, "qemu-kvm", "/vms")
     groups = cgroups(host, memory)
-    for pids, bounds in (("5\n", MAX), ("5\n6\n", UNSET), ("5\n", MAX)):
-        host.process(6, "sleep", "/vms")
-        (group / "cgroup.procs").write_text(pids)
-        groups.apply({"db1": ORDER}, {"db1": qemu})
-        assert (group / "io.max").read_text() == bounds
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    host.process(6, "qemu-kvm", "/vms")  # a child of a child that has ended
+    (group / "cgroup.procs").write_text("5\n6\n")
+    for riops in (500, 100, 900):
         now += 61
-    assert groups.errors == {"shared": 1}
+        if restarted:
+            groups = cgroups(host, memory)
+        groups.apply({"db1": CgroupOrder({SDB: IoMax(riops=riops)})}, {"db1": qemu})
+        assert f"riops={riops} " in (group / "io.max").read_text()
+    assert not groups.errors
+    groups.apply({}, {"db1": qemu})
+    assert (group / "io.max").read_text() == UNSET
+
+
+def test_the_group_of_a_configured_vm_that_is_silent_keeps_its_bounds_while_it_has_processes(
+    host: Host, memory: Memory
+) -> None:
+    group = host.group("vms", 5)
+    qemu = host.process(5, "qemu-kvm", "/vms")
+    cgroups(host, memory).apply({"db1": ORDER}, {"db1": qemu})
+    groups = cgroups(host, memory)
+    groups.configured = {"db1"}
+    groups.apply({}, {})
+    assert (group / "io.max").read_text() == MAX
+    (group / "cgroup.procs").write_text("")
+    groups.apply({}, {})
+    assert (group / "io.max").read_text() == UNSET
+
+
+def test_the_group_of_a_vm_that_has_gone_from_the_configuration_is_put_back(
+    host: Host, memory: Memory
+) -> None:
+    group = host.group("vms", 5)
+    qemu = host.process(5, "qemu-kvm", "/vms")
+    groups = cgroups(host, memory)
+    groups.configured = {"db1"}
+    groups.apply({"db1": ORDER}, {"db1": qemu})
+    groups.configured = {"web"}
+    groups.apply({}, {})
+    assert (group / "io.max").read_text() == UNSET
 
 
 def test_a_group_that_another_vm_joins_loses_its_bounds_at_once(host: Host, memory: Memory) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from iokeel.host.process import Process, guest, is_guest, is_qemu, parent, peer, process, qemu
-from testing.host.cgroups import Host
+from testing.host.cgroups import Host, scope
 
 
 @pytest.fixture
@@ -83,6 +83,44 @@ def test_a_pid_file_is_believed_when_the_process_is_that_guest(host: Host, tmp_p
     assert guest("db1", tmp_path, host.proc) == Process(5, 12)
     for name in ("web", "gone", "odd", "neg", "none"):
         assert guest(name, tmp_path, host.proc) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "expected"),
+    [
+        (scope(1, "db1") + "/libvirt/emulator", "db1", True),
+        (scope(12, r"my\x2ddb.1"), "my-db.1", True),
+        (scope(1, "myb"), "m\u00fcyb ", True),  # what a host's name can't have is left out
+        (scope(1, "a" * 45), "a" * 60, True),  # a long name is cut
+        (scope(1, "db"), "db1", False),
+        (scope(1, "db1"), "db", False),
+        (scope(1, r"\x2d"), "\u00fc", False),
+        ("machine/qemu-3-db1.libvirt-qemu/emulator", "db1", True),
+        ("system.slice/db1.service", "db1", False),
+    ],
+)
+def test_a_qemu_that_overwrites_its_command_line_is_known_by_its_pid_file_and_its_group(
+    host: Host, tmp_path: Path, path: str, name: str, expected: bool
+) -> None:
+    (tmp_path / f"{name}.pid").write_text("5")
+    found = host.process(5, "", f"/{path}")
+    assert guest(name, tmp_path, host.proc) == (found if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("/usr/bin/qemu-system-x86_64", True),
+        ("/usr/bin/qemu-system-x86_64 (deleted)", True),  # replaced by an upgrade
+        ("/usr/bin/python3.11", False),
+    ],
+)
+def test_a_qemu_that_overwrites_its_command_line_is_known_by_the_file_that_it_runs(
+    host: Host, program: str, expected: bool
+) -> None:
+    host.process(5, "sleep", "/x")
+    (host.proc / "5/exe").symlink_to(program)
+    assert is_qemu(5, host.proc) is expected
 
 
 @pytest.mark.parametrize("pid", ["", "x", "\u00b2", "9" * 5000])

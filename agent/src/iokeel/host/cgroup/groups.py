@@ -23,7 +23,7 @@ from iokeel.core.backstop import CgroupOrder, Io, IoMax, fits
 from iokeel.errors import CgroupRefused, IokeelError, StateNotWritten
 from iokeel.host.cgroup.counters import counter_files, read_counters
 from iokeel.host.cgroup.files import Setting, bounded, read, tighter, wanted, write
-from iokeel.host.cgroup.place import Hierarchy, group_of, io_hierarchy
+from iokeel.host.cgroup.place import Hierarchy, group_of, has_processes, io_hierarchy
 from iokeel.host.process import Process
 from iokeel.words.quoting import shown_path
 
@@ -97,6 +97,9 @@ class Cgroups:
         #: Whether a VM's group has its weight for BFQ, which knows none above 1000. A VM that there
         #: was no order for yet isn't in it.
         self.weighted: Mapping[str, bool] = {}
+        #: The VMs in the configuration. While one of them can't be reached, nothing but its group
+        #: tells whether it runs.
+        self.configured: Collection[str] = ()
         self._memory = memory
         self._proc = proc
         self._sys = sys
@@ -124,7 +127,8 @@ class Cgroups:
 
         orders: by VM; a group with None stays as it is. processes: the QEMUs by VM; the group of a
         VM with an order, but without one, stays as it is. unread: VMs that can't be read but may
-        run; None if any may. Their groups stay as they are. Raises nothing: a failure is logged
+        run; None if any may. Their groups stay as they are, and those of `configured` VMs while
+        they have processes. Raises nothing: a failure is logged
         once, counted, and tried again with the next call.
         """
         if self._hierarchy is None:
@@ -149,7 +153,12 @@ class Cgroups:
         self.weighted = self._weights_that_hold(orders, processes, groups, steady)
         for path in self._groups.keys() - groups.keys():
             vm = self._groups[path].vm
-            if vm in processes or not (vm in orders or _may_run(vm, unread)):
+            may_run = (
+                vm in orders
+                or _may_run(vm, unread)
+                or (vm in self.configured and has_processes(path))
+            )
+            if vm in processes or not may_run:
                 self._put_back(path)
         self._save()
         self.held = {
@@ -204,18 +213,22 @@ class Cgroups:
         self._places = {key: place for key, place in self._places.items() if key in known}
         self._refused = {key: until for key, until in self._refused.items() if key in known}
         refused = len(self._refused)
+        pids = {qemu.pid for qemu in processes.values()}
         for vm, qemu in known:
-            self._look_for(vm, qemu, hierarchy, again=again)
+            self._look_for(vm, qemu, hierarchy, pids, again=again)
         if len(self._refused) > refused and not again:  # it may be in another's
             for vm, qemu in known:
-                self._look_for(vm, qemu, hierarchy, again=True)
+                self._look_for(vm, qemu, hierarchy, pids, again=True)
         for (vm, _), (path, _) in self._places.items():
             yield path, vm
 
-    def _look_for(self, vm: str, qemu: Process, hierarchy: Hierarchy, *, again: bool) -> None:
+    def _look_for(
+        self, vm: str, qemu: Process, hierarchy: Hierarchy, pids: Collection[int], *, again: bool
+    ) -> None:
         """Note a VM's group, and forget it if it is no longer the one it was.
 
-        again: look at one that is known too, because others may be in it by now.
+        pids: of all VMs' QEMUs. again: look at one that is known too, because others may be in it
+        by now.
         """
         known = self._places.get((vm, qemu))
         if known is not None and _inode(known[0]) != known[1]:
@@ -224,8 +237,14 @@ class Cgroups:
         is_refused = time.monotonic() < self._refused.get((vm, qemu), 0.0)
         if is_refused or (known is not None and not again):
             return
+
+        def was_its(path: Path) -> bool:
+            group = self._groups.get(path)
+            bounded = group is not None and (group.vm, group.inode) == (vm, _inode(path))
+            return bounded or (known is not None and known[0] == path)
+
         try:
-            path = group_of(vm, qemu, hierarchy, self._proc)
+            path = group_of(vm, qemu, hierarchy, self._proc, pids, was_its)
         except CgroupRefused as error:
             self._places.pop((vm, qemu), None)
             self._refused[vm, qemu] = time.monotonic() + _REFUSED_S

@@ -5,20 +5,24 @@ systemd, machine/qemu-1-NAME.libvirt-qemu without. The guest's threads have grou
 the io controller isn't in. So in cgroup v2 the guest's own group is the smallest that can be
 bounded; v1 bounds the very group that a process is in. A QEMU outside libvirt has a group of its
 own if its starter made one, as systemd does for each unit.
+
+A QEMU may try to look as if it weren't alone: it forks, and the child outlives its parent. So
+libvirt's group for a guest is the guest's, whoever is in it, and a group that was a VM's alone
+stays its own, unless another VM's QEMU joins it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from iokeel.errors import CgroupRefused
 from iokeel.host.kernel_files import number_of, read_text
 from iokeel.host.mounts import mounts
-from iokeel.host.process import Process, is_qemu, parent, process
+from iokeel.host.process import Process, parent, process
 
 _LIBVIRT = re.compile(r"machine-qemu\\x2d.+\.scope|qemu-\d+-.+\.libvirt-qemu")
 # Helpers are a few processes below their QEMU. This bounds the search in a tree that changes.
@@ -51,11 +55,17 @@ def io_hierarchy(proc: Path = Path("/proc")) -> Hierarchy | None:
 
 
 def group_of(
-    vm: str, qemu: Process, hierarchy: Hierarchy, proc: Path = Path("/proc")
+    vm: str,
+    qemu: Process,
+    hierarchy: Hierarchy,
+    proc: Path = Path("/proc"),
+    others: Collection[int] = (),
+    was_its: Callable[[Path], bool] = lambda _: False,
 ) -> Path | None:
     """Return the folder of a VM's group; None if its process is gone.
 
-    Raises CgroupRefused if others are in that group, or if it must not be bounded.
+    others: the processes of other VMs. was_its: tells whether a group was the VM's alone. Raises
+    CgroupRefused if others are in that group, or if it must not be bounded.
     """
     path = _path(qemu.pid, hierarchy, proc)
     if path is None or process(qemu.pid, proc) != qemu or path.endswith(" (deleted)"):
@@ -65,10 +75,13 @@ def group_of(
     if parts[:1] == [".."]:
         raise CgroupRefused(vm, path, "which the agent doesn't see from its own cgroup namespace")
     bounded = _bounded(parts, hierarchy)
-    is_of_libvirt = any(map(_LIBVIRT.fullmatch, parts))
-    if (why := _refused(bounded, qemu, hierarchy, proc, is_of_libvirt=is_of_libvirt)) is not None:
+    folder = hierarchy.folder.joinpath(*bounded)
+    why = _refused(bounded, hierarchy, proc)
+    if why is None and not any(map(_LIBVIRT.fullmatch, parts)):
+        why = _shared(folder, qemu, proc, others, is_its=was_its(folder))
+    if why is not None:
         raise CgroupRefused(vm, path, why)
-    return hierarchy.folder.joinpath(*bounded)
+    return folder
 
 
 def _bounded(parts: list[str], hierarchy: Hierarchy) -> list[str]:
@@ -84,21 +97,29 @@ def _bounded(parts: list[str], hierarchy: Hierarchy) -> list[str]:
     return parts
 
 
-def _refused(
-    parts: list[str], qemu: Process, hierarchy: Hierarchy, proc: Path, *, is_of_libvirt: bool
-) -> str | None:
+def has_processes(folder: Path) -> bool:
+    """Return whether there are processes in a group, or in the groups below it."""
+    return next(_processes(folder), None) is not None
+
+
+def _refused(parts: list[str], hierarchy: Hierarchy, proc: Path) -> str | None:
     """Return why a group must not be bounded, as a clause about it; None if it may be."""
     if not parts:
         return "the root of all groups"
     own = _path(os.getpid(), hierarchy, proc)
     if own is not None and _holds(os.path.join(hierarchy.root, *parts), own):
         return "which the agent is in itself"
-    for pid in dict.fromkeys(_processes(hierarchy.folder.joinpath(*parts))):
-        if pid != qemu.pid and not _descends(pid, qemu.pid, proc):
-            if not is_of_libvirt:
-                return f"which process {pid} is in too"
-            if is_qemu(pid, proc):  # a helper (for a TPM, a filesystem) is the VM's own
-                return f"which another QEMU, process {pid}, is in too"
+    return None
+
+
+def _shared(
+    folder: Path, qemu: Process, proc: Path, others: Collection[int], *, is_its: bool
+) -> str | None:
+    """Return who else is in a group, as a clause about it; None if nobody is that matters."""
+    for pid in dict.fromkeys(_processes(folder)):
+        matters = not is_its or pid in others
+        if matters and pid != qemu.pid and not _descends(pid, qemu.pid, proc):
+            return f"which process {pid} is in too"
     return None
 
 
