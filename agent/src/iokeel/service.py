@@ -42,7 +42,7 @@ def sources_of(config: Config, store: StateStore) -> list[Source]:
         from iokeel.hypervisors.libvirt.source import LibvirtSource
 
         sources.append(LibvirtSource(config.libvirt.uri, config.classes, store.policies))
-    sources.append(QmpSource(config.vms))
+    sources.append(QmpSource(config.vms, store.processes))
     return sources
 
 

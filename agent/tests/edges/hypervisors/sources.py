@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from iokeel.config.settings import VmConfig
 from iokeel.core.counters import DriveId
 from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.source import QmpSource
 
 GOLD = DrivePolicy(limit=1000)
@@ -28,9 +29,11 @@ json_values = st.recursive(
 
 
 @contextlib.asynccontextmanager
-async def running(*vms: VmConfig) -> AsyncIterator[QmpSource]:
-    """Run a source of these VMs."""
-    source = QmpSource(vms)
+async def running(
+    *vms: VmConfig, ran: Mapping[str, Process] | None = None
+) -> AsyncIterator[QmpSource]:
+    """Run a source of these VMs. ran: as in QmpSource."""
+    source = QmpSource(vms, ran)
     task = asyncio.create_task(source.run())
     try:
         yield source

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
@@ -17,10 +17,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from iokeel.config.settings import Config
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import UNLIMITED
 from iokeel.errors import DriveGone
-from iokeel.host.process import Process
+from iokeel.host.process import Process, process
 from iokeel.hypervisors.qmp import monitor
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
@@ -65,6 +66,118 @@ async def test_a_vm_is_gone_where_nobody_listens_any_more(
     with pytest.raises(DriveGone):
         await source.set_limits(VDA, UNLIMITED, PATIENCE_S)
     assert await source.sample(None, PATIENCE_S) == {}
+
+
+@pytest.fixture
+def qemus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that run; the last one is the QEMU that listens wherever one is connected to."""
+    made = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    told = "iokeel.hypervisors.qmp.connection.qemu"
+    monkeypatch.setattr(told, lambda _pid: process(made[-1].pid))
+    yield made
+    for each in made:
+        each.kill()
+        each.wait()
+
+
+async def test_a_vm_whose_qemu_unlinks_its_monitor_is_known_until_its_process_ends(
+    folder: Path, qemus: list[subprocess.Popen[bytes]]
+) -> None:
+    server = await QmpServer(folder / "db1.qmp").start()
+    async with running(vm(server.path)) as source:
+        await until(source.vms)
+        first, second = qemus
+        assert source.vms()["db1"].process == process(second.pid)
+        qemus.reverse()  # a child of QEMU's listens in its place, and ends
+        server.drop()
+        await until(lambda: source.vms()["db1"].process == process(first.pid))
+        server.path.unlink()
+        server.drop()
+        await until(lambda: source.errors["missing"])
+        for qemu in (first, second):
+            assert "db1" in source.vms()
+            qemu.kill()
+            qemu.wait()
+            source.announce("db1")
+        await until(lambda: not source.vms())
+        assert not source.unread()
+    await server.stop()
+
+
+async def test_a_monitor_that_is_a_link_to_another_vms_is_refused(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await QmpServer(folder / "db1.qmp").start()
+    evil = folder / "evil.qmp"
+    evil.symlink_to(server.path)
+    async with running(vm(evil, "evil")) as source:
+        await until(lambda: source.errors["permission"])
+        assert server.connections == 0
+        assert source.unread() == {"evil"}
+    assert lines(caplog) == [
+        f"VM evil: {evil}: evil.qmp is a link of user {os.geteuid()}, so it may lead to another"
+        " VM's monitor; give the socket's own path"
+    ]
+    await server.stop()
+
+
+async def test_of_two_vms_with_one_qemu_only_the_first_is_served(
+    folder: Path, qemus: list[subprocess.Popen[bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await QmpServer(folder / "db1.qmp").start()
+    second = await QmpServer(folder / "evil.qmp").start()
+    config = Config(vms=(vm(first.path), vm(second.path, "evil")))
+    async with running(vm(first.path)) as source:
+        await until(source.vms)
+        source.configure(config)
+        await until(lambda: source.errors["busy"])
+        assert [*source.vms()] == ["db1"]
+        pid = qemus[-1].pid
+        assert lines(caplog) == [
+            f"VM evil: {second.path}: process {pid} is the QEMU of VM db1;"
+            " give each [[vm]] a QEMU of its own"
+        ]
+        qemus.reverse()
+        source.announce("evil")
+        await until(lambda: {*source.vms()} == {"db1", "evil"})
+    await first.stop()
+    await second.stop()
+
+
+async def test_a_qemu_that_answers_slowly_keeps_no_other_from_being_connected_to(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("iokeel.hypervisors.qmp.source._CONNECTING", 1)
+    monkeypatch.setattr(monitor, "_DISCOVERY_S", 0.2)
+    evil = QmpServer(folder / "evil.qmp")
+    evil.plug("vda", "/images/a.raw")
+    evil.answers["query-block"] = lambda _: None
+    await evil.start()
+    server = QmpServer(folder / "db1.qmp")
+    async with running(vm(evil.path, "evil"), vm(server.path)) as source:
+        await until(lambda: "query-block" in evil.commands())
+        await server.start()
+        source.announce("db1")
+        await until(lambda: "db1" in source.vms())
+        await until(lambda: source.errors["timeout"])
+        assert source.unread() == {"evil"}
+    assert any("it hasn't told all its drives in 0.2 s" in line for line in lines(caplog))
+    await evil.stop()
+    await server.stop()
+
+
+async def test_a_vm_whose_qemu_an_earlier_agent_has_found_may_run_until_its_process_ends(
+    folder: Path, qemus: list[subprocess.Popen[bytes]]
+) -> None:
+    found = process(qemus[0].pid)
+    assert found is not None
+    async with running(vm(folder / "db1.qmp"), ran={"db1": found}) as source:
+        await until(lambda: source.errors["missing"])
+        assert source.unread() == {"db1"}
+        qemus[0].kill()
+        qemus[0].wait()
+        source.announce("db1")
+        await until(lambda: not source.unread())
 
 
 async def test_a_guest_that_shuts_down_is_no_error(

@@ -16,9 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,6 +30,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 import msgspec
 
 from iokeel.host.process import Process, peer, qemu
+from iokeel.host.trusted_path import open_trusted
 from iokeel.hypervisors.qmp.faults import NOT_QMP, CommandFailed, MonitorLost, refused, silent
 from iokeel.words.quoting import shown
 
@@ -177,9 +180,11 @@ class QmpConnection(asyncio.BufferedProtocol):
             raise CommandFailed(self._where, command, reply.error.kind, text)
         return cast(T, reply.answer)
 
-    def close(self) -> None:
-        """End the connection. Requests without an answer get MonitorLost."""
-        self._fail("closed", "closed by the agent", "")
+    def close(
+        self, kind: str = "closed", what: str = "closed by the agent", mend: str = ""
+    ) -> None:
+        """End the connection. Requests without an answer get MonitorLost, of these values."""
+        self._fail(kind, what, mend)
 
     def _send(self, request: _Request) -> None:
         assert self._transport is not None
@@ -271,7 +276,7 @@ class QmpConnection(asyncio.BufferedProtocol):
 async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
     """Return a connection to a QMP monitor, ready for commands.
 
-    on_event: called with each event's name. Returns after 11 s at most, or raises MonitorLost or
+    on_event: called with each event's name. Returns after 6 s at most, or raises MonitorLost or
     CommandFailed.
     """
     try:
@@ -279,8 +284,13 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
     except OSError as error:  # too many open files
         raise refused(path, error) from None
     try:
-        # asyncio would read EAGAIN as a connection under way, which a unix socket doesn't have.
-        sock.connect(str(path))
+        # Past no link of another user's, who could have it lead to another VM's monitor. asyncio
+        # would read EAGAIN as a connection under way, which a unix socket doesn't have.
+        found = open_trusted(str(path))
+        try:
+            sock.connect(f"/proc/self/fd/{found}")
+        finally:
+            os.close(found)
     except OSError as error:
         sock.close()
         raise refused(path, error) from None
@@ -288,13 +298,15 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
     pid = peer(sock).pid  # the socket may be closed once the greeting is missed
     told = _tell_process(connection, pid)
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
+    ends = time.monotonic() + _GREETING_TIMEOUT_S
     try:
         async with asyncio.timeout(_GREETING_TIMEOUT_S):
             await connection._greeted
-        await connection.execute("qmp_capabilities", {}, ANYTHING, _GREETING_TIMEOUT_S)
+        left_s = round(ends - time.monotonic(), 3)
+        await connection.execute("qmp_capabilities", {}, ANYTHING, left_s)
         await asyncio.wait({told}, timeout=_PROCESS_TIMEOUT_S)
     except TimeoutError:
-        why = silent(path, pid, _GREETING_TIMEOUT_S)
+        why = await asyncio.to_thread(silent, path, pid, _GREETING_TIMEOUT_S)
         connection.close()
         raise why from None
     except BaseException:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pwd
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from iokeel.errors import ConnectionLost, IokeelError
 from iokeel.host.process import is_stopped
+from iokeel.host.trusted_path import WrongLink
 
 #: The class of QEMU's error if it doesn't know a command.
 NO_COMMAND = "CommandNotFound"
@@ -47,6 +50,9 @@ class CommandFailed(IokeelError):
 def refused(path: Path, error: OSError) -> MonitorLost:
     """Return the fault of a socket that can't be connected to, by the system's error."""
     where = str(path)
+    if isinstance(error, WrongLink):
+        what = f"{error.strerror}, so it may lead to another VM's monitor"
+        return MonitorLost("permission", where, what, "give the socket's own path")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         mend = f"start the VM with -qmp unix:{path},server=on,wait=off, or correct the path"
         return MonitorLost("missing", where, "no such socket", mend)
@@ -73,8 +79,7 @@ def silent(path: Path, pid: int, waited_s: float) -> MonitorLost:
     pid: of the process that listens.
     """
     where = str(path)
-    sockets = [fields for fields in _unix_sockets() if len(fields) > _PATH]
-    states = [fields[_STATE] for fields in sockets if fields[_PATH] == where]
+    states = [*_states(where)]
     if _ACCEPTED in states:  # and ours is not: QEMU accepts one client at a time
         return MonitorLost("busy", where, "another client uses this monitor", _SERVES_ONE)
     what = f"no greeting in {waited_s:g} s from process {pid}"
@@ -86,12 +91,13 @@ def silent(path: Path, pid: int, waited_s: float) -> MonitorLost:
     return MonitorLost("timeout", where, what, "it hangs: see whether its storage does")
 
 
-def _unix_sockets() -> list[list[str]]:
-    try:
-        lines = Path("/proc/net/unix").read_text(errors="surrogateescape").split("\n")
-    except OSError:
-        return []
-    return [line.split(maxsplit=_PATH) for line in lines]
+def _states(path: str) -> Iterator[str]:
+    """Yield the states of the sockets of a path. Takes long if there are very many sockets."""
+    with contextlib.suppress(OSError), open("/proc/net/unix", errors="surrogateescape") as lines:
+        for line in lines:
+            fields = line.rstrip("\n").split(maxsplit=_PATH)
+            if len(fields) > _PATH and fields[_PATH] == path:
+                yield fields[_STATE]
 
 
 def _owner(path: Path) -> str:

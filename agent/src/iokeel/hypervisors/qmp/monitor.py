@@ -4,7 +4,8 @@ A task keeps the socket connected. It finds the drives anew when QEMU sends an e
 come from an unknown drive (there is no event for a drive that is plugged in), and once a minute.
 
 If the connection is lost, the VM stays known, with its drives and their limits, until its QEMU is
-certainly gone: until nobody listens at the socket.
+certainly gone: until nobody listens at the socket, and its process has ended. A QEMU may unlink its
+socket and run on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from iokeel.core.jobs import BlockJob
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import PolicyInPart, ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
-from iokeel.host.process import Process
+from iokeel.host.process import Process, process
 from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
@@ -68,6 +69,8 @@ _JOBS = decoder(list[JobInfo], MOST_LISTED)
 #: mean: at the next tick. With few VMs it is more often, about one of them a second.
 RECHECK_S = 60.0
 _LEAST_RECHECK_S = 2.0
+# A QEMU with 2,000 throttle groups tells all in 3 s. One that takes longer holds up itself alone.
+_DISCOVERY_S = 10.0
 # A flood of events doesn't have the drives found more often than this.
 _REFRESH_PAUSE_S = 1.0
 
@@ -75,21 +78,30 @@ _REFRESH_PAUSE_S = 1.0
 class Monitor:
     """One VM's socket, kept connected, and its drives.
 
-    known: where all VMs' monitors keep their VmInfo, by name.
+    known: where all VMs' monitors keep their VmInfo, by name. ran: the QEMU that an earlier agent
+    has found; None if there was none.
     """
 
-    def __init__(self, vm: VmConfig, news: SourceNews, known: dict[str, VmInfo]) -> None:
+    def __init__(
+        self,
+        vm: VmConfig,
+        news: SourceNews,
+        known: dict[str, VmInfo],
+        ran: Process | None = None,
+    ) -> None:
         self._vm = vm
         self._news = news
         self._known = known
         self._connection: QmpConnection | None = None
         self._process: Process | None = None
+        # The QEMUs that were here, until they have ended.
+        self._served_by = set() if ran is None else {ran}
         self._abilities = QemuAbilities()
         self._drives: dict[str, QmpDrive] = {}
         self._empty: frozenset[str] = frozenset()
         self._unthrottled: dict[str, str] = {}  # the reasons by target
         self._shut_down = False
-        self.may_run = True  #: False once nobody listens at its socket
+        self.may_run = True  #: False once nobody listens at its socket, and no QEMU of it runs
         self._wake = asyncio.Event()
         self._counters = DriveCounters(vm, news, self._wake.set, self._note_in_force)
         self._orders = 0  # changes whenever limits are set: those read before are stale then
@@ -219,8 +231,7 @@ class Monitor:
         before = False
         while True:
             try:
-                async with connecting:
-                    connection = await self._connect()
+                connection = await self._connect(connecting)
             except (MonitorLost, CommandFailed) as error:
                 self._unreachable(error)
                 await self._rest(next(waits))
@@ -249,12 +260,12 @@ class Monitor:
             async with asyncio.timeout(wait_s):
                 await self._wake.wait()
 
-    async def _connect(self) -> QmpConnection:
-        connection = await connect(self._vm.socket, self._event)
+    async def _connect(self, connecting: asyncio.Semaphore) -> QmpConnection:
+        async with connecting:
+            connection = await connect(self._vm.socket, self._event)
         try:
             self._wake.clear()
-            self._abilities = await query_abilities(connection)
-            await self._discover(connection)
+            await self._discover(connection, anew=True)
         except BaseException:
             connection.close()
             raise
@@ -298,7 +309,8 @@ class Monitor:
 
     def _unreachable(self, error: MonitorLost | CommandFailed) -> None:
         self._report(error)
-        self.may_run = error.kind not in ("missing", "stale")
+        self._served_by = {each for each in self._served_by if process(each.pid) == each}
+        self.may_run = error.kind not in ("missing", "stale") or bool(self._served_by)
         if not self.may_run and self._vm.name in self._known:
             del self._known[self._vm.name]
             self._drives = {}
@@ -319,9 +331,21 @@ class Monitor:
         mean_s = min(RECHECK_S, max(_LEAST_RECHECK_S, len(self._known)))
         self._recheck_at = time.monotonic() + mean_s * random.uniform(0.5, 1.5)
 
-    async def _discover(self, connection: QmpConnection) -> None:
-        """Ask QEMU for its drives and the limits in force. Raises MonitorLost, CommandFailed."""
-        if self._abilities.throttle is None:
+    async def _discover(self, connection: QmpConnection, *, anew: bool = False) -> None:
+        """Ask QEMU for its drives and the limits in force. Raises MonitorLost, CommandFailed.
+
+        anew: ask for its abilities, too.
+        """
+        try:
+            async with asyncio.timeout(_DISCOVERY_S):
+                await self._find_drives(connection, anew=anew)
+        except TimeoutError:
+            what = f"it hasn't told all its drives in {_DISCOVERY_S:g} s"
+            mend = "see whether QEMU is stopped or its storage hangs"
+            raise MonitorLost("timeout", str(self._vm.socket), what, mend) from None
+
+    async def _find_drives(self, connection: QmpConnection, *, anew: bool) -> None:
+        if anew or self._abilities.throttle is None:
             self._abilities = await query_abilities(connection)
             self._counters.learned(self._abilities)
         devices = await query_devices(connection) if self._abilities.guest_devices else []
@@ -342,10 +366,22 @@ class Monitor:
                 {(b.qdev, b.device): b.inserted.node_name for b in blocks if b.inserted},
             )
             await self._add_patched(connection, drives)
+        self._check_alone(connection)
         self._drives, self._process = drives, connection.process
+        if connection.process is not None:
+            self._served_by.add(connection.process)
         self._empty, self._unthrottled = empty_of(blocks) - drives.keys(), unthrottled
         self._tell_below()
         self._publish()
+
+    def _check_alone(self, connection: QmpConnection) -> None:
+        """Raise MonitorLost, and end the connection, if its QEMU is another VM's."""
+        process = connection.process
+        for name, info in self._known.items():
+            if name != self._vm.name and process is not None and process == info.process:
+                what = f"process {process.pid} is the QEMU of VM {name}"
+                connection.close("busy", what, "give each [[vm]] a QEMU of its own")
+                raise connection.lost.result()
 
     async def _add_patched(self, connection: QmpConnection, drives: dict[str, QmpDrive]) -> None:
         """Add the patches' fields to limits, which query-block lacks.

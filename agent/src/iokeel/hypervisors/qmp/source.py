@@ -12,6 +12,7 @@ from iokeel.core.counters import Counters, DriveId
 from iokeel.core.jobs import BlockJob
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import DriveGone
+from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.counters import Round
 from iokeel.hypervisors.qmp.monitor import Monitor
 from iokeel.hypervisors.source import SourceNews, VmInfo
@@ -29,10 +30,12 @@ _OTHER_FILES = 100
 class QmpSource(SourceNews):
     """The VMs behind some QMP sockets. Implements iokeel.hypervisors.source.Source."""
 
-    def __init__(self, vms: Sequence[VmConfig]) -> None:
+    def __init__(self, vms: Sequence[VmConfig], ran: Mapping[str, Process] | None = None) -> None:
+        """ran: the QEMUs that an earlier agent has found, by VM."""
         super().__init__()
         self._known: dict[str, VmInfo] = {}
-        self._monitors = {vm.name: Monitor(vm, self, self._known) for vm in vms}
+        ran = ran or {}
+        self._monitors = {vm.name: Monitor(vm, self, self._known, ran.get(vm.name)) for vm in vms}
         self._connecting = asyncio.Semaphore(_CONNECTING)
         self._running: asyncio.TaskGroup | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the monitors, by VM
