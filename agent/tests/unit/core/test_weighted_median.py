@@ -1,0 +1,53 @@
+"""No single value moves a weighted median."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iokeel.core.weighted_median import weighted_median
+
+VALUES = st.floats(0, 1e15)
+WEIGHTS = st.floats(0.01, 1e15)
+WORDS = st.lists(st.tuples(VALUES, WEIGHTS), min_size=1, max_size=9)
+
+
+@given(st.lists(VALUES, min_size=3, max_size=9))
+def test_with_equal_weights_it_is_the_median(values: list[float]) -> None:
+    assert weighted_median([(value, 1.0) for value in values]) == median(values)
+
+
+@given(WORDS, VALUES, WEIGHTS)
+def test_no_word_lifts_it_above_all_others_together(
+    others: list[tuple[float, float]], value: float, weight: float
+) -> None:
+    others = [(each, max(1.0, weight / 10)) for each, _ in others]
+    found = weighted_median([*others, (value, weight)])
+    assert found is not None
+    assert found <= max(each for each, _ in others)
+
+
+@given(WORDS)
+def test_it_is_between_the_least_and_the_most(words: list[tuple[float, float]]) -> None:
+    found = weighted_median(words)
+    assert found is not None
+    assert min(words)[0] <= found <= max(words)[0]
+
+
+def test_the_lower_of_two_counts_whichever_is_heavier() -> None:
+    for weights in ((1.0, 1.0), (9.0, 1.0), (1.0, 9.0)):
+        assert weighted_median(zip((0.3, 1e6), weights, strict=True)) == 0.3
+
+
+def test_the_heaviest_needs_one_other_that_agrees() -> None:
+    assert weighted_median([(1.0, 10.0), (2.0, 10.0), (40.0, 80.0)]) == 2.0
+    assert weighted_median([(1.0, 10.0), (30.0, 10.0), (40.0, 80.0)]) == 30.0
+    assert weighted_median([(0.1, 80.0), (30.0, 10.0), (40.0, 10.0)]) == 0.1
+
+
+def test_what_hardly_does_anything_has_no_say() -> None:
+    assert weighted_median([(40.0, 1000.0), (0.1, 1.0)]) == 40.0
+    assert weighted_median([(0.0, 0.0)]) is None
+    assert weighted_median([]) is None
