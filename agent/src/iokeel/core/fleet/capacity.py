@@ -5,6 +5,10 @@ wait. The coordinator adds these loads up to that of the whole storage, and goes
 single host (core/sharing/capacity.py). The budget to divide is then the corrected capacity, less
 the rates of drives without a policy.
 
+No host's word moves it alone, because a guest, its QEMU or the host itself may lie. The latency is
+the weighted median of all hosts', as if each had the same mix. A host weighs by its requests, but
+no more than its charge in the ledger lets through. Its strangers may take half of the storage.
+
 A new coordinator goes on from the correction in the ledger. That is as old as the ledger's amount,
 so both are within BAND_RATIO of the last coordinator's.
 """
@@ -12,7 +16,8 @@ so both are within BAND_RATIO of the last coordinator's.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import floor
+from dataclasses import replace
+from math import floor, inf
 from typing import NamedTuple
 
 from iokeel.core.counters import NS_PER_S
@@ -21,6 +26,7 @@ from iokeel.core.fleet.ledger import HostName, Learnt, Ledger
 from iokeel.core.sharing.capacity import LONGEST_S, feedback_after
 from iokeel.core.state import Division, Feedback, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
+from iokeel.core.weighted_median import weighted_median
 
 #: How often hosts report their load, and how often the capacity is corrected: no single reading may
 #: move it by more than so many seconds' worth.
@@ -30,6 +36,12 @@ BAND_RATIO = 0.02
 # A storage counts as too small only once hosts have this part of it, because a new coordinator
 # gives nothing for a term.
 _GIVEN_RATIO = 0.9
+# A host can't do more than this many times its charge, even if its QEMUs let some through for
+# nothing, and its mean request costs no more than this. Beside others, its drives without a policy
+# take this part of the capacity at most.
+_DONE_MOST = 2.0
+_MOST_COST = 1000.0
+_STRANGERS_RATIO = 0.5
 
 
 class Correction(NamedTuple):
@@ -54,7 +66,7 @@ def corrected(
 
     before: None if this host hasn't coordinated it just now. claims: of hosts that report. If a
     load was counted before, its rates count again, but not its latency: the host may have died
-    since.
+    since. Nothing is counted before most hosts have told another one, or have had the time.
     """
     if before is None or before.state.policy != policy:
         return Correction(now_ns, _as_learnt(ledger, policy))
@@ -64,14 +76,22 @@ def corrected(
     loads = {name: claim.load for name, claim in claims.items() if claim.load is not None}
     if loads and loads == before.loads:
         return before
-    state = before.state
     known = before.loads.items()
+    fresh = sum((name, load) not in known for name, load in loads.items())
+    if loads and 2 * fresh <= len(loads) and elapsed_s < 2 * LOAD_S:
+        return before  # or the first host to speak would be the only one
+    state = before.state
     load = together(
         [
-            now._replace(activity=None) if (name, now) in known else now
-            for name, now in loads.items()
+            _bounded(
+                load._replace(activity=None) if (name, load) in known else load,
+                _most_done(name, ledger),
+                policy.capacity if policy.capacity is not None and len(loads) > 1 else inf,
+            )
+            for name, load in loads.items()
         ],
         elapsed_s,
+        policy.capacity or inf,
     )
     feedback = feedback_after(state, load)
     usable = _usable(policy, feedback, load)
@@ -94,11 +114,14 @@ def amount_of(now: Correction, ledger: Ledger | None, budget: Budget) -> tuple[i
     return max(1, floor(usable)), Learnt(budget.amount, state.feedback.ratio)
 
 
-def together(loads: Collection[Load], elapsed_s: float) -> Load:
-    """Return the load of a storage from those of the hosts that use it. elapsed_s: to now."""
+def together(loads: Collection[Load], elapsed_s: float, capacity: float = inf) -> Load:
+    """Return the load of a storage from those of the hosts that use it.
+
+    elapsed_s: to now. capacity: for how long a larger request takes.
+    """
     done = sum(load.done for load in loads)
     return Load(
-        _activity([load for load in loads if load.activity is not None], elapsed_s),
+        _activity(loads, elapsed_s, capacity),
         done,
         sum(load.strangers for load in loads),
         all(load.known for load in loads),
@@ -109,19 +132,52 @@ def together(loads: Collection[Load], elapsed_s: float) -> Load:
     )
 
 
-def _activity(loads: Collection[Load], elapsed_s: float) -> StorageActivity | None:
+def _most_done(name: HostName, ledger: Ledger | None) -> float:
+    """Return the most that a host's drives with a policy can have done."""
+    if ledger is None:
+        return inf
+    entry = ledger.entries.get(name)
+    return 0.0 if entry is None else _DONE_MOST * entry.charged
+
+
+def _bounded(load: Load, done: float, capacity: float) -> Load:
+    """Return what a host reports, within what it can have done. capacity: shared with others."""
+    activity = load.activity
+    if activity is not None:
+        cost, served = activity.mean_cost, activity.served_cost
+        activity = replace(
+            activity,
+            raw_iops=min(activity.raw_iops, done),
+            mean_cost=None if cost is None else min(cost, _MOST_COST),
+            served_cost=None if served is None else min(served, _MOST_COST),
+        )
+    return load._replace(
+        activity=activity,
+        done=min(load.done, done),
+        strangers=min(load.strangers, _STRANGERS_RATIO * capacity),
+    )
+
+
+def _activity(
+    loads: Collection[Load], elapsed_s: float, capacity: float
+) -> StorageActivity | None:
     seen = [(load.activity, load.done) for load in loads if load.activity is not None]
     if not seen:
         return None
-    raw_iops = sum(activity.raw_iops for activity, _ in seen)
-    queue = sum(activity.queue for activity, _ in seen)
+    mean_cost = _mean([(activity.mean_cost, activity.raw_iops) for activity, _ in seen])
+    latencies = []
+    for activity, _ in seen:
+        if (latency_s := activity.latency_s) is not None:
+            if mean_cost is not None and activity.mean_cost is not None:
+                latency_s += (mean_cost - activity.mean_cost) / capacity
+            latencies.append((max(0.0, latency_s), activity.raw_iops))
     return StorageActivity(
         elapsed_s,
-        raw_iops,
-        _mean([(activity.latency_s, activity.raw_iops) for activity, _ in seen]),
+        sum(activity.raw_iops for activity, _ in seen),
+        weighted_median(latencies),
         min(1.0, sum(activity.busy_ratio for activity, _ in seen)),
-        queue,
-        _mean([(activity.mean_cost, activity.raw_iops) for activity, _ in seen]),
+        sum(activity.queue for activity, _ in seen),
+        mean_cost,
         _mean([(activity.served_cost, done) for activity, done in seen]),
     )
 

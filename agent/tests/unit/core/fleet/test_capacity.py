@@ -76,9 +76,63 @@ def test_hosts_loads_are_those_of_one_host_with_all_drives() -> None:
 def test_each_host_counts_by_its_requests() -> None:
     both = together([load(900, 10.0), load(100, 30.0)], 1.0).activity
     assert both is not None
-    assert both.latency_s == pytest.approx(0.012)
     assert both.raw_iops == 1000
     assert both.queue == pytest.approx(12.0)
+    busy = together([load(100, 10.0), load(600, 20.0), load(300, 30.0)], 1.0).activity
+    assert busy is not None
+    assert busy.latency_s == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 9])
+@pytest.mark.parametrize("done", [1.0, 300.0, 1e15])
+def test_no_host_cuts_a_storage_by_its_word_alone(hosts: int, done: float) -> None:
+    honest = [load(300, 2.0)] * hosts
+    seconds = 1e15
+    lie = Load(StorageActivity(1.0, done, seconds, 1.0, seconds, 1.0, 1.0), done, short=True)
+    entries = {
+        f"h{number}": Entry(f"i{number}", 0, 300, 300, 0, Stamp("e", 1))
+        for number in range(hosts + 1)
+    }
+    ledger = replace(first_ledger(300 * (hosts + 1), "e"), entries=entries)
+    steps = 20
+    true = after(*[(*honest, honest[0])] * steps, ledger=ledger).state.feedback.ratio
+    assert after(*[(*honest, lie)] * steps, ledger=ledger).state.feedback.ratio >= true
+    # It may also be the only one that has told a new load by then.
+    assert POLICY is not None
+    now = corrected(None, ledger, {}, POLICY, 0)
+    now = corrected(now, ledger, claims(*honest, lie), POLICY, STEP_NS)
+    told = claims(*honest, fresh(lie, 1))
+    assert corrected(now, ledger, told, POLICY, 2 * STEP_NS) is now
+
+
+def test_a_host_counts_for_no_more_than_it_is_charged() -> None:
+    """Hosts that the ledger doesn't know, or that it gave little, can't outweigh those it knows."""
+    honest, lie = load(300, 30.0), load(1e15, 0.1, strangers=1e15)
+    given = {"h0": 300, "h1": 300, "h2": 1}
+    entries = {host: Entry(f"i{host[1]}", 0, n, n, 0, Stamp("e", 1)) for host, n in given.items()}
+    ledger = replace(first_ledger(1000, "e"), entries=entries)
+    now = after((honest, honest, lie, lie), ledger=ledger)
+    assert now.state.activity is not None
+    assert now.state.activity.latency_s == pytest.approx(0.03)
+    assert now.state.load.done <= 2 * 601
+
+
+def test_drives_without_a_policy_on_one_host_leave_the_others_half_of_a_storage() -> None:
+    assert POLICY is not None
+    lie = load(1, 1.0, short=False, strangers=1e15)
+    quiet = load(1, 1.0, short=False)
+    assert amount_of(after((quiet, lie)), None, BUDGET)[0] == BUDGET.amount // 2
+    assert amount_of(after((lie,)), None, BUDGET)[0] == 1  # alone on the storage
+
+
+def test_hosts_are_compared_as_if_all_had_the_same_mix() -> None:
+    """The large requests of one host take longer by themselves; they tell of no overload."""
+    large = Load(StorageActivity(1.0, 100, 0.031, 1.0, 3.1, 30.0, 30.0), 3000.0)
+    small = Load(StorageActivity(1.0, 100, 0.002, 1.0, 0.2, 1.0, 1.0), 100.0)
+    seen = together([large, small], 1.0, capacity=1000).activity
+    assert seen is not None
+    # 15.5 is the mean cost, so each would take 14.5 ms longer than a 4 KiB read, and 2 ms for that.
+    assert seen.latency_s == pytest.approx(0.0165)
 
 
 def test_large_requests_of_one_host_are_allowed_for() -> None:
@@ -125,17 +179,17 @@ def test_it_is_corrected_once_in_a_while_however_often_claims_come() -> None:
 
 def test_no_reading_counts_twice_if_its_host_tells_no_other() -> None:
     assert POLICY is not None
-    dead, lives = load(450, 40.0), load(450, 5.0, strangers=100.0)
-    now = after((dead, lives))
+    dead, lives = load(300, 40.0), load(300, 5.0, strangers=100.0)
+    now = after((dead, dead, lives))
     ratio = now.state.feedback.ratio
     assert ratio < 1
-    for number in range(2, 8):
-        told = claims(dead, fresh(lives, number))
+    for number in range(2, 9):
+        told = claims(dead, dead, fresh(lives, number))
         now = corrected(now, None, told, POLICY, number * STEP_NS)
         assert now.state.feedback.ratio >= ratio
         assert now.state.load.done == pytest.approx(900)
     assert corrected(now, None, told, POLICY, 9 * STEP_NS) is now
-    alone = corrected(now, None, claims(dead), POLICY, 9 * STEP_NS)
+    alone = corrected(now, None, claims(dead), POLICY, 10 * STEP_NS)
     assert (alone.state.load.strangers, alone.state.load.activity) == (0, None)
 
 
