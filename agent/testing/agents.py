@@ -206,6 +206,7 @@ class Agent:
         signs = ("please report it", "Traceback", "never retrieved")
         faults, traced = [*self._ends], False
         for line in self.log().splitlines():
+            line = line.removeprefix("| ")  # of a traceback
             if any(sign in line for sign in signs) or (traced and not line.startswith(" ")):
                 faults.append(line)  # of a traceback its first line, and what was raised
                 traced = "Traceback" in line

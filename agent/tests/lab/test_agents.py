@@ -32,7 +32,8 @@ def test_a_traceback_in_its_log_is_a_fault(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
     with pytest.raises(AssertionError), agent:
         with agent.log_file.open("a") as log:
-            log.write("Traceback (most recent call last):\n")
+            log.write("| Traceback (most recent call last):\n|   File x\n| KeyError: 5\nINFO a: b\n")
+        assert agent.own_faults() == ["Traceback (most recent call last):", "KeyError: 5"]
 
 
 class Mute(Agent):

@@ -21,10 +21,11 @@ from iokeel.calibrate.target import TargetOptions, open_target
 from iokeel.cli.calibration_progress import ProgressBar, ProgressLines
 from iokeel.cli.cells import PlainTable, layouts
 from iokeel.cli.options import PIPE_COLUMNS
+from iokeel.cli.output import say
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.host.in_use import InUse
 from iokeel.policy_xml.schema import NAME
-from iokeel.words.quoting import shown
+from iokeel.words.quoting import escaped, shown
 from iokeel.words.units import duration, parse_size, rate, size
 
 
@@ -47,7 +48,7 @@ def run_calibration(
         raise ConfigError("--name", f"{shown(name)} is {NAME.what}", NAME.mend)
     if plot is not None:
         check_plot_file(plot)
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, markup=False)
     if not console.is_terminal or not console.width:
         console.width = PIPE_COLUMNS
     reporter = ProgressLines() if as_lines else ProgressBar(console)
@@ -59,10 +60,10 @@ def run_calibration(
     config = config_text(name or target.default_name, target, calibration, fio)
     if as_json:
         conditions = Conditions.now(storage, fio, plan.seconds, options.size_bytes, options.threads)
-        print(json_text(conditions, calibration, config))
+        say(*json_text(conditions, calibration, config).splitlines())
     else:
         _print_summary(console, calibration)
-        print(config, end="")
+        say(*config.splitlines())
     if plot is not None:  # last, so that its failure takes no result away
         draw_plot(storage, calibration, plot)
 
@@ -81,7 +82,7 @@ def _print_summary(console: Console, calibration: Calibration) -> None:
     latencies = (f"{duration(s)} for {kind}" for kind, s in calibration.latencies_s.items())
     console.print("latency at 80 % of saturation: " + ", ".join(latencies))
     for warning in calibration.warnings:
-        console.print(f"warning: {warning}", style="yellow")
+        console.print(f"warning: {escaped(warning)}", style="yellow")
     console.print()
     sys.stderr.flush()
 

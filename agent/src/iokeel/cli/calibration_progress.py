@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Self
 
@@ -16,6 +15,7 @@ from rich.progress import (
 )
 
 from iokeel.calibrate.job import Job, JobResult
+from iokeel.cli.output import say_json
 from iokeel.words.units import duration, rate
 
 # The time left is estimated from the pace of so many seconds: searches and repeats differ.
@@ -105,4 +105,4 @@ class ProgressLines:
 
     def _write(self, doing: str, done: int, total: int) -> None:
         line = {"doing": doing, "done": done, "total": total, "last": self._last}
-        print(json.dumps(line), file=sys.stderr, flush=True)
+        say_json(line, indent=None, file=sys.stderr)

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from iokeel.words.quoting import shown_path
+from iokeel.words.quoting import escaped, shown_path
 from iokeel.words.units import rate, size
 
 NONE = "-"
@@ -42,7 +42,8 @@ class PlainTable:
     """A table without lines. Columns of names are on the left, figures on the right.
 
     A narrow terminal gets fewer columns and shorter names, so no cell is broken: the first layout
-    that is narrow enough is shown, or else the last one. Names lose their middle.
+    that is narrow enough is shown, or else the last one. Names lose their middle. What a terminal
+    would act upon is shown as an escape.
 
     headings: of all columns. rows: their cells. styles: the rows' styles, if they have some.
     """
@@ -69,7 +70,7 @@ class PlainTable:
         }
 
     def _column(self, place: int, layout: Layout) -> list[str]:
-        cells = [row[place] for row in self.rows]
+        cells = [escaped(row[place]) for row in self.rows]
         is_name = self.headings[place] in _NAMES
         return [cut(cell, layout.longest) for cell in cells] if is_name else cells
 

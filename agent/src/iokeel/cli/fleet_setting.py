@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import typer
 
+from iokeel.cli.output import complain, say, say_json
 from iokeel.config.load import load, storages_of, tenants_of
 from iokeel.config.tables import Root
 from iokeel.config.validation import validated
@@ -134,17 +134,16 @@ def set_budgets(
         reserved = there.reserved if there is not None else 0
         if new is not None and reserved > new.amount:
             what = "limit" if new.shared is None else "capacity"
-            print(
-                f"iokeel: {budget}: its drives reserve {reserved} together, more than the {what}"
-                f" of {new.amount}, so hosts' floors are scaled down",
-                file=sys.stderr,
+            complain(
+                f"{budget}: its drives reserve {reserved} together, more than the {what}"
+                f" of {new.amount}, so hosts' floors are scaled down"
             )
     if not dry_run:
         changes = ask(config, lambda o: o.set_budgets(wanted, seen), create=True)
     if as_json:
-        print(json.dumps({"changes": changes, "done": not dry_run}, indent=2))
+        say_json({"changes": changes, "done": not dry_run})
     else:
-        say(changes or ["nothing to change"])
+        say(*(changes or ["nothing to change"]))
     if dry_run and changes:
         raise typer.Exit(1)
 
@@ -164,9 +163,3 @@ def read_tables(file: str) -> tuple[dict[str, object], str]:
         raise ConfigError(
             where, f"not TOML, {what}", "write [tenants.NAME] and [storage.NAME] tables"
         ) from None
-
-
-def say(lines: Iterable[str]) -> None:
-    """Print lines."""
-    for line in lines:
-        print(line)

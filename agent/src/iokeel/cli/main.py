@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from iokeel import __version__
 from iokeel.cli import commands
+from iokeel.cli.output import complain, say
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.words.os_errors import reason
 
@@ -76,7 +77,7 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        print(f"iokeel {__version__}")
+        say(f"iokeel {__version__}")
         raise typer.Exit
 
 
@@ -87,7 +88,7 @@ def main() -> None:
         status = app(standalone_mode=False)
         sys.stdout.flush()
     except IokeelError as error:
-        _complain(str(error))
+        complain(str(error))
         status = _USAGE if isinstance(error, ConfigError) else _FAILURE
     except typer.TyperException as error:
         status = _usage(error)
@@ -98,7 +99,7 @@ def main() -> None:
     except OSError as error:
         if error.filename is not None or error.errno not in _NO_OUTPUT:
             raise
-        _complain(f"standard output: can't be written, {reason(error)}")
+        complain(f"standard output: can't be written, {reason(error)}")
         status = _without_output()
     sys.exit(status)
 
@@ -124,9 +125,5 @@ def _usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     see = f"; see `{context.command_path} --help`" if context else ""
     if what:  # empty if the help was printed instead
-        _complain(f"{what}{see}")
+        complain(f"{what}{see}")
     return error.exit_code
-
-
-def _complain(text: str) -> None:
-    print(f"iokeel: {text}", file=sys.stderr)

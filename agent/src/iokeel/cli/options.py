@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def vm_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the running VMs that a name may be completed to."""
-    return [vm.domain for vm in _running(context) if vm.domain.startswith(incomplete)]
+    return _completed(incomplete, (vm.domain for vm in _running(context)))
 
 
 def stats_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -47,14 +48,19 @@ def stats_names(context: typer.Context, incomplete: str) -> list[str]:
         names = {drive.tenant for drive in drives}
     else:
         return vm_names(context, incomplete)
-    return sorted(name for name in names if name is not None and name.startswith(incomplete))
+    return _completed(incomplete, sorted(filter(None, names)))
 
 
 def drive_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the drives of the VM given before that a name may be completed to."""
     name = context.params.get("vm")
     drives = [drive for vm in _running(context) if vm.domain == name for drive in vm.drives]
-    return [drive.target for drive in drives if drive.target.startswith(incomplete)]
+    return _completed(incomplete, (drive.target for drive in drives))
+
+
+def _completed(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Return the names that a word may be completed to. A shell shows, and types, no others."""
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
 
 
 def _running(context: typer.Context) -> list[VmReport]:

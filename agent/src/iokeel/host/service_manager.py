@@ -12,6 +12,8 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 
+from iokeel.words.quoting import escaped
+
 
 class ServiceManager:
     """The service manager, if there is one."""
@@ -34,7 +36,7 @@ class ServiceManager:
         if is_ready and not self._is_ready:
             lines.append("READY=1")
         if status != self._told:
-            lines.append(f"STATUS={' '.join(status.split())}")
+            lines.append(f"STATUS={escaped(' '.join(status.split()))}")
         if self._send(lines):
             self._told, self._is_ready = status, is_ready
 

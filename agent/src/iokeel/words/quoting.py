@@ -34,6 +34,8 @@ def shown_path(value: object) -> str:
 
 def escaped(text: str) -> str:
     """Return a whole text with escapes for the characters that a terminal would act upon."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from iokeel.config.etcd_access import Access
@@ -110,6 +111,30 @@ def test_a_new_tenant_has_a_coordinator_before_any_guest(
     assert fleet("tenant", "set", "umbra", "--limit", "1000").status == 0  # nobody is there
     in_store(one_etcd, prefix, be_there)
     assert told == [True, True, True]
+
+
+def test_names_in_etcd_are_shown_and_never_run(
+    fleet: Callable[..., Done], one_etcd: real.Etcd, prefix: str
+) -> None:
+    nasty = "\x1b]0;owned\x07\n\x9b31m\u202e\u2028"
+    change = ChangeRecord(at=nasty, by=nasty, what=nasty)
+
+    async def lie(store: FleetStore) -> None:
+        puts = {
+            store.keys.leader(ACME): msgspec.json.encode({"v": 1, "host": nasty}),
+            store.keys.budget(BudgetId(Kind.STORAGE, nasty)): b"bad",
+            f"{store.keys.history}1": encoded(change),
+        }
+        await store.etcd.write([], [Put(key, value) for key, value in puts.items()])
+
+    assert fleet("tenant", "set", "acme", "--limit", "1000").status == 0
+    in_store(one_etcd, prefix, lie)
+    told = ""
+    for words in ("status", "hosts", "tenants", "storages", "why acme", "history"):
+        done = fleet(*words.split())
+        assert all(line.isprintable() for line in (done.out + done.err).split("\n")), words
+        told += done.out
+    assert r"\x1b]0;owned\x07\n\x9b31m\u202e\u2028" in told
 
 
 def test_a_storage_is_set_shown_and_removed(fleet: Callable[..., Done]) -> None:

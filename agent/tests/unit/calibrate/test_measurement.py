@@ -189,6 +189,13 @@ def test_a_name_with_dots_is_one_name() -> None:
     assert [*tomllib.loads(text)["storage"]] == ["rbd.pool"]
 
 
+def test_a_path_in_the_table_is_whole_and_never_run() -> None:
+    path = "/srv/\x1b[2J\x9b\u202e\u2028\U000e0001Größe"
+    text = config_table("disk", "path", path, evaluate(measured(), None))
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert tomllib.loads(text)["storage"]["disk"]["path"] == path
+
+
 def test_the_json_has_every_run_of_every_series() -> None:
     result = evaluate(measured(), None)
     conditions = Conditions.now("/dev/x", "fio-3", 1.0, None, 1)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from typing import Annotated
 
 import typer
 
 from iokeel.cli.options import ConfigOption
+from iokeel.cli.output import complain, say
 from iokeel.config.last_file import load_or_last
 from iokeel.config.load import load
+from iokeel.log_lines import log_to_stderr
 from iokeel.policy_xml.schema import require_schema
 
 app = typer.Typer(add_completion=False)
@@ -54,7 +55,7 @@ def agent(
 
     if check:
         for complaint in config_complaints(settings):
-            print(f"iokeel: {complaint}", file=sys.stderr)
+            complain(str(complaint))
         check_socket(settings.agent.socket)
         StateStore(settings.agent.state_dir).check()
         if settings.fleet is not None:
@@ -68,11 +69,11 @@ def agent(
         return
 
     level = "WARNING" if release else settings.agent.log_level.upper()
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr(level)
     if release:
         if refused is not None:
             logging.getLogger(__name__).warning("goes by the last configuration: %s", refused)
         drives = asyncio.run(release_all(settings))
-        print(f"{drives} drives have their former limits again")
+        say(f"{drives} drives have their former limits again")
     else:
         asyncio.run(run_agent(settings, config, refused))

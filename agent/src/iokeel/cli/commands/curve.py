@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, TypeAlias
@@ -11,6 +10,7 @@ import typer
 
 from iokeel.cli.cells import PlainTable, layouts
 from iokeel.cli.options import ConfigOption, JsonOption, out
+from iokeel.cli.output import say_json
 from iokeel.config.load import load
 from iokeel.config.settings import Config
 from iokeel.core.curve import KIB, CostCurve, CostModel
@@ -66,7 +66,7 @@ def table(
     cost_curve = model.write if writes else model.read
     rows = [_row(cost_curve, size_bytes, rates) for size_bytes in chosen]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        say_json(rows)
     else:
         out.print(curve_table(rows, [name for name, rate in rates.items() if rate is not None]))
         out.print(f"\n{_OTHERS}", highlight=False, style="dim")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
@@ -17,7 +15,6 @@ from iokeel.cli.fleet_setting import (
     budgets_of,
     known,
     read_tables,
-    say,
     set_budgets,
     view_of,
 )
@@ -33,6 +30,7 @@ from iokeel.cli.fleet_tables import (
     tenant_table,
 )
 from iokeel.cli.options import ConfigOption, JsonOption, out
+from iokeel.cli.output import say, say_json
 from iokeel.core.fleet.claims import EVEN_RATIO, Budget
 from iokeel.core.fleet.ledger import Word
 from iokeel.errors import ConfigError, IokeelError
@@ -87,13 +85,13 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         values = {"member": view.member, "hosts": [*view.hosts], "tenants": len(tenants)}
         values |= {"storages": len(storages), "complaints": said}
-        print(json.dumps(values, indent=2))
+        say_json(values)
         return
-    print(
+    say(
         f"etcd {view.member}: {len(view.hosts)} hosts are there, {len(tenants)} tenants,"
         f" {len(storages)} storages"
     )
-    say(said)
+    say(*said)
 
 
 @app.command()
@@ -133,14 +131,14 @@ def why(
     view = view_of(config)
     found = known(view, name, *Kind, charged=True)
     if as_json:
-        print(json.dumps([_share_values(*item) for item in found.items()], indent=2))
+        say_json([_share_values(*item) for item in found.items()])
         return
     for budget, there in found.items():
         rows = share_rows(there)
-        print(_about(budget, there, sum(row["charged_iops"] for row in rows)))
+        say(_about(budget, there, sum(row["charged_iops"] for row in rows)))
         if rows:
             out.print(share_table(rows))
-    say(complaints(FleetView(view.member, view.hosts, found)))
+    say(*complaints(FleetView(view.member, view.hosts, found)))
 
 
 def _share_values(budget: BudgetId, known: BudgetView) -> dict[str, object]:
@@ -157,7 +155,7 @@ def _about(name: BudgetId, known: BudgetView, charged: int) -> str:
     """Return a budget in a sentence or two. charged: to all hosts."""
     budget = known.budget
     if budget is None:
-        return f"{shown_path(str(name))} isn't set in the fleet"
+        return f"{name} isn't set in the fleet"
     usable = budget.amount
     text = f"has a limit of {usable} and a reservation of {budget.reservation} over all hosts"
     if budget.shared is not None:
@@ -166,7 +164,7 @@ def _about(name: BudgetId, known: BudgetView, charged: int) -> str:
             usable = known.ledger.amount
             text += f", corrected by its latency to {learnt.ratio:.2f} of that; {usable} are usable"
     return (
-        f"{shown_path(str(name))} {text}; no host is charged for {max(0, usable - charged)} of"
+        f"{name} {text}; no host is charged for {max(0, usable - charged)} of"
         f" that. Coordinator: {known.leader or 'none'}"
     )
 
@@ -219,10 +217,10 @@ def forget(
         tenants = [budget.name for budget in told if budget.kind is Kind.TENANT]
         storages = [budget.name for budget in told if budget.kind is Kind.STORAGE]
         values = {"host": host, "word": word.value, "tenants": tenants, "storages": storages}
-        print(json.dumps(values))
+        say_json(values, indent=None)
     else:
         on = ", ".join(map(str, told))
-        print(f"{host}: recorded for {on}; this takes effect in 15 to 30 s")
+        say(f"{host}: recorded for {on}; this takes effect in 15 to 30 s")
 
 
 def _confirm(question: str) -> None:
@@ -230,7 +228,7 @@ def _confirm(question: str) -> None:
     try:
         sure = typer.confirm(question, err=True)
     except typer.Abort:  # such as at the end of input
-        print(file=sys.stderr)
+        typer.echo(err=True)
         sure = False
     if not sure:
         raise IokeelError("forget", "nobody has said that it is certain", "answer y, or give --yes")
@@ -405,15 +403,15 @@ def history(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show the changes that operators have made, the newest last."""
     changes: list[Change] = ask(config, lambda o: o.history())
     if as_json:
-        print(json.dumps([change._asdict() for change in changes], indent=2))
+        say_json([change._asdict() for change in changes])
         return
     for change in changes:
-        print(shown_path(f"{change.at}  {change.by}  {change.what}"))
+        say(f"{change.at}  {change.by}  {change.what}")
 
 
 def _show(rows: object, table: RenderableType, complaints: Iterable[str], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     out.print(table)
-    say(complaints)
+    say(*complaints)

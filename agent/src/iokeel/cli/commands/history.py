@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ import typer
 from iokeel.cli import client
 from iokeel.cli.cells import NONE, PlainTable, layouts, ms_cell, rate_cell
 from iokeel.cli.options import JsonOption, SocketOption, drive_names, out, vm_names
+from iokeel.cli.output import say_json
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError
 from iokeel.report.records import SPAN_S, HistoryReport
@@ -53,7 +53,7 @@ def history(
         draw_history(found, plot)
     elif as_json:
         (one,) = found.drives
-        print(json.dumps({"ages_s": found.ages_s, **msgspec.to_builtins(one)}, indent=2))
+        say_json({"ages_s": found.ages_s, **msgspec.to_builtins(one)})
     else:
         out.print(
             history_table(found) if found.ages_s else "no sample yet: the agent has just started"

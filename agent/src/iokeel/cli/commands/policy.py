@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 
 from iokeel.cli import client
 from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, vm_names
+from iokeel.cli.output import complain, say, say_json
 from iokeel.cli.policy_table import covered, policy_table, policy_values
 from iokeel.cli.storage_table import storage_complaints
 from iokeel.config.load import load
@@ -98,10 +98,9 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
             if not has_arguments(text):
                 raise
             limitable += error.missing
-            print(
-                f"iokeel: {name}: {few(error.missing)}: no disk of libvirt's, so the agent looks"
-                " for it among the drives of QEMU's command line once the domain runs",
-                file=sys.stderr,
+            complain(
+                f"{name}: {few(error.missing)}: no disk of libvirt's, so the agent looks"
+                " for it among the drives of QEMU's command line once the domain runs"
             )
         try:
             check_throttled(found, disks, name)
@@ -109,18 +108,18 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
             if found.drives.keys() - limitable:
                 raise
             # A class may be meant for the other disks. The agent serves those too.
-            print(f"iokeel: {error}", file=sys.stderr)
+            complain(str(error))
         check_groups(found, disks, name)
     waits, complaints = waits_of(found, covered(found, limitable), settings, {})
     if as_json:
         told = {"large_waits_s": waits, "warnings": complaints}
-        print(json.dumps(policy_values(found, limitable) | told, indent=2))
+        say_json(policy_values(found, limitable) | told)
     else:
         out.print(policy_table(found, limitable, waits))
         if found.job_bps is not None:
-            print(f"Each block job runs at {rate(found.job_bps, 'B/s')}.")
+            say(f"Each block job runs at {rate(found.job_bps, 'B/s')}.")
     for complaint in complaints:
-        print(f"iokeel: {name}: {complaint}", file=sys.stderr)
+        complain(f"{name}: {complaint}")
 
 
 def _check_running(vm: str, socket: Path, as_json: bool) -> None:
@@ -141,10 +140,8 @@ def _check_running(vm: str, socket: Path, as_json: bool) -> None:
         wrong = ErrorReport(where=vm, what="has no policy", mend=_MEND_OF_NONE)
     if as_json:
         fields = None if wrong is None else msgspec.to_builtins(wrong)
-        print(json.dumps({"domain": vm, "error": fields, "warnings": warnings}))
+        say_json({"domain": vm, "error": fields, "warnings": warnings}, indent=None)
     if wrong is not None:
         raise wrong.error()
     if not as_json:
-        print(f"{vm}: its policy is valid")
-        for line in warnings:
-            print(line)
+        say(f"{vm}: its policy is valid", *warnings)

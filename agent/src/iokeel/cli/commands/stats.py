@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -16,6 +15,7 @@ from iokeel.cli.columns import Column, column_named, in_order
 from iokeel.cli.drive_columns import SORTS
 from iokeel.cli.drive_table import DrivesByVm, DrivesOneByOne, drive_complaints, without_policy
 from iokeel.cli.options import JsonOption, SocketOption, out, stats_names
+from iokeel.cli.output import say, say_json
 from iokeel.cli.storage_table import STORAGE_COLUMNS, storage_complaints, storage_table
 from iokeel.cli.tenant_table import TENANT_COLUMNS, tenant_table, tenants
 from iokeel.config.paths import DEFAULT_SOCKET
@@ -164,8 +164,7 @@ def _show(
 ) -> None:
     """Print records as JSON, or else a table and lines below it."""
     if as_json:
-        print(json.dumps(msgspec.to_builtins(values), indent=2))
+        say_json(msgspec.to_builtins(values))
         return
     out.print(table)
-    for line in lines:
-        print(line)
+    say(*lines)

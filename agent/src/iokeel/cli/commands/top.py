@@ -11,6 +11,7 @@ import typer
 from iokeel.cli import client
 from iokeel.cli.drive_table import DrivesByVm, drive_complaints
 from iokeel.cli.options import SocketOption, out
+from iokeel.cli.output import say
 from iokeel.cli.top.picture import Picture
 from iokeel.config.paths import DEFAULT_SOCKET
 
@@ -29,8 +30,7 @@ def top(
     vms = client.vms(socket)
     if once or not _is_screen():
         out.print(DrivesByVm(vms))
-        for line in drive_complaints(vms):
-            print(line)
+        say(*drive_complaints(vms))
         return
     first = Picture.of(vms, client.storages(socket))
     from iokeel.cli.top.app import TopApp

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from typing import Annotated
 
 import typer
 
 from iokeel.cli import client
-from iokeel.cli.cells import name_cell
 from iokeel.cli.options import JsonOption, SocketOption, drive_names, out, vm_names
+from iokeel.cli.output import say, say_json
 from iokeel.config.paths import DEFAULT_SOCKET
 
 app = typer.Typer(add_completion=False)
@@ -28,17 +27,17 @@ def why(
     """Explain which limit binds a drive and why: the last decision, step by step."""
     steps = client.why(socket, vm, drive)
     if as_json:
-        print(json.dumps(steps, indent=2))
+        say_json(steps)
         return
     for target, sentences in steps.items():
-        print(name_cell(f"{vm}/{target}"))
+        say(f"{vm}/{target}")
         for number, sentence in enumerate(sentences, 1):
-            print(_step(number, sentence))
+            say(*_step(number, sentence))
 
 
-def _step(number: int, sentence: str) -> str:
+def _step(number: int, sentence: str) -> list[str]:
     indent = f"  {number}. "
-    return textwrap.fill(
+    return textwrap.wrap(
         sentence,
         out.width,
         initial_indent=indent,

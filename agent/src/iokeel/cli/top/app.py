@@ -23,6 +23,7 @@ from iokeel.cli.top.table import RowsTable
 from iokeel.cli.top.trends import SPAN_S, Trends
 from iokeel.cli.top.views import RATE, VIEWS, Row, View
 from iokeel.errors import IokeelError
+from iokeel.words.quoting import escaped
 
 # As often as an agent ticks by default.
 _INTERVAL_S = 1.0
@@ -172,7 +173,7 @@ class TopApp(App[None]):
             if row is not None:
                 text = await asyncio.to_thread(why_text, self._socket, row)
         except IokeelError as error:
-            text = str(error)
+            text = escaped(str(error))
         if self._beside == "why":
             self._put(text)
 
@@ -212,11 +213,12 @@ class TopApp(App[None]):
         said, until = self._said
         if self._lost is not None:
             since, error = self._lost
-            text = Text(f"no answer for {time.monotonic() - since:.0f} s: {error}", "bold red")
+            said = escaped(str(error))
+            text = Text(f"no answer for {time.monotonic() - since:.0f} s: {said}", "bold red")
         elif self._paused:
             text = Text("paused; space goes on", "reverse")
         elif time.monotonic() < until:
-            text = Text(said)
+            text = Text(escaped(said))
         else:
             text = Text(_HINTS, "dim")
         text.no_wrap, text.overflow = True, "ellipsis"

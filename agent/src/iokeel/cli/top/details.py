@@ -65,7 +65,7 @@ def why_text(socket: Path, row: Row[Any]) -> str:
     except ConnectionLost:
         raise
     except IokeelError as error:  # it has gone since
-        return f"{title}\n{error}"
+        return f"{title}\n{escaped(str(error))}"
     return "\n".join((title, *(f"{n}. {escaped(step)}" for n, step in enumerate(steps, 1))))
 
 
