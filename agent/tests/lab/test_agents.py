@@ -30,10 +30,13 @@ def test_an_agent_that_ends_by_itself_is_at_fault_also_once_another_runs(tmp_pat
 
 def test_a_traceback_in_its_log_is_a_fault(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
+    agent.log_file.write_text(
+        "| Traceback (most recent call last):\n|   File x\n| KeyError: 5\nINFO a: b\n"
+    )
     with pytest.raises(AssertionError), agent:
-        with agent.log_file.open("a") as log:
-            log.write("| Traceback (most recent call last):\n|   File x\n| KeyError: 5\nINFO a: b\n")
-        assert agent.own_faults() == ["Traceback (most recent call last):", "KeyError: 5"]
+        pass
+    agent.log_file.write_text("Traceback (most recent call last):\n  File x\nKeyError: 5\n")
+    assert agent.own_faults() == ["Traceback (most recent call last):", "KeyError: 5"]
 
 
 class Mute(Agent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -86,8 +87,8 @@ class PlainTable:
 
 
 def name_cell(name: str) -> str:
-    """Return a name from outside. What a terminal would act upon is written as an escape."""
-    return shown_path(name)
+    """Return a name from outside. What isn't seen is written as an escape."""
+    return re.sub("^ | $", r"\\x20", shown_path(name))
 
 
 def rate_cell(value: float | None) -> str:

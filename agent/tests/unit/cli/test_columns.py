@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from iokeel.cli.cells import name_cell
 from iokeel.cli.columns import column_named, in_order
 from iokeel.cli.drive_columns import SORTS, bound_by, latency_s, wait_s
 from iokeel.cli.drive_table import (
@@ -97,6 +98,14 @@ def test_names_are_shown_and_never_run(name: str) -> None:
         assert all(line.isprintable() for line in lines)
         expected = name if name.isprintable() else name.encode("unicode_escape").decode()
         assert lines[1].split()[:2] == [expected] * 2
+
+
+def test_a_blank_at_the_end_of_a_name_is_seen() -> None:
+    assert [name_cell(name) for name in ("db1 ", " db 1", "db1\u00a0")] == [
+        "db1\\x20",
+        "\\x20db 1",
+        "db1\\xa0",
+    ]
 
 
 def test_only_complaints_about_the_drives_that_are_shown() -> None:

@@ -35,6 +35,7 @@ from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+libvirt.registerErrorHandler(lambda *_: None, None)  # its own prints each error as it is
 
 # Calls about domains that have a turn, and those of them that read one again: fewer than libvirtd's
 # workers, which serve samples too.

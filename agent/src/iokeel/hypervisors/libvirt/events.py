@@ -176,7 +176,6 @@ def _start_event_loop() -> None:
     if _event_loop_started.is_set():
         return
     _event_loop_started.set()
-    libvirt.registerErrorHandler(lambda *_: None, None)
     libvirt.virEventRegisterDefaultImpl()
 
     def run() -> None:
