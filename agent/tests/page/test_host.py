@@ -30,6 +30,10 @@ NAMES = (
     "\"quoted\" 'twice' &amp;",
     "\u202egnp.exe \u05d0\u05d1\u05d2",
     "bell\x07 escape\x1b[31m zero\u200bwidth",
+    "db1 ",
+    " db1",
+    "db1\u00a0",
+    "db  1",
     "long" * 50,
     *PARTS_OF_ADDRESSES,
 )
@@ -38,6 +42,10 @@ SHOWN = (
     "\"quoted\" 'twice' &amp;",
     "\\u202egnp.exe \u05d0\u05d1\u05d2",
     "bell\\x07 escape\\x1b[31m zero\\u200bwidth",
+    "db1\\x20",
+    "\\x20db1",
+    "db1\\xa0",
+    "db\\x20 1",
     "long" * 50,
     *PARTS_OF_ADDRESSES,
 )

@@ -6,6 +6,8 @@ const CHANGED = 3;
 const ABSENT = "Requested metadata element is not present";
 const TRANSIENT = "transient domain";
 const UUID_LENGTH = 36;
+// For others, virsh would run a command, or go to another host, as root.
+const LOCAL = /^qemu(\+unix)?:\/\/\/(system|session)(\?socket=[\w./%-]+)?$/;
 
 /** The two policies as XML; "": none. next: null if the domain is gone after its guest. */
 export interface Policies {
@@ -46,15 +48,22 @@ export async function write(uri: string, domain: string, was: Policies, now: Pol
     }
 }
 
-/** virsh takes a name of digits for the number of another guest, so it is asked for the UUID. */
+/**
+ * Returns the UUID of the domain that has exactly this name: `db1 ` may be another tenant's guest.
+ *
+ * virsh takes a name of digits for the number of another guest, so it is asked by UUID.
+ */
 async function uuidOf(uri: string, domain: string): Promise<string> {
     const rows = (await virsh(uri, ["list", "--all", "--uuid", "--name"])).split("\n");
-    const found = rows.find((row) => row.slice(UUID_LENGTH).trim() === domain);
+    const found = rows.find((row) => row.slice(UUID_LENGTH) === ` ${domain}`);
     if (!found) throw new Error(`${domain}: libvirt has no such domain`);
     return found.slice(0, UUID_LENGTH);
 }
 
 async function virsh(uri: string, words: string[]): Promise<string> {
+    if (!LOCAL.test(uri)) {
+        throw new Error(`${uri}: not this host's QEMU by libvirt; give [libvirt] uri = "qemu:///system" to the agent`);
+    }
     const options = { superuser: "require", err: "message", ...ENVIRONMENT } as const;
     return cockpit.spawn(["virsh", "--connect", uri, "--quiet", ...words], options);
 }

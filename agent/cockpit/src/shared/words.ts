@@ -55,8 +55,9 @@ export function plural(count: number, one: string): string {
     return `${wholes.format(count)} ${one}${count === 1 ? "" : "s"}`;
 }
 
-// What changes the direction of what follows, and what isn't seen.
-const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cs}]/gu;
+// What changes the direction of what follows, and what isn't seen: also blanks at the ends, blanks
+// that a browser would join, and blanks of another width.
+const UNSEEN = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}|^ | $| (?= )/gu;
 
 /** A name or message from outside, with an escape for each character that would act on the text. */
 export function visible(text: string): string {

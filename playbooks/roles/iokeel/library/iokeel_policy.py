@@ -66,6 +66,16 @@ TIMEOUT_S = 30
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
+def refuse(module: AnsibleModule, why: str) -> None:
+    """End the module with an error."""
+    module.fail_json(msg=escaped(why))
+
+
+def escaped(text: str) -> str:
+    """Return a text with escapes for the characters that a terminal would act upon."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def virsh(module: AnsibleModule, *words: str) -> str:
     """Run virsh and return its output. A failure ends the module with virsh's words."""
     uri, guest = module.params["uri"], module.params["guest"]
@@ -74,16 +84,20 @@ def virsh(module: AnsibleModule, *words: str) -> str:
     status, out, err = module.run_command(command, environ_update=C_LOCALE)
     if status == 124:  # timeout's own
         why = f"libvirt doesn't answer at {uri} (it said nothing for {TIMEOUT_S} s)"
-        module.fail_json(msg=f"{where}{why}")
+        refuse(module, f"{where}{why}")
     if status:
-        module.fail_json(msg=f"{where}virsh {words[0]}: {err.strip()}")
+        refuse(module, f"{where}virsh {words[0]}: {err.strip()}")
     return str(out)
 
 
 def guests(module: AnsibleModule, *which: str) -> dict[str, str]:
-    """Return guests' UUIDs by name: those that run, or as virsh's words say."""
-    rows = virsh(module, "list", "--uuid", "--name", *which).splitlines()
-    return {name.strip(): uuid for uuid, _, name in (row.partition(" ") for row in rows if row)}
+    """Return guests' UUIDs by name: those that run, or as virsh's words say.
+
+    A name is all that stands after the UUID and a blank: `db1 ` isn't `db1`, and what str takes for
+    the end of a line may be in one.
+    """
+    rows = virsh(module, "list", "--uuid", "--name", *which).split("\n")
+    return {name: uuid for uuid, _, name in (row.partition(" ") for row in rows if row)}
 
 
 class Guest:
@@ -97,7 +111,7 @@ class Guest:
         if self.name not in there:
             known = ", ".join(sorted(there)) or "none"
             why = f"no such guest on this host, nor on one other host of this run; there is {known}"
-            module.fail_json(msg=f"{self.name}: {why}")
+            refuse(module, f"{self.name}: {why}")
         self.uuid = there[self.name]  # virsh would take a name in digits for an id
         self.running = self.name in running
         self.flags = ["--live"] * self.running + ["--config"] * (self.name in defined)
@@ -169,15 +183,15 @@ def check(guest: Guest, policy: ET.Element) -> None:
     metadata.append(ours)
     iokeel = guest.module.get_bin_path("iokeel")
     if iokeel is None:
-        guest.module.fail_json(msg="iokeel isn't installed on this host: run deploy.yml first")
+        refuse(guest.module, "iokeel isn't installed on this host: run deploy.yml first")
     command = [iokeel, "policy", "check", "-"]
     status, _, err = guest.module.run_command(command, data=ET.tostring(domain, encoding="unicode"))
     # The place is one in the domain's XML, which nobody has written.
     said = re.sub(r"^iokeel: standard input(, line \d+)?: ", "", err.strip())
     if status:
-        guest.module.fail_json(msg=f"policy of {guest.name}: {said}")
+        refuse(guest.module, f"policy of {guest.name}: {said}")
     if said:
-        guest.module.warn(f"policy of {guest.name}: {said}")
+        guest.module.warn(escaped(f"policy of {guest.name}: {said}"))
 
 
 def main() -> None:
@@ -194,7 +208,7 @@ def main() -> None:
         module.exit_json(changed=False, guests=sorted(guests(module) | guests(module, "--all")))
     guest = Guest(module)
     if (wrong := fault(module.params["policy"] or {})) is not None:
-        module.fail_json(msg=f"policy of {guest.name}: {wrong}")
+        refuse(module, f"policy of {guest.name}: {wrong}")
     wanted = None if module.params["policy"] is None else element(module.params["policy"])
     if wanted is not None:
         check(guest, wanted)
