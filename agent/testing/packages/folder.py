@@ -155,4 +155,4 @@ def qemu_folder(folder: Path, mark: str = "+iokeel1") -> Path:
             name, version, architecture = deb.name.split("_")
             to = folder / f"{name}_{unquote(version).split(':')[-1]}{mark}_{architecture}"
             _build(Path(scratch), to)
-    return folder
+    return _summed(folder)
