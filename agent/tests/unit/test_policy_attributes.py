@@ -39,8 +39,9 @@ ROOT = Path(__file__).parents[3]
 RNG = "{http://relaxng.org/ns/structure/1.0}"
 FIELDS = {field.name: field for field in fields(DrivePolicy)}
 VM_FIELDS = {field.name: field for field in fields(VmPolicy)}
-# Name the drive, its class and its owner, or are of its block jobs, and not of its policy.
-NAMES = {"target", "class", "tenant", "job-bps"}
+# Name the drive, its class and its owner, are of its block jobs, or tell a new policy from an old
+# one, and promise nothing.
+NAMES = {"target", "class", "tenant", "job-bps", "serial"}
 TYPES = get_type_hints(DrivePolicy)
 # A class at the limit, so that burst and reservation have something to be compared with.
 LIMIT = 1000

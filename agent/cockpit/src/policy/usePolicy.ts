@@ -4,7 +4,7 @@ import { checked } from "../agent/questions";
 import type { Checked } from "../agent/records";
 import { type Attribute, ATTRIBUTES, type Values } from "./attributes";
 import { Changed, type Policies, read, write } from "./metadata";
-import { edited, PolicyUnreadable, valuesOf } from "./xml";
+import { edited, PolicyUnreadable, serialOf, valuesOf } from "./xml";
 
 /** Another person's change of an attribute, while the form was open. */
 export interface Theirs {
@@ -34,6 +34,7 @@ export interface PolicyEdit {
 }
 
 const PAUSE_MS = 300;
+const MOST_SERIAL = 999_999_999_999; // by the schema
 
 /** Edits the policy of one drive, and of its VM. uri: the agent's connection to libvirt. */
 export function usePolicy(uri: string, domain: string, target: string): PolicyEdit {
@@ -105,11 +106,13 @@ export function usePolicy(uri: string, domain: string, target: string): PolicyEd
     };
 }
 
-/** Each policy gets the same changes; what else is in it stays. */
+/** Each policy gets the same changes, and the next serial if one has any; what else is in it stays. */
 function changed(was: Policies, target: string, edits: Values): Policies {
+    const last = Math.max(serialOf(was.live), serialOf(was.next ?? ""));
+    const serial = last && Math.min(last + 1, MOST_SERIAL);
     return {
-        live: edited(was.live, target, edits),
-        next: was.next === null ? null : edited(was.next, target, edits),
+        live: edited(was.live, target, edits, serial),
+        next: was.next === null ? null : edited(was.next, target, edits, serial),
     };
 }
 

@@ -15,9 +15,19 @@ export function valuesOf(xml: string, target: string): Values {
     return Object.fromEntries(ATTRIBUTES.map((attribute) => [attribute, text(attribute)]));
 }
 
-/** Returns a policy with some attributes changed, and all else as it was. "" removes one. */
-export function edited(xml: string, target: string, edits: Values): string {
+/** Returns the serial of a policy; 0 for none. Throws PolicyUnreadable. */
+export function serialOf(xml: string): number {
+    return Number(parsed(xml).getAttribute("serial") ?? 0) || 0;
+}
+
+/**
+ * Returns a policy with some attributes changed, and all else as it was. "" removes one.
+ *
+ * serial: its new one; 0 for none.
+ */
+export function edited(xml: string, target: string, edits: Values, serial = 0): string {
     const policy = parsed(xml);
+    if (serial) policy.setAttribute("serial", `${serial}`);
     let drive = driveIn(policy, target);
     for (const attribute of ATTRIBUTES) {
         const value = edits[attribute];

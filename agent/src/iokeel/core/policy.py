@@ -65,7 +65,7 @@ class DomainPolicy:
     drives: by target, those that the policy names. default: for every other drive, also one that
     is plugged in later; None if those have no promise of their own. vm: for all drives together;
     None if nothing is promised to them. job_bps: the rate of each of its block jobs, in bytes a
-    second; None for the configuration's.
+    second; None for the configuration's. serial: grows with each change; None if it has none.
     """
 
     drives: Mapping[str, DrivePolicy]
@@ -73,6 +73,7 @@ class DomainPolicy:
     tenant: str | None = None
     vm: VmPolicy | None = None
     job_bps: int | None = None
+    serial: int | None = None
 
     @property
     def for_others(self) -> DrivePolicy | None:

@@ -78,8 +78,9 @@ def parse_policy(
         lines[target] = line_of(element)
     given, line = _given(policy, POLICY_ATTRIBUTES), f"{at(policy, where)}, <policy>"
     job_bps = checked_job_bps(given.pop("job_bps", None), line)
+    serial = None if given.pop("serial", None) is None else int(policy.attrib["serial"])
     vm = vm_policy(given, line)
-    return DomainPolicy(drives, default, policy.get("tenant"), vm, job_bps)
+    return DomainPolicy(drives, default, policy.get("tenant"), vm, job_bps, serial)
 
 
 def check_targets(policy: DomainPolicy, targets: Collection[str], where: str) -> None:
@@ -89,6 +90,26 @@ def check_targets(policy: DomainPolicy, targets: Collection[str], where: str) ->
     """
     if missing := sorted(policy.drives.keys() - set(targets)):
         raise TargetsMissing(where, missing, [*targets])
+
+
+def check_serial(policy: DomainPolicy | None, last: DomainPolicy, where: str) -> None:
+    """Raise PolicyError if a policy is older than the last good one, as after a snapshot's revert.
+
+    policy: None if there is none now. where: the domain's name in errors.
+    """
+    if last.serial is None:
+        return
+    was = f"one with serial {last.serial} has been in force"
+    if policy is None:
+        mend = f"set that again; to remove it, set <policy serial='{last.serial + 1}'/>"
+        raise PolicyError(where, f"it has no policy any more, but {was}", mend)
+    if policy.serial is None or policy.serial < last.serial:
+        what = "no serial" if policy.serial is None else f"serial {policy.serial}"
+        raise PolicyError(
+            where,
+            f"the policy has {what}, but {was}, so an old one may have come back",
+            "set the latest policy again; a new one has a higher serial",
+        )
 
 
 def check_throttled(policy: DomainPolicy, disks: Sequence[Disk], where: str) -> None:

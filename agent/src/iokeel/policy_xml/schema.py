@@ -57,7 +57,7 @@ BUDGET = Kind(re.compile("shared|separate"), "not known", "give 'shared' or 'sep
 
 # Attributes that go into a DrivePolicy or VmPolicy are named after its fields (see `field_of`).
 _PROMISE = {"reservation": WHOLE, "limit": WHOLE, "burst": WHOLE, "burst-seconds": WHOLE}
-POLICY_ATTRIBUTES = {"tenant": NAME, "class": NAME, **_PROMISE, "job-bps": WHOLE}
+POLICY_ATTRIBUTES = {"tenant": NAME, "class": NAME, **_PROMISE, "job-bps": WHOLE, "serial": WHOLE}
 DRIVE_ATTRIBUTES = {
     "target": TARGET,
     "class": NAME,

@@ -19,6 +19,7 @@ from iokeel.hypervisors.source import SourceNews, VmInfo
 from iokeel.policy_xml.domain import DomainXml
 from iokeel.policy_xml.policy import (
     check_groups,
+    check_serial,
     check_targets,
     check_throttled,
     parse_policy,
@@ -77,6 +78,8 @@ class Policies:
         last_good = self._last_good.get(key) or self._of_older_version(xml.name)
         try:
             policy = parse_policy(text, self.classes, where)
+            if last_good is not None:
+                check_serial(policy, last_good.policy, where)
         except PolicyError as error:
             bad = error
             if last_good is None:
