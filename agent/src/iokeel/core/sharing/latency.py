@@ -18,10 +18,9 @@ nothing while most of the others, or of their requests, tell that the storage is
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import accumulate, chain
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 
@@ -31,6 +30,7 @@ from iokeel.core.mix import bounds_on
 from iokeel.core.observation import StorageSeen
 from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import StorageActivity, StoragePolicy, activity_between
+from iokeel.core.weighted_median import weighted_median
 
 # At 80 % utilization, a request waits for twice the one in service when it comes (Pollaczek and
 # Khinchine: rho / (2 (1 - rho)), for one server and random arrivals).
@@ -172,9 +172,9 @@ def _activity_of_guests(
         if _tells(policy, known):
             telling.setdefault(vm, []).append(known)
     times = [found for each in telling.values() if (found := _times_of(each)) is not None]
-    if not times:
+    latency_s = weighted_median((each.latency_s, each.raw_iops) for each in times)
+    if latency_s is None:
         return None
-    latency_s = _median(times)
     raw_iops = sum(each.raw_iops for each in times)
     queue = raw_iops * latency_s
     elapsed_s = max(each.elapsed_s for each in times)
@@ -215,11 +215,3 @@ def _times_of(drives: Iterable[DriveState]) -> _Times | None:
             queue += raw_iops * latency_s
             elapsed_s = max(elapsed_s, did.elapsed_s)
     return _Times(queue / requests, requests, elapsed_s) if requests else None
-
-
-def _median(times: Iterable[_Times]) -> float:
-    """Return the lower median of times of VMs, of which none outweighs all others together."""
-    ordered = sorted(times)
-    total = sum(each.raw_iops for each in ordered)
-    below = [*accumulate(min(each.raw_iops, total - each.raw_iops) for each in ordered)]
-    return ordered[bisect_left(below, below[-1] / 2)].latency_s

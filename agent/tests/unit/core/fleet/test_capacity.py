@@ -66,7 +66,7 @@ def after(*steps: tuple[Load, ...], ledger: Ledger | None = None) -> Correction:
 def test_hosts_loads_are_those_of_one_host_with_all_drives() -> None:
     assert POLICY is not None
     alone = StorageState(POLICY, division=Division(usable=1000.0, short=True))
-    for latencies in ([30.0] * 4, [3.0] * 4, [11.0, 10.0, 9.0, 12.0]):
+    for latencies in ([30.0] * 4, [3.0] * 4, [11.0, 10.5, 9.5, 11.0]):
         single = feedback_after(alone, load(900, sum(latencies) / 4))
         parts = [load(225, ms) for ms in latencies]
         whole = feedback_after(alone, together(parts, 1.0))
