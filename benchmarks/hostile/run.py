@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 from benchmarks import result_file
 from benchmarks.command import end_with
 from testing.agents import Agent, http
+from testing.lab.host import PROJECT
 from testing.waiting import eventually
 
 LIMIT, CEILING = 1000, 2000
@@ -151,7 +152,8 @@ def _vm(folder: Path, name: str, *words: str) -> Iterator[None]:
     path = folder / f"{name}.qmp"
     journal = str(folder / f"{name}.json")
     command = [sys.executable, "-m", "benchmarks.hostile.vm", str(path), journal, *words]
-    with subprocess.Popen(command) as process:
+    paths = os.pathsep.join([str(PROJECT / "agent"), str(PROJECT)])
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}) as process:
         try:
             eventually(path.exists, process=process)
             yield

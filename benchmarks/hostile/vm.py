@@ -72,16 +72,17 @@ async def _be_honest(path: Path, demand: float, journal: TextIO) -> None:
     await asyncio.Event().wait()
 
 
-async def _be_hostile(path: Path, chance: random.Random, journal: TextIO) -> None:
+async def _be_hostile(path: Path, seed: int, journal: TextIO) -> None:
+    plan = random.Random(seed)
     while True:
-        name = chance.choice([*TRICKS])
+        name, chance = plan.choice([*TRICKS]), random.Random(plan.random())
         journal.write(json.dumps({"at_s": time.monotonic(), "trick": name}) + "\n")
         path.unlink(missing_ok=True)
         server = QmpServer(path, [])
         server.plug(TARGET, FILE)
         await server.start()
         playing = asyncio.create_task(TRICKS[name](server, chance))
-        await asyncio.sleep(chance.uniform(*_TRICK_S))
+        await asyncio.sleep(plan.uniform(*_TRICK_S))
         if not playing.cancel() and (error := playing.exception()):
             raise error
         await server.stop()
@@ -98,7 +99,7 @@ def main(words: list[str]) -> None:
         if found.demand is not None:
             asyncio.run(_be_honest(found.path, found.demand, journal))
         else:
-            asyncio.run(_be_hostile(found.path, random.Random(found.seed), journal))
+            asyncio.run(_be_hostile(found.path, found.seed, journal))
 
 
 if __name__ == "__main__":
