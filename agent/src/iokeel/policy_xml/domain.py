@@ -13,7 +13,7 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import PolicyError
 from iokeel.host.network_storage import address, socket_url
 from iokeel.policy_xml.iotune import LIBVIRT_NAMES, from_libvirt
-from iokeel.policy_xml.xml import at, images_beneath, parsed
+from iokeel.policy_xml.xml import at, images_beneath, metadata_of, parsed
 from iokeel.words.quoting import shown
 
 #: Begins the URL of a storage pool's volume: volume://POOL/NAME.
@@ -99,7 +99,7 @@ def parse_domain(xml: str | bytes, where: str = "domain XML") -> DomainXml:
     try:
         root = parsed(xml, where)
     except PolicyError:
-        root = parsed(_without_metadata(xml), where)
+        root = parsed(metadata_of(xml)[1], where, has_metadata=False)
     name = root.findtext("name")
     if root.tag != "domain" or not name:
         mend = "give what virsh dumpxml prints"
@@ -112,17 +112,6 @@ def parse_domain(xml: str | bytes, where: str = "domain XML") -> DomainXml:
         frozenset(alias.get("name", "") for alias in root.iterfind("devices/*/alias")),
         root.find(_ARGUMENTS) is not None,
     )
-
-
-def _without_metadata(xml: str | bytes) -> str:
-    """Return the XML of a domain without its <metadata>.
-
-    In libvirt's XML the first such tag begins it and the last one ends it: nothing but metadata has
-    names or comments of other programs.
-    """
-    text = xml.decode(errors="surrogateescape") if isinstance(xml, bytes) else xml
-    begin, tag, end = text.find("<metadata"), "</metadata>", text.rfind("</metadata>")
-    return text if begin < 0 or end < begin else text[:begin] + text[end + len(tag) :]
 
 
 def domain_disks(xml: str | bytes) -> tuple[Disk, ...] | None:

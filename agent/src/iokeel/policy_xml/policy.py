@@ -35,7 +35,17 @@ from iokeel.policy_xml.schema import (
     field_of,
     validate,
 )
-from iokeel.policy_xml.xml import at, attributes, elements, line_of, local, namespace_of, parsed
+from iokeel.policy_xml.xml import (
+    TooLarge,
+    at,
+    attributes,
+    elements,
+    line_of,
+    local,
+    metadata_of,
+    namespace_of,
+    parsed,
+)
 from iokeel.words.quoting import shown
 
 # A namespace this close to ours is a misspelt one, and not somebody else's.
@@ -57,7 +67,14 @@ def parse_policy(
     classes: the known classes by name. where: the XML's name in errors, such as "domain db1".
     Raises PolicyError, and nothing else, if anything can't be used.
     """
-    policy = _policy_element(parsed(xml, where), where)
+    try:
+        root = parsed(xml, where)
+    except TooLarge:  # perhaps by its disks
+        metadata, _ = metadata_of(xml)
+        if not metadata:
+            raise
+        root = parsed(metadata, where)
+    policy = _policy_element(root, where)
     if policy is None:
         return None
     validate(policy, where)

@@ -20,19 +20,29 @@ _LOCAL_PATH = re.compile(r"""\b(?:file|dev|dir)=(?:'([^']*)'|"([^"]*)")""")
 _NETWORK = re.compile(r"\bprotocol=")
 
 
-# A domain with 500 disks has some 350 KB, 12,000 tags if they have limits with bursts, and 15,000
-# attributes. These bound the time that a text can take, which is the event loop's.
+# These bound the time that a text can take, which is the event loop's.
 MOST_BYTES = 2 << 20
 _MOST_TAGS = 20_000
 _MOST_ATTRIBUTES = 30_000
+# A domain without its metadata is all libvirt's own. It may have as many bytes as libvirt sends at
+# most, and so much more for each disk: one of Ceph's with limits and bursts has 32 tags and 35
+# attributes.
+_MOST_DOMAIN_BYTES = 4 << 20
+_DISK = re.compile(r"<disk[\s/>]")
+_DISK_TAGS, _DISK_ATTRIBUTES = 100, 150
 
 
-def parsed(xml: str | bytes, where: str) -> etree._Element:
+class TooLarge(PolicyError):
+    """An XML text is larger than it may be."""
+
+
+def parsed(xml: str | bytes, where: str, *, has_metadata: bool = True) -> etree._Element:
     """Return the root of an XML text that may come from anybody.
 
     Entities, DOCTYPEs and the network are off. Of a domain's <backingStore>s it has what
-    `images_beneath` tells. where: the text's name in errors. Raises PolicyError, also for more than
-    2 MiB, 20,000 tags or 30,000 attributes.
+    `images_beneath` tells. where: the text's name in errors. has_metadata: False for a domain's
+    without it, which may have as many disks as there are. Raises PolicyError; TooLarge for more
+    than 2 MiB, 20,000 tags or 30,000 attributes.
     """
     try:
         # libvirt speaks UTF-8 only. One encoding leaves no other for a DOCTYPE to hide in.
@@ -41,13 +51,14 @@ def parsed(xml: str | bytes, where: str) -> etree._Element:
         data = text.encode()
     except UnicodeError:
         raise PolicyError(where, "the XML is not UTF-8", "save it as UTF-8") from None
+    disks = 0 if has_metadata else len(_DISK.findall(text))
     for what, count, most in (
-        ("bytes", len(data), MOST_BYTES),
-        ("tags", data.count(b"<"), _MOST_TAGS),
-        ("attributes", data.count(b"="), _MOST_ATTRIBUTES),
+        ("bytes", len(data), MOST_BYTES if has_metadata else _MOST_DOMAIN_BYTES),
+        ("tags", data.count(b"<"), _MOST_TAGS + disks * _DISK_TAGS),
+        ("attributes", data.count(b"="), _MOST_ATTRIBUTES + disks * _DISK_ATTRIBUTES),
     ):
         if count > most:
-            raise PolicyError(where, f"more than {most} {what}", "shorten its metadata")
+            raise TooLarge(where, f"more than {most} {what}", "shorten its metadata")
     doctype = _DOCTYPE.match(text)
     if doctype:
         line = doctype[0].count("\n") + 1
@@ -75,6 +86,20 @@ def parsed(xml: str | bytes, where: str) -> etree._Element:
     if root.getroottree().docinfo.internalDTD is not None:
         raise PolicyError(where, "a DOCTYPE is refused", "remove it")
     return root
+
+
+def metadata_of(xml: str | bytes) -> tuple[str, str]:
+    """Return a domain's <metadata> on its own lines, "" for none, and the XML without it.
+
+    In libvirt's XML the first such tag begins it and the last one ends it: nothing but metadata has
+    names or comments of other programs.
+    """
+    text = xml.decode(errors="surrogateescape") if isinstance(xml, bytes) else xml
+    begin, tag, end = text.find("<metadata"), "</metadata>", text.rfind("</metadata>")
+    if begin < 0 or end < begin:
+        return "", text
+    end += len(tag)
+    return "\n" * text.count("\n", 0, begin) + text[begin:end], text[:begin] + text[end:]
 
 
 def images_beneath(disk: etree._Element) -> tuple[str, ...]:

@@ -250,8 +250,36 @@ def test_a_chain_of_images_hides_no_fault(odd: str) -> None:
         parse_domain(xml)
 
 
+@pytest.mark.parametrize("count", [870, 3000])
+def test_a_domain_may_have_as_many_disks_as_libvirt_can_tell_of(count: int) -> None:
+    """Of Ceph's, with limits and bursts, as libvirt 9.0 writes them."""
+    rates = [f"total_{unit}_sec{end}" for unit in ("bytes", "iops") for end in ("", "_max")]
+    names = (*rates, "size_iops_sec", *(f"{rate}_length" for rate in rates if "max" in rate))
+    iotune = "".join(f"<{name}>1000</{name}>" for name in names)
+    hosts = "".join(f"<host name='10.0.0.{i}' port='6789'/>" for i in range(3))
+    disks = "".join(
+        "<disk type='network' device='disk'><driver name='qemu' type='raw' cache='none'"
+        " discard='unmap'/><auth username='cinder'><secret type='ceph'"
+        " uuid='457eb676-33da-42ec-9a8c-9293d545c337'/></auth><source protocol='rbd'"
+        f" name='volumes/{i}' index='{i}'>{hosts}</source><target dev='sd{i}' bus='scsi'/>"
+        f"<iotune>{iotune}</iotune><serial>{i}</serial><alias name='scsi0-0-0-{i}'/><address"
+        f" type='drive' controller='0' bus='0' target='0' unit='{i}'/></disk>"
+        for i in range(count)
+    )
+    policy = f"<metadata>\n<policy xmlns='{NAMESPACE}' limit='{{}}'/></metadata>"
+    xml = f"<domain><name>db1</name>{policy}<devices>{disks}</devices></domain>"
+    found = parse_domain(xml.format(7))
+    assert len(found.drives) == count
+    assert found.disks[-1].path == f"rbd://10.0.0.0:6789/volumes/{count - 1}"
+    said = parse_policy(xml.format(7), {}, "domain db1")
+    assert said is not None
+    assert (said.vm and said.vm.limit) == 7
+    with pytest.raises(PolicyError, match=r"domain db1, line 2.*'x'"):
+        parse_policy(xml.format("x"), {}, "domain db1")
+
+
 def test_a_domain_that_is_too_large_without_its_metadata_is_named() -> None:
-    disks = "<devices>" + "<disk/>" * 20_000 + "</devices>"
+    disks = "<devices>" + "<hostdev/>" * 20_000 + "</devices>"
     xml = f"<domain><name>db1</name><metadata/>{disks}</domain>"
     with pytest.raises(PolicyError, match=r"^domain db1: more than 20000 tags"):
         parse_domain(xml, "domain db1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from iokeel.hypervisors.qmp.throttle_groups import for_curve, knows_more
 from iokeel.hypervisors.source import VmInfo
 from iokeel.policy_xml.domain import VOLUME, Disk, DomainXml, own_group, parse_domain, pool_type
 from iokeel.policy_xml.iotune import to_libvirt
+from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.policy_xml.xml import TooLarge, metadata_of, parsed
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +61,8 @@ class Domain:
 class Description(NamedTuple):
     """A running domain's XML and number, and the limits of its drives by target.
 
-    text: the XML as it came. limits: as libvirt was told them last; None if unknown. QEMU has
-    others if they were set past libvirt (`read_limits` in passthrough.py).
+    text: the XML that has its policy. limits: as libvirt was told them last; None if unknown. QEMU
+    has others if they were set past libvirt (`read_limits` in passthrough.py).
     """
 
     xml: DomainXml
@@ -82,7 +85,21 @@ def describe(connection: Any, name: str) -> Description:
     # Its XML may not have the name to the letter: a carriage return in it reads as a line's end.
     xml = replace(xml, name=name)
     limits = {disk.target: _told(xml, disk) for disk in xml.drives}
-    return Description(xml, text, handle.ID(), limits)
+    return Description(xml, _with_policy(handle, text), handle.ID(), limits)
+
+
+def _with_policy(handle: Any, text: str) -> str:
+    """Return a domain's XML, or its policy alone if other programs' metadata makes it too large."""
+    try:
+        parsed(metadata_of(text)[0] or "<metadata/>", "metadata")
+    except TooLarge:
+        with contextlib.suppress(libvirt.libvirtError):  # it has no policy
+            own = handle.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE)
+            # libvirt takes the namespace out.
+            return str(own).replace("<policy", f"<policy xmlns='{NAMESPACE}'", 1)
+    except PolicyError:
+        pass  # as is told when the policy is read
+    return text
 
 
 def _told(xml: DomainXml, disk: Disk) -> ThrottleLimits | None:

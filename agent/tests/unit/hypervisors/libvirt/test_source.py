@@ -83,6 +83,7 @@ class Host:
         self.limits: list[dict[str, int]] = []  # libvirt's own
         self.tuned: dict[str, int] = {}  # QEMU's, in libvirt's words
         self.xml = XML.replace("db1", name)
+        self.own_policy: str | None = None  # as libvirt tells it by itself
         self.pool: threading.Event | None = None  # its storage pool answers only then
         self.waits = False  # for the pool, or for its XML
         self.stopped = False  # its storage pool, which has no volumes then
@@ -151,6 +152,13 @@ class Host:
             self.waits = True
             self.reading.wait(_HANG_S)
         return self.xml
+
+    def metadata(self, kind: int, namespace: str) -> str:
+        assert kind == libvirt.VIR_DOMAIN_METADATA_ELEMENT
+        if self.own_policy is None:
+            raise refusal(libvirt.VIR_ERR_NO_DOMAIN_METADATA)
+        assert namespace == "urn:iokeel:policy:1"
+        return self.own_policy
 
     # Its storage pool, and the volume in it
 
@@ -729,6 +737,17 @@ async def test_another_tools_large_metadata_leaves_the_last_good_policy_in_force
     assert now.policy == policy
     assert str(now.policy_error).startswith("domain db1: more than 20000 tags")
     assert "the last good policy stays" in caplog.text
+
+
+async def test_another_tools_large_metadata_hides_no_policy(host: Host) -> None:
+    host.abilities = STOCK
+    host.own_policy = '<policy>\n  <drive target="vda" limit="5"/>\n</policy>'
+    large = "<other:a xmlns:other='urn:other'>" + "<other:b/>" * 20_000 + "</other:a></metadata>"
+    host.xml = XML.replace("</metadata>", large)
+    async with following() as source:
+        vm = source.vms()["db1"]
+    assert vm.policy == DomainPolicy({"vda": DrivePolicy(limit=5)})
+    assert vm.policy_error is None
 
 
 async def test_domains_whose_names_look_alike_have_each_its_own_last_good_policy(
