@@ -140,12 +140,14 @@ def _device(path: str, options: TargetOptions, users: InUse) -> Iterator[Target]
             checks.check_users(path, found, options.destroy_data, options.even_if_in_use)
         raise checks.open_error(path, error) from None
     with checks.closing(device):
+        if os.fstat(device).st_rdev != number:  # its users weren't looked for
+            raise CalibrationError(path, "has become another device meanwhile", "try again")
         size = os.lseek(device, 0, os.SEEK_END)
         if options.destroy_data and checks.is_read_only(device):
             raise CalibrationError(path, "is read-only", "leave out --destroy-data")
         region = checks.usable_bytes(path, options.size_bytes, size)
         fio = Fio(path, _file_options(device), region, options.threads, (device,))
-        zeros = None if options.fill else checks.zero_ratio(path, region)
+        zeros = None if options.fill else checks.zero_ratio(path, device, region)
         cache = memory_cache(number)
         yield Target("device", path, fio, options.destroy_data, zeros, cache=cache, check=check)
 

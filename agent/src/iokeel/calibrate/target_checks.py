@@ -90,18 +90,20 @@ def is_read_only(device: int) -> bool:
     return bool(struct.unpack("i", answer)[0])
 
 
-def zero_ratio(path: str, region_bytes: int) -> float:
-    """Return the part of a device that reads as zeros, by a sample.
+def zero_ratio(path: str, device: int, region_bytes: int) -> float:
+    """Return the part of an open device that reads as zeros, by a sample.
 
-    An SSD may return such blocks without reading. Raises CalibrationError if a read fails.
+    path: its name in errors. An SSD may return such blocks without reading. Raises CalibrationError
+    if a read fails.
     """
     zeros = 0
-    device = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
-    with closing(device), mmap.mmap(-1, _BLOCK_BYTES) as block:
+    # Another descriptor of the same device: the path may lead elsewhere by now.
+    again = os.open(f"/proc/self/fd/{device}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    with closing(again), mmap.mmap(-1, _BLOCK_BYTES) as block:
         for _ in range(SAMPLES):
             offset = random.randrange(region_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
             try:
-                os.preadv(device, [block], offset)
+                os.preadv(again, [block], offset)
             except OSError as error:
                 raise request_error(path, "read", offset, reason(error)) from None
             zeros += not any(block[:])

@@ -223,6 +223,32 @@ def test_a_device_that_is_opened_after_the_start_isnt_written(device: Path) -> N
 
 
 @root_only
+@pytest.mark.parametrize("destroy_data", [False, True])
+def test_a_path_that_leads_to_another_device_meanwhile_is_refused(
+    tmp_path: Path, device: Path, destroy_data: bool
+) -> None:
+    path = tmp_path / "disk"
+
+    class Users(InUse):
+        """While they are looked for, the path gets another meaning."""
+
+        def users_of_device(self, device_number: int) -> Iterator[str]:
+            path.unlink()
+            path.symlink_to(device)
+            yield from ()
+
+    (tmp_path / "other").mkdir()
+    with loop_device(tmp_path / "other", 16 * MIB) as other:
+        path.symlink_to(other)
+        options = TargetOptions(destroy_data=destroy_data)
+        with (
+            pytest.raises(CalibrationError, match="has become another device meanwhile"),
+            open_target(str(path), options, lambda done, total: None, Users()),
+        ):
+            raise AssertionError("it was opened")
+
+
+@root_only
 def test_a_device_that_is_mounted_elsewhere_isnt_written(tmp_path: Path, device: Path) -> None:
     """No file in /proc or /sys tells of a mount in another namespace."""
     subprocess.run(["mkfs.ext4", "-q", device], check=True)
