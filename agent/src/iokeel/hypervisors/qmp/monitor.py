@@ -27,7 +27,7 @@ from iokeel.core.jobs import BlockJob
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import PolicyInPart, ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
-from iokeel.host.process import Process, process
+from iokeel.host.process import ENDED, Process, process
 from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
@@ -78,8 +78,8 @@ _REFRESH_PAUSE_S = 1.0
 class Monitor:
     """One VM's socket, kept connected, and its drives.
 
-    known: where all VMs' monitors keep their VmInfo, by name. ran: the QEMU that an earlier agent
-    has found; None if there was none.
+    known: where all VMs' monitors keep their VmInfo, by name. ran: the QEMUs that are known
+    otherwise, as from an earlier agent, by VM.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class Monitor:
         vm: VmConfig,
         news: SourceNews,
         known: dict[str, VmInfo],
-        ran: Process | None = None,
+        ran: Mapping[str, Process],
     ) -> None:
         self._vm = vm
         self._news = news
         self._known = known
         self._connection: QmpConnection | None = None
         self._process: Process | None = None
-        # The QEMUs that were here, until they have ended.
-        self._served_by = set() if ran is None else {ran}
+        self._ran = ran
+        self._served_by: set[Process] = set()  # the QEMUs that were here, until they have ended
         self._abilities = QemuAbilities()
         self._drives: dict[str, QmpDrive] = {}
         self._empty: frozenset[str] = frozenset()
@@ -309,6 +309,7 @@ class Monitor:
 
     def _unreachable(self, error: MonitorLost | CommandFailed) -> None:
         self._report(error)
+        self._served_by.add(self._ran.get(self._vm.name, ENDED))
         self._served_by = {each for each in self._served_by if process(each.pid) == each}
         self.may_run = error.kind not in ("missing", "stale") or bool(self._served_by)
         if not self.may_run and self._vm.name in self._known:

@@ -31,11 +31,11 @@ class QmpSource(SourceNews):
     """The VMs behind some QMP sockets. Implements iokeel.hypervisors.source.Source."""
 
     def __init__(self, vms: Sequence[VmConfig], ran: Mapping[str, Process] | None = None) -> None:
-        """ran: the QEMUs that an earlier agent has found, by VM."""
+        """ran: the QEMUs that are known otherwise, as from an earlier agent, by VM."""
         super().__init__()
         self._known: dict[str, VmInfo] = {}
-        ran = ran or {}
-        self._monitors = {vm.name: Monitor(vm, self, self._known, ran.get(vm.name)) for vm in vms}
+        self._ran = {} if ran is None else ran
+        self._monitors = {vm.name: Monitor(vm, self, self._known, self._ran) for vm in vms}
         self._connecting = asyncio.Semaphore(_CONNECTING)
         self._running: asyncio.TaskGroup | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the monitors, by VM
@@ -64,7 +64,9 @@ class QmpSource(SourceNews):
             if self._known.pop(name, None) is not None:
                 self.on_change(name)
         new = wanted.keys() - self._monitors.keys()
-        self._monitors |= {name: Monitor(wanted[name], self, self._known) for name in new}
+        self._monitors |= {
+            name: Monitor(wanted[name], self, self._known, self._ran) for name in new
+        }
         self._start(new)
 
     def _start(self, names: Collection[str]) -> None:
