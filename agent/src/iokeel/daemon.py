@@ -316,10 +316,7 @@ class Agent:
         self._tell_fleet(whole=whole)
         self.metrics.errors["internal"] += self._notices.tell(self.state)
         self.metrics.errors["config"] += self._notices.tell_gone(self.state)
-        namesakes = self.observer.namesakes()
-        self.metrics.errors["config"] += self._notices.tell_namesakes(namesakes)
-        for name in namesakes:  # libvirt's is served, and isn't left with the [[vm]]
-            self.store.sockets.pop(name, None)
+        self.metrics.errors["config"] += self._notices.tell_namesakes(self.observer.namesakes())
         if self._backstop is not None:
             self._backstop.moved.update(moved)
 

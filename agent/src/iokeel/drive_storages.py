@@ -5,7 +5,8 @@ A path is looked at as the VM's QEMU sees it, which may run in a container.
 Looking at a path blocks while its filesystem doesn't answer, such as an NFS server that is down.
 So paths are looked at in threads, one for each mount point. Nothing waits for a thread that is
 stuck; if it ends after all, its findings are used. A folder may be a link to another filesystem, so
-stuck threads count for their folder, and the others below the mount point are still looked at.
+stuck threads count for their folder, and the others below the mount point are still looked at. A
+QEMU may name any number of folders, so they count for the QEMU, too.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ Found = dict[Image, tuple[Place, ...]]
 
 #: Look this often at all paths: the file may come, the server may come back, a volume may move.
 RECHECK_S = 60.0
-# A path that takes longer is stuck. So many stuck threads a folder, and no more.
+# A path that takes longer is stuck. So many stuck threads a folder, a QEMU and in all, and no more.
 _PATIENCE_S = 2.0
-_MOST_STUCK = 2
+_MOST_STUCK, _MOST_STUCK_BY, _MOST_STUCK_IN_ALL = 2, 8, 64
 
 
 class DriveStorages:
@@ -66,7 +67,9 @@ class DriveStorages:
         self._places: Found = {}
         self._storages: dict[DriveId, StorageId] = {}
         self._told: set[Image] = set()  # those that weren't found
-        self._stuck: Counter[tuple[str, str]] = Counter()  # threads, by mount point and folder
+        # Threads, by mount point and folder, and by whose path it was.
+        self._stuck: Counter[tuple[str, str]] = Counter()
+        self._stuck_by: Counter[Process | None] = Counter()
         self._looking: set[asyncio.Task[None]] = set()
         self._recheck_at = 0.0
         self._take_over(configured)
@@ -182,7 +185,7 @@ class DriveStorages:
     ) -> None:
         """Look at the images under a mount point. After one that is stuck, go on with the next."""
         left = images
-        while left := [i for i in left if self._stuck[_folder(point, i)] < _MOST_STUCK]:
+        while left := [image for image in left if self._may_look(point, image)]:
             found: Found = {}
             enough = threading.Event()
             done = _in_thread(finder, left, found, enough)
@@ -203,19 +206,32 @@ class DriveStorages:
                 "%s: doesn't answer; a new drive there has no storage until it does", stuck.path
             )
             enough.set()
-            self._leave(done, _folder(point, stuck), found)
+            self._leave(done, point, stuck, found)
             if known:
                 return
 
-    def _leave(self, done: asyncio.Event, folder: tuple[str, str], found: Found) -> None:
+    def _may_look(self, point: str, image: Image) -> bool:
+        """Return whether another thread may get stuck at an image."""
+        if self._stuck[_folder(point, image)] >= _MOST_STUCK:
+            return False
+        if (
+            self._stuck_by.total() >= _MOST_STUCK_IN_ALL
+        ):  # one mount keeps no other from being tried
+            return point not in {stuck for stuck, _ in +self._stuck}
+        return self._stuck_by[image.by] < _MOST_STUCK_BY
+
+    def _leave(self, done: asyncio.Event, point: str, stuck: Image, found: Found) -> None:
         """Leave a thread that is stuck to itself, and use its findings if it ends."""
+        folder = _folder(point, stuck)
 
         async def wait() -> None:
             await done.wait()
             self._stuck[folder] -= 1
+            self._stuck_by[stuck.by] -= 1
             self._found(found)
 
         self._stuck[folder] += 1
+        self._stuck_by[stuck.by] += 1
         task = asyncio.create_task(wait())
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)

@@ -49,8 +49,8 @@ class Notices:
         new = set(names) - self._namesakes
         for name in sorted(new):
             log.error(
-                "VM %s: libvirt has a VM of this name, so the [[vm]] isn't served; rename the"
-                " [[vm]], or remove it if it is the same VM",
+                "VM %s: libvirt has a VM of this name, too, which isn't served; rename one of them,"
+                " or remove the [[vm]] if it is the same VM",
                 name,
             )
         self._namesakes = set(names)

@@ -44,7 +44,7 @@ class Observer:
     _sys: Path = SYS
 
     def vms(self) -> dict[str, VmInfo]:
-        """Return all running VMs by name; of two with one name, libvirt's."""
+        """Return all running VMs by name; of two with one name, that of the first source."""
         found: dict[str, VmInfo] = {}
         for source in reversed(self.sources):
             found.update(source.vms())
@@ -85,15 +85,16 @@ class Observer:
     def others(self, domains: Collection[str] | None) -> Collection[str]:
         """Return the names, of all or of some VMs, that have passed to another VM since last asked.
 
-        One without a UUID, as of a [[vm]], may be the same as before.
+        A [[vm]] has no UUID, so it is the same as before unless libvirt had that one.
         """
         found, vms = [], self.vms()
         for name, vm in vms.items():
-            if vm.uuid is None or (domains is not None and name not in domains):
+            uuid = vm.uuid if vm.from_libvirt else ""
+            if uuid is None or (domains is not None and name not in domains):
                 continue
-            if self.uuids.get(name, vm.uuid) != vm.uuid:
+            if self.uuids.get(name, uuid) != uuid:
                 found.append(name)
-            self.uuids[name] = vm.uuid
+            self.uuids[name] = uuid
         return found
 
     def restarted(self, domains: Collection[str] | None) -> Collection[str]:

@@ -36,13 +36,15 @@ _KEEP_S = 2.0
 
 
 def sources_of(config: Config, store: StateStore) -> list[Source]:
-    """Return the sources of VMs, not running yet. QMP's may have VMs after a reload."""
-    sources: list[Source] = []
+    """Return the sources of VMs, not running yet. QMP's may have VMs after a reload.
+
+    It comes first: others may pick the names of libvirt's domains.
+    """
+    sources: list[Source] = [QmpSource(config.vms, store.processes)]
     if config.libvirt.enabled:
         from iokeel.hypervisors.libvirt.source import LibvirtSource
 
         sources.append(LibvirtSource(config.libvirt.uri, config.classes, store.policies))
-    sources.append(QmpSource(config.vms, store.processes))
     return sources
 
 

@@ -271,6 +271,43 @@ async def test_a_link_to_a_mount_that_hangs_keeps_no_other_folder_from_being_fou
     paths.answer.set()
 
 
+async def test_a_qemu_that_names_many_folders_that_hang_costs_eight_threads_and_no_other_storage(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(storages, "RECHECK_S", 0.0)
+    paths.dead = {f"/link/{i}/x" for i in range(100)}
+    drives = {f"d{i}": DriveInfo(f"d{i}", path) for i, path in enumerate(sorted(paths.dead))}
+    evil = {"evil": VmInfo("evil", drives, process=Process(7, 70))}
+    found = DriveStorages({}, lambda: paths)
+    for _ in range(3):
+        await found.follow(evil, A_MINUTE_S)
+    assert len([path for path in paths.asked if path in paths.dead]) == 8
+    one = VmInfo("one", {"vda": DriveInfo("vda", "/a")}, process=Process(8, 80))
+    await found.follow(evil | {"one": one}, A_MINUTE_S)
+    await until(lambda: told(found, "one") == ["sda"])
+    paths.answer.set()
+    await until(lambda: not found._stuck_by.total())
+
+
+async def test_all_qemus_together_cost_sixty_four_threads_that_hang_at_most(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storages, "_PATIENCE_S", 0.02)
+    paths.dead = {f"/link/{i}/x" for i in range(200)}
+    running = {
+        f"vm{i}": VmInfo(f"vm{i}", {"vda": DriveInfo("vda", path)}, process=Process(i, 70))
+        for i, path in enumerate(sorted(paths.dead), 1)
+    }
+    found = DriveStorages({}, lambda: paths)
+    await found.follow(running, A_MINUTE_S)
+    assert len([path for path in paths.asked if path in paths.dead]) == 64
+    one = VmInfo("one", {"vda": DriveInfo("vda", "/nfs/1")}, process=Process(999, 80))
+    await found.follow(running | {"one": one}, A_MINUTE_S)
+    await until(lambda: told(found, "one") == ["nfs:filer:/x"])  # on another mount
+    paths.answer.set()
+
+
 async def test_a_drive_keeps_its_storage_while_its_mount_hangs(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,13 @@ from iokeel.core.limits import ThrottleLimits
 from iokeel.core.policy import DomainPolicy, DrivePolicy
 from iokeel.core.state import DriveState, Sent
 from iokeel.daemon import Agent
+from iokeel.hypervisors.libvirt.domain import Domain
+from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.hypervisors.qmp.source import QmpSource
 from iokeel.hypervisors.source import VmInfo
+from iokeel.policy_xml.domain import DomainXml
 from iokeel.report.prometheus import Metrics
+from iokeel.service import sources_of
 from iokeel.state_store import StateStore
 
 
@@ -38,25 +42,26 @@ async def test_an_agent_goes_on_leaving_those_vms_that_it_does_not_serve_again(
     assert source.unread() == {"db1", "renamed", "db3"}
 
 
-class OfDb1(QmpSource):
-    """A source of the VM db1."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-        self._known = {"db1": VmInfo("db1", {})}
-
-
-async def test_a_vm_that_another_source_serves_too_is_not_left_with_its_table(
-    tmp_path: Path,
-) -> None:
+async def test_a_domain_of_libvirts_with_a_vms_name_takes_nothing_from_it(tmp_path: Path) -> None:
     vms = tuple(VmConfig(n, tmp_path / n, DomainPolicy({})) for n in ("db1", "db2"))
-    agent = Agent(Config(vms=vms), [OfDb1(), OfDb1()], StateStore(tmp_path), Metrics())
+    config, store = Config(vms=vms), StateStore(tmp_path)
+    sources = sources_of(config, store)
+    agent = Agent(config, sources, store, Metrics())
     agent.remember()
-    await agent.look(None)
+    own, libvirts = sources
+    assert isinstance(own, QmpSource)
+    assert isinstance(libvirts, LibvirtSource)
+    theirs = {name: VmInfo(name, {}, uuid=name) for name in ("db1", "web")}
+    libvirts._domains |= {name: Domain(DomainXml(name, ()), vm, 1) for name, vm in theirs.items()}
+    assert agent.observer.source_of("db1") is libvirts  # as long as the other doesn't run
+    own._known["db1"] = VmInfo("db1", {}, from_libvirt=False)
+    assert agent.observer.source_of("db1") is own
+    assert not agent.observer.vms()["db1"].from_libvirt
+    assert agent.observer.source_of("web") is libvirts
     await agent.save({}, whole=True)
     after = StateStore(tmp_path)
     after.load()
-    assert after.leaving.keys() == {"db2"}
+    assert after.leaving.keys() == {"db1", "db2"}
 
 
 @pytest.mark.parametrize("enabled", [False, True])

@@ -155,6 +155,16 @@ def test_a_name_has_passed_to_another_vm_if_that_has_another_uuid() -> None:
     assert observer.uuids == {"db1": "B", "web1": "B"}
 
 
+def test_a_name_has_passed_to_another_vm_if_it_was_libvirts_and_is_a_configured_one_now() -> None:
+    source = Source(1, {"db1": ["vda"]})
+    observer = Observer([source], DriveStorages({}), uuids={"db1": "A"})
+    source._known["db1"] = replace(source._known["db1"], from_libvirt=False)
+    assert [*observer.others(None)] == ["db1"]
+    assert [*observer.others(None)] == []
+    source._known["db1"] = replace(source._known["db1"], from_libvirt=True, uuid="A")
+    assert [*observer.others(None)] == ["db1"]
+
+
 async def test_of_two_vms_with_one_name_only_the_first_sources_is_seen() -> None:
     first = Source(1, {"db1": ["vda"]})
     second = Source(2, {"db1": ["vda", "vdb"], "web1": ["vda"]})
