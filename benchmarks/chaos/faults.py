@@ -8,14 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TypeVar
 
 from benchmarks.chaos.host import ChaosHost, Guest
 from benchmarks.chaos.journal import RECONNECT_S
 from benchmarks.chaos.schedule import Fault, lanes_of
+from iokeel.policy_xml.schema import NAMESPACE
 from testing.host.clock import STEPS_S
+from testing.lab.guests.domain import DiskSpec, domain_xml, make_disk
+from testing.lab.image import image
 from testing.waiting import eventually
 
 _LIMITS = (300, 450, 600, 800, 1000)  # normalized iops
+_LIKE = (" {}", "{} ", "{}\u00a0", "{}\u202e", "\u200b{}", "{}'\"<&", "-{}", "{}\u2028x")
+_OTHER_POLICY = f'<policy xmlns="{NAMESPACE}"><drive target="vda" limit="9"/></policy>'
+T = TypeVar("T")
 
 Make = Callable[[ChaosHost, Guest, float], AbstractContextManager[None]]
 
@@ -195,7 +202,22 @@ def _instead_of_the_policy(wrong: Callable[[Guest], str]) -> Make:
     return make
 
 
-def _pick(of: Sequence[int], draw: float) -> int:
+@contextmanager
+def _name_like_anothers(chaos: ChaosHost, guest: Guest, draw: float) -> Iterator[None]:
+    """Start a domain whose name looks like a guest's, with a limit and a disk of its own."""
+    name = _pick(_LIKE, draw).format(guest.name)
+    disk = DiskSpec("vda", make_disk(guest.folder / "like", 1))
+    text = domain_xml(
+        name, [disk], image=image(), folder=chaos.host.dir, policy=_OTHER_POLICY, memory_mib=64
+    )
+    file = chaos.host.dir / "like.xml"
+    file.write_text(text)
+    chaos.insist("create", file, "--paused")
+    yield
+    chaos.insist("destroy", name)
+
+
+def _pick(of: Sequence[T], draw: float) -> T:
     return of[int(draw * len(of))]
 
 
@@ -232,6 +254,7 @@ KINDS: dict[str, Make] = {
     "guest suspended": _guest_suspended,
     "guest saved": _guest_saved,
     "snapshot": _snapshot,
+    "name like another's": _name_like_anothers,
     "new limit": _new_limit,
     "bad limit": _instead_of_the_policy(lambda guest: guest.policy("-5")),
     "bad policy": _instead_of_the_policy(lambda guest: "<policy><drives/>x</policy>"),

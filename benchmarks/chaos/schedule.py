@@ -58,6 +58,7 @@ KINDS = (
     _kind("guest suspended", "libvirtd", 0.5, 3),
     _kind("snapshot", "libvirtd", 0.5, 4),
     _kind("guest saved", "libvirtd", 0, 2),
+    _kind("name like another's", "libvirtd", 2, 5),
     _kind("new limit", "policy", 0.5, 5),
     _kind("bad limit", "policy", 1, 6),
     _kind("bad policy", "policy", 1, 6),
