@@ -557,8 +557,8 @@ def test_virtual_machine_at_a_second_socket_of_its_own_can_be_released(service: 
     folder = service.folder / "second"
     folder.mkdir()
     qemu, path = start_qemu(folder)
-    other = folder / "other"
-    other.symlink_to(path)
+    (service.folder / "other").symlink_to(folder)
+    other = service.folder / "other" / path.name
     try:
         service.reload("[[vm]]", f"{VM.format(path).replace('db1', 'db2')}\n[[vm]]")
         eventually(lambda: service.drive("db2")["limits_in_force"], what="it has limits")
