@@ -18,7 +18,7 @@ from iokeel.config.reload import carried_over
 from iokeel.config.settings import Config
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.decide import decide
-from iokeel.core.drive.beyond import beyond_limits
+from iokeel.core.drive.beyond import beyond_belief, beyond_limits
 from iokeel.core.drive.retune import LOOK_AGAIN_S
 from iokeel.core.fleet.handover import GuestCredit, with_credit
 from iokeel.core.observation import DriveSeen, Observation
@@ -289,6 +289,8 @@ class Agent:
             self.enforcer.forget_released(before, self.state)
             # Before anything else is waited for, so that what was decided counts as held at once.
             self._tell(whole=domains is None, moved={order.drive.domain for order in orders})
+            absurd = beyond_belief(before.drives, self.state.drives, seen.drives)
+            self.metrics.errors["absurd"] += self._notices.tell_absurd(absurd)
             if domains is None:
                 await self._follow_all(before, now_ns)
             # Saved before orders are carried out, because a restart after a crash needs them.

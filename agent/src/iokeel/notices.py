@@ -9,13 +9,16 @@ from iokeel.core.counters import DriveId
 from iokeel.core.state import State
 from iokeel.core.storage import StorageId
 from iokeel.errors import IokeelError
+from iokeel.words.sparing import Sparing
 from iokeel.words.units import iops
 
 log = logging.getLogger(__name__)
 
+_AGAIN_S = 3600.0
+
 
 class Notices:
-    """Logs each change once, when it begins.
+    """Logs each change once, when it begins; what an attacker may cause, again each hour.
 
     gone: tables that have gone from the configuration, with their errors (Config.gone), and that
     nobody was told of yet.
@@ -24,7 +27,8 @@ class Notices:
     def __init__(self, gone: Mapping[tuple[str, str], IokeelError]) -> None:
         self.gone = dict(gone)
         self._oversold: set[StorageId] = set()
-        self._set_aside: set[DriveId | None] = set()
+        self._set_aside: set[DriveId | str | None] = set()
+        self._failed, self._absurd = Sparing(1, _AGAIN_S), Sparing(1, _AGAIN_S)
         self._namesakes: set[str] = set()
         self._unsaved = False
 
@@ -66,6 +70,17 @@ class Notices:
             log.info("the state is saved again")
         self._unsaved = error is not None
 
+    def tell_absurd(self, drives: Collection[DriveId]) -> int:
+        """Log the VMs whose counters were dropped; return how many drives have such ones."""
+        for drive in drives:
+            if self._absurd.may(drive.domain):
+                log.error(
+                    "%s: its QEMU tells of more than any drive can do, so that counts for nothing,"
+                    " and its limits stay; see whether its guest has taken it over",
+                    drive,
+                )
+        return len(drives)
+
     def _tell_oversold(self, state: State) -> None:
         sold = {name: storage for name, storage in state.storages.items() if storage.oversold}
         for name in sold.keys() - self._oversold:
@@ -80,11 +95,14 @@ class Notices:
 
     def _tell_failures(self, state: State) -> int:
         new = state.failures.keys() - self._set_aside
-        for drive in new:
-            log.error(
-                "%s: the control law failed, please report it; the limits stay as they are",
-                drive or "shares of storages and tenants",
-                exc_info=state.failures[drive],
-            )
+        for place, error in state.failures.items():
+            where = place if isinstance(place, DriveId) else f"storage {place}"
+            # With a new text, or a part of it, it is another failure.
+            if self._failed.may((place, repr(error)[:200])):
+                log.error(
+                    "%s: the control law failed, please report it; the limits stay as they are",
+                    "shares of storages and tenants" if place is None else where,
+                    exc_info=error,
+                )
         self._set_aside = set(state.failures)
         return len(new)

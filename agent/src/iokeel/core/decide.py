@@ -30,9 +30,10 @@ docs/control-law.md has the whole law with its symbols.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import NS_PER_S, DriveId
@@ -44,6 +45,7 @@ from iokeel.core.drive.look import look
 from iokeel.core.drive.measure import measure
 from iokeel.core.drive.retune import is_starved
 from iokeel.core.drive.throttle_group import with_first, with_moves, without_release
+from iokeel.core.isolate import isolate
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import Reason, SetLimits
@@ -83,8 +85,8 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
 
     now_ns: the monotonic clock. The same input gives the same output; the same observation twice
     sends nothing the second time. Drives that are neither seen nor unread are forgotten, and if the
-    observation is partial, those that are gone. A drive on which the law fails is set aside: its
-    limits stay, the others are served, and State.failures has the error.
+    observation is partial, those that are gone. A drive or storage on which the law fails is set
+    aside: limits there stay, the others are served, and State.failures has the error.
     """
     if seen.restarted:
         drives = {
@@ -95,7 +97,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         }
         state = replace(state, drives=drives)
     models = _models(state.model, state.storages if seen.partial else seen.storages)
-    failures: dict[DriveId | None, Exception] = {}
+    failures: dict[DriveId | str | None, Exception] = {}
     if seen.partial:
         there = state.failures.keys() - seen.drives.keys() - {*seen.gone}
         failures.update((drive, state.failures[drive]) for drive in there)
@@ -128,7 +130,7 @@ def _read(
     state: State,
     seen: Observation,
     models: Mapping[str | None, CostModel],
-    failures: dict[DriveId | None, Exception],
+    failures: dict[DriveId | str | None, Exception],
 ) -> dict[DriveId, DriveState]:
     """Return the drives that are still known, with their new readings."""
     drives = dict(state.drives)
@@ -147,69 +149,115 @@ def _read(
     return drives
 
 
+class _Division(NamedTuple):
+    """The drives with their parts, the storages, and the drives' shares; None if these stay."""
+
+    drives: Mapping[DriveId, DriveState]
+    storages: Mapping[str, StorageState]
+    shares: Mapping[DriveId, Share] | None
+
+
 def _divide(
     state: State,
     seen: Observation,
     models: Mapping[str | None, CostModel],
     drives: dict[DriveId, DriveState],
-    failures: dict[DriveId | None, Exception],
+    failures: dict[DriveId | str | None, Exception],
 ) -> tuple[Mapping[str, StorageState], Mapping[DriveId, Share] | None]:
     """Put parts of VMs' limits and of what the fleet grants into drives; divide tenants, storages.
 
-    Return the storages, and the drives' shares; None if these stay, as in a partial snapshot.
+    Return the storages, and the drives' shares; None if these stay, as in a partial snapshot. The
+    drives and storages that make it fail are set aside, and what is on them keeps what it has.
     """
-    storages, shares = state.storages, None
+    storages = {} if seen.partial else _storages(seen, state, drives)
+    parts: list[DriveId | str | None] = [*storages, *seen.drives]
+    faults: dict[DriveId | str | None, Exception] = {}
+
+    def without(out: Collection[DriveId | str | None]) -> _Division:
+        return _division(state, seen, models, drives, failures.keys(), storages, out)
+
+    try:
+        try:
+            found = without(())
+        except Exception:
+            found, faults = isolate(
+                lambda good: without({*parts} - {*good}),
+                [part for part in parts if part not in state.failures],
+                [part for part in parts if part in state.failures],
+            )
+    except Exception as error:
+        failures[None] = error
+        return state.storages, None
+    drives.update(found.drives)
+    after = found.storages
+    if faults:
+        failures.update(faults)
+        on = {drive: drives[drive].storage for drive in seen.drives}
+        failures.update({d: faults[name] for d, name in on.items() if name in faults})
+        kept = {name: known for name, known in state.storages.items() if name in faults}
+        after = {**found.storages, **kept}
+    return after, found.shares
+
+
+def _division(
+    state: State,
+    seen: Observation,
+    models: Mapping[str | None, CostModel],
+    drives: Mapping[DriveId, DriveState],
+    failed: Collection[DriveId | str | None],
+    storages: Mapping[str, StorageSeen],
+    out: Collection[DriveId | str | None],
+) -> _Division:
+    """Return the division without the drives that failed, and without other drives and storages."""
+    if out:
+        failed = {*failed, *(d for d in seen.drives if d in out or drives[d].storage in out)}
+        storages = {name: now for name, now in storages.items() if name not in out}
     there: Mapping[DriveId, DriveState] = {
-        drive: drives[drive] for drive in seen.drives if drive not in failures
+        drive: drives[drive] for drive in seen.drives if drive not in failed
     }
-    aside = _set_aside(drives, failures.keys() | state.failures.keys())
+    aside = _set_aside(drives, {*failed, *state.failures})
     stuck = _held_by_stuck(there, seen, aside, models) if seen.stuck else {}
     in_parts = {d: there[d] for d in there if d not in aside} if aside else there
     has_parts = state.has_parts or bool(seen.granted or seen.granted_storages)
-    try:
-        in_parts = with_vm_parts(in_parts, _held_by_vm(aside, models), stuck)
-        drives.update(in_parts)
-        tenants = with_granted(state.tenants, seen.granted)
-        if has_parts:
-            drives.update(with_tenant_parts(drives, seen, tenants, models))
-        if has_parts or aside:
-            there = {drive: drives[drive] for drive in there}
-        else:
-            there = in_parts
-        if not seen.partial:
-            others = [known for d, known in drives.items() if d not in there or d in aside]
-            unread: list[DriveState] = []
-            if len(there) < len(drives):
-                unread = [known for d, known in drives.items() if d not in there]
-            storages, shares = allocate(
-                there,
-                _storages(seen, state, drives),
-                state.storages,
-                left_by_unread(tenants, others, models),
-                seen.granted_storages,
-                fleet_tenants=seen.granted,
-                levels=seen.levels,
-                complete=seen.complete,
-                stuck=stuck,
-                unread=owed_to_unread(unread, models),
-                model=state.model,
-            )
-        if has_parts:
-            drives.update(with_storage_parts(drives, seen, storages, models))
-    except Exception as error:
-        failures[None] = error
-    return storages, shares
+    in_parts = with_vm_parts(in_parts, _held_by_vm(aside, models), stuck)
+    after = {**drives, **in_parts}
+    tenants = with_granted(state.tenants, seen.granted)
+    if has_parts:
+        after.update(with_tenant_parts(after, seen, tenants, models))
+    there = {drive: after[drive] for drive in there} if has_parts or aside else in_parts
+    divided, shares = state.storages, None
+    if not seen.partial:
+        others = [known for d, known in after.items() if d not in there or d in aside]
+        unread: list[DriveState] = []
+        if len(there) < len(after):
+            unread = [known for d, known in after.items() if d not in there]
+        divided, shares = allocate(
+            there,
+            storages,
+            state.storages,
+            left_by_unread(tenants, others, models),
+            seen.granted_storages,
+            fleet_tenants=seen.granted,
+            levels=seen.levels,
+            complete=seen.complete,
+            stuck=stuck,
+            unread=owed_to_unread(unread, models),
+            model=state.model,
+        )
+    if has_parts:
+        after.update(with_storage_parts(after, seen, divided, models))
+    return _Division(after, divided, shares)
 
 
 def _set_aside(
-    drives: Mapping[DriveId, DriveState], failed: Iterable[DriveId | None]
+    drives: Mapping[DriveId, DriveState], failed: Iterable[DriveId | str | None]
 ) -> Mapping[DriveId, DriveState]:
     """Return the drives that keep their limits because the law fails on them.
 
     failed: now, or in the look before. An error in a look comes after the division, and most likely
     will again.
     """
-    known = [drive for drive in failed if drive is not None and drive in drives]
+    known = [drive for drive in failed if isinstance(drive, DriveId) and drive in drives]
     return {drive: drives[drive] for drive in known if drives[drive].is_held}
 
 
@@ -247,7 +295,7 @@ def _look_at_all(
     drives: dict[DriveId, DriveState],
     storages: Mapping[str, StorageState],
     shares: Mapping[DriveId, Share] | None,
-    failures: dict[DriveId | None, Exception],
+    failures: dict[DriveId | str | None, Exception],
     now_ns: int,
 ) -> tuple[list[SetLimits], tuple[DriveId, ...]]:
     """Look at each drive, and return the orders and the drives that need a second look.

@@ -14,12 +14,20 @@ from iokeel.core.counters import (
     Throttled,
 )
 from iokeel.core.curve import SMALLEST_REQUEST_BYTES
+from iokeel.core.policy import MOST_IOPS
 from iokeel.core.sizes import is_uniform
 
 # So many sizes are remembered of each direction.
 _SEEN_SIZES = 4
 # The mean size of fewer is often the same by chance.
 _MANY_REQUESTS = 30
+# No drive comes near these, so a QEMU that tells more lies. One request zeroes up to 2 GiB. After a
+# hang, all requests end at once, each with hours of waiting.
+_MOST_RATE = 10.0 * MOST_IOPS
+_MOST_BPS = 1e18
+_MOST_QUEUE = 1e10
+# Any request, or part of one, costs far more.
+_LEAST_COST = 1e-6
 
 
 def rates(
@@ -29,8 +37,9 @@ def rates(
 
     reads_before, writes_before: the flows before, with the sizes that the drive was seen to use.
     The rates are unknown if a counter went backwards (a guest restarted, a counter wrapped or was
-    reset), if no time lies between the readings, or if there are bytes without a request. But a
-    throttle group counts a request that passes in parts with the first of them.
+    reset), if no time lies between the readings, if there are bytes without a request, or if no
+    drive could do so much. But a throttle group counts a request that passes in parts with the
+    first of them.
     """
     at_ns, reads0, read_bytes0, writes0, write_bytes0, read_ns0, write_ns0, throttle0 = earlier[:8]
     to_ns, reads1, read_bytes1, writes1, write_bytes1, read_ns1, write_ns1, throttle1 = later[:8]
@@ -46,6 +55,8 @@ def rates(
     if (read_ns is not None and read_ns < 0) or (write_ns is not None and write_ns < 0):
         return None
     elapsed_s = elapsed_ns / NS_PER_S
+    if is_absurd(earlier, later):
+        return None
     return Rates(
         elapsed_s,
         _flow(reads, read_bytes, elapsed_s, reads_before),
@@ -56,6 +67,30 @@ def rates(
         _rate(earlier.flushes, later.flushes, elapsed_s),
         _discards(earlier, later, elapsed_s),
     )
+
+
+def is_absurd(earlier: Counters, later: Counters) -> bool:
+    """Return whether counters tell more than any drive can have done between two readings."""
+    at_ns, reads0, read_bytes0, writes0, write_bytes0, read_ns0, write_ns0, throttle0 = earlier[:8]
+    to_ns, reads1, read_bytes1, writes1, write_bytes1, read_ns1, write_ns1, throttle1 = later[:8]
+    elapsed_ns = max(1, to_ns - at_ns)
+    elapsed_s = elapsed_ns / NS_PER_S
+    if reads1 - reads0 + writes1 - writes0 > _MOST_RATE * elapsed_s:
+        return True
+    if read_bytes1 - read_bytes0 + write_bytes1 - write_bytes0 > _MOST_BPS * elapsed_s:
+        return True
+    queued_ns = (read_ns1 or 0) - (read_ns0 or 0) + (write_ns1 or 0) - (write_ns0 or 0)
+    if queued_ns > _MOST_QUEUE * elapsed_ns:
+        return True
+    if throttle0 is None or throttle1 is None:
+        return False
+    for before, after in ((throttle0.read, throttle1.read), (throttle0.write, throttle1.write)):
+        cost = after.cost - before.cost
+        if not cost <= _MOST_RATE * elapsed_s or 0 < cost < _LEAST_COST:  # inf - inf is neither
+            return True
+        if after.wait_ns - before.wait_ns > _MOST_QUEUE * elapsed_ns:
+            return True
+    return False
 
 
 def _rate(earlier: int | None, later: int | None, elapsed_s: float) -> float | None:

@@ -476,8 +476,8 @@ class State:
 
     tenants: the policies of tenants that have one. suspects: drives that need a second look,
     LOOK_AGAIN_S from now (drive/retune.py). failures: errors of the law itself in the last
-    decision on each drive; under None, one of the division among all drives. has_parts: some
-    tenants or storages are the fleet's.
+    decision, by the drive or storage that was set aside for it; under None, one of the division
+    whatever is set aside. has_parts: some tenants or storages are the fleet's.
     """
 
     model: CostModel = DEFAULT_MODEL
@@ -485,5 +485,5 @@ class State:
     tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
     storages: Mapping[str, StorageState] = field(default_factory=dict)
     suspects: tuple[DriveId, ...] = ()
-    failures: Mapping[DriveId | None, Exception] = field(default_factory=dict)
+    failures: Mapping[DriveId | str | None, Exception] = field(default_factory=dict)
     has_parts: bool = False

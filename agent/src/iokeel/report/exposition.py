@@ -36,14 +36,22 @@ class LabelTexts(dict[Labels, str]):
 
 
 def samples_text(described: Description, samples: Iterable[Sample], labels: LabelTexts) -> str:
-    """Return a counter's or a gauge's text."""
+    """Return a counter's or a gauge's text, without samples that can't be written."""
     name = described.name
     lines = [
-        f"{name}{labels[values]} {'+Inf' if value == inf else repr(float(value))}\n"
+        f"{name}{labels[values]} {text}\n"
         for values, value in samples
-        if value is not None
+        if value is not None and (text := _number(value)) is not None
     ]
     return _head(described) + "".join(lines)
+
+
+def _number(value: float) -> str | None:
+    """Return a number's text; None for an integer that no float comes near."""
+    try:
+        return "+Inf" if value == inf else repr(float(value))
+    except OverflowError:
+        return None
 
 
 def histogram_text(
@@ -58,10 +66,12 @@ def histogram_text(
     """
     name, lines = described.name, [_head(described)]
     for values, counts, total in histograms:
-        own = labels[values]
+        own, sum_text = labels[values], _number(total)
+        if sum_text is None:
+            continue
         rest = f",{own[1:]}" if own else "}"
         lines += [f'{name}_bucket{{le="{bound}"{rest} {n}.0\n' for bound, n in counts.items()]
-        lines.append(f"{name}_count{own} {counts['+Inf']}.0\n{name}_sum{own} {float(total)!r}\n")
+        lines.append(f"{name}_count{own} {counts['+Inf']}.0\n{name}_sum{own} {sum_text}\n")
     return "".join(lines)
 
 

@@ -160,6 +160,14 @@ METRICS = (
         lambda s: sum(not drive.has_policy for drive in s.drives.values()),
     ),
     of_agent(
+        "agent_set_aside",
+        Kind.GAUGE,
+        "drives and storages",
+        "Drives and storages whose limits stay as they are because the control law fails on them."
+        " The log says why, again each hour.",
+        lambda s: s.set_aside,
+    ),
+    of_agent(
         "agent_reconnects_total",
         Kind.COUNTER,
         "connections",
@@ -522,6 +530,7 @@ DESCRIPTIONS = (
 
 #: The values of the label `kind` of iokeel_agent_errors_total.
 ERROR_KINDS = {
+    "absurd": "a QEMU told counters that no drive can reach; they count for nothing",
     "busy": "a QMP socket serves another client",
     "cgroup": "the kernel refused a setting of a VM's cgroup, or its counters can't be read",
     "closed": "a QMP connection has ended",
@@ -531,6 +540,7 @@ ERROR_KINDS = {
     "connect": "libvirtd or a QMP socket can't be reached",
     "controller": "a VM's cgroup has no I/O controller",
     "fleet": "etcd, or a budget there, can't be used; the host goes down to its floor",
+    "flood": "a QEMU sent too much over its QMP socket; it is left alone for a minute",
     "internal": "a fault of the agent's own: please report what its log says",
     "jobs": "QEMU or libvirt told no block jobs, or refused a job its speed",
     "missing": "a QMP socket is not there",

@@ -68,7 +68,7 @@ class Metrics:
         parts = [generate_latest(self._registry)]
         started = time.monotonic()
         for text in _texts(snapshot):
-            parts.append(text.encode())
+            parts.append(text.encode(errors="replace"))  # half of a surrogate pair has no UTF-8
             await asyncio.sleep(time.monotonic() - started)
             started = time.monotonic()
         return b"".join(parts)

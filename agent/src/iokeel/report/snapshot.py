@@ -126,7 +126,8 @@ class Snapshot:
     vms, drives, storages: sorted by name. errors: by kind, since the agent started. reconnects:
     connections to libvirtd or a QMP socket that were made again. fleet: None without [fleet].
     pressure: None if the kernel doesn't tell. decisions: on the drives of VMs that were asked for;
-    a snapshot of all VMs has none, because nobody asks why for all at once.
+    a snapshot of all VMs has none, because nobody asks why for all at once. set_aside: the number
+    of drives and storages on which the law fails.
     """
 
     vms: Mapping[str, VmSnapshot]
@@ -137,6 +138,7 @@ class Snapshot:
     fleet: FleetSnapshot | None = None
     pressure: Pressure | None = None
     decisions: Mapping[DriveId, Decision] = field(default_factory=dict)
+    set_aside: int = 0
 
     def vm_reports(self) -> list[VmReport]:
         """Return the VMs' records."""
@@ -224,6 +226,7 @@ def snapshot_of(
         known.fleet,
         known.pressure,
         decisions,
+        len(known.state.failures),
     )
 
 

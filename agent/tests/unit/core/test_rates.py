@@ -1,5 +1,7 @@
 """Counters to rates: an unknown rate is None, never nonsense."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from iokeel.core.counters import (
     ThrottleCount,
     ThrottleCounters,
 )
-from iokeel.core.rates import rates
+from iokeel.core.rates import is_absurd, rates
 
 START = Counters(1_000_000_000, 100, 409_600, 50, 819_200, 10_000_000, 20_000_000)
 counters = st.builds(Counters, *[st.integers(0, 2**64) for _ in range(7)])
@@ -202,3 +204,41 @@ def test_only_their_own_rate_is_unknown_if_they_go_backwards_or_are_gone(
     assert did is not None
     assert (did.flush_raw_iops is None) is (field == "flushes")
     assert (did.discards is None) is (field != "flushes")
+
+
+# Counters that no drive can have
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"read_requests": 10**13, "read_bytes": 4096 * 10**13},
+        {"read_requests": 200, "write_bytes": 2**63 - 1, "write_requests": 60},
+        {"read_requests": 10**308, "read_bytes": 10**308},
+        {"read_requests": 101, "read_bytes": 413_696, "read_time_ns": 10**21},
+    ],
+)
+def test_more_than_any_drive_does_is_no_rate(told: dict[str, Any]) -> None:
+    later = START._replace(at_ns=2_000_000_000, **told)
+    assert is_absurd(START, later)
+    assert rates(START, later) is None
+    steady = later._replace(at_ns=3_000_000_000)
+    assert rates(later, steady) is not None, "it is known again after the jump"
+
+
+@pytest.mark.parametrize("cost", [1e18, 1e300, float("inf"), 100.0 + 1e-9])
+def test_charges_that_no_requests_have_are_no_rate(cost: float) -> None:
+    assert rates(BOTH, after(READS._replace(requests=300, cost=cost))) is None
+
+
+def test_what_a_drive_may_do_at_most_is_a_rate() -> None:
+    """A second of 2 GiB zeroes in a row; and the end of a hang of a day with 1,000 in flight."""
+    zeroes = START._replace(
+        at_ns=2_000_000_000, write_requests=10_050, write_bytes=819_200 + 10_000 * 2**31
+    )
+    hang = START._replace(
+        at_ns=2_000_000_000, read_requests=1100, read_bytes=409_600 + 4096 * 1000,
+        read_time_ns=10_000_000 + 1000 * 86400 * NS_PER_S,
+    )  # fmt: skip
+    assert rates(START, zeroes) is not None
+    assert rates(START, hang) is not None

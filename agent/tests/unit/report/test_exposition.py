@@ -91,3 +91,15 @@ def test_a_sample_that_is_not_known_has_no_line() -> None:
     described = Description("rate", Kind.GAUGE, "a second", "How fast.", ("domain",))
     text = samples_text(described, [(("db1",), None), (("web1",), 2.5)], LabelTexts(("domain",)))
     assert text.splitlines()[2:] == ['rate{domain="web1"} 2.5']
+
+
+def test_a_number_that_no_float_holds_has_no_line_and_the_others_do() -> None:
+    described = Description("rate", Kind.GAUGE, "a second", "How fast.", ("domain",))
+    samples: list[tuple[tuple[str, ...], float]] = [(("evil",), 10**400), (("web1",), 2.5)]
+    text = samples_text(described, samples, LabelTexts(("domain",)))
+    assert text.splitlines()[2:] == ['rate{domain="web1"} 2.5']
+    counted = Description("size", Kind.HISTOGRAM, "bytes", "How large.", ("domain",))
+    histograms = [(("evil",), {"+Inf": 1}, 10**400), (("web1",), {"+Inf": 1}, 2)]
+    text = histogram_text(counted, histograms, LabelTexts(("domain",)))
+    assert [line for line in text.splitlines() if "evil" in line] == []
+    assert 'size_sum{domain="web1"} 2.0' in text

@@ -4,13 +4,16 @@ import asyncio
 
 import pytest
 
+from iokeel.core.counters import DriveId
+from iokeel.core.state import State, StorageState
+from iokeel.core.storage import StoragePolicy
 from iokeel.errors import FleetRefused, IokeelError
 from iokeel.host.disk_counters import Pressure
 from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
 from iokeel.report.metric_table import METRICS
 from iokeel.report.prometheus import Metrics
 from iokeel.report.records import ErrorReport, FleetBudgetReport
-from iokeel.report.snapshot import Snapshot
+from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 
 
 def budget(
@@ -79,3 +82,19 @@ async def test_budgets_whose_steps_are_refused_are_counted() -> None:
     fleet = FleetSnapshot("hv1", None, 1, 0, tenants=tenants, storages=storages)
     text = (await Metrics().text(Snapshot({}, {}, {}, {}, 0, fleet=fleet))).decode()
     assert "iokeel_fleet_refused_budgets 2.0" in text.splitlines()
+
+
+async def test_a_name_that_is_no_text_leaves_the_others_their_metrics() -> None:
+    """QEMU names drives and storages in JSON, which can write half of a surrogate pair."""
+    state = State(storages={name: StorageState(StoragePolicy()) for name in ("rbd:\ud800", "sda")})
+    known = Known(state, {}, {}, {}, {}, {}, 0)
+    text = (await Metrics().text(snapshot_of(known))).decode()
+    assert 'iokeel_storage_normalized_iops{storage="rbd:?"} 0.0' in text
+    assert 'iokeel_storage_normalized_iops{storage="sda"} 0.0' in text
+
+
+async def test_what_the_law_fails_on_is_counted_while_it_lasts() -> None:
+    failures: dict[DriveId | str | None, Exception] = {DriveId("db1", "vda"): ValueError()}
+    for count, state in ((1, State(failures=failures)), (0, State())):
+        text = (await Metrics().text(snapshot_of(Known(state, {}, {}, {}, {}, {}, 0)))).decode()
+        assert f"iokeel_agent_set_aside {count}.0" in text

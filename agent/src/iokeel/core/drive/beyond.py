@@ -7,13 +7,14 @@ more can't.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from iokeel.core.counters import NS_PER_S, DriveId, Rates
 from iokeel.core.limits import BUCKET_S, ThrottleLimits
 from iokeel.core.mix import bounds_on
 from iokeel.core.observation import DriveSeen
-from iokeel.core.state import DriveState
+from iokeel.core.rates import is_absurd
+from iokeel.core.state import NEW, DriveState
 
 # Requests count when they end: what was let through in an earlier interval may end in this one.
 _MORE_RATIO = 1.25
@@ -41,6 +42,25 @@ def beyond_limits(
         began_ns = last.at_ns - round(did.elapsed_s * NS_PER_S)
         if known.sent.at_ns <= began_ns and _is_beyond(limits, did):
             found.append(drive)
+    return found
+
+
+def beyond_belief(
+    before: Mapping[DriveId, DriveState],
+    now: Mapping[DriveId, DriveState],
+    seen: Iterable[DriveId],
+) -> list[DriveId]:
+    """Return the drives whose new counters tell more than any drive can do: they count for nothing.
+
+    before: the drives before a look at `seen`; now: after it.
+    """
+    found = []
+    for drive in seen:
+        measured = now[drive].measured
+        if measured.rates is None and measured.counters is not None:
+            last = before.get(drive, NEW).measured.counters
+            if last is not None and is_absurd(last, measured.counters):
+                found.append(drive)
     return found
 
 

@@ -22,7 +22,7 @@ def with_moves(
     before: Mapping[DriveId, DriveState],
     now: Mapping[DriveId, DriveState],
     seen: Mapping[DriveId, DriveSeen],
-    failures: dict[DriveId | None, Exception],
+    failures: dict[DriveId | str | None, Exception],
 ) -> dict[DriveId, DriveState]:
     """Return the drives whose records change because of others in their groups, or a move.
 

@@ -158,9 +158,7 @@ def _bounded(load: Load, done: float, capacity: float) -> Load:
     )
 
 
-def _activity(
-    loads: Collection[Load], elapsed_s: float, capacity: float
-) -> StorageActivity | None:
+def _activity(loads: Collection[Load], elapsed_s: float, capacity: float) -> StorageActivity | None:
     seen = [(load.activity, load.done) for load in loads if load.activity is not None]
     if not seen:
         return None
