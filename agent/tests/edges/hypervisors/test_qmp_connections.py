@@ -23,13 +23,8 @@ from iokeel.core.limits import UNLIMITED
 from iokeel.errors import DriveGone
 from iokeel.host.process import Process, process
 from iokeel.hypervisors.qmp import monitor
-from iokeel.hypervisors.qmp.connection import (
-    ANYTHING,
-    MOST_DRIVES_BYTES,
-    MOST_REPLY_BYTES,
-    connect,
-    decoder,
-)
+from iokeel.hypervisors.qmp.bounds import MOST_DRIVES_BYTES, MOST_REPLY_BYTES
+from iokeel.hypervisors.qmp.connection import ANYTHING, connect, decoder
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.hypervisors.qmp_server import QmpServer, answer, error

@@ -14,6 +14,7 @@ from iokeel.hypervisors.qmp.drives import (
     Block,
     Image,
     Medium,
+    Node,
     Object,
     drives_of,
     groups_of,
@@ -103,8 +104,9 @@ def test_a_storage_daemon_with_images_beneath_others_does_not_say_whose(
 ) -> None:
     objects = [Object("alice", "child<throttle-group>")]
     nodes: list[dict[str, object]] = [{"drv": "qcow2", "file": "/a", "backing_file_depth": 0}]
-    assert groups_of(objects, nodes)["alice"].beneath == ()
-    assert groups_of(objects, [*nodes, odd])["alice"].beneath == ("",)
+    assert groups_of(objects, msgspec.convert(nodes, list[Node]))["alice"].beneath == ()
+    nodes.append(odd)
+    assert groups_of(objects, msgspec.convert(nodes, list[Node]))["alice"].beneath == ("",)
 
 
 @pytest.mark.parametrize(

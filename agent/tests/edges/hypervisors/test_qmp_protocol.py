@@ -12,12 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iokeel.hypervisors.qmp.connection import (
-    ANYTHING,
-    MOST_LISTED,
-    QmpConnection,
-    decoder,
-)
+from iokeel.hypervisors.qmp.bounds import MOST_LISTED
+from iokeel.hypervisors.qmp.connection import ANYTHING, QmpConnection, decoder
 from iokeel.hypervisors.qmp.drives import BlockStats, Object
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from testing.hypervisors.qmp_server import GREETING

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import islice
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,7 +19,8 @@ from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters, DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import DriveGone, LimitsRejected
-from iokeel.hypervisors.libvirt.passthrough import Outcome, ask, find
+from iokeel.hypervisors.libvirt.passthrough import Outcome, ask, ask_often, find
+from iokeel.hypervisors.qmp import bounds
 from iokeel.hypervisors.qmp.drives import (
     DEVICES,
     Block,
@@ -41,16 +43,16 @@ _FLASH = "/machine/system.flash"
 
 
 class _Devices(msgspec.Struct):
-    devices: list[Object] = msgspec.field(name="return")
+    devices: Annotated[list[Object], bounds.LISTED_TOO] = msgspec.field(name="return")
 
 
 class _Stats(msgspec.Struct):
-    drives: list[BlockStats] = msgspec.field(name="return")
+    drives: Annotated[list[BlockStats], bounds.LISTED] = msgspec.field(name="return")
 
 
-_DEVICES = msgspec.json.Decoder(_Devices)
-_STATS = msgspec.json.Decoder(_Stats)
-_OUTCOME = msgspec.json.Decoder(Outcome)
+_DEVICES = bounds.Decoder(_Devices)
+_STATS = bounds.Decoder(_Stats, bounds.MOST_DRIVES_BYTES)
+_OUTCOME = bounds.Decoder(Outcome)
 
 
 def hidden_of(handle: Any, xml: DomainXml, blocks: Sequence[Block]) -> tuple[Disk, ...]:
@@ -63,7 +65,7 @@ def hidden_of(handle: Any, xml: DomainXml, blocks: Sequence[Block]) -> tuple[Dis
     taken = {disk.target for disk in xml.disks if not disk.hidden}
     found = {
         alias: Disk(
-            drive.qdev if alias in taken else alias,
+            bounds.target(drive.qdev if alias in taken else alias),
             drive.path,
             alias=alias,
             unthrottled=unthrottled.get(alias),
@@ -76,7 +78,7 @@ def hidden_of(handle: Any, xml: DomainXml, blocks: Sequence[Block]) -> tuple[Dis
     for alias, why in unthrottled.items():  # query-block lacks vhost-user disks
         if alias not in found and not _is_libvirts(xml, alias):
             found[alias] = Disk(alias, alias=alias, unthrottled=why, hidden=True)
-    return tuple(found.values())
+    return tuple(islice(found.values(), bounds.MOST_DRIVES))
 
 
 def _is_libvirts(xml: DomainXml, alias: str) -> bool:
@@ -94,7 +96,7 @@ def _devices(handle: Any) -> list[Object]:
 
 def read_counters(handle: Any, xml: DomainXml) -> Mapping[str, Counters]:
     """Return the counters of a domain's hidden drives, by target. Raises libvirtError."""
-    answer = ask(handle, json.dumps({"execute": "query-blockstats"}), _STATS)
+    answer = ask_often(handle, json.dumps({"execute": "query-blockstats"}), _STATS)
     at_ns = time.monotonic_ns()
     targets = {disk.alias: disk.target for disk in xml.hidden}
     found: dict[str, Counters] = {}

@@ -9,7 +9,7 @@ on, its own calls are used.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import libvirt
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from iokeel.core.jobs import BlockJob
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.passthrough import Outcome, ask, passes_none_on, said
+from iokeel.hypervisors.qmp.bounds import MOST_DRIVES, Decoder
 from iokeel.hypervisors.qmp.jobs import QUERY_JOBS, JobInfo, jobs_of, setting, speed_of
 from iokeel.policy_xml.domain import DomainXml
 
@@ -31,11 +32,13 @@ _KINDS = {
 
 
 class _Jobs(Outcome):
-    jobs: list[JobInfo] | None = msgspec.field(name="return", default=None)
+    jobs: Annotated[list[JobInfo], msgspec.Meta(max_length=MOST_DRIVES)] | None = msgspec.field(
+        name="return", default=None
+    )
 
 
-_JOBS = msgspec.json.Decoder(_Jobs)
-_OUTCOME = msgspec.json.Decoder(Outcome)
+_JOBS = Decoder(_Jobs)
+_OUTCOME = Decoder(Outcome)
 
 
 def read_jobs(handle: Any, xml: DomainXml) -> list[BlockJob]:

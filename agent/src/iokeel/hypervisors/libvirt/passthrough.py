@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import libvirt
 import libvirt_qemu
@@ -19,6 +19,12 @@ from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import DriveId
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import IokeelError, LimitsRejected
+from iokeel.hypervisors.qmp.bounds import (
+    LISTED,
+    MOST_DRIVES_BYTES,
+    MOST_SCHEMA,
+    Decoder,
+)
 from iokeel.hypervisors.qmp.drives import Block, QmpDrive, drives_of, setting, target_of
 from iokeel.hypervisors.qmp.faults import NO_COMMAND
 from iokeel.hypervisors.qmp.limits import ObjectLimits, from_object
@@ -30,6 +36,7 @@ from iokeel.hypervisors.qmp.throttle_groups import (
 )
 from iokeel.policy_xml.domain import Disk, DomainXml, own_group
 from iokeel.words.quoting import shown_path
+from iokeel.words.sparing import Sparing
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -48,6 +55,7 @@ _PASSES_NONE_ON = {
 }
 
 
+_NONSENSE = Sparing(1, 3600.0)
 _TOLD = "limits are taken to be those that libvirt was told last; see QEMU's own log"
 
 
@@ -68,7 +76,7 @@ class Outcome(msgspec.Struct):
 
 
 class _Groups(msgspec.Struct):
-    groups: list[Group] = msgspec.field(name="return")
+    groups: Annotated[list[Group], LISTED] = msgspec.field(name="return")
 
 
 class _Object(msgspec.Struct):
@@ -80,19 +88,21 @@ class _Error(msgspec.Struct):
 
 
 class _Blocks(Outcome):
-    blocks: list[Block] | None = msgspec.field(name="return", default=None)
+    blocks: Annotated[list[Block], LISTED] | None = msgspec.field(name="return", default=None)
 
 
 class _Schema(msgspec.Struct):
-    entries: list[SchemaEntry] | None = msgspec.field(name="return", default=None)
+    entries: Annotated[list[SchemaEntry], msgspec.Meta(max_length=MOST_SCHEMA)] | None = (
+        msgspec.field(name="return", default=None)
+    )
     error: _Error | None = None
 
 
-_OUTCOME = msgspec.json.Decoder(Outcome)
-_GROUPS = msgspec.json.Decoder(_Groups)
-_OBJECT = msgspec.json.Decoder(_Object)
-_BLOCKS = msgspec.json.Decoder(_Blocks)
-_SCHEMA = msgspec.json.Decoder(_Schema)
+_OUTCOME = Decoder(Outcome)
+_GROUPS = Decoder(_Groups)
+_OBJECT = Decoder(_Object)
+_BLOCKS = Decoder(_Blocks, MOST_DRIVES_BYTES)
+_SCHEMA = Decoder(_Schema)
 
 
 def ask_abilities(handle: Any) -> Abilities | None:
@@ -123,7 +133,7 @@ def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group | None] | None:
     A drive that shares its group has None: the group's counters and limits aren't its own. None if
     QEMU's answer makes no sense. Raises libvirtError.
     """
-    answer = ask(handle, _QUERY_GROUPS, _GROUPS)
+    answer = ask_often(handle, _QUERY_GROUPS, _GROUPS)
     if answer is None:
         return None
     groups = {group.name: group for group in answer.groups if group.members}
@@ -243,9 +253,20 @@ def passes_none_on(error: libvirt.libvirtError) -> bool:
     return error.get_error_code() in _PASSES_NONE_ON
 
 
-def ask(handle: Any, command: str, decoder: msgspec.json.Decoder[T]) -> T | None:
+def ask(handle: Any, command: str, decoder: Decoder[T]) -> T | None:
     """Return QEMU's answer to a command; None if it makes no sense. Raises libvirtError."""
     try:
         return decoder.decode(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
     except (ValueError, RecursionError):
         return None
+
+
+def ask_often(handle: Any, command: str, decoder: Decoder[T]) -> T | None:
+    """Do what `ask` does, and tell of an answer that makes no sense, at most once an hour."""
+    answer = ask(handle, command, decoder)
+    if answer is None and _NONSENSE.may((name := handle.name(), command)):
+        question = json.loads(command)["execute"]
+        log.error(
+            "%s: its QEMU's answer to %s makes no sense, so it counts for nothing", name, question
+        )
+    return answer

@@ -46,8 +46,10 @@ from iokeel.hypervisors.libvirt.policies import Policies
 from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
 from iokeel.hypervisors.libvirt.set_past import SetPast
 from iokeel.hypervisors.libvirt.uncounted import Uncounted
+from iokeel.hypervisors.qmp.bounds import Budget
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.policy_xml.domain import Disk, DomainXml
+from iokeel.words.sparing import Sparing
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ RESYNC_S = 60.0
 _READ_AGAIN_S = 5.0
 # Longer than an order's time (enforcer.py), because nothing waits for a reading but the next one.
 _CALL_TIMEOUT_S = 10.0
+_MANY_NAMES = Sparing(1, 3600.0)
 # The time for counters that libvirt lacks, however late libvirt's own came.
 _LEAST_S = 0.1
 
@@ -80,6 +83,7 @@ class LibvirtSource(SourceNews):
         self._calls = Calls(uri)
         self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
         self._policies = Policies(classes, policies, self)
+        self._budgets: dict[str, Budget] = {}  # of new hidden drives
         self._hidden = HiddenCounters(self._domains, self._calls)
         self._set_past = SetPast(self._domains, self._calls, self._limits, self.announce)
         self._events = Events(
@@ -400,7 +404,13 @@ class LibvirtSource(SourceNews):
                 return {}, xml.hidden
             return read_limits(handle, xml, blocks), hidden_of(handle, xml, blocks)
 
-        return await self._calls.call_domain(name, ask, _CALL_TIMEOUT_S, reading=True)
+        limits, hidden = await self._calls.call_domain(name, ask, _CALL_TIMEOUT_S, reading=True)
+        new = len({*hidden} - {*xml.hidden})
+        if (much := self._budgets.setdefault(name, Budget()).spend(names=new)) is None:
+            return limits, hidden
+        if _MANY_NAMES.may(name):
+            log.error("%s: its QEMU tells of %s; those that were known stay", name, much)
+        return limits, xml.hidden
 
     async def _ask_abilities(self, name: str) -> Abilities | None:
         """Return the abilities of a domain's QEMU; None until it is read again if it doesn't tell.
@@ -481,5 +491,6 @@ class LibvirtSource(SourceNews):
         self._saving.discard(name)
         self._changes.forget(name)
         self._limits.forget(name)
+        self._budgets.pop(name, None)
         if self._domains.pop(name, None) is not None:
             self.on_change(name)

@@ -31,21 +31,16 @@ import msgspec
 
 from iokeel.host.process import Process, peer, qemu
 from iokeel.host.trusted_path import open_trusted
+from iokeel.hypervisors.qmp import bounds
+from iokeel.hypervisors.qmp.bounds import MOST_DRIVES_BYTES, MOST_REPLY_BYTES, Budget
 from iokeel.hypervisors.qmp.faults import NOT_QMP, CommandFailed, MonitorLost, refused, silent
 from iokeel.words.quoting import shown
 
-#: A larger reply ends the connection. A schema takes 250 kB. Decoded, a reply takes up to 25 times
-#: as much memory.
-MOST_REPLY_BYTES = 2 << 20
-#: The same of query-block and query-blockstats, which tell of each backing file, too. A drive takes
-#: 2 kB, and a backing file 1.5 kB more, but little of that is decoded.
-MOST_DRIVES_BYTES = 32 << 20
-#: A longer list ends it too. Hardly a QEMU has a tenth as many drives.
-MOST_LISTED = 2000
 # QEMU greets at once, unless it hangs or serves another client (`silent` in faults.py).
 _GREETING_TIMEOUT_S = 5.0
 # As long as guests may wait for their limits until it is known which process their QEMU is.
 _PROCESS_TIMEOUT_S = 1.0
+_TAKEN_OVER = f"{NOT_QMP}, or its guest has taken it over: see what that runs"
 _TOO_MANY_IMAGES = "merge its drives' backing files (block-stream or block-commit)"
 # One buffer for all connections: it is filled and emptied in one step of the event loop.
 _BUFFER = bytearray(256 << 10)
@@ -71,7 +66,7 @@ class Reply(msgspec.Struct, Generic[T]):
     greeting: dict[str, Any] | None = msgspec.field(name="QMP", default=None)
 
 
-Decoder = msgspec.json.Decoder[Reply[T]]
+Decoder = bounds.Decoder[Reply[T]]
 Take = Callable[[Reply[Any] | MonitorLost], None]
 
 
@@ -80,7 +75,8 @@ def decoder(answer: type[T], most: int | None = None) -> Decoder[T]:
 
     most: the longest list that it may be; None for any.
     """
-    return msgspec.json.Decoder(Reply[Annotated[answer, msgspec.Meta(max_length=most)]])  # type: ignore[valid-type]
+    listed = Annotated[answer, msgspec.Meta(max_length=most)]  # type: ignore[valid-type]
+    return bounds.Decoder(Reply[listed], MOST_DRIVES_BYTES)  # a request may have less
 
 
 ANYTHING: Decoder[Any] = decoder(Any)
@@ -101,14 +97,17 @@ class _Request:
 
 
 class QmpConnection(asyncio.BufferedProtocol):
-    """A connection to one QMP monitor. Made by `connect`."""
+    """A connection to one QMP monitor. Made by `connect`. budget: of what its QEMU may send."""
 
-    def __init__(self, path: Path, on_event: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, on_event: Callable[[str], None], budget: Budget | None = None
+    ) -> None:
         self.lost: asyncio.Future[MonitorLost] = asyncio.get_running_loop().create_future()
         #: The QEMU that listens; None if the listener is no QEMU, or isn't known yet.
         self.process: Process | None = None
         self._where = str(path)
         self._on_event = on_event
+        self._budget = budget or Budget()
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._partial = bytearray()
@@ -186,6 +185,11 @@ class QmpConnection(asyncio.BufferedProtocol):
         """End the connection. Requests without an answer get MonitorLost, of these values."""
         self._fail(kind, what, mend)
 
+    def charge(self, nbytes: int = 0, events: int = 0, names: int = 0) -> None:
+        """Charge the QEMU's budget. If it has none left, that ends the connection."""
+        if (much := self._budget.spend(nbytes, events, names)) is not None:
+            self._fail("flood", f"it sends {much}", _TAKEN_OVER)
+
     def _send(self, request: _Request) -> None:
         assert self._transport is not None
         self._sent = request
@@ -203,6 +207,9 @@ class QmpConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take the bytes that were read into the buffer (asyncio calls this)."""
+        self.charge(nbytes=nbytes)
+        if self.lost.done():
+            return
         if not self._partial and _BUFFER.find(b"\n", 0, nbytes) == nbytes - 1:
             self._take(_VIEW[:nbytes])  # nearly always it is one whole line
             return
@@ -236,9 +243,10 @@ class QmpConnection(asyncio.BufferedProtocol):
             if bytes(line).strip():
                 begins = shown(bytes(line[:80]))[1:]
                 what = f"{begins} is not a QMP message ({_one_line(str(error))})"
-                self._fail("protocol", what, NOT_QMP)
+                self._fail("protocol", what, NOT_QMP if sent is None else _TAKEN_OVER)
             return
         if reply.event is not None:
+            self.charge(events=1)
             self._on_event(reply.event)
         elif reply.answer is not msgspec.UNSET or reply.error is not None:
             if sent is None or reply.id != sent.id:
@@ -273,11 +281,13 @@ class QmpConnection(asyncio.BufferedProtocol):
         return MonitorLost(kind, self._where, what, mend)
 
 
-async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
+async def connect(
+    path: Path, on_event: Callable[[str], None], budget: Budget | None = None
+) -> QmpConnection:
     """Return a connection to a QMP monitor, ready for commands.
 
-    on_event: called with each event's name. Returns after 6 s at most, or raises MonitorLost or
-    CommandFailed.
+    on_event: called with each event's name. budget: of what its QEMU may send. Returns after 6 s
+    at most, or raises MonitorLost or CommandFailed.
     """
     try:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -294,7 +304,7 @@ async def connect(path: Path, on_event: Callable[[str], None]) -> QmpConnection:
     except OSError as error:
         sock.close()
         raise refused(path, error) from None
-    connection = QmpConnection(path, on_event)
+    connection = QmpConnection(path, on_event, budget)
     pid = peer(sock).pid  # the socket may be closed once the greeting is missed
     told = _tell_process(connection, pid)
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)

@@ -16,13 +16,8 @@ from typing import TypeVar, cast
 from iokeel.config.settings import VmConfig
 from iokeel.core.counters import Counters, DriveId, ThrottleCounters
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.hypervisors.qmp.connection import (
-    MOST_DRIVES_BYTES,
-    MOST_LISTED,
-    QmpConnection,
-    Reply,
-    decoder,
-)
+from iokeel.hypervisors.qmp.bounds import MOST_DRIVES_BYTES, MOST_LISTED
+from iokeel.hypervisors.qmp.connection import QmpConnection, Reply, decoder
 from iokeel.hypervisors.qmp.discovery import GROUPS
 from iokeel.hypervisors.qmp.drives import BlockStats
 from iokeel.hypervisors.qmp.faults import MonitorLost
@@ -40,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _COUNTERS = decoder(list[BlockStats], MOST_LISTED)
 _UNREAD = b""
+_MOST_SAID = 300
 
 _COUNT_DRIVES = "query-blockstats"
 _ASK_COUNTERS = b'"execute":"%b"' % _COUNT_DRIVES.encode()
@@ -195,7 +191,7 @@ class DriveCounters:
         if isinstance(reply, MonitorLost):
             return None
         if reply.error is not None:
-            self._refused(command, reply.error.text)
+            self._refused(command, reply.error.text[:_MOST_SAID])
             return None
         self._refusals.pop(command, None)
         if self.hangs:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
-from typing import Any
+from itertools import islice
 
-from iokeel.hypervisors.qmp.connection import (
+from iokeel.hypervisors.qmp.bounds import (
+    MOST_DRIVES,
     MOST_DRIVES_BYTES,
     MOST_LISTED,
-    QmpConnection,
-    decoder,
+    MOST_SCHEMA,
+    target,
 )
+from iokeel.hypervisors.qmp.connection import QmpConnection, decoder
 from iokeel.hypervisors.qmp.drives import (
     DEVICES,
     Block,
+    Node,
     Object,
     QmpDrive,
     drives_of,
     groups_of,
+    spelled_out,
 )
 from iokeel.hypervisors.qmp.faults import NO_COMMAND, CommandFailed
 from iokeel.hypervisors.qmp.limits import ObjectLimits, from_object
@@ -36,12 +41,14 @@ ANSWER_TIMEOUT_S = 5.0
 #: Also for the counters of a tick.
 GROUPS = decoder(list[Group], MOST_LISTED)
 
+# To read names of so many characters takes some ms.
+_MUCH = 64 << 10
 _BLOCKS = decoder(list[Block], MOST_LISTED)
 _LIMITS = decoder(ObjectLimits)
 _OBJECTS = decoder(list[Object], MOST_LISTED)
-_DEVICES = decoder(list[Object])  # controllers and ports, too
-_NODES = decoder(list[dict[str, Any]])
-_SCHEMA = decoder(list[SchemaEntry])
+_DEVICES = decoder(list[Object], 2 * MOST_LISTED)  # controllers and ports, too
+_NODES = decoder(list[Node], 2 * MOST_LISTED)  # two a drive, and images
+_SCHEMA = decoder(list[SchemaEntry], MOST_SCHEMA)
 
 
 async def query_abilities(connection: QmpConnection) -> QemuAbilities:
@@ -63,7 +70,7 @@ async def query_abilities(connection: QmpConnection) -> QemuAbilities:
 async def query_drives(
     connection: QmpConnection, *, guest_devices: bool
 ) -> tuple[list[Block], dict[str, QmpDrive]]:
-    """Return a QEMU's BlockBackends, and its drives by target.
+    """Return a QEMU's BlockBackends, and its first MOST_DRIVES drives by target.
 
     Limits of a drive without a throttle-group object lack the fields of the patches. Raises
     MonitorLost or CommandFailed.
@@ -71,9 +78,17 @@ async def query_drives(
     blocks = await connection.execute(
         "query-block", {}, _BLOCKS, ANSWER_TIMEOUT_S, MOST_DRIVES_BYTES
     )
-    drives = drives_of(blocks) if guest_devices else await _daemon_drives(connection)
+    if not guest_devices:
+        drives = await _daemon_drives(connection)
+    elif spelled_out(blocks) > _MUCH:
+        drives = await asyncio.to_thread(drives_of, blocks)
+    else:
+        drives = drives_of(blocks)
+    followed = [
+        replace(drive, target=target(name)) for name, drive in islice(drives.items(), MOST_DRIVES)
+    ]
     return blocks, {
-        target: await _with_object_limits(connection, drive) for target, drive in drives.items()
+        drive.target: await _with_object_limits(connection, drive) for drive in followed
     }
 
 

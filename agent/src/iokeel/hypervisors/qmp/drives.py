@@ -25,6 +25,8 @@ import msgspec
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
+from iokeel.hypervisors.qmp.bounds import Count, Name, Number
+from iokeel.hypervisors.qmp.bounds import Path as FilePath
 from iokeel.hypervisors.qmp.limits import block_values, from_block, object_values
 from iokeel.hypervisors.qmp.nodes import node_url
 from iokeel.policy_xml.domain import SCSI_PASSTHROUGH, VHOST_USER
@@ -33,6 +35,7 @@ _PERIPHERAL = "/machine/peripheral/"
 _ANONYMOUS = "/machine/peripheral-anon/"
 #: Where the devices are that were plugged in, with an id and without.
 DEVICES = (_PERIPHERAL.rstrip("/"), _ANONYMOUS.rstrip("/"))
+_SPELLED_OUT = "json:"
 # Of the drives that share limits with one, about so many are named.
 _MOST_SHARES = 10
 
@@ -40,7 +43,7 @@ _MOST_SHARES = 10
 class FormatData(msgspec.Struct, gc=False, rename="kebab"):
     """What only images of one format have. data_file: qcow2's, by the image's folder."""
 
-    data_file: str | None = None
+    data_file: FilePath | None = None
 
 
 class Format(msgspec.Struct, gc=False):
@@ -52,7 +55,7 @@ class Format(msgspec.Struct, gc=False):
 class Image(msgspec.Struct, gc=False):
     """An image, and the one beneath it."""
 
-    filename: str = ""
+    filename: FilePath = ""
     format: Format | None = msgspec.field(default=None, name="format-specific")
     backing: Image | None = msgspec.field(default=None, name="backing-image")
 
@@ -63,69 +66,78 @@ class Medium(msgspec.Struct, gc=False):
     The rest, most of which tells of each image beneath it, takes no memory.
     """
 
-    file: str = ""
-    node_name: str = msgspec.field(default="", name="node-name")
-    group: str | None = None
-    bps: int = 0
-    bps_rd: int = 0
-    bps_wr: int = 0
-    iops: int = 0
-    iops_rd: int = 0
-    iops_wr: int = 0
-    bps_max: int = 0
-    bps_rd_max: int = 0
-    bps_wr_max: int = 0
-    iops_max: int = 0
-    iops_rd_max: int = 0
-    iops_wr_max: int = 0
-    bps_max_length: int = 0
-    bps_rd_max_length: int = 0
-    bps_wr_max_length: int = 0
-    iops_max_length: int = 0
-    iops_rd_max_length: int = 0
-    iops_wr_max_length: int = 0
-    iops_size: int = 0
+    file: FilePath = ""
+    node_name: Name = msgspec.field(default="", name="node-name")
+    group: Name | None = None
+    bps: Number = 0
+    bps_rd: Number = 0
+    bps_wr: Number = 0
+    iops: Number = 0
+    iops_rd: Number = 0
+    iops_wr: Number = 0
+    bps_max: Number = 0
+    bps_rd_max: Number = 0
+    bps_wr_max: Number = 0
+    iops_max: Number = 0
+    iops_rd_max: Number = 0
+    iops_wr_max: Number = 0
+    bps_max_length: Number = 0
+    bps_rd_max_length: Number = 0
+    bps_wr_max_length: Number = 0
+    iops_max_length: Number = 0
+    iops_rd_max_length: Number = 0
+    iops_wr_max_length: Number = 0
+    iops_size: Number = 0
     image: Image | None = None
 
 
 class Block(msgspec.Struct):
     """A drive in query-block."""
 
-    device: str = ""
-    qdev: str = ""
+    device: Name = ""
+    qdev: Name = ""
     inserted: Medium | None = None
 
 
 class Stats(msgspec.Struct, gc=False):
     """A drive's counters in query-blockstats, as far as the agent uses them."""
 
-    rd_operations: int
-    rd_bytes: int
-    wr_operations: int
-    wr_bytes: int
-    rd_total_time_ns: int
-    wr_total_time_ns: int
-    flush_operations: int | None = None
-    flush_total_time_ns: int | None = None
-    unmap_operations: int | None = None
-    unmap_bytes: int | None = None
-    unmap_total_time_ns: int | None = None
+    rd_operations: Count
+    rd_bytes: Count
+    wr_operations: Count
+    wr_bytes: Count
+    rd_total_time_ns: Count
+    wr_total_time_ns: Count
+    flush_operations: Count | None = None
+    flush_total_time_ns: Count | None = None
+    unmap_operations: Count | None = None
+    unmap_bytes: Count | None = None
+    unmap_total_time_ns: Count | None = None
+
+
+class Node(msgspec.Struct, gc=False):
+    """A node in query-named-block-nodes."""
+
+    drv: Name = ""
+    file: FilePath = ""
+    backing_file: FilePath | None = None
+    image: Image | None = None
 
 
 class BlockStats(msgspec.Struct, gc=False):
     """A drive in query-blockstats. node_name: of its topmost image or filter."""
 
     stats: Stats
-    qdev: str = ""
-    device: str = ""
-    node_name: str = msgspec.field(default="", name="node-name")
+    qdev: Name = ""
+    device: Name = ""
+    node_name: Name = msgspec.field(default="", name="node-name")
 
 
 class Object(msgspec.Struct, gc=False):
     """A property of an object in qom-list."""
 
-    name: str
-    type: str
+    name: Name
+    type: Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +209,17 @@ def drives_of(blocks: Sequence[Block]) -> dict[str, QmpDrive]:
         for name in {*names}:
             members.setdefault(name, []).append(target)
     return {t: _in_groups(drive, groups[t], members) for t, drive in found.items()}
+
+
+def spelled_out(blocks: Sequence[Block]) -> int:
+    """Return how many characters of file names have to be read as trees of nodes."""
+    names = [block.inserted.file for block in blocks if block.inserted]
+    for block in blocks:
+        image = block.inserted.image if block.inserted else None
+        while image is not None:
+            names.append(image.filename)
+            image = image.backing
+    return sum(len(name) for name in names if name.startswith(_SPELLED_OUT))
 
 
 def unthrottled_of(devices: Sequence[Object], blocks: Sequence[Block]) -> dict[str, str]:
@@ -276,7 +299,7 @@ def target_of(qdev: str, device: str) -> str:
     return qdev.rpartition("/")[2] or qdev
 
 
-def groups_of(objects: Sequence[Object], nodes: Sequence[dict[str, Any]]) -> dict[str, QmpDrive]:
+def groups_of(objects: Sequence[Object], nodes: Sequence[Node]) -> dict[str, QmpDrive]:
     """Return a storage daemon's drives by target.
 
     objects: qom-list of /objects. nodes: its block nodes. A drive's path is that of the file below
@@ -285,10 +308,9 @@ def groups_of(objects: Sequence[Object], nodes: Sequence[dict[str, Any]]) -> dic
     """
     paths: dict[str, set[str | None]] = {}
     for node in nodes:
-        file = _text(node, "file") or ""
-        chain = _chain(file)
-        if chain and node.get("drv") == "throttle" and (group := _text(chain[0], "throttle-group")):
-            paths.setdefault(group, set()).add(_path(file, chain))
+        chain = _chain(node.file)
+        if chain and node.drv == "throttle" and (group := _text(chain[0], "throttle-group")):
+            paths.setdefault(group, set()).add(_path(node.file, chain))
     beneath = ("",) if any(map(_has_others, nodes)) else ()
     found = {}
     for each in objects:
@@ -325,10 +347,10 @@ def setting(
 
 def _chain(name: str) -> list[Mapping[str, Any]]:
     """Return the nodes in a file name, from the top to the file; none unless it spells them out."""
-    if not name.startswith("json:"):
+    if not name.startswith(_SPELLED_OUT):
         return []
     try:
-        return list(_down(json.loads(name.removeprefix("json:"))))
+        return list(_down(json.loads(name.removeprefix(_SPELLED_OUT))))
     except (ValueError, RecursionError):  # QEMU cuts names that are too long
         return []
 
@@ -358,16 +380,13 @@ def _beneath(top: Image | None) -> Iterator[str]:
         image = image.backing
 
 
-def _has_others(node: Mapping[str, Any]) -> bool:
+def _has_others(node: Node) -> bool:
     """Return whether a block node has an image beneath it, or a data file."""
-    found = node.get("image")
-    for name in ("format-specific", "data", "data-file"):
-        found = found.get(name) if isinstance(found, dict) else None
-    return bool(node.get("backing_file") or found)
+    return bool(node.backing_file) or any(_beneath(node.image))
 
 
 def _path(name: str, chain: Sequence[Mapping[str, Any]]) -> str | None:
-    if name.startswith("json:"):
+    if name.startswith(_SPELLED_OUT):
         return node_url(chain[-1]) if chain else None
     return name.removeprefix("file:") or None
 

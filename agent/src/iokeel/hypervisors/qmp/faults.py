@@ -26,7 +26,8 @@ _STATE, _PATH, _ACCEPTED = 5, 7, "03"
 class MonitorLost(ConnectionLost):
     """A QMP socket can't be used now.
 
-    kind: "missing", "stale", "permission", "busy", "timeout", "protocol", "closed" or "connect".
+    kind: "missing", "stale", "permission", "busy", "timeout", "protocol", "flood", "closed" or
+    "connect".
     """
 
     def __init__(self, kind: str, where: str, what: str, mend: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from iokeel.core.jobs import BlockJob
+from iokeel.hypervisors.qmp.bounds import Count, Name
 
 # libvirt has a migration copy at 2^63 - 2^20 if nobody gave it a speed.
 _ENDLESS_BPS = 1 << 62
@@ -18,10 +19,10 @@ JOB_EVENT = "JOB_STATUS_CHANGE"
 class JobInfo(msgspec.Struct):
     """A job in query-block-jobs. device: the job's own name."""
 
-    device: str
-    kind: str = msgspec.field(name="type")
-    done: int = msgspec.field(name="offset")
-    speed: int
+    device: Name
+    kind: Name = msgspec.field(name="type")
+    done: Count = msgspec.field(name="offset")
+    speed: Count
 
 
 def jobs_of(infos: Iterable[JobInfo]) -> list[BlockJob]:

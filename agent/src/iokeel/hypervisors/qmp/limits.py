@@ -14,6 +14,7 @@ import msgspec
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.limits import AVERAGES, FIELDS, ThrottleLimits
+from iokeel.hypervisors.qmp.bounds import Number
 from iokeel.hypervisors.qmp.throttle_groups import (
     CurvePoint,
     curves_of,
@@ -22,7 +23,7 @@ from iokeel.hypervisors.qmp.throttle_groups import (
 )
 
 #: QAPI's ThrottleLimits.
-ObjectLimits = dict[str, int | list[CurvePoint]]
+ObjectLimits = dict[str, Number | list[CurvePoint]]
 _DECODER = msgspec.json.Decoder(ObjectLimits)
 
 

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -29,9 +29,9 @@ from iokeel.core.policy import PolicyInPart, ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
 from iokeel.host.process import ENDED, Process, process
 from iokeel.hypervisors.backoff import delays
+from iokeel.hypervisors.qmp.bounds import MOST_DRIVES, Budget, is_hashed
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
-    MOST_LISTED,
     Decoder,
     QmpConnection,
     connect,
@@ -50,6 +50,7 @@ from iokeel.hypervisors.qmp.drives import (
     empty_of,
     setting,
     shared,
+    spelled_out,
     unthrottled_of,
 )
 from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
@@ -60,11 +61,12 @@ from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, for_curve, kee
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.policy_xml.domain import Disk
 from iokeel.policy_xml.policy import check_throttled
+from iokeel.words.sparing import Sparing
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_JOBS = decoder(list[JobInfo], MOST_LISTED)
+_JOBS = decoder(list[JobInfo], MOST_DRIVES)
 #: Some changes have no event (limits set over another monitor, say). Look again this often, in the
 #: mean: at the next tick. With few VMs it is more often, about one of them a second.
 RECHECK_S = 60.0
@@ -73,6 +75,11 @@ _LEAST_RECHECK_S = 2.0
 _DISCOVERY_S = 10.0
 # A flood of events doesn't have the drives found more often than this.
 _REFRESH_PAUSE_S = 1.0
+# Nor do file names that take long to read. One character of them takes 50 ns, so that is a fiftieth
+# of a core.
+_PAUSE_S_A_CHARACTER = 2.5e-6
+# Lines of the log a minute, of each kind that comes with words of QEMU's.
+_MOST_LINES = 20
 
 
 class Monitor:
@@ -101,11 +108,15 @@ class Monitor:
         self._empty: frozenset[str] = frozenset()
         self._unthrottled: dict[str, str] = {}  # the reasons by target
         self._shut_down = False
+        self._is_wrong = False  # what it sent ended its last connection
         self.may_run = True  #: False once nobody listens at its socket, and no QEMU of it runs
         self._wake = asyncio.Event()
         self._counters = DriveCounters(vm, news, self._wake.set, self._note_in_force)
         self._orders = 0  # changes whenever limits are set: those read before are stale then
         self._told = ""
+        self._spelled_out = 0  # characters of file names, when the drives were found last
+        self._told_named = self._told_many = False
+        self._budget, self._lines = Budget(), Sparing(_MOST_LINES, 60.0)
         self._told_below: dict[str, tuple[str, ...]] = {}  # groups in drives' backing files
         self._looked_at = self._recheck_at = 0.0  # by the monotonic clock
 
@@ -234,21 +245,24 @@ class Monitor:
                 connection = await self._connect(connecting)
             except (MonitorLost, CommandFailed) as error:
                 self._unreachable(error)
-                await self._rest(next(waits))
+                await self._rest(_pause_s(error, waits))
                 continue
             self._news.reconnects += before
             before = True
-            waits = delays()
             try:
                 await self._follow(connection)
             finally:
                 self._connection = None
                 connection.close()
+            lost = connection.lost.result()
+            self._is_wrong = lost.kind == "protocol"
+            if not self._is_wrong:  # else it will be, once more
+                waits = delays()
             if self._shut_down:
                 log.info("VM %s: has shut down", self._vm.name)
             else:
-                self._unreachable(connection.lost.result())
-            await self._rest(next(waits))
+                self._unreachable(lost)
+            await self._rest(_pause_s(lost, waits))
 
     def find_anew(self) -> None:
         """Find the drives anew, or connect, at once."""
@@ -262,7 +276,7 @@ class Monitor:
 
     async def _connect(self, connecting: asyncio.Semaphore) -> QmpConnection:
         async with connecting:
-            connection = await connect(self._vm.socket, self._event)
+            connection = await connect(self._vm.socket, self._event, self._budget)
         try:
             self._wake.clear()
             await self._discover(connection, anew=True)
@@ -272,7 +286,9 @@ class Monitor:
         self._connection = connection
         self._recheck_later()
         self._counters.connected(self._abilities)
-        self._shut_down, self._told = False, ""
+        self._shut_down = False
+        if not self._is_wrong:
+            self._told = ""
         self.may_run = True
         log.info("VM %s: connected, %d drives", self._vm.name, len(self._drives))
         return connection
@@ -282,7 +298,8 @@ class Monitor:
         connection.lost.add_done_callback(lambda _: self._wake.set())
         while True:
             await self._wake.wait()
-            pause_s = self._looked_at + _REFRESH_PAUSE_S - time.monotonic()
+            least_s = max(_REFRESH_PAUSE_S, self._spelled_out * _PAUSE_S_A_CHARACTER)
+            pause_s = self._looked_at + least_s - time.monotonic()
             if pause_s > 0:
                 await asyncio.wait((connection.lost,), timeout=pause_s)
             self._wake.clear()
@@ -323,7 +340,8 @@ class Monitor:
         self._news.errors[error.kind if isinstance(error, MonitorLost) else "refused"] += 1
         if str(error) != self._told and not (self._counters.hangs and error.kind == "timeout"):
             self._told = str(error)
-            log.error("VM %s: %s", self._vm.name, error)
+            if self._lines.may("error"):
+                log.error("VM %s: %s", self._vm.name, error)
 
     # Drives
 
@@ -356,6 +374,7 @@ class Monitor:
             blocks, drives = await query_drives(
                 connection, guest_devices=self._abilities.guest_devices
             )
+            self._spelled_out = spelled_out(blocks)
             unthrottled = unthrottled_of(devices, blocks)
             drives = {t: drive for t, drive in drives.items() if t not in unthrottled}
             name = self._vm.name
@@ -367,12 +386,16 @@ class Monitor:
                 {(b.qdev, b.device): b.inserted.node_name for b in blocks if b.inserted},
             )
             await self._add_patched(connection, drives)
+        connection.charge(names=len(_named(drives) - _named(self._drives)))
+        if connection.lost.done():
+            raise connection.lost.result()
         self._check_alone(connection)
         self._drives, self._process = drives, connection.process
         if connection.process is not None:
             self._served_by.add(connection.process)
         self._empty, self._unthrottled = empty_of(blocks) - drives.keys(), unthrottled
         self._tell_below()
+        self._tell_odd(sum(block.inserted is not None for block in blocks))
         self._publish()
 
     def _check_alone(self, connection: QmpConnection) -> None:
@@ -410,13 +433,32 @@ class Monitor:
         below = {drive.target: drive.below for drive in self._drives.values() if drive.below}
         for target, groups in below.items():
             is_new = self._told_below.get(target) != groups
-            if is_new and self._vm.policy.for_drive(target) is not None:
+            held = self._vm.policy.for_drive(target) is not None
+            if is_new and held and self._lines.may("below"):
                 log.warning(
                     "VM %s, drive %s: a snapshot is above its throttle filter, so the filter's"
                     " limits (%s) hold what is read from below; the agent's hold all",
                     *(self._vm.name, target, ", ".join(groups)),
                 )
         self._told_below = below
+
+    def _tell_odd(self, found: int) -> None:
+        """Tell of drives beyond those that are followed, and of names that can't be shown."""
+        many, named = found > MOST_DRIVES, any(map(is_hashed, self._drives))
+        if many and not self._told_many:
+            self._news.errors["protocol"] += 1
+            log.error(
+                "VM %s: has %d drives, and only the first %d get limits; give it fewer",
+                *(self._vm.name, found, MOST_DRIVES),
+            )
+        if named and not self._told_named:
+            self._news.errors["protocol"] += 1
+            log.error(
+                "VM %s: a drive's name is too long or not ASCII, so it goes by unnamed-...; give it"
+                " an id of its own",
+                self._vm.name,
+            )
+        self._told_many, self._told_named = many, named
 
     def _publish(self) -> None:
         name = self._vm.name
@@ -428,7 +470,8 @@ class Monitor:
             policy = PolicyInPart(self._vm.policy)
         if error is not None and (before is None or before.policy_error != error):
             self._news.errors["policy"] += 1
-            log.error("%s", error)
+            if self._lines.may("policy"):
+                log.error("%s", error)
         drives = {
             d.target: DriveInfo(
                 d.target, d.path, d.in_force, self._abilities.throttle, d.beneath, d.group
@@ -462,6 +505,16 @@ class Monitor:
         except PolicyError as error:
             return error
         return None
+
+
+def _named(drives: Mapping[str, QmpDrive]) -> set[tuple[object, ...]]:
+    """Return drives by what QEMU names of each: another name of a drive or a file is a new one."""
+    return {(drive.target, drive.path, drive.beneath, drive.below) for drive in drives.values()}
+
+
+def _pause_s(lost: MonitorLost | CommandFailed, waits: Iterator[float]) -> float:
+    """Return how long to leave a QEMU alone after an error."""
+    return Budget.PAUSE_S if lost.kind == "flood" else next(waits)
 
 
 _COUNTS_NOTHING = (

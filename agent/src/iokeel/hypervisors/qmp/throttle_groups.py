@@ -8,7 +8,7 @@ in QEMU begins here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from iokeel.core.counters import DriveId, ThrottleCount, ThrottleCounters
 from iokeel.core.curve import CostCurve
 from iokeel.core.limits import ThrottleLimits
 from iokeel.errors import ConnectionLost, CurveError, LimitsRejected
+from iokeel.hypervisors.qmp.bounds import Cost, Count, Name
 
 QUERY_GROUPS = "query-throttle-groups"
 #: The same as a request without its id.
@@ -27,6 +28,10 @@ ASK_GROUPS = b'"execute":"%b"' % QUERY_GROUPS.encode()
 _CURVES = ("cost_read", "cost_write")
 _CURVE_FIELDS = (*_CURVES, "idle_credit_ms")
 _SPLIT_FIELDS = ("split_size",)
+# No object of the schema has a tenth as many members.
+_MOST_MEMBERS = 5000
+# Of requests, a size for each power of two.
+_MOST_SIZES = 64
 # Tells ThrottleLimits from the schema's other objects.
 _ANY_LIMIT = "iops-total"
 
@@ -42,7 +47,7 @@ class SchemaEntry(msgspec.Struct):
 
     name: str = ""
     meta_type: str = msgspec.field(name="meta-type", default="")
-    members: list[Member] = []
+    members: Annotated[list[Member], msgspec.Meta(max_length=_MOST_MEMBERS)] = []
 
 
 class QemuAbilities(NamedTuple):
@@ -94,8 +99,8 @@ def qapi_name(field: str) -> str:
 class CurvePoint(msgspec.Struct, gc=False):
     """A point of a cost curve."""
 
-    size: int
-    cost: float
+    size: Count
+    cost: Cost
 
 
 def patched_values(limits: ThrottleLimits, abilities: Abilities) -> dict[str, Any]:
@@ -170,20 +175,20 @@ def _points(curve: CostCurve | None) -> list[dict[str, float]]:
 class SizeCount(msgspec.Struct, gc=False):
     """How many requests had a size. size: a power of two, the least of its range."""
 
-    size: int
-    requests: int
+    size: Count
+    requests: Count
 
 
 class DirectionStats(msgspec.Struct, rename="kebab"):
     """A group's counters in one direction, since it was made."""
 
-    requests: int
-    bytes: int
-    cost: float
-    waited: int
-    wait_total_ns: int
-    waiting: int
-    sizes: list[SizeCount]
+    requests: Count
+    bytes: Count
+    cost: Cost
+    waited: Count
+    wait_total_ns: Count
+    waiting: Count
+    sizes: Annotated[list[SizeCount], msgspec.Meta(max_length=_MOST_SIZES)]
 
     def count(self) -> ThrottleCount:
         """Return the same in the core's words."""
@@ -201,8 +206,8 @@ class DirectionStats(msgspec.Struct, rename="kebab"):
 class GroupMember(msgspec.Struct, gc=False):
     """A member of a group: a throttle node, or a drive with limits of its own."""
 
-    device: str = ""
-    qdev: str = ""
+    device: Name = ""
+    qdev: Name = ""
 
 
 class Group(msgspec.Struct):
@@ -211,7 +216,7 @@ class Group(msgspec.Struct):
     limits: as they came. They are compared as bytes, and decoded only after a change.
     """
 
-    name: str
+    name: Name
     limits: msgspec.Raw
     read: DirectionStats
     write: DirectionStats

@@ -180,3 +180,15 @@ def test_a_domain_forgets_those_that_have_gone() -> None:
     assert (both.targets, both.with_hidden([]).targets) == (("vda", "NVME0"), ("vda",))
     assert both.hidden == (Disk("NVME0", hidden=True),)
     assert not DomainXml("db1", ()).has_arguments
+
+
+def test_a_name_that_cant_be_shown_is_another_and_its_alias_stays(qemu: Qemu) -> None:
+    qemu.devices = {qdev("v\x1bda"): ""}
+    (disk,) = qemu.hidden()
+    assert disk.target.startswith("unnamed-")
+    assert disk.alias == "v\x1bda"
+
+
+def test_so_many_of_them_are_followed(qemu: Qemu) -> None:
+    qemu.devices = {qdev(f"disk{number}"): "" for number in range(300)}
+    assert len(qemu.hidden()) == 256

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import libvirt
@@ -13,15 +14,18 @@ from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_CURVE
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import LimitsRejected
+from iokeel.hypervisors.libvirt import passthrough
 from iokeel.hypervisors.libvirt.passthrough import (
     QueryRefused,
     ask_abilities,
     put_patched,
     query_blocks,
+    read_groups,
     read_limits,
 )
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.policy_xml.domain import Disk, DomainXml
+from iokeel.words.sparing import Sparing
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.libvirt_error import refusal
 from testing.hypervisors.qmp_server import qdev
@@ -243,4 +247,47 @@ def test_a_qemu_that_refuses_to_tell_its_limits_is_told_in_one_line(
     assert str(caught.value) == (
         f"db1: query-block: {said}; limits are taken to be those that libvirt was told last; see"
         " QEMU's own log"
+    )
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '{"return":[' + ",".join(["{}"] * 3_300_000) + "]}",  # 9 MiB, took 1.1 GiB and 5.7 s
+        '{"return":[' + ",".join(["{}"] * 600_000) + "]}",
+        '{"return":[{"members":[' + ",".join(["{}"] * 600_000) + "]}]}",
+    ],
+    ids=["long", "entries", "members"],
+)
+def test_a_schema_that_no_qemu_has_takes_no_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reply: str
+) -> None:
+    monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", lambda *_: reply)
+    tracemalloc.start()
+    try:
+        assert ask_abilities(Handle()) is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert caplog.messages == ["db1: its QEMU's answer to query-qmp-schema makes no sense"]
+
+
+@pytest.mark.parametrize("told", [{"cost": 1e155}, {"bytes": 2**63}, {"waiting": -1}])
+def test_groups_whose_counts_no_qemu_has_are_not_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, told: dict[str, object]
+) -> None:
+    counts: dict[str, object] = {
+        "requests": 0, "bytes": 0, "cost": 0, "waited": 0, "wait-total-ns": 0, "waiting": 0,
+        "sizes": [],
+    }  # fmt: skip
+    monkeypatch.setattr(passthrough, "_NONSENSE", Sparing(1, 3600.0))
+    groups = [{"name": "a", "limits": {}, "members": [], "read": counts | told, "write": counts}]
+    monkeypatch.setattr(
+        "libvirt_qemu.qemuMonitorCommand", lambda *_: json.dumps({"return": groups})
+    )
+    for _ in range(2):
+        assert read_groups(Handle(), DomainXml("db1", (DISK,), {})) is None
+    (line,) = caplog.messages
+    assert line == (
+        "db1: its QEMU's answer to query-throttle-groups makes no sense, so it counts for nothing"
     )

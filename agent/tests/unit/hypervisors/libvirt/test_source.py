@@ -27,6 +27,7 @@ from iokeel.hypervisors.source import DriveInfo
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.iotune import inserted, iotune
 from testing.hypervisors.libvirt_error import refusal
+from testing.hypervisors.qmp_server import qdev
 from testing.waiting import until
 
 CURVES = Abilities(cost_curve=True)
@@ -353,6 +354,23 @@ async def test_one_that_the_policy_names_is_there_from_the_first_reading_on(
         assert vm.policy_error is None
         assert vm.policy == DomainPolicy({NVME.target: DrivePolicy(limit=300)})
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+async def test_a_qemu_that_names_others_at_each_look_keeps_those_that_were_known(
+    with_nvme: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with followed(of_classes()) as source:
+        for look in range(20):
+            with_nvme.hidden = [qdev(f"{look}-{number}") for number in range(200)]
+            await source.resync()
+        looks = {target.partition("-")[0] for target in source.vms()["db1"].drives}
+        assert looks == {"vda", "4"}
+        assert NVME not in await source.sample(None, 30.0)
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert (
+        line
+        == "db1: its QEMU tells of more than 1024 new drives or files; those that were known stay"
+    )
 
 
 async def test_one_whose_policy_goes_can_be_given_back_its_limits(with_nvme: Host) -> None:
