@@ -17,6 +17,7 @@ from iokeel.hypervisors.source import VmInfo
 from iokeel.observer import Observer
 from iokeel.report.prometheus import Metrics
 from iokeel.tasks import Tasks
+from iokeel.words.sparing import Sparing
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,10 @@ _SELDOM_S = 60
 # A guest may wait for wider bounds meanwhile.
 _TIMEOUT_S = 1.0
 _ANY_MARGIN = 1.0
+# Events may come without end, but a VM is asked no more often than this.
+_PAUSE_NS = NS_PER_S // 5
+# Lines on a VM's jobs a minute.
+_MOST_LINES = 60
 
 
 class BlockJobs:
@@ -48,6 +53,7 @@ class BlockJobs:
         self._rooms: dict[str, Io | None] = {}
         self._moved: set[str] = set()
         self._told: set[tuple[str, str]] = set()
+        self._lines = Sparing(_MOST_LINES, 60.0)
 
     @property
     def endless(self) -> frozenset[str]:
@@ -110,6 +116,8 @@ class BlockJobs:
 
     async def _ask(self, vm: str) -> None:
         try:
+            early_ns = self._asked_ns.get(vm, 0) + _PAUSE_NS - time.monotonic_ns()
+            await asyncio.sleep(max(0, early_ns) / NS_PER_S)
             info, source = self._observer.vms().get(vm), self._observer.source_of(vm)
             now_ns = self._asked_ns[vm] = time.monotonic_ns()
             if info is None or source is None or not _has_policy(info):
@@ -148,9 +156,10 @@ class BlockJobs:
     def _note(self, vm: str, jobs: Mapping[str, Followed]) -> None:
         now_ns = time.monotonic_ns()
         for name in jobs.keys() - self.running.get(vm, {}).keys():
-            log.info("VM %s: %s job %s has begun", vm, jobs[name].job.kind, name)
+            kind = jobs[name].job.kind
+            self._lines.info(log, vm, "VM %s: %s job %s has begun", vm, kind, name)
         for name in self.running.get(vm, {}).keys() - jobs.keys():
-            log.info("VM %s: job %s has ended", vm, name)
+            self._lines.info(log, vm, "VM %s: job %s has ended", vm, name)
         its = room(jobs.values(), _ANY_MARGIN, now_ns)
         if its != self._rooms.get(vm, NOTHING):
             self._moved.add(vm)
@@ -169,6 +178,8 @@ class BlockJobs:
         self._metrics.errors["jobs"] += 1
         if (vm, job) not in self._told:
             self._told.add((vm, job))
+            if not self._lines.may(("failed", vm)):
+                return
             log.warning("VM %s: %s", vm, what)
 
 

@@ -99,7 +99,7 @@ class Enforcer:
         try:
             await self._set(order)
         except DriveGone as error:
-            log.info("%s", error)
+            self.outcomes.lines.info(log, order.drive.domain, "%s", error)
             return False
         except IokeelError as error:
             self.metrics.errors["rejected" if isinstance(error, LimitsRejected) else "set"] += 1

@@ -15,12 +15,15 @@ from iokeel.core.orders import SetLimits
 from iokeel.errors import IokeelError, LimitsRejected
 from iokeel.host.process import Process
 from iokeel.hypervisors.source import DriveInfo
+from iokeel.words.sparing import Sparing
 
 log = logging.getLogger(__name__)
 
 # QEMU will refuse again what it has refused once, so don't ask every second.
 _REJECTED_RETRY_S = 30.0
 _CURVE_RETRY_S = 60.0
+# Lines on a VM's orders a minute. A guest with 20 drives writes some 40.
+_MOST_LINES = 100
 # A QEMU that doesn't answer is tried ever less often, until it answers again.
 _MOST_RETRY_S = 30.0
 
@@ -43,13 +46,14 @@ class _Failure:
 class Outcomes:
     """The outcome of each drive's last order. retry_s: when to try again after most failures.
 
-    errors: orders that failed, by drive. last: the errors of drives whose last order failed, or
-    whose QEMU takes no curve.
+    lines: those of the log about orders. errors: orders that failed, by drive. last: the errors of
+    drives whose last order failed, or whose QEMU takes no curve.
     """
 
     def __init__(self, retry_s: float) -> None:
         self.errors: Counter[DriveId] = Counter()
         self.last: dict[DriveId, IokeelError] = {}
+        self.lines = Sparing(_MOST_LINES, 60.0)
         self._retry_s = retry_s
         self._pending: Counter[DriveId] = Counter()
         self._begun_at: dict[DriveId, float] = {}  # of drives in `_pending`
@@ -104,7 +108,7 @@ class Outcomes:
     def succeeded(self, order: SetLimits) -> None:
         """Note that an order was carried out."""
         drive = order.drive
-        log.info("%s: limits set: %s", drive, order.reason.value)
+        self.lines.info(log, drive.domain, "%s: limits set: %s", drive, order.reason.value)
         self._settled(drive, order.limits)
 
     def _settled(self, drive: DriveId, limits: ThrottleLimits) -> None:

@@ -238,3 +238,16 @@ async def test_a_vm_that_has_gone_has_no_jobs(rig: Rig) -> None:
     rig.jobs.look(0)
     assert not rig.jobs.running
     assert not rig.jobs.endless
+
+
+async def test_events_without_end_have_the_jobs_asked_for_now_and_then(rig: Rig) -> None:
+    """A QEMU that a guest has taken over begins and ends jobs as it likes."""
+    await rig.ask()
+    began, before = time.monotonic(), rig.server.commands().count("query-block-jobs")
+    for number in range(500):
+        rig.server.jobs.clear()
+        rig.server.job(f"job{number}")
+        rig.server.event(BEGINS)
+        await asyncio.sleep(0.002)
+    most = 2 + (time.monotonic() - began) / 0.2
+    assert 1 <= rig.server.commands().count("query-block-jobs") - before <= most

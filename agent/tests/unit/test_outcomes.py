@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -186,3 +187,20 @@ async def test_a_drive_that_is_gone_leaves_no_failure_to_the_next_of_its_name(
     await agent.look(looked_at)
     assert outcomes.last.keys() == outcomes.errors.keys() == ({other} if partial else set())
     await asyncio.sleep(0)
+
+
+def test_a_vm_whose_limits_are_set_all_the_time_fills_no_log(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(60):
+        for number in range(10):
+            drive = DriveId("evil", f"disk{number}")
+            clock.outcomes.succeeded(SetLimits(drive, LIMITS, Reason.SHARE))
+        clock.now_s += 1
+    assert len(caplog.messages) == 101
+    assert caplog.messages[-1] == "VM evil: further lines like this are left out for a while"
+    clock.outcomes.succeeded(SetLimits(DRIVE, LIMITS, Reason.SHARE))
+    assert caplog.messages[-1].startswith("db1/vda: limits set")
+    clock.outcomes.succeeded(SetLimits(drive, LIMITS, Reason.SHARE))
+    assert caplog.messages[-1].startswith("evil/disk9: limits set")
