@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -25,7 +25,7 @@ from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.report.explain import explain
 from iokeel.report.history import History
 from iokeel.report.large_waits import waits_of
-from iokeel.report.once_a_look import OnceALook
+from iokeel.report.once_a_look import OnceALook, OnceAWhile
 from iokeel.report.prometheus import CONTENT_TYPE, Metrics
 from iokeel.report.promises import policy_report, settings_report
 from iokeel.report.records import (
@@ -77,6 +77,9 @@ class Api:
 
 _API = web.AppKey("api", Api)
 _HOST = web.AppKey("host", OnceALook)
+_METRICS = web.AppKey("metrics", OnceAWhile)
+# The connections whose requests are being answered, the longest one first.
+_BUSY = web.AppKey("busy", dict[asyncio.BaseProtocol, None])
 
 
 class _Served(ConfigError):
@@ -101,8 +104,9 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
     If the socket can't be served, the log says so, and it is tried again each minute; if the port
     can't, the log says so. Raises ConfigError if another process serves the socket.
     """
-    public = [web.get("/metrics", _metrics)]
+    public = [web.get("/metrics", _shared_metrics)]
     private = [
+        web.get("/metrics", _metrics),
         web.get("/v1/host", _host),
         web.get("/v1/vms", _vms),
         web.get("/v1/storages", _storages),
@@ -113,7 +117,7 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
         web.post("/v1/hook", _hook),
     ]
     async with contextlib.AsyncExitStack() as stack:
-        runner = await _runner(stack, api, [*private, *public])
+        runner = await _runner(stack, api, private)
         await _on_socket(stack, runner, config.socket, api.metrics)
         if config.metrics_address is not None:
             runner = await _runner(stack, api, public)
@@ -126,6 +130,7 @@ async def _runner(
 ) -> web.AppRunner:
     app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_answered])
     app[_API] = api
+    app[_METRICS], app[_BUSY] = OnceAWhile(lambda: _made(api)), {}
     app[_HOST] = OnceALook(api.looks, lambda: api.take_snapshot().host_report())
     app.add_routes(routes)
     runner = web.AppRunner(
@@ -186,7 +191,8 @@ async def _on_port(
     stack: contextlib.AsyncExitStack, runner: web.AppRunner, address: Address, metrics: Metrics
 ) -> None:
     assert runner.server is not None
-    new, loop = partial(_Bounded, runner.server), asyncio.get_running_loop()
+    busy, loop = runner.app[_BUSY], asyncio.get_running_loop()
+    new = partial(_Bounded, runner.server, busy)
     try:
         port = await loop.create_server(new, *address, backlog=_BACKLOG)
         stack.callback(port.close)
@@ -198,16 +204,26 @@ async def _on_port(
 
 
 class _Bounded(asyncio.Protocol):
-    """A connection that the server gets unless it has enough."""
+    """A connection to the port. If there are too many, another one is closed for it.
 
-    def __init__(self, server: web.Server) -> None:
-        self._server = server
+    That is the oldest one without a whole request, or the one that takes longest to read its
+    answer. So whoever holds connections open doesn't keep Prometheus out.
+    """
+
+    def __init__(self, server: web.Server, busy: Mapping[asyncio.BaseProtocol, None]) -> None:
+        self._server, self._busy = server, busy
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        if len(self._server.connections) >= _MOST_CONNECTIONS:
-            transport.abort()
-            return
+        there = [
+            (known, its)
+            for known in self._server.connections
+            if (its := known.transport) is not None and not its.is_closing()
+        ]
+        if len(there) >= _MOST_CONNECTIONS:
+            order = {known: place for place, known in enumerate(self._busy)}
+            _, oldest = min(there, key=lambda each: order.get(each[0], -1))
+            oldest.abort()
         protocol = self._server()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
@@ -262,8 +278,13 @@ async def _answered(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Answer a request also if that fails by a fault of the agent's own, and count the fault."""
+    busy = request.app[_BUSY]
+    busy[request.protocol] = None
     try:
-        return await handler(request)
+        response = await handler(request)
+        await response.prepare(request)
+        await response.write_eof()  # until then it is busy
+        return response
     except (web.HTTPException, web.RequestPayloadError, ConnectionError):  # the client's fault
         raise
     except Exception:
@@ -272,6 +293,8 @@ async def _answered(
         mend = "report what `journalctl -u iokeel` says"
         error = IokeelError("the agent", "can't answer this because of a fault", mend)
         return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, error)
+    finally:
+        busy.pop(request.protocol, None)
 
 
 async def _host(request: web.Request) -> web.Response:
@@ -415,9 +438,19 @@ async def _policy(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    api = request.app[_API]
-    body = await api.metrics.text(api.take_snapshot())
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+    return _text(await _made(request.app[_API]))
+
+
+async def _shared_metrics(request: web.Request) -> web.Response:
+    return _text(await request.app[_METRICS].get())
+
+
+async def _made(api: Api) -> bytes:
+    return await api.metrics.text(api.take_snapshot())
+
+
+def _text(metrics: bytes) -> web.Response:
+    return web.Response(body=metrics, headers={"Content-Type": CONTENT_TYPE})
 
 
 def _json(

@@ -621,6 +621,23 @@ def test_whoever_connects_to_the_port_does_not_use_up_the_agents_files(fresh: Ag
         eventually(lambda: "iokeel_agent_domains" in families(("127.0.0.1", port)), what="metrics")
 
 
+def test_whoever_holds_connections_to_the_port_keeps_nobody_out(fresh: Agent) -> None:
+    port = free_port()
+    text = fresh.config.read_text()
+    fresh.config.write_text(
+        text.replace("[agent]", f'[agent]\nmetrics_address = "127.0.0.1:{port}"')
+    )
+    with fresh as agent, ExitStack() as held:
+        for number in range(40):
+            half = held.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            half.sendall(
+                b"GET /metr" if number % 2 else b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+            )
+        for _ in range(40):
+            assert "iokeel_agent_domains" in families(("127.0.0.1", port))
+        assert agent.ask("/v1/vms") == []
+
+
 # The state folder and the configuration
 
 
