@@ -242,6 +242,14 @@ def test_exposure_of_the_unit_is_low(unit: Path) -> None:
     assert "Overall exposure level" in done.stdout
 
 
+def test_whatever_a_qemu_sends_the_kernel_ends_the_agent_and_no_guest(unit: Path) -> None:
+    settings = dict(re.findall(r"^(\w+)=(.*)$", unit.read_text(), flags=re.MULTILINE))
+    assert (settings["MemoryHigh"], settings["MemoryMax"]) == ("768M", "1G")
+    assert int(settings["TasksMax"]) <= 512
+    assert settings.keys() >= {"LogRateLimitIntervalSec", "LogRateLimitBurst"}
+    assert "-/run/dbus" in settings["InaccessiblePaths"].split()
+
+
 def test_each_exception_of_the_sandbox_is_explained(unit: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", unit], capture_output=True, text=True
