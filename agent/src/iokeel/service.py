@@ -44,7 +44,9 @@ def sources_of(config: Config, store: StateStore) -> list[Source]:
     if config.libvirt.enabled:
         from iokeel.hypervisors.libvirt.source import LibvirtSource
 
-        sources.append(LibvirtSource(config.libvirt.uri, config.classes, store.policies))
+        sources.append(
+            LibvirtSource(config.libvirt.uri, config.classes, store.policies, config.ceilings)
+        )
     return sources
 
 

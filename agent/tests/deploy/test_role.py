@@ -31,6 +31,7 @@ TABLES = (
     "curve",
     "classes",
     "tenants",
+    "ceilings",
     "storage",
     "cgroup",
     "jobs",

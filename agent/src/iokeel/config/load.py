@@ -49,6 +49,7 @@ from iokeel.core.policy import (
 )
 from iokeel.core.storage import StorageId, StoragePolicy
 from iokeel.errors import ConfigError, CurveError, PolicyError
+from iokeel.policy_xml.ceiling import Ceiling
 from iokeel.words.quoting import shown, shown_path
 
 T = TypeVar("T")
@@ -97,6 +98,7 @@ def parse(data: bytes, file: str) -> Config:
     try:
         classes = {**BUILTIN_CLASSES, **dict(_classes(raw, file))}
         tenants = dict(tenants_of(raw, file))
+        ceilings = tuple(_ceilings(raw, file))
         vms = tuple(_vms(raw, classes, file))
     except PolicyError as error:
         raise ConfigError.of(error, error.where) from None
@@ -112,6 +114,7 @@ def parse(data: bytes, file: str) -> Config:
         _cgroup(raw.cgroup),
         JobsConfig(raw.jobs.bps),
         _fleet(raw, file),
+        ceilings,
         {kind: values[kind] for kind in KINDS if kind in values},
         text=data,
     )
@@ -251,6 +254,17 @@ def tenants_of(raw: Root, file: str) -> Iterator[tuple[str, TenantPolicy]]:
         tenant = _tenant(table)
         checked(tenant, f"{file}, [tenants.{name}]", str)
         yield name, tenant
+
+
+def _ceilings(raw: Root, file: str) -> Iterator[Ceiling]:
+    for name, table in raw.ceilings.items():
+        where = f"{file}, [ceilings.{name}]"
+        most = vm_policy(_written(table, {field.name for field in fields(VmPolicy)}), where, str)
+        given = _written(table, {"weight", "latency_target_ms"})
+        drive = override(DrivePolicy(), given, where, str)
+        job_bps = _or(table.job_bps, raw.jobs.bps)
+        domains = tuple(_or(table.domains, ["*"]))
+        yield Ceiling(name, most or VmPolicy(), drive, job_bps, table.tenant, domains)
 
 
 def storages_of(

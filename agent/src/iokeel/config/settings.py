@@ -12,6 +12,7 @@ from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
 from iokeel.core.storage import StorageId, StoragePolicy
 from iokeel.errors import IokeelError
+from iokeel.policy_xml.ceiling import Ceiling
 
 if TYPE_CHECKING:  # only [fleet] needs it
     from iokeel.config.etcd_access import Access
@@ -123,6 +124,7 @@ class FleetConfig:
 class Config:
     """The whole configuration. classes: the built-in ones too. fleet: None if there is no [fleet].
 
+    ceilings: in their order; a domain has the first one that its name matches.
     tables: the tables of tenants and storages as they are written, by kind (KINDS) and name. gone:
     those that it lacks, with their errors. Their last good ones are in force, if they can be read.
     text: the whole file.
@@ -139,6 +141,7 @@ class Config:
     cgroup: CgroupConfig = CgroupConfig()
     jobs: JobsConfig = JobsConfig()
     fleet: FleetConfig | None = None
+    ceilings: tuple[Ceiling, ...] = ()
     tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)
     text: bytes = field(default=b"", compare=False, repr=False)

@@ -89,6 +89,20 @@ class TenantTable(Table):
     weight: Whole | None = None
 
 
+class CeilingTable(Table):
+    """[ceilings.NAME]."""
+
+    domains: list[str] | None = None
+    tenant: Name | None = None
+    limit: Whole
+    burst: Whole | None = None
+    burst_seconds: Whole | None = None
+    reservation: Whole | None = None
+    weight: Whole | None = None
+    latency_target_ms: float | None = None
+    job_bps: JobBps | None = None
+
+
 class StorageTable(Table):
     """[storage.NAME]."""
 
@@ -155,6 +169,7 @@ class Root(Table):
     curve: CurveTable = CurveTable()
     classes: dict[Name, ClassTable] = {}
     tenants: dict[Name, TenantTable] = {}
+    ceilings: dict[Name, CeilingTable] = {}
     storage: dict[Name, StorageTable] = {}
     cgroup: CgroupTable = CgroupTable()
     jobs: JobsTable = JobsTable()

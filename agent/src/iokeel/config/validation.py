@@ -26,6 +26,8 @@ _TYPES = {
     "model_type": ("not a table", "write it as a [table] of its own"),
     "string_type": ("not a string", "write it in quotes"),
 }
+# The items of lists, by key.
+_ITEMS = {"domains": "name", "drives": "drive", "devices": "device", "etcd": "URL"}
 _BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 
@@ -71,14 +73,14 @@ def _where(place: Sequence[int | str]) -> str:
             table = f"[[vm]] {number + 1}, [vm.drives.{_key(device)}]"
         case ["vm", int(number), *key]:
             table = f"[[vm]] {number + 1}"
-        case ["classes" | "tenants" | "storage" as kind, str(name), *key] if key:
+        case ["classes" | "tenants" | "ceilings" | "storage" as kind, str(name), *key] if key:
             table = f"[{kind}.{_key(name)}]"
         case [str(name), *key] if key:
             table = f"[{_key(name)}]"
         case [*key]:
             table = ""
     name = next((_key(part) for part in key if isinstance(part, str)), "")
-    item = {"drives": "drive", "devices": "device", "etcd": "URL"}.get(name, "point")
+    item = _ITEMS.get(name, "point")
     which = next((f" {item} {part + 1}" for part in key if isinstance(part, int)), "")
     return f"{table} {name}{which}".strip()
 

@@ -66,6 +66,7 @@ class DomainPolicy:
     is plugged in later; None if those have no promise of their own. vm: for all drives together;
     None if nothing is promised to them. job_bps: the rate of each of its block jobs, in bytes a
     second; None for the configuration's. serial: grows with each change; None if it has none.
+    ceiling: the name of the host's ceiling that changes what the policy says; None if none does.
     """
 
     drives: Mapping[str, DrivePolicy]
@@ -74,6 +75,7 @@ class DomainPolicy:
     vm: VmPolicy | None = None
     job_bps: int | None = None
     serial: int | None = None
+    ceiling: str | None = None
 
     @property
     def for_others(self) -> DrivePolicy | None:
@@ -125,6 +127,11 @@ class UnknownPolicy(Enum):
         """The rate of block jobs isn't known."""
         return None
 
+    @property
+    def ceiling(self) -> None:
+        """No ceiling changes it."""
+        return None
+
 
 UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
@@ -162,6 +169,11 @@ class PolicyInPart:
     def job_bps(self) -> int | None:
         """The rate of each block job."""
         return self.policy.job_bps
+
+    @property
+    def ceiling(self) -> str | None:
+        """The name of the ceiling that changes it."""
+        return self.policy.ceiling
 
 
 #: What a source tells of a domain that may have a policy.

@@ -144,6 +144,14 @@ def unlimited_for(disks: Sequence[Disk]) -> dict[str, str]:
     return found
 
 
+def name_of(xml: str | bytes) -> str:
+    """Return a domain's name; "" if it has none, or is no domain.
+
+    Raises PolicyError if the text is not XML.
+    """
+    return parsed(xml, "domain XML").findtext("name") or ""
+
+
 def has_arguments(xml: str | bytes) -> bool:
     """Return whether a domain gives QEMU arguments of its own, from which it may have more drives.
 

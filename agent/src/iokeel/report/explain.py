@@ -72,6 +72,8 @@ def _promise(policy: DrivePolicy | VmPolicy) -> str:
 def _vm_policy(vm: VmSnapshot) -> Iterator[str]:
     if vm.policy is not None:
         yield f"All drives of {vm.report.domain} together have {_promise(vm.policy)}."
+    if vm.ceiling is not None:
+        yield f"[ceilings.{vm.ceiling}] of this host's configuration holds it to that."
 
 
 def _vm_part(vm: VmSnapshot, decision: Decision) -> Iterator[str]:

@@ -21,6 +21,7 @@ from aiohttp import web
 from iokeel.config.settings import Address, AgentConfig, Config
 from iokeel.errors import ConfigError, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import peer
+from iokeel.policy_xml.ceiling import ceiling_of
 from iokeel.policy_xml.policy import check_targets, parse_policy
 from iokeel.report.explain import explain
 from iokeel.report.history import History
@@ -417,15 +418,18 @@ async def _policy(request: web.Request) -> web.Response:
     if (absent := _absent(snapshot, domain, None)) is not None:
         return _refused(HTTPStatus.NOT_FOUND, absent)
     targets = [drive.target for drive in snapshot.drives]
-    xml, classes = await request.read(), api.config().classes
+    xml, config = await request.read(), api.config()
     where = f"domain {shown_path(domain)}"
     try:
-        policy = parse_policy(xml, classes, where)
+        policy = parse_policy(xml, config.classes, where)
     except PolicyError as error:
         return _json(PolicyReport(error=ErrorReport.of(error)))
+    more = None
+    if (ceiling := ceiling_of(config.ceilings, domain)) is not None:
+        policy, more = ceiling.hold(policy, targets, where)
     report = policy_report(policy, targets)
+    report.warning = None if more is None else ErrorReport.of(more)
     if policy is not None:
-        config = api.config()
         on = {drive.target: drive.storage for drive in snapshot.drives.values()}
         report.large_waits_s, report.long_waits = waits_of(policy, targets, config, on)
         try:

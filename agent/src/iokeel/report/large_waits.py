@@ -46,6 +46,7 @@ def config_complaints(config: Config) -> Iterator[IokeelError]:
     """Yield the limits in the configuration at which a large request waits for long."""
     limits = [(f"classes.{name}", policy.limit) for name, policy in config.classes.items()]
     limits += [(f"tenants.{name}", policy.limit) for name, policy in config.tenants.items()]
+    limits += [(f"ceilings.{each.name}", each.most.limit) for each in config.ceilings]
     for vm in config.vms:
         where, policy = f"vm {vm.name}", vm.policy
         limits += [(f"{where}, drive {t}", drive.limit) for t, drive in policy.drives.items()]

@@ -96,7 +96,7 @@ class VmSnapshot(NamedTuple):
     """A running VM: its record, and the error in its policy, if any.
 
     policy: the promise in force to all its drives together; None if there is none. cgroup: what is
-    known of its group. jobs: its block jobs.
+    known of its group. jobs: its block jobs. ceiling: the host's that changes its policy.
     """
 
     report: VmReport
@@ -104,6 +104,7 @@ class VmSnapshot(NamedTuple):
     policy_error: IokeelError | None
     cgroup: CgroupKnown = CgroupKnown()
     jobs: tuple[Followed, ...] = ()
+    ceiling: str | None = None
 
 
 class StorageSnapshot(NamedTuple):
@@ -269,7 +270,8 @@ def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
         ],
     )
     jobs = tuple(known.jobs.get(vm.name, {}).values())
-    return VmSnapshot(report, policy, vm.policy_error, cgroup, jobs)
+    ceiling = vm.policy.ceiling if vm.policy else None
+    return VmSnapshot(report, policy, vm.policy_error, cgroup, jobs, ceiling)
 
 
 def _drive(

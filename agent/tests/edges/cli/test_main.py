@@ -176,6 +176,27 @@ def test_limits_at_which_large_requests_wait_for_long_are_warned_of(
     assert len(json.loads(done.out)["warnings"]) == 3
 
 
+@pytest.mark.parametrize("name", ["acme-1", "db1"])
+def test_a_policy_that_asks_for_more_than_the_ceiling_is_shown_as_it_will_be(
+    policy: Path, tmp_path: Path, name: str
+) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        "[ceilings.small]\ndomains = ['acme-*']\nlimit = 300\n[ceilings.all]\nlimit = 400\n"
+    )
+    disks = "<devices><disk type='file' device='disk'><target dev='vda'/></disk></devices>"
+    domain = f"<domain><name>{name}</name><metadata>{GOOD}</metadata>{disks}</domain>"
+    policy.write_text(domain.replace("class", 'tenant="t" class'))
+    done = iokeel("policy", "check", policy, "--config", config, "--json")
+    ceiling, most = ("small", 300) if name == "acme-1" else ("all", 400)
+    told = json.loads(done.out)
+    assert (done.status, told["drives"]["vda"]["limit"]) == (0, most)
+    assert f"the policy asks for more than [ceilings.{ceiling}] gives: " in done.err
+    assert f"vda limit 500 -> {most}, " in done.err
+    policy.write_text("<domain><name>acme-1</name><metadata/></domain>")
+    assert "has no policy" in refused(1, "policy", "check", policy, "--config", config)
+
+
 def test_a_policy_is_read_from_standard_input() -> None:
     done = iokeel("policy", "check", "-", "--json", stdin=GOOD.encode())
     assert done.status == 0

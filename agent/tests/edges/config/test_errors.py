@@ -23,8 +23,8 @@ MESSAGES = [
     ("[hook]\nqqq = 1", ", [hook] qqq: not known; known: strict"),
     (
         '["[key]"]',
-        ", '[key]': not known; known: agent, cgroup, classes, curve, fleet, hook, jobs, libvirt,"
-        " storage, tenants, vm",
+        ", '[key]': not known; known: agent, ceilings, cgroup, classes, curve, fleet, hook, jobs,"
+        " libvirt, storage, tenants, vm",
     ),
     ('[hook]\n"[key]" = 1', ", [hook] '[key]': not known; known: strict"),
     ('[tenants."[key]"]', f", [tenants] '[key]': '[key]' {NAME}"),
@@ -44,8 +44,37 @@ MESSAGES = [
     ),
     (
         '["a b"]\nx = 1',
-        ", 'a b': not known; known: agent, cgroup, classes, curve, fleet, hook, jobs, libvirt, "
-        "storage, tenants, vm",
+        ", 'a b': not known; known: agent, ceilings, cgroup, classes, curve, fleet, hook, jobs,"
+        " libvirt, storage, tenants, vm",
+    ),
+    # Ceilings
+    ("[ceilings.all]", ", [ceilings.all] limit: is missing; add it"),
+    (
+        "[ceilings.all]\nlimit = 5\nmost = 6",
+        ", [ceilings.all] most: not known; known: burst, burst_seconds, domains, job_bps,"
+        " latency_target_ms, limit, reservation, tenant, weight",
+    ),
+    (
+        "[ceilings.all]\nlimit = 5\nburst = 4",
+        ", [ceilings.all]: burst 4 is below limit 5; raise the burst or leave it out",
+    ),
+    (
+        "[ceilings.all]\nlimit = 5\nreservation = 6",
+        ", [ceilings.all]: limit 5 is below reservation 6; raise the limit or lower the"
+        " reservation",
+    ),
+    (
+        "[ceilings.all]\nlimit = 0",
+        ", [ceilings.all]: limit is 0; give 1 to 100000000, or leave it out",
+    ),
+    ("[ceilings.all]\nlimit = 5\nweight = 0", ", [ceilings.all]: weight is 0; give 1 to 10000"),
+    (
+        "[ceilings.all]\nlimit = 5\njob_bps = 5",
+        ", [ceilings.all] job_bps: is 5; give at least 65536",
+    ),
+    (
+        "[ceilings.all]\nlimit = 5\ndomains = [5]",
+        ", [ceilings.all] domains name 1: 5 is not a string; write it in quotes",
     ),
     # The fleet
     ("[fleet]", ", [fleet] etcd: is missing; add it"),

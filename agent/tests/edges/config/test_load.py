@@ -33,6 +33,7 @@ from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, Tenan
 from iokeel.core.storage import StoragePolicy
 from iokeel.errors import ConfigError
 from iokeel.host.network_storage import network_place
+from iokeel.policy_xml.ceiling import Ceiling
 from iokeel.words.units import parse_size
 
 EVERYTHING = """
@@ -70,6 +71,19 @@ reservation = 1000
 limit = 9000
 weight = 300
 [tenants.other]
+
+[ceilings."a-1"]
+domains = ["acme-*", "Windows 10"]
+tenant = "acme"
+limit = 20000
+burst = 40000
+burst_seconds = 30
+reservation = 1000
+weight = 200
+latency_target_ms = 5
+job_bps = 10_000_000
+[ceilings.all]
+limit = 500
 
 [storage.fast]
 device = "/dev/nvme0n1"
@@ -177,6 +191,17 @@ def test_every_key_is_read_into_the_cores_types() -> None:
     }
     assert found.cgroup == CgroupConfig(False, 1.5)
     assert found.jobs == JobsConfig(50_000_000)
+    assert found.ceilings == (
+        Ceiling(
+            "a-1",
+            VmPolicy(1000, 20_000, 40_000, 30),
+            DrivePolicy(weight=200, latency_target_ms=5.0),
+            10_000_000,
+            "acme",
+            ("acme-*", "Windows 10"),
+        ),
+        Ceiling("all", VmPolicy(limit=500), job_bps=50_000_000),
+    )
     assert found.vms[0].policy.job_bps == 20_000_000
 
 

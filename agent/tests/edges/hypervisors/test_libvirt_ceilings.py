@@ -1,4 +1,4 @@
-"""What metadata can't do to a policy with a serial.
+"""What metadata can't do on a host with a ceiling, or to a policy with a serial.
 
 On libvirt's own test driver, with real snapshots.
 """
@@ -12,7 +12,8 @@ from typing import Any
 import libvirt
 import pytest
 
-from iokeel.core.policy import DomainPolicy, DrivePolicy, LastGood
+from iokeel.config.load import parse
+from iokeel.core.policy import DomainPolicy, DrivePolicy, LastGood, PolicyInPart
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.hypervisors.source import VmInfo
 from tests.edges.hypervisors.sources import lines
@@ -26,6 +27,7 @@ XML = """<domain type='test'><name>evil</name><uuid>{}</uuid><memory>1024</memor
 DISK = (
     "<disk type='file' device='disk'><source file='/{0}'/><target dev='{0}' bus='virtio'/></disk>"
 )
+CONFIG = parse(b"[ceilings.all]\nlimit = 2000\ntenant = 'guests'\n", "agent.toml")
 FORMER = DomainPolicy({"vda": DrivePolicy(limit=500)}, serial=6)
 LATER = DomainPolicy({"vda": DrivePolicy(limit=300)}, serial=7)
 
@@ -60,6 +62,57 @@ def set_policy(domain: Any, text: str | None) -> None:
 async def told(source: LibvirtSource) -> VmInfo:
     await source.resync()
     return source.vms()["evil"]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "",
+        f"<p:policy xmlns:p='{URN}' limit='90000' tenant='victim'/>",
+        f"<p:policy xmlns:p='{URN}' class='gold' tenant='victim'/>",
+        f"<p:policy xmlns:p='{URN}'><p:drive target='vda' limit='1900'/></p:policy>",
+        f"<p:policy xmlns:p='{URN}'><p:drive target='vdz' limit='9'/></p:policy>",
+        f"<p:policy xmlns:p='{URN}' limt='9'/>",
+        f"<p:policy xmlns:p='{URN}'/><p:policy xmlns:p='{URN}'/>",
+    ],
+    ids=["none", "high", "class", "one drive", "no such drive", "bad", "two"],
+)
+async def test_no_metadata_lifts_a_vm_above_the_ceiling(libvirtd: Any, metadata: str) -> None:
+    started(libvirtd, metadata, "vda", "vdb")
+    source = LibvirtSource(URI, CONFIG.classes, {}, CONFIG.ceilings)
+    found = (await told(source)).policy
+    assert isinstance(found, DomainPolicy | PolicyInPart)
+    assert found.vm is not None
+    assert (found.vm.limit, found.vm.burst, found.vm.reservation) == (2000, None, 0)
+    assert (found.tenant, found.ceiling) == ("guests", "all")
+
+
+async def test_a_ceiling_that_binds_is_told_once(
+    libvirtd: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    started(libvirtd, policy("", 3000))
+    source = LibvirtSource(URI, CONFIG.classes, {}, CONFIG.ceilings)
+    for _ in range(3):
+        error = (await told(source)).policy_error
+    what = "domain evil: the policy asks for more than [ceilings.all] gives: vda limit 3000 -> 2000"
+    assert str(error) == f"{what}; lower that, or raise the ceiling"
+    assert lines(caplog, logging.ERROR) == [f"{error}; the ceiling holds"]
+    assert source.errors["policy"] == 1
+
+
+async def test_a_ceiling_comes_and_goes_by_a_reload_and_leaves_the_policy(libvirtd: Any) -> None:
+    started(libvirtd, policy("", 3000))
+    saved: dict[str, LastGood] = {}
+    source = LibvirtSource(URI, CONFIG.classes, saved)
+    asked = DomainPolicy({"vda": DrivePolicy(limit=3000)})
+    assert (await told(source)).policy == asked
+    source.configure(CONFIG)
+    held = (await told(source)).policy
+    assert isinstance(held, DomainPolicy)
+    assert held.drives["vda"].limit == 2000
+    assert saved == {UUID: LastGood(asked, UUID)}
+    source.configure(parse(b"", "agent.toml"))
+    assert (await told(source)).policy == asked
 
 
 @pytest.mark.parametrize("restarted", [False, True])

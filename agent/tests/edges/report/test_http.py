@@ -36,6 +36,7 @@ from iokeel.report.promises import settings_report
 from iokeel.report.records import SERIES
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 from testing.agents import NOBODY, Agent, Done, free_port, http, iokeel, start_qemu
+from testing.hypervisors.qmp_server import QmpServer
 from testing.waiting import eventually, until
 from tests.edges.conftest import VM
 
@@ -285,6 +286,24 @@ def test_a_policy_of_a_drive_that_is_missing_is_told_with_a_warning(agent: Agent
         "what": "the policy names vdz, but there is no such drive, or it can't be limited",
         "mend": "correct the target or plug the drive in; the domain has vda, vdb",
     }
+
+
+async def test_a_policy_is_told_as_the_ceiling_leaves_it(short_folder: Path) -> None:
+    server = await QmpServer(short_folder / "c.qmp").start()
+    tables = f"[ceilings.all]\nlimit = 300\n[[vm]]\nname = 'db1'\nsocket = '{server.path}'\n"
+    agent = Agent(short_folder, tables)
+    try:
+        await asyncio.to_thread(agent.start)
+        await until(lambda: bool(agent.ask("/v1/vms")))
+        xml = '<policy tenant="t"><drive target="vda" limit="400"/></policy>'
+        _, told = await asyncio.to_thread(policy, agent, "db1", xml)
+        assert (told["error"], told["drives"]["vda"]["limit_iops"]) == (None, 300)
+        assert told["warning"]["what"] == (
+            "the policy asks for more than [ceilings.all] gives: vda limit 400 -> 300"
+        )
+    finally:
+        await asyncio.to_thread(agent.end)
+        await server.stop()
 
 
 def test_a_policy_is_told_with_how_long_large_requests_wait(agent: Agent) -> None:

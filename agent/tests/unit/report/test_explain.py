@@ -67,8 +67,10 @@ def lines(
     in_force: ThrottleLimits | None = None,
     cgroup: CgroupKnown = UNKNOWN_CGROUP,
     jobs: Sequence[Followed] = (),
+    ceiling: str | None = None,
 ) -> list[str]:
-    vm = VmInfo("db1", {"vda": DriveInfo("vda", in_force=in_force)}, DomainPolicy({}), policy_error)
+    told = DomainPolicy({}, ceiling=ceiling)
+    vm = VmInfo("db1", {"vda": DriveInfo("vda", in_force=in_force)}, told, policy_error)
     errors = {VDA: error} if error else {}
     known = Known(state, {"db1": vm}, cgroups or {}, {}, errors, {}, 0)
     known = replace(known, cgroup_of=lambda _: cgroup, jobs={"db1": {j.job.name: j for j in jobs}})
@@ -417,6 +419,12 @@ def test_that_large_reads_wait_in_parts_is_told_and_for_whom() -> None:
     state, _ = decide(state, Observation({VDA: seen[VDA]}, storages={"sda": disk}), 2 * NS_PER_S)
     assert not [line for line in lines(state) if "in pieces" in line]
     assert [line for line in lines(state) if line.endswith("large reads has changed.")]
+
+
+def test_a_ceiling_that_changes_the_policy_is_named() -> None:
+    said = "[ceilings.guests] of this host's configuration holds it to that."
+    assert lines(after(POLICY), ceiling="guests")[1] == said
+    assert not [line for line in lines(after(POLICY)) if "ceilings" in line]
 
 
 def test_names_are_few_and_never_run() -> None:

@@ -8,6 +8,7 @@ from iokeel.config.settings import Config, StorageConfig, VmConfig
 from iokeel.core.curve import DEFAULT_CURVE, CostCurve, CostModel
 from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.storage import StoragePolicy
+from iokeel.policy_xml.ceiling import Ceiling
 from iokeel.report.large_waits import config_complaints, drive_complaints, waits_of
 from tests.unit.cli import reports
 
@@ -52,9 +53,10 @@ def test_limits_in_the_configuration_are_complained_of() -> None:
         classes={"tiny": DrivePolicy(limit=1), "bronze": DrivePolicy(limit=1000)},
         tenants={"acme": TenantPolicy(limit=4), "big": TenantPolicy()},
         vms=(vm,),
+        ceilings=(Ceiling("all", VmPolicy(limit=5)),),
     )
     assert [error.where for error in config_complaints(config)] == [
-        "classes.tiny", "tenants.acme", "vm db1, drive vda", "vm db1",
+        "classes.tiny", "tenants.acme", "ceilings.all", "vm db1, drive vda", "vm db1",
     ]  # fmt: skip
     assert [*config_complaints(Config())] == [], "the built-in classes are fine"
 

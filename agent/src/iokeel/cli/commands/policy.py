@@ -17,7 +17,8 @@ from iokeel.cli.storage_table import storage_complaints
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError, TargetsMissing
-from iokeel.policy_xml.domain import domain_disks, has_arguments, unlimited_for
+from iokeel.policy_xml.ceiling import ceiling_of
+from iokeel.policy_xml.domain import domain_disks, has_arguments, name_of, unlimited_for
 from iokeel.policy_xml.policy import (
     check_groups,
     check_targets,
@@ -110,6 +111,11 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
             # A class may be meant for the other disks. The agent serves those too.
             complain(str(error))
         check_groups(found, disks, name)
+    if (ceiling := ceiling_of(settings.ceilings, name_of(text))) is not None:
+        targets = None if limitable is None or has_arguments(text) else limitable
+        found, more = ceiling.hold(found, targets, name)
+        if more is not None:  # the agent serves it, but for that
+            complain(str(more))
     waits, complaints = waits_of(found, covered(found, limitable), settings, {})
     if as_json:
         told = {"large_waits_s": waits, "warnings": complaints}

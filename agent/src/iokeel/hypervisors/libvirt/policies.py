@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
 from iokeel.core.policy import (
@@ -16,6 +16,7 @@ from iokeel.core.policy import (
 )
 from iokeel.errors import IokeelError, PolicyError, TargetsMissing
 from iokeel.hypervisors.source import SourceNews, VmInfo
+from iokeel.policy_xml.ceiling import Ceiling, ceiling_of
 from iokeel.policy_xml.domain import DomainXml
 from iokeel.policy_xml.policy import (
     check_groups,
@@ -33,9 +34,9 @@ log = logging.getLogger(__name__)
 class Policies:
     """Reads domains' policies.
 
-    classes: those that a policy can name. last_good: the last good policy of each domain that runs
-    or is defined, by its UUID: a name may pass to another domain. One that an older version saved
-    without a UUID is by name until its domain is read.
+    classes: those that a policy can name. ceilings: this host's. last_good: the last good policy of
+    each domain that runs or is defined, by its UUID: a name may pass to another domain. One that an
+    older version saved without a UUID is by name until its domain is read.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Policies:
         news: SourceNews,
     ) -> None:
         self.classes = classes
+        self.ceilings: Sequence[Ceiling] = ()
         self._last_good = last_good
         self._news = news
 
@@ -61,18 +63,23 @@ class Policies:
             del self._last_good[gone]
 
     def may_have(self, xml: DomainXml, text: str) -> bool:
-        """Return whether a domain may have a policy, or had one. text: the domain's XML."""
-        return NAMESPACE in text or (xml.uuid or xml.name) in self._last_good
+        """Return whether a domain may have a policy, had one, or is below a ceiling.
+
+        text: the domain's XML.
+        """
+        had = (xml.uuid or xml.name) in self._last_good
+        return had or NAMESPACE in text or ceiling_of(self.ceilings, xml.name) is not None
 
     def read(
         self, xml: DomainXml, text: str, last: VmInfo | None
     ) -> tuple[ToldPolicy | None, IokeelError | None]:
         """Return a domain's policy, or its last good one, and what is wrong with the new one.
 
-        text: the domain's XML. last: the domain as last read. A fault is counted and logged unless
-        that one had it too.
+        It is held to the host's ceiling. text: the domain's XML. last: the domain as last read. A
+        fault is counted and logged unless that one had it too.
         """
         where = f"domain {xml.name}"
+        ceiling = ceiling_of(self.ceilings, xml.name)
         bad: PolicyError | None = None
         key = xml.uuid or xml.name
         last_good = self._last_good.get(key) or self._of_older_version(xml.name)
@@ -84,6 +91,8 @@ class Policies:
             bad = error
             if last_good is None:
                 self._complain(bad, last, "; there is no last good one, so its limits stay")
+                if ceiling is not None:  # drives that are new have no more
+                    return PolicyInPart(ceiling.hold(None, None, where)[0]), bad
                 return UNKNOWN, bad
             self._complain(bad, last, "; the last good policy stays")
             policy = last_good.policy
@@ -91,12 +100,19 @@ class Policies:
             if last_good is not None:
                 self._last_good.pop(key, None)
                 log.info("%s: it has no policy any more", where)
-            return None, None
+            return (None if ceiling is None else ceiling.hold(None, xml.targets, where)[0]), None
         named = policy.drives.keys()
         if last_good is not None and named - set(xml.targets):
             policy = _with_rest(policy, last_good.policy, xml.targets)
         if last_good != (policy, xml.uuid):
             self._last_good[key] = LastGood(policy, xml.uuid)
+        if ceiling is not None:
+            may_have_more = xml.has_arguments or named - set(xml.targets)
+            targets = None if may_have_more else xml.targets
+            policy, more = ceiling.hold(policy, targets, where)
+            if more is not None and bad is None:
+                self._complain(more, last, "; the ceiling holds")
+            bad = bad or more
         said, policy = policy, with_lowest(policy, xml.disks)
         try:
             check_targets(policy, xml.targets, where)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Coroutine, Mapping, MutableMapping
+from collections.abc import Collection, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,7 @@ from iokeel.hypervisors.libvirt.set_past import SetPast
 from iokeel.hypervisors.libvirt.uncounted import Uncounted
 from iokeel.hypervisors.qmp.bounds import Budget
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
+from iokeel.policy_xml.ceiling import Ceiling
 from iokeel.policy_xml.domain import Disk, DomainXml
 from iokeel.words.sparing import Sparing
 
@@ -72,6 +73,7 @@ class LibvirtSource(SourceNews):
         uri: str,
         classes: Mapping[str, DrivePolicy],
         policies: MutableMapping[str, LastGood],
+        ceilings: Sequence[Ceiling] = (),
     ) -> None:
         """policies: the last good policy of each domain that runs or is defined, by its UUID."""
         super().__init__()
@@ -84,6 +86,7 @@ class LibvirtSource(SourceNews):
         self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
         self._policies = Policies(classes, policies, self)
         self._budgets: dict[str, Budget] = {}  # of new hidden drives
+        self._policies.ceilings = ceilings
         self._hidden = HiddenCounters(self._domains, self._calls)
         self._set_past = SetPast(self._domains, self._calls, self._limits, self.announce)
         self._events = Events(
@@ -133,8 +136,8 @@ class LibvirtSource(SourceNews):
         return ()
 
     def configure(self, config: Config) -> None:
-        """Read all policies again, with the configuration's classes."""
-        self._policies.classes = config.classes
+        """Read all policies again, with the configuration's classes and ceilings."""
+        self._policies.classes, self._policies.ceilings = config.classes, config.ceilings
         for name in self._domains:
             self.announce(name)
 
