@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,7 +75,9 @@ def agent(host: Host, guest: Vm) -> Iterator[HostAgent]:
         'curve_read = [["4k", 1], ["64k", 10], ["1m", 120]]\n'  # its own from 1M on
         'curve_write = [["4k", 1], ["64k", 10], ["1m", 120]]\n'
     )
-    with HostAgent(host, storage) as running:
+    # It remembers the highest serial of a policy.
+    state = Path(tempfile.mkdtemp(dir=host.dir))
+    with HostAgent(host, storage, state=state) as running:
         eventually(lambda: running.drive("db1")["limit_iops"] == 400, what="the policy is read")
         yield running
 
@@ -161,6 +164,22 @@ def test_a_noisy_neighbour_is_found_understood_and_limited(
     assert len(settled) > 10
     # Two fios share the drive, a request in turn.
     assert sum(settled) / len(settled) == pytest.approx(30, rel=0.1)
+
+
+def test_a_change_raises_the_serials_of_both_policies_above_all(
+    page: Page, host: Host, agent: HostAgent
+) -> None:
+    for serial, which in ((7, "--live"), (9, "--config")):
+        given = GIVEN.replace("tenant", f'serial="{serial}" tenant')
+        key = ("--uri", NAMESPACE, "--key", "iokeel")
+        host.virsh("metadata", "db1", *key, which, "--set", given)
+    dialog = form(page)
+    dialog.get_by_label("Limit", exact=True).fill("500")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("The policy is saved.")).to_be_visible()
+    for which in ("--live", "--config"):
+        assert 'serial="10"' in metadata(host, which)
+    eventually(lambda: agent.drive("db1")["limit_iops"] == 500, what="the agent takes it")
 
 
 def clock(guest: Vm) -> float:
