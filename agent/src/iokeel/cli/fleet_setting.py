@@ -46,6 +46,9 @@ def ask(
             str(config) if config else "the configuration", "has no [fleet]", "write it there"
         )
 
+    for doubt in settings.access.doubts():
+        print(f"iokeel: warning: {doubt}", file=sys.stderr)
+
     async def ask() -> T:
         async with operator(settings, create=create) as there:
             return await question(there)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import ssl
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +16,8 @@ from iokeel.words.os_errors import reason
 from iokeel.words.quoting import shown
 
 DEFAULT_PREFIX = "/iokeel/"
+# A secret's group may read it, as for services that share one.
+_OTHERS = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Access:
 
     urls: of its members, as http://HOST:PORT or https://. ca, certificate, key: PEM files; ca is
     None for the system's. user: None without one; its password is the only line of password_file.
-    prefix: begins all keys.
+    prefix: begins all keys. insecure: the operator knows that http is read and changed on the way.
     """
 
     urls: tuple[str, ...]
@@ -32,6 +36,7 @@ class Access:
     user: str | None = None
     password_file: Path | None = None
     prefix: str = DEFAULT_PREFIX
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError for what can't be."""
@@ -72,6 +77,25 @@ class Access:
     def _is_local(self) -> bool:
         hosts = {urlsplit(url).hostname for url in self.urls}
         return hosts <= {"127.0.0.1", "::1", "localhost"}
+
+    def doubts(self) -> list[ConfigError]:
+        """Return what works, but gives others more than they should have."""
+        found = []
+        if not (self.is_tls or self._is_local or self.insecure):
+            found.append(
+                ConfigError(
+                    "[fleet] etcd",
+                    f"is asked in the clear ({self.urls[0]}), so whoever is on the way there may"
+                    " set all limits",
+                    "write https://, or insecure = true if nobody else can be there",
+                )
+            )
+        for file in (self.password_file, self.key):
+            with contextlib.suppress(OSError):  # told when it is read
+                if file is not None and (mode := file.stat().st_mode) & _OTHERS:
+                    what = f"may be read or written by others ({stat.filemode(mode)})"
+                    found.append(ConfigError(str(file), what, f"type `chmod 600 {file}`"))
+        return found
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the context for TLS; None without. Raises ConfigError."""

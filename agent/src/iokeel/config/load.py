@@ -186,6 +186,7 @@ def _fleet(raw: Root, file: str) -> FleetConfig | None:
             table.user,
             table.password_file,
             _or(table.prefix, DEFAULT_PREFIX),
+            _or(table.insecure, False),
         )
     except ConfigError as error:
         raise ConfigError.of(error, f"{file}, {error.where}") from None

@@ -143,6 +143,7 @@ class FleetTable(Table):
     key: AbsolutePath | None = None
     user: str | None = None
     password_file: AbsolutePath | None = None
+    insecure: bool | None = None
 
 
 class VmTable(Table):

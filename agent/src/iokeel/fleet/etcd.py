@@ -40,8 +40,9 @@ from iokeel.words.quoting import shown
 
 # How long a member may take for an answer. Two members that hang are passed well within a term.
 TIMEOUT_S = 2.0
-# A longer answer ends the connection: ten thousand hosts' claims take a few MB.
-MOST_REPLY_BYTES = 64 << 20
+# A longer answer is cut off: ten thousand hosts' claims take a few MB.
+MOST_REPLY_BYTES = 16 << 20
+_TOO_MUCH_MEND = "see what else writes below [fleet] prefix, by `etcdctl get --prefix --keys-only`"
 _CANCELED, _UNKNOWN, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 1, 2, 4, 7, 14, 16
 _PASSING = frozenset({_CANCELED, _UNKNOWN, _DEADLINE, _UNAVAILABLE})  # as a member that stops
 # OpenSSL's codes of a certificate that isn't valid yet, or any more.
@@ -77,6 +78,14 @@ class Found(NamedTuple):
     leases: Mapping[str, int] = MappingProxyType({})
 
 
+class TooMuch(FleetRefused):
+    """An answer is longer than makes sense. Another member's isn't shorter."""
+
+
+class Denied(FleetRefused):
+    """The user may not do this."""
+
+
 class TokenRefused(OutcomeUnknown):
     """The user's token isn't valid any more; a new one may be."""
 
@@ -84,16 +93,19 @@ class TokenRefused(OutcomeUnknown):
 class Etcd:
     """etcd's members. Use as an asynchronous context manager.
 
-    clock: `now_ns`, or another one for tests. trips: how many answers there were. failures: how
-    many times a member failed.
+    clock: `now_ns`, or another one for tests. most_bytes: of an answer; None: MOST_REPLY_BYTES.
+    trips: how many answers there were. failures: how many times a member failed.
     """
 
-    def __init__(self, access: Access, clock: Callable[[], int] = now_ns) -> None:
+    def __init__(
+        self, access: Access, clock: Callable[[], int] = now_ns, most_bytes: int | None = None
+    ) -> None:
         self.access = access
         self.trips = 0
         self.failures = 0
         self.moved = asyncio.Event()  # replaced whenever another member is asked
         self._clock = clock
+        self._most_bytes = most_bytes if most_bytes is not None else MOST_REPLY_BYTES
         self._stamp = access.stamp()
         self._tls = access.tls()
         self._urls = [url.rstrip("/") for url in access.urls]
@@ -133,7 +145,7 @@ class Etcd:
         unless: if there are any demands and all are met, only the prefixes are read.
 
         It is a moment after the question: the answer has all that was written before it. Raises
-        ConnectionLost or FleetRefused.
+        ConnectionLost, TooMuch or FleetRefused.
         """
         return await self._read(reading(keys, prefixes, unless), has_demands=bool(unless))
 
@@ -302,14 +314,16 @@ class Etcd:
         data = msgspec.json.encode(body)
         try:
             async with self._session.post(
-                url + path, data=data, headers=headers, ssl=self._trusted
+                url + path, data=data, headers=headers, ssl=self._trusted, allow_redirects=False
             ) as response:
-                gathered = bytearray()
-                while not response.content.at_eof() and len(gathered) < MOST_REPLY_BYTES:
-                    gathered += await response.content.read(MOST_REPLY_BYTES - len(gathered))
+                gathered, most = bytearray(), self._most_bytes
+                while not response.content.at_eof() and len(gathered) <= most:
+                    gathered += await response.content.read(most + 1 - len(gathered))
                 raw = bytes(gathered)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise lost(url, error) from None
+        if len(raw) > most and raw.startswith(b'{"header"'):
+            raise TooMuch(url, f"answers more than {most >> 20} MiB", _TOO_MUCH_MEND)
         if response.status != 200:
             raise self.refused(url, raw, response.status)
         return raw
@@ -317,10 +331,13 @@ class Etcd:
     def stream(self, url: str, path: str, body: Json, headers: Mapping[str, str]) -> _Stream:
         """Ask for an answer that doesn't end."""
         assert self._session is not None
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S)
-        data = msgspec.json.encode(body)
         return self._session.post(
-            url + path, data=data, headers=headers, timeout=timeout, ssl=self._trusted
+            url + path,
+            data=msgspec.json.encode(body),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S),
+            ssl=self._trusted,
+            allow_redirects=False,
         )
 
     @property
@@ -329,6 +346,9 @@ class Etcd:
 
     def refused(self, url: str, raw: bytes, status: int) -> FleetRefused | OutcomeUnknown:
         """Return the error for an answer that is one."""
+        if 300 <= status < 400:
+            mend = "give etcd's own client URL: a redirect isn't followed"
+            return BadMember(url, "redirects to another address, which etcd never does", mend)
         try:
             code, said = _ERROR.decode(raw).told
         except (ValueError, RecursionError):
@@ -345,8 +365,9 @@ class Etcd:
                 mend += ", and that its server certificate has the usage clientAuth, too"
             return OutcomeUnknown(url, f"etcd says {shown(said)}", mend)
         if code == _DENIED:
-            mend = f"let the user read and write {self.access.prefix}"
-        elif "user name" in said or "authentication" in said:
+            mend = f"let its role read and write {self.access.prefix} as docs/fleet.md says"
+            return Denied(url, f"etcd says {shown(said)}", mend)
+        if "user name" in said or "authentication" in said:
             mend = "see [fleet] user and password_file"
         elif "space exceeded" in said:
             mend = "compact and defragment it, and then `etcdctl alarm disarm`"

@@ -7,6 +7,7 @@ anything, so limits are lowered in time if etcd doesn't answer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in
 from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import READ_S, Participant
 from iokeel.fleet.parts import Parts, SumsOf
+from iokeel.fleet.presence import MOST_NAMES
 from iokeel.fleet.store import LEASE_S, FleetStore, NameTaken
 from iokeel.fleet.watch import Watches
 from iokeel.hypervisors.backoff import delays
@@ -35,8 +37,6 @@ log = logging.getLogger(__name__)
 _STAY_S = LEASE_S / 5
 # A change of budgets comes by the watch; this is in case one was lost.
 _LIST_S = 300.0
-# etcd takes this many keys in one question by default, and a few more.
-_MOST_NAMES = 100
 # Each watch is a connection. Beyond so many, one follows the ledgers of all tenants.
 _MOST_WATCHES = 32
 # To give up an office at a stop. If etcd fails, the office is vacant once the lease has ended.
@@ -74,6 +74,7 @@ class Member:
         self._read_at: dict[BudgetId, float] = {}
         self._listed_at = 0.0
         self._leaving: list[Participant] = []
+        self._has_doubted = False
 
     # For the daemon
 
@@ -113,6 +114,8 @@ class Member:
     async def run(self) -> None:
         """Take part until cancelled. Each error is logged once, and its step tried again."""
         waits = delays()
+        for doubt in self._config.access.doubts():
+            log.warning("fleet: %s", doubt)
         while True:
             try:
                 async with Etcd(self._config.access) as self.etcd:
@@ -167,7 +170,20 @@ class Member:
                 raise
             except FleetRefused as error:
                 return error
+            await self._doubt_user(store)
         return None
+
+    async def _doubt_user(self, store: FleetStore) -> None:
+        """Say once if any host may set budgets."""
+        if self._has_doubted:
+            return
+        with contextlib.suppress(FleetRefused):
+            if await store.may_set_budgets():
+                log.warning(
+                    "fleet: etcd lets this host set budgets, so any host of the fleet may lift all"
+                    " limits; give hosts a user that can't (docs/fleet.md, etcd)"
+                )
+            self._has_doubted = True
 
     async def _round(self, store: FleetStore) -> None:
         """Do what is due. A budget that can't be listed doesn't hold up the steps of others."""
@@ -175,7 +191,7 @@ class Member:
         is_due = time.monotonic() >= self._listed_at + _LIST_S
         problem = None
         try:
-            if is_due or budgets is None or len(budgets) > _MOST_NAMES:
+            if is_due or budgets is None or len(budgets) > MOST_NAMES:
                 await self._list(store)
             elif budgets:
                 await self._list(store, budgets)
@@ -256,10 +272,14 @@ class Member:
             elif budget is not None and (known is None or known.budget != budget):
                 changed[budget_id] = Remembered(budget, known.ledger if known else None)
             elif budget is None and known is not None:
+                log.warning(
+                    "fleet, %s: an operator has removed it, so its drives go by this host's"
+                    " configuration", budget_id,
+                )  # fmt: skip
                 changed[budget_id] = None
         new = [b for b, known in changed.items() if known and b not in self._memory.known]
-        for first in range(0, len(new), _MOST_NAMES):
-            self.parts.called |= await store.charges(new[first : first + _MOST_NAMES])
+        for first in range(0, len(new), MOST_NAMES):
+            self.parts.called |= await store.charges(new[first : first + MOST_NAMES])
         offices = await store.offices(some)
         try:
             if changed:

@@ -19,7 +19,7 @@ from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Entry, Ledger, Word
 from iokeel.errors import FleetRefused, HostReports, OutcomeUnknown
 from iokeel.fleet.appoint import appoint
-from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.etcd import MOST_REPLY_BYTES, Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in, last_part
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.participant import say
@@ -116,7 +116,8 @@ class Operator:
         hosts: dict[str, bytes] = {}
         for key, raw in sorted(found.values.items()):
             if key.startswith(keys.hosts):
-                hosts[last_part(key)] = raw
+                if key in found.leases:
+                    hosts[last_part(key)] = raw
                 continue
             part = next(prefix for prefix in parts if key.startswith(prefix))
             budget = budget_in(key, part)
@@ -136,6 +137,10 @@ class Operator:
                     view.claims[last_part(key)] = claim_of(key, raw)
             except FleetRefused as error:
                 view.errors.append(error)
+        for view in budgets.values():  # as hosts do: FleetStore.view
+            claims = view.claims.items()
+            view.claims = {name: c for name, c in claims if hosts.get(name) == _host(c.instance)}
+            view.leader = view.leader if view.leader in hosts else None
         there = {budget: view for budget, view in budgets.items() if budget not in removed}
         return FleetView(self._store.etcd.member, hosts, there)
 
@@ -173,6 +178,7 @@ class Operator:
                 puts.append(Put(names[budget], budget_value(new)))
         if not changes:
             return []
+        await self._see_rights()
         await appoint(self._store, fresh)
         past = [key for key in found.values if key.startswith(keys.history)]
         puts += _history(keys, changes)
@@ -187,11 +193,19 @@ class Operator:
             raise _changed_meanwhile()
         return changes
 
+    async def _see_rights(self) -> None:
+        """Raise FleetRefused if etcd lets this user change nothing."""
+        if not await self._store.may_set_budgets():
+            raise FleetRefused(
+                f"etcd's user {self._store.etcd.access.user}",
+                "may not change the fleet",
+                "go by a configuration with an operator's: --config FILE (docs/fleet.md, etcd)",
+            )
+
     async def history(self) -> list[Change]:
         """Return the changes that operators made, the oldest first."""
         found = await self._store.etcd.read([], [self._store.keys.history])
-        records = [decoded(ChangeRecord, key, raw) for key, raw in sorted(found.values.items())]
-        return [Change(r.at, r.by, r.what) for r in records]
+        return [_change(key, raw) for key, raw in sorted(found.values.items())]
 
     async def forget(self, host: str, word: Word) -> list[BudgetId]:
         """Answer for a host that doesn't report; return the budgets that it was charged for.
@@ -204,13 +218,14 @@ class Operator:
             known = view.budgets[budget]
             if known.reports(host):
                 raise HostReports(host, str(budget), "stop its agent, and wait 15 s")
-            charged = encoded(HostRecord(instance=known.entries[host].instance))
+            charged = _host(known.entries[host].instance)
             if word is Word.OFF_FOR_GOOD and view.hosts.get(host) == charged:
                 raise FleetRefused(
                     f"host {host}",
                     "isn't off: its agent is there",
                     "see the agent's log, or stop it and wait 15 s",
                 )
+        await self._see_rights()
         told = [budget for budget in mine if await say(self._store, budget, host, word)]
         if told:
             what = f"forget {host} --{word.value}: {', '.join(map(str, told))}"
@@ -233,6 +248,19 @@ def difference(budget: BudgetId, old: Budget | None, new: Budget | None) -> str:
     ]
     words += [f"{name} {was} -> none" for name, was in before.items() if name not in after]
     return f"{budget}: {'new, ' if old is None else ''}{', '.join(words)}"
+
+
+def _host(instance: str) -> bytes:
+    return encoded(HostRecord(instance=instance))
+
+
+def _change(key: str, raw: bytes) -> Change:
+    """Return a change, or what is in its place, so that it hides no other."""
+    try:
+        record = decoded(ChangeRecord, key, raw)
+    except FleetRefused as error:
+        return Change("", "", str(error))
+    return Change(record.at, record.by, record.what)
 
 
 def _changed_meanwhile() -> FleetRefused:
@@ -291,7 +319,7 @@ async def operator(config: FleetConfig, *, create: bool = False) -> AsyncIterato
     create: make the prefix a fleet's if it is empty. Raises ConfigError, ConnectionLost or
     FleetRefused.
     """
-    async with Etcd(config.access) as etcd:
+    async with Etcd(config.access, most_bytes=4 * MOST_REPLY_BYTES) as etcd:
         store = FleetStore(etcd, Me("operator", secrets.token_hex(4)))
         await store.open(create=create)
         yield Operator(store)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -55,6 +56,8 @@ CLAIMS_S = 30.0
 # a storage on 200 hosts, each of which reports its load every 2 s, would cost it a quarter of a
 # processor.
 _MOST_CLAIMS = 500
+# And it rests for so many times as long as a division takes.
+_PAUSES = 10
 # How long a vacant office is kept for the host whose turn it is.
 _LEADERLESS_S = 5.0
 
@@ -116,6 +119,7 @@ class Participant:
         self._begun_ns = clock()
         self._is_out = False
         self._leaderless_ns: int | None = None
+        self._divide_s = 0.0
 
     @property
     def allowance(self) -> int:
@@ -154,7 +158,9 @@ class Participant:
         """How long after a step the next one should begin at the earliest, unless READ_S passes."""
         if self.view is None or not self.coordinates:
             return 0.0
-        return min(READ_S, len(self.view.claims) / _MOST_CLAIMS)
+        if self.view.crowded is not None:
+            return READ_S
+        return min(READ_S, max(len(self.view.claims) / _MOST_CLAIMS, _PAUSES * self._divide_s))
 
     async def step(self) -> None:
         """Take in what is in etcd, and do this host's part.
@@ -191,6 +197,9 @@ class Participant:
             return
         self.view = view
         await self._claim(view)
+        if view.crowded is not None:  # the amounts stay, but nobody can divide
+            self._tenure = None
+            raise view.crowded
         if view.budget is None:
             return
         if view.leader == self._store.me.name and self._store.lease is not None:
@@ -278,7 +287,9 @@ class Participant:
         assert view.budget is not None
         now = self._clock()
         tenure = in_office(self._tenure, view.ledger, fresh_epoch(), view.asked_ns, now)
+        begun_s = time.thread_time()
         ledger, tenure = coordinate(view.ledger, view.claims, view.budget, tenure, now)
+        self._divide_s = time.thread_time() - begun_s
         if ledger is not view.ledger:
             self._tenure = None  # unless it is known what became of the write
             if await self._store.replace(self.budget, view, ledger, as_leader=True):
@@ -293,7 +304,7 @@ class Participant:
         since_ns = self._leaderless_ns = self._leaderless_ns or self._clock()
         is_late = self._clock() - since_ns > _LEADERLESS_S * NS_PER_S
         if is_late or self._store.me.name == first_in_turn(self.budget, view.claims):
-            await self._store.campaign(self.budget)
+            await self._store.campaign(self.budget, view)
 
 
 async def say(store: FleetStore, budget: BudgetId, host: str, word: Word) -> bool:

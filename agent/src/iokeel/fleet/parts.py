@@ -100,15 +100,20 @@ class Parts:
         }
 
     def allowance(self, budget: BudgetId) -> int | None:
-        """Return the most that a budget's drives here may be held to; None: what they have."""
-        participant = self.participants.get(budget)
+        """Return the most that a budget's drives here may be held to; None: what they have.
+
+        Only operators write a budget, and any host may write its ledger. So a host goes by no
+        amount beyond the budget.
+        """
+        participant, known = self.participants.get(budget), self.memory.known.get(budget)
+        most = known.budget.most if known is not None else ENDLESS
         if participant is not None:
             in_grace = self._starts and participant.part.end_ns is None
-            return None if in_grace else participant.allowance
+            return None if in_grace else min(most, participant.allowance)
         if self._starts or self.store is not None:  # it takes part after this look
             return None
-        part = Part(self.memory.known[budget].ledger)
-        return allowance(part, self.me, now_ns())
+        part = Part(known.ledger if known is not None else None)
+        return min(most, allowance(part, self.me, now_ns()))
 
     @property
     def _starts(self) -> bool:

@@ -14,15 +14,15 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Ledger
 from iokeel.errors import FleetRefused, NewerSchema
-from iokeel.fleet.etcd import Etcd, Found
-from iokeel.fleet.keys import BudgetId, Keys, budget_in, last_part
+from iokeel.fleet.etcd import Denied, Etcd, TooMuch
+from iokeel.fleet.keys import BudgetId, Keys, budget_in
 from iokeel.fleet.messages import Delete, Is, Put
+from iokeel.fleet.presence import Presence
 from iokeel.fleet.records import (
     Format,
     HostRecord,
     LeaderRecord,
     budget_of,
-    claim_of,
     claim_value,
     decoded,
     encoded,
@@ -30,7 +30,6 @@ from iokeel.fleet.records import (
     ledger_value,
     levels_value,
     stamp_value,
-    wants_in,
     wants_value,
     with_levels,
 )
@@ -53,8 +52,9 @@ class View:
     """A budget at one moment. asked_ns: before it was asked for, as `iokeel.fleet.etcd.now_ns`.
 
     claims: as they were at claims_ns, without those that can't be used. budget: None if no operator
-    has set it. leader: its coordinator's name; None if it has none. raw: the values that
-    `FleetStore.replace` compares, by key.
+    has set it. leader: its coordinator's name; None if it has none that is there. raw: the values
+    that this depends on, by key. `FleetStore.replace` compares some of them. crowded: the error, if
+    there were too many claims; those of before stay.
     """
 
     asked_ns: int
@@ -64,6 +64,7 @@ class View:
     claims: Mapping[str, HostClaim]
     leader: str | None
     raw: Mapping[str, bytes | None]
+    crowded: FleetRefused | None = None
 
 
 class LedgerUnreadable(FleetRefused):
@@ -86,6 +87,7 @@ class FleetStore:
         self.me = me
         self.lease: int | None = None
         self._value = encoded(HostRecord(instance=me.instance))
+        self._presence = Presence(etcd, self.keys, me.name)
 
     async def open(self, *, create: bool = True) -> None:
         """See that the prefix holds a fleet, or nothing on any member, and then make it one.
@@ -107,12 +109,11 @@ class FleetStore:
                     "give [fleet] a prefix of its own",
                 )
             if not create:
-                raise NoFleet(
-                    f"etcd {prefix}",
-                    "holds no fleet yet",
-                    "see [fleet] etcd and prefix, or begin with `iokeel fleet tenant set`",
-                )
-            await self.etcd.write([Is(key, None)], [Put(key, encoded(Format()))])
+                raise _no_fleet(prefix)
+            try:
+                await self.etcd.write([Is(key, None)], [Put(key, encoded(Format()))])
+            except Denied:  # a host's user: only an operator's begins a fleet
+                raise _no_fleet(prefix) from None
             found = await self.etcd.read([key])
         if decoded(Format, key, found.values[key]) != Format():
             raise FleetRefused(f"etcd {key}", "isn't a fleet's", "give [fleet] another prefix")
@@ -172,19 +173,32 @@ class FleetStore:
             self.lease = None
         return self.lease is not None
 
-    async def campaign(self, budget: BudgetId) -> bool:
-        """Become a budget's coordinator if it has none, and return whether this succeeded."""
+    async def campaign(self, budget: BudgetId, vacant: View | None = None) -> bool:
+        """Become a budget's coordinator if it has none, and return whether this succeeded.
+
+        vacant: a view without a coordinator; None: there is no record of one.
+        """
         if self.lease is None:
             return False
         key = self.keys.leader(budget)
         put = Put(key, encoded(LeaderRecord(host=self.me.name)), self.lease)
-        return await self._as_host([put], Is(key, None))
+        return await self._as_host([put], Is(key, vacant.raw.get(key) if vacant else None))
 
     async def resign(self, budget: BudgetId) -> None:
         """Give a budget's office up, if this host has it."""
         key = self.keys.leader(budget)
         mine = Is(key, encoded(LeaderRecord(host=self.me.name)))
         await self._as_host([Delete(key)], mine)
+
+    async def may_set_budgets(self) -> bool:
+        """Return whether etcd lets this user set budgets. Writes nothing."""
+        key = self.keys.format
+        never = [Is(key, None), Is(key, b"")]
+        try:
+            await self.etcd.write(never, [Put(f"{self.keys.budgets}-", b"")])
+        except Denied:
+            return False
+        return True
 
     async def _as_host(self, changes: list[Put | Delete], *demands: Is) -> bool:
         """Make changes if this host is still signed in."""
@@ -205,23 +219,34 @@ class FleetStore:
         keys, prefixes = self.keys, [self.keys.claims(budget), self.keys.wants(budget)]
         seen = [keys.budget(budget), keys.leader(budget), keys.stamp(budget)]
         names = [*seen, keys.ledger(budget), keys.levels(budget)]  # the stamp speaks for these
-        same = [Is(name, last.raw[name]) for name in seen] if last is not None else []
-        found = await self.etcd.read(names, prefixes if with_claims else [], same)
-        if last is None or with_claims:
-            there, claims_ns = _claims_in(found, *prefixes), found.asked_ns
-        else:
+        same = [Is(*pair) for pair in last.raw.items()] if last is not None else []
+        try:
+            found = await self.etcd.read(names, prefixes if with_claims else [], same)
+            there, claims_ns = await self._presence.claims_in(found, *prefixes), found.asked_ns
+        except TooMuch as error:
+            if not with_claims:
+                raise
+            view = await self.view(budget, last, with_claims=False)
+            crowded = FleetRefused(f"etcd {prefixes[0]}", "has too many claims", error.mend)
+            return replace(view, claims_ns=view.asked_ns, crowded=crowded)
+        if last is not None and not with_claims:
             there, claims_ns = last.claims, last.claims_ns
         if last is not None and found.unless:
-            return replace(last, asked_ns=found.asked_ns, claims_ns=claims_ns, claims=there)
-        set_to, leader, _, raw, levels = (found.values.get(name) for name in names)
+            asked_ns, same_too = found.asked_ns, None if with_claims else last.crowded
+            return replace(
+                last, asked_ns=asked_ns, claims_ns=claims_ns, claims=there, crowded=same_too
+            )
+        set_to, _, _, raw, levels = (found.values.get(name) for name in names)
+        leader, of_leader = await self._presence.leader_in(found, names[1])
         view = View(
             found.asked_ns,
             claims_ns,
             budget_of(names[0], set_to) if set_to is not None else None,
             None,
             there,
-            decoded(LeaderRecord, names[1], leader).host if leader is not None else None,
-            {name: found.values.get(name) for name in seen},
+            leader,
+            {**{name: found.values.get(name) for name in seen}, **of_leader},
+            last.crowded if last is not None and not with_claims else None,
         )
         if raw is None:
             return view
@@ -304,19 +329,9 @@ class FleetStore:
         return charged
 
 
-def _claims_in(found: Found, prefix: str, wants_prefix: str) -> Mapping[str, HostClaim]:
-    """Return the claims below a prefix by host, without those that can't be used.
-
-    wants_prefix: of their demands by level. Those under another lease than the claim are from
-    before an older agent took the host over.
-    """
-    claims = {}
-    for key, raw in found.values.items():
-        if key.startswith(prefix):
-            by_level = wants_prefix + key.removeprefix(prefix)
-            with contextlib.suppress(FleetRefused):
-                claim = claim_of(key, raw)
-                if found.leases.get(by_level) == found.leases.get(key, 0):
-                    claim = replace(claim, wants=wants_in(by_level, found.values[by_level]))
-                claims[last_part(key)] = claim
-    return claims
+def _no_fleet(prefix: str) -> NoFleet:
+    return NoFleet(
+        f"etcd {prefix}",
+        "holds no fleet yet",
+        "see [fleet] etcd and prefix, or begin with `iokeel fleet tenant set`",
+    )

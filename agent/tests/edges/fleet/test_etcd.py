@@ -23,7 +23,7 @@ from aiohttp.test_utils import TestServer
 
 from iokeel.config.etcd_access import Access
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, OutcomeUnknown
-from iokeel.fleet.etcd import Etcd
+from iokeel.fleet.etcd import Etcd, TooMuch
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.watch import Watches, changes
 from testing.agents import free_port
@@ -409,6 +409,100 @@ async def test_watches_share_a_login_when_etcd_refuses_their_token(
     async with Etcd(user_access(guarded, tmp_path)) as etcd:
         await begin_watches(etcd, end=refuse)
     assert await asyncio.to_thread(logins, *guarded.members) == before + 1
+
+
+# What leads elsewhere
+
+
+@asynccontextmanager
+async def redirecting(status: int) -> AsyncIterator[tuple[str, list[str]]]:
+    """Serve redirects to another server, and list what that one is asked."""
+    asked = []
+
+    async def take(request: web.Request) -> web.Response:
+        asked.append(f"{request.path} {await request.text()}")
+        return web.json_response({"header": {"cluster_id": "1"}, "token": "t"})
+
+    async def lead(request: web.Request) -> web.Response:
+        location = f"http://127.0.0.1:{thief.port}{request.path}"
+        return web.Response(status=status, headers={"Location": location})
+
+    apps = web.Application(), web.Application()
+    for app, answer in zip(apps, (take, lead), strict=True):
+        app.router.add_post("/{path:.*}", answer)
+    async with TestServer(apps[0]) as thief, TestServer(apps[1]) as member:
+        yield f"http://127.0.0.1:{member.port}", asked
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_no_redirect_is_followed_with_a_password_or_without(
+    tmp_path: Path, status: int
+) -> None:
+    file = tmp_path / "password"
+    file.write_text(SECRET)
+    async with redirecting(status) as (url, asked):
+        user = Access((url,), user="iokeel", password_file=file)
+        for access in (user, Access((url,))):
+            async with Etcd(access) as etcd:
+                for ask in (etcd.read(["a"]), anext(changes(etcd, "/a"))):
+                    with pytest.raises(FleetRefused, match="redirects to another address"):
+                        await ask
+        assert asked == []
+
+
+async def test_an_answer_without_end_is_told_as_what_it_is(
+    etcd: Etcd, one_etcd: real.Etcd, prefix: str
+) -> None:
+    key = f"{prefix}b"
+    await etcd.write([], [Put(key, b"1" * 10_000)])
+    async with Etcd(Access(one_etcd.urls), most_bytes=5000) as short:
+        with pytest.raises(TooMuch, match="answers more than 0 MiB; see what else writes"):
+            await short.read([key])
+        assert (await short.read([f"{prefix}a"])).values == {}
+    async with answering(200, b"x" * 10_000) as url, Etcd(Access((url,)), most_bytes=5000) as other:
+        with pytest.raises(FleetRefused, match="isn't etcd"):
+            await other.read(["a"])
+
+
+# What is open to others
+
+
+@pytest.mark.parametrize(
+    ("url", "insecure", "doubted"),
+    [
+        ("http://10.0.0.1:2379", False, True),
+        ("http://etcd.example:2379", False, True),
+        ("http://10.0.0.1:2379", True, False),
+        ("https://10.0.0.1:2379", False, False),
+        ("http://127.0.0.1:2379", False, False),
+        ("http://localhost:2379", False, False),
+        ("http://[::1]:2379", False, False),
+    ],
+)
+def test_http_to_another_machine_is_doubted(url: str, insecure: bool, doubted: bool) -> None:
+    found = [str(doubt) for doubt in Access((url,), insecure=insecure).doubts()]
+    assert len(found) == doubted
+    assert all("write https://, or insecure = true" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("mode", "doubted"),
+    [(0o600, False), (0o400, False), (0o640, False), (0o604, True), (0o620, True), (0o644, True)],
+)
+def test_secrets_that_others_may_read_are_doubted(tmp_path: Path, mode: int, doubted: bool) -> None:
+    files = [tmp_path / name for name in ("password", "key", "certificate")]
+    for file in files:
+        file.touch()
+        file.chmod(mode)
+    password, key, certificate = files
+    access = Access(
+        ("https://10.0.0.1:1",), None, certificate, key, user="u", password_file=password
+    )
+    found = [str(doubt) for doubt in access.doubts()]
+    assert [line.partition(":")[0] for line in found] == [str(password), str(key)][: 2 * doubted]
+    assert all(f"chmod 600 {tmp_path}" in line for line in found)
+    password.unlink()  # told when it is read
+    assert len(access.doubts()) == doubted
 
 
 # What else can be wrong

@@ -25,7 +25,7 @@ from iokeel.fleet.keys import BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
 from iokeel.fleet.messages import Delete, Put, text
 from iokeel.fleet.operator import Operator
-from iokeel.fleet.records import claim_value
+from iokeel.fleet.records import HostRecord, claim_value, encoded
 from iokeel.fleet.store import FleetStore
 from iokeel.report.fleet_snapshot import BudgetInFleet
 from testing.fleet import etcd as real
@@ -55,6 +55,16 @@ async def set_limits(etcd: Etcd, *tenants: str) -> None:
 async def running(
     folder: Path, urls: str | tuple[str, ...], prefix: str, tenants: Sequence[str], host: str = "a"
 ) -> AsyncIterator[Member]:
+    """As `running_with`, without a user."""
+    access = Access((urls,) if isinstance(urls, str) else urls, prefix=prefix)
+    async with running_with(folder, access, tenants, host) as member:
+        yield member
+
+
+@contextlib.asynccontextmanager
+async def running_with(
+    folder: Path, access: Access, tenants: Sequence[str], host: str
+) -> AsyncIterator[Member]:
     """Let a host take part whose drives are these tenants', and look at them as an agent does."""
 
     async def look() -> None:
@@ -66,7 +76,6 @@ async def running(
     def sums_of(tenant: str) -> Sums:
         return SUMS if tenant in tenants else Sums()
 
-    access = Access((urls,) if isinstance(urls, str) else urls, prefix=prefix)
     config = FleetConfig(access, host)
     member = Member(config, folder, {Kind.TENANT: sums_of, Kind.STORAGE: lambda _: Sums()})
     tasks = [asyncio.create_task(member.run()), asyncio.create_task(look())]
@@ -425,10 +434,13 @@ async def test_a_coordinator_reads_many_claims_seldom_however_often_they_change(
 ) -> None:
     acme, keys, hosts = BudgetId(Kind.TENANT, "acme"), Keys(prefix), range(100)
     await set_limits(etcd, "acme")
+    lease = await etcd.grant_lease(3600)
+    records = {host: encoded(HostRecord(instance=f"i{host}")) for host in hosts}
+    await etcd.write((), [Put(keys.host(f"h{host}"), records[host], lease) for host in hosts])
 
     async def claim(*hosts: int, weight: int) -> None:
         claims = {host: claim_value(HostClaim(f"i{host}", weight=weight)) for host in hosts}
-        puts = [Put(keys.claim(acme, f"h{host}"), value) for host, value in claims.items()]
+        puts = [Put(keys.claim(acme, f"h{host}"), value, lease) for host, value in claims.items()]
         while True:
             with contextlib.suppress(ConnectionLost):  # a busy machine
                 await etcd.write((), puts)

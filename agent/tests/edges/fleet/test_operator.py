@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from iokeel.core.fleet.claims import Budget
+from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Entry, Word, first_ledger
 from iokeel.errors import FleetRefused
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
-from iokeel.fleet.messages import Delete
+from iokeel.fleet.messages import Delete, Put
 from iokeel.fleet.operator import Operator
+from iokeel.fleet.records import HostRecord, LeaderRecord, claim_value, encoded
 from iokeel.fleet.store import FleetStore
 
 ACME = BudgetId(Kind.TENANT, "acme")
@@ -49,6 +50,37 @@ async def test_an_operator_without_a_name_is_told_by_number(
     await operator.set_budgets({ACME: Budget(50_000)}, {})
     (change,) = await operator.history()
     assert change.by.startswith("2000000001@")
+
+
+async def test_a_change_that_nobody_can_read_hides_no_other(etcd: Etcd) -> None:
+    store = FleetStore(etcd, Me("operator", "o"))
+    operator = Operator(store)
+    await operator.set_budgets({ACME: Budget(50_000)}, {})
+    await etcd.write([], [Put(f"{store.keys.history}0", b"?"), Put(f"{store.keys.history}z", b"")])
+    first, change, last = await operator.history()
+    assert change.what.startswith("tenant acme: new, limit 50000")
+    for other, key in ((first, "0"), (last, "z")):
+        assert f"{store.keys.history}{key}: isn't what iokeel has written" in other.what
+
+
+async def test_hosts_and_claims_that_are_not_there_are_not_shown(etcd: Etcd) -> None:
+    store = FleetStore(etcd, Me("kvm7", "i"))
+    operator = Operator(store)
+    await operator.set_budgets({ACME: Budget(50_000)}, {})
+    await store.sign_in()
+    await store.claim({ACME: HostClaim("i", most=1)})
+    ghost = claim_value(HostClaim("g", most=1))
+    await etcd.write(
+        [],
+        [
+            Put(store.keys.claim(ACME, "ghost"), ghost),
+            Put(store.keys.host("ghost"), encoded(HostRecord(instance="g"))),
+            Put(store.keys.leader(ACME), encoded(LeaderRecord(host="ghost"))),
+        ],
+    )
+    view = await operator.view()
+    assert view.hosts.keys() == view.budgets[ACME].claims.keys() == {"kvm7"}
+    assert view.budgets[ACME].leader is None
 
 
 async def test_charges_for_a_budget_that_was_removed_need_no_answer(etcd: Etcd) -> None:

@@ -12,7 +12,7 @@ from iokeel.config.etcd_access import Access
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget, Shared
 from iokeel.core.fleet.host import GUARD_S, TERM_S, Part
-from iokeel.core.fleet.ledger import Ledger
+from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp
 from iokeel.core.sharing.tenant_sums import Sums
 from iokeel.core.storage import Load
 from iokeel.fleet.etcd import Etcd, now_ns
@@ -127,3 +127,25 @@ def test_without_an_answer_a_host_keeps_what_it_has_for_a_term(parts: Parts) -> 
     assert alone.allowance == HELD
     now_ns += 1
     assert alone.allowance == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "most"),
+    [(Budget(20_000), 20_000), (Budget(20_000, shared=Shared(5.0, most_ratio=3.0)), 60_000)],
+)
+def test_no_ledger_gives_a_host_more_than_the_whole_budget(
+    parts: Parts, budget: Budget, most: int
+) -> None:
+    """Any host may write a ledger, but only operators write budgets."""
+    kind = Kind.TENANT if budget.shared is None else Kind.STORAGE
+    name = BudgetId(kind, "acme")
+    entry = Entry(parts.me.instance, 10**9, 10**9, 10**9, 10**9, Stamp("e", 1))
+    ledger = Ledger(budget.amount, (Span("e", 1, 1),), {parts.me.name: entry})
+    parts.memory.keep({name: Remembered(budget, ledger)})
+    parts.tenants({"acme"})
+    parts.storages()
+    parts.looked([name], complete=True)
+    end_ns = now_ns() + TERM_S * NS_PER_S
+    parts.participants[name].part = Part(ledger, end_ns=end_ns, kept=None)
+    assert parts.participants[name].allowance == 10**9
+    assert parts.allowance(name) == most

@@ -65,6 +65,11 @@ class Budget(NamedTuple):
     shared: Shared | None = None
 
     @property
+    def most(self) -> int:
+        """The most that it can come to, however it is corrected."""
+        return self.amount if self.shared is None else int(self.amount * self.shared.most_ratio)
+
+    @property
     def storage(self) -> StoragePolicy | None:
         """The policy of a shared storage; None for a tenant's limit."""
         return None if self.shared is None else StoragePolicy(self.amount, *self.shared)
