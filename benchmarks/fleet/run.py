@@ -5,8 +5,8 @@ its own, have an agent, storage daemons with the patches and fio, whose demand c
 members of etcd are in namespaces of their own. Faults come at random from a seed (chaos/).
 Monitors that share nothing with the agent read the limits of all daemons ten times a second. Exit
 status: 0 if their sums were never above 1.01 of the budgets, all of these was given again at the
-end, each host's fio did something and no agent had a fault of its own; 1 if not; 2 if the run could
-not be made.
+end, each host's fio did something, no agent had a fault of its own, and none used more than 300 MiB
+or logged more than 2 KiB a second; 1 if not; 2 if the run could not be made.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ import argparse
 import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from benchmarks import result_file
 from benchmarks.command import end_with
@@ -32,6 +35,10 @@ MOST_RATIO = 1.01
 # At the end, at least this much of the limit is given again, within so many seconds.
 _GIVEN_RATIO = 0.9
 _RECOVER_S = 90.0
+# Of an agent, whatever other hosts write.
+_MOST_MIB = 300.0
+_MOST_LOG_BPS = 2048.0
+_SAMPLE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Result:
 
     faults: made, by kind. operations: what fio did, by host. recovered_s: how long it took after
     the last fault until all was given again; None if it wasn't. own_faults: of the agents, by their
-    logs.
+    logs. memory_mib: the most that an agent had. log_bps: what one logged, in bytes a second.
     """
 
     question: str
@@ -73,11 +80,14 @@ class Result:
     operations: Mapping[str, int]
     recovered_s: float | None
     own_faults: Sequence[str]
+    memory_mib: float
+    log_bps: float
 
     @property
     def kept(self) -> bool:
         """Whether every promise was kept, and each host had its load."""
         held = self.tenant.kept and self.storage.kept and self.recovered_s is not None
+        held = held and self.memory_mib <= _MOST_MIB and self.log_bps <= _MOST_LOG_BPS
         return held and all(self.operations.values()) and not self.own_faults
 
 
@@ -109,6 +119,32 @@ class _Budget:
                 print(f"{what}: above at {at_s - self.monitor.history[0][0]:.1f} s: {rates}")
 
 
+class _Memory:
+    """Watches the memory of all agents. most_mib: the most that one of them had."""
+
+    def __init__(self, there: Site) -> None:
+        self.most_mib = 0.0
+        self._there = there
+        self._ended = threading.Event()
+        self._watch = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._watch.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_SAMPLE_S):
+            for host in self._there.hosts.values():
+                with suppress(OSError, AttributeError, IndexError):  # it has just been killed
+                    status = Path(f"/proc/{host.agent.process.pid}/status").read_text()  # type: ignore[union-attr]
+                    kib = int(status.split("VmRSS:")[1].split()[0])
+                    self.most_mib = max(self.most_mib, kib / 1024)
+
+
 def run(seconds: float, seed: int, daemon: Path, *, broken: bool = False) -> Result:
     """Make a run."""
     with site(daemon, seed, broken=broken) as there:
@@ -118,7 +154,11 @@ def run(seconds: float, seed: int, daemon: Path, *, broken: bool = False) -> Res
             eventually(lambda: tenant.is_given and storage.is_given, _RECOVER_S)
             print("all of the budgets is given; faults begin", flush=True)
             faults = Faults(there, seed, lambda line: print(line, flush=True))
-            faults.run(seconds)
+            begun_s, memory = time.monotonic(), _Memory(there)
+            with memory:
+                faults.run(seconds)
+            logged = max(len(host.agent.log()) for host in there.hosts.values())
+            log_bps = logged / (time.monotonic() - begun_s)
             there.busy.set()
             over_s, recovered_s = time.monotonic(), None
             try:
@@ -135,6 +175,7 @@ def run(seconds: float, seed: int, daemon: Path, *, broken: bool = False) -> Res
             storage.held(), {name: host.done for name, host in there.hosts.items()}, recovered_s,
             [f"{name}: {said}" for name, host in there.hosts.items()
              for said in host.agent.own_faults()],
+            memory.most_mib, log_bps,
         )  # fmt: skip
         if not result.kept:
             tenant.print_above("tenant")
@@ -158,6 +199,7 @@ def _show(result: Result) -> None:
         print(f"not given again within {_RECOVER_S:.0f} s of the last fault")
     else:
         print(f"given again {result.recovered_s:.0f} s after the last fault")
+    print(f"an agent had {result.memory_mib:.0f} MiB at most, and logged {result.log_bps:.0f} B/s")
     for said in result.own_faults:
         print(f"a fault of an agent's own: {said}")
     print("Every promise was kept." if result.kept else "A promise was broken.")

@@ -158,10 +158,10 @@ class Etcd:
     def _cluster(self) -> str:
         return ",".join(f"{member.name}={member.peer_url}" for member in self.members)
 
-    def ctl(self, *words: str, user: str = "", one: bool = False) -> str:
+    def ctl(self, *words: str, user: str = "", one: bool = False, stdin: str = "") -> str:
         """Run etcdctl with some words, and return its output. Raises CalledProcessError.
 
-        user: NAME:PASSWORD. one: ask the first member only.
+        user: NAME:PASSWORD. one: ask the first member only. stdin: its input.
         """
         urls = self.urls[:1] if one else self.urls
         tls: tuple[str, ...] = ()
@@ -184,6 +184,7 @@ class Etcd:
             check=True,
             capture_output=True,
             text=True,
+            input=stdin,
         )
         return done.stdout + done.stderr
 

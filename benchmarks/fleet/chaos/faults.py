@@ -14,12 +14,14 @@ from random import Random
 from subprocess import CalledProcessError
 from typing import TypeVar
 
+from benchmarks.fleet.chaos.hostile import hostile
 from benchmarks.fleet.chaos.site import MEMBERS, Site, SiteHost, agent_of
 from testing.agents import Agent
 from testing.host.clock import STEPS_S
 from testing.waiting import eventually
 
 _HOLD_S = (2.0, 40.0)
+_HOSTILE_S = (10.0, 60.0)
 _GAP_S = (1.0, 15.0)
 _SAYS_S = 30.0
 _STEPS_S = cycle(STEPS_S)
@@ -141,6 +143,12 @@ def _member_hangs(site: Site, random: Random) -> Iterator[None]:
 
 
 @contextmanager
+def _hostile(site: Site, random: Random) -> Iterator[None]:
+    with hostile(site, random, random.uniform(*_HOSTILE_S)):
+        yield
+
+
+@contextmanager
 def _compacted(site: Site, random: Random) -> Iterator[None]:
     found = json.loads(_again(lambda: site.etcd.ctl("get", "nothing")))
     revision = str(found["header"]["revision"])
@@ -186,6 +194,7 @@ OF_ETCD: dict[str, OfEtcd] = {
     "member hangs": _member_hangs,
     "etcd compacted": _compacted,
     "etcd restored": _restored,
+    "a host is hostile": _hostile,
 }
 
 

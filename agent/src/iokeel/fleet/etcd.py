@@ -42,7 +42,7 @@ from iokeel.words.quoting import shown
 TIMEOUT_S = 2.0
 # A longer answer is cut off: ten thousand hosts' claims take a few MB.
 MOST_REPLY_BYTES = 16 << 20
-_TOO_MUCH_MEND = "see what else writes below [fleet] prefix, by `etcdctl get --prefix --keys-only`"
+TOO_MUCH_MEND = "see what else writes below [fleet] prefix, by `etcdctl get --prefix --keys-only`"
 _CANCELED, _UNKNOWN, _DEADLINE, _DENIED, _UNAVAILABLE, _UNAUTHENTICATED = 1, 2, 4, 7, 14, 16
 _PASSING = frozenset({_CANCELED, _UNKNOWN, _DEADLINE, _UNAVAILABLE})  # as a member that stops
 # OpenSSL's codes of a certificate that isn't valid yet, or any more.
@@ -323,7 +323,7 @@ class Etcd:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise lost(url, error) from None
         if len(raw) > most and raw.startswith(b'{"header"'):
-            raise TooMuch(url, f"answers more than {most >> 20} MiB", _TOO_MUCH_MEND)
+            raise TooMuch(url, f"answers more than {most >> 20} MiB", TOO_MUCH_MEND)
         if response.status != 200:
             raise self.refused(url, raw, response.status)
         return raw

@@ -212,6 +212,9 @@ class Participant:
         """Read the budget, and the claims if they matter here."""
         last = self.view
         wanted = last is None or self._wants_claims(last, self._clock())
+        if wanted and last is not None and last.crowded:  # they may take long again
+            last = await self._store.view(self.budget, last, with_claims=False)
+            await self._hear(last.ledger, last.asked_ns)
         view = await self._store.view(self.budget, last, with_claims=wanted)
         if not wanted and self._wants_claims(view, view.asked_ns):  # the leader has changed
             view = await self._store.view(self.budget, view)
@@ -221,7 +224,7 @@ class Participant:
         """Return whether this host divides the budget or may soon, or its claims are old."""
         old_s = max(CLAIMS_S, len(view.claims))
         is_old = now >= view.claims_ns + old_s * NS_PER_S
-        return is_old or view.leader in (None, self._store.me.name)
+        return is_old or (not view.crowded and view.leader in (None, self._store.me.name))
 
     async def _hear(self, ledger: Ledger | None, asked_ns: int | None) -> bool:
         """Go by a ledger once it is on disk. Return False if etcd has lost one."""

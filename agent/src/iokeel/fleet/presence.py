@@ -88,7 +88,7 @@ class Presence:
                 del claims[name]
                 by_level.pop(name, None)
         if len(claims) > MOST_CLAIMS:
-            raise TooMuch(f"etcd {prefix}", "has too many claims", "see which host writes them")
+            raise TooMuch(f"etcd {prefix}", f"has more than {MOST_CLAIMS}")
         left = MOST_WANTS_BYTES
         for name, key in sorted(by_level.items(), key=lambda item: len(found.values[item[1]])):
             if (left := left - len(found.values[key])) < 0:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Ledger
-from iokeel.errors import FleetRefused, NewerSchema
-from iokeel.fleet.etcd import Denied, Etcd, TooMuch
+from iokeel.errors import FleetRefused, NewerSchema, OutcomeUnknown
+from iokeel.fleet.etcd import TOO_MUCH_MEND, Denied, Etcd, TooMuch
 from iokeel.fleet.keys import BudgetId, Keys, budget_in
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.presence import Presence
@@ -54,7 +54,7 @@ class View:
     claims: as they were at claims_ns, without those that can't be used. budget: None if no operator
     has set it. leader: its coordinator's name; None if it has none that is there. raw: the values
     that this depends on, by key. `FleetStore.replace` compares some of them. crowded: the error, if
-    there were too many claims; those of before stay.
+    there were too many claims to read; those of before stay.
     """
 
     asked_ns: int
@@ -223,11 +223,12 @@ class FleetStore:
         try:
             found = await self.etcd.read(names, prefixes if with_claims else [], same)
             there, claims_ns = await self._presence.claims_in(found, *prefixes), found.asked_ns
-        except TooMuch as error:
+        except (TooMuch, OutcomeUnknown) as error:  # etcd takes longer than it has for 50 MiB
             if not with_claims:
                 raise
             view = await self.view(budget, last, with_claims=False)
-            crowded = FleetRefused(f"etcd {prefixes[0]}", "has too many claims", error.mend)
+            what = f"has claims that can't be read: {error.where} {error.what}"
+            crowded = FleetRefused(f"etcd {prefixes[0]}", what, TOO_MUCH_MEND)
             return replace(view, claims_ns=view.asked_ns, crowded=crowded)
         if last is not None and not with_claims:
             there, claims_ns = last.claims, last.claims_ns
