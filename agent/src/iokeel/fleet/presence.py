@@ -38,11 +38,12 @@ class Presence:
         self._known: dict[str, tuple[str, int]] = {}  # instances and leases, by name
 
     async def leader_in(
-        self, found: Found, key: str
+        self, found: Found, key: str, asked: Collection[str]
     ) -> tuple[str | None, Mapping[str, bytes | None]]:
         """Return who has an office, and the value of that host's own key.
 
-        An office is vacant if its host isn't there, or if its record ends with no lease.
+        An office is vacant if its host isn't there, or if its record ends with no lease. asked: the
+        keys that were asked for.
         """
         raw = found.values.get(key)
         if raw is None:
@@ -57,7 +58,8 @@ class Presence:
         if name == self._me:
             return (name if leased else None), {}
         host = self._keys.host(name)
-        value = (await self._etcd.read([host])).values.get(host)
+        values = found.values if host in asked else (await self._etcd.read([host])).values
+        value = values.get(host)
         return (name if leased and value is not None else None), {host: value}
 
     async def claims_in(

@@ -219,9 +219,11 @@ class FleetStore:
         keys, prefixes = self.keys, [self.keys.claims(budget), self.keys.wants(budget)]
         seen = [keys.budget(budget), keys.leader(budget), keys.stamp(budget)]
         names = [*seen, keys.ledger(budget), keys.levels(budget)]  # the stamp speaks for these
-        same = [Is(*pair) for pair in last.raw.items()] if last is not None else []
+        known = last.raw if last is not None else {}
+        same = [Is(*pair) for pair in known.items()]
+        asked = [*names, *(known.keys() - {*names})]  # the coordinator's own key, too
         try:
-            found = await self.etcd.read(names, prefixes if with_claims else [], same)
+            found = await self.etcd.read(asked, prefixes if with_claims else [], same)
             there, claims_ns = await self._presence.claims_in(found, *prefixes), found.asked_ns
         except (TooMuch, OutcomeUnknown) as error:  # etcd takes longer than it has for 50 MiB
             if not with_claims:
@@ -238,7 +240,7 @@ class FleetStore:
                 last, asked_ns=asked_ns, claims_ns=claims_ns, claims=there, crowded=same_too
             )
         set_to, _, _, raw, levels = (found.values.get(name) for name in names)
-        leader, of_leader = await self._presence.leader_in(found, names[1])
+        leader, of_leader = await self._presence.leader_in(found, names[1], asked)
         view = View(
             found.asked_ns,
             claims_ns,
