@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +112,13 @@ class QmpServer:
         self._writers.append(writer)
         self.connections += 1
         writer.write(self.greeting)
-        while line := await reader.readline():
-            request = json.loads(line)
-            self.asked.append(request)
-            answer = (self.answers.get(request["execute"]) or self.reply)(request)
-            if answer is not None:
-                self.send(answer)
+        with suppress(ConnectionError):  # the client has gone
+            while line := await reader.readline():
+                request = json.loads(line)
+                self.asked.append(request)
+                answer = (self.answers.get(request["execute"]) or self.reply)(request)
+                if answer is not None:
+                    self.send(answer)
 
     def reply(self, request: dict[str, Any]) -> bytes:
         """Return the right reply to a request."""
