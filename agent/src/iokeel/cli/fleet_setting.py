@@ -47,7 +47,7 @@ def ask(
         )
 
     for doubt in settings.access.doubts():
-        print(f"iokeel: warning: {doubt}", file=sys.stderr)
+        complain(f"warning: {doubt}")
 
     async def ask() -> T:
         async with operator(settings, create=create) as there:

@@ -16,6 +16,11 @@ def weighted_median(pairs: Iterable[tuple[float, float]]) -> float | None:
     known = sorted((value, weight) for value, weight in pairs if weight > 0)
     if not known:
         return None
-    total = sum(weight for _, weight in known)
-    below = [*accumulate(min(weight, total - weight) for _, weight in known)]
+    heaviest = max(range(len(known)), key=lambda i: known[i][1])
+    others = sum(weight for i, (_, weight) in enumerate(known) if i != heaviest)
+    below = [
+        *accumulate(
+            min(weight, others) if i == heaviest else weight for i, (_, weight) in enumerate(known)
+        )
+    ]
     return known[bisect_left(below, below[-1] / 2)][0]

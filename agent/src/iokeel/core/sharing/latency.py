@@ -176,7 +176,7 @@ def _activity_of_guests(
     if latency_s is None:
         return None
     raw_iops = sum(each.raw_iops for each in times)
-    queue = raw_iops * latency_s
+    queue = sum(each.raw_iops * each.latency_s for each in times)
     elapsed_s = max(each.elapsed_s for each in times)
     activity = StorageActivity(elapsed_s, raw_iops, latency_s, min(1.0, queue), queue)
     return _with_costs(activity, chain(*telling.values()))

@@ -1033,7 +1033,7 @@ def test_network_storage_is_known_by_its_guests_latency() -> None:
     host.allot()
     assert host.disk.activity is not None
     assert host.disk.activity.latency_s == pytest.approx(0.007)
-    assert host.disk.activity.queue == pytest.approx(5000 * 0.007)
+    assert host.disk.activity.queue == pytest.approx(2500 * 0.008 + 1000 * 0.004 + 1500 * 0.007)
     assert host.disk.feedback.ratio == 0.5
 
 
