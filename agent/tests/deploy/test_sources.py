@@ -210,7 +210,7 @@ def written(value: object, where: str, named: tuple[str, ...]) -> Iterator[str]:
 
 
 def test_default_configuration_shows_every_key() -> None:
-    named = ("classes", "tenants", "storage", "vm.drives")
+    named = ("classes", "ceilings", "tenants", "storage", "vm.drives")
     there = {*written(shown(), "", named)}
     # A drive has the keys of a class, and the comment there says so.
     of_class = {f"vm.drives.{key}" for key in keys(ClassTable)}
