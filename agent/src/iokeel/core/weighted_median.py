@@ -5,6 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate
+from math import fsum
+
+# Of all weight: sums of weights are rounded, and a tie is one anyway.
+_HALF = 0.5 * (1 - 1e-9)
 
 
 def weighted_median(pairs: Iterable[tuple[float, float]]) -> float | None:
@@ -16,11 +20,8 @@ def weighted_median(pairs: Iterable[tuple[float, float]]) -> float | None:
     known = sorted((value, weight) for value, weight in pairs if weight > 0)
     if not known:
         return None
-    heaviest = max(range(len(known)), key=lambda i: known[i][1])
-    others = sum(weight for i, (_, weight) in enumerate(known) if i != heaviest)
-    below = [
-        *accumulate(
-            min(weight, others) if i == heaviest else weight for i, (_, weight) in enumerate(known)
-        )
-    ]
-    return known[bisect_left(below, below[-1] / 2)][0]
+    weights = [weight for _, weight in known]
+    heaviest = weights.index(max(weights))
+    weights[heaviest] = min(weights[heaviest], fsum(weights[:heaviest] + weights[heaviest + 1 :]))
+    below = [*accumulate(weights)]
+    return known[bisect_left(below, _HALF * below[-1])][0]

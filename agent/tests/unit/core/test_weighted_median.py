@@ -35,6 +35,12 @@ def test_it_is_between_the_least_and_the_most(words: list[tuple[float, float]]) 
     assert min(words)[0] <= found <= max(words)[0]
 
 
+def test_a_tie_is_one_though_sums_are_rounded() -> None:
+    for weight in (128.0, 1e13, 1e300):
+        assert weighted_median([(0.0, 1 / 3), (1.0, weight)]) == 0.0
+    assert weighted_median([(0.0, 0.1), (0.0, 0.2), (1.0, 0.3)]) == 0.0
+
+
 def test_the_lower_of_two_counts_whichever_is_heavier() -> None:
     for weights in ((1.0, 1.0), (9.0, 1.0), (1.0, 9.0)):
         assert weighted_median(zip((0.3, 1e6), weights, strict=True)) == 0.3
