@@ -30,43 +30,31 @@ docs/control-law.md has the whole law with its symbols.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
-from typing import NamedTuple
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import NS_PER_S, DriveId
 from iokeel.core.curve import CostModel
 from iokeel.core.drive.binding import HELD, NO_USE, use_of
 from iokeel.core.drive.burst import credit_after_use
-from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.drive.look import look
 from iokeel.core.drive.measure import measure
 from iokeel.core.drive.retune import is_starved
 from iokeel.core.drive.throttle_group import with_first, with_moves, without_release
-from iokeel.core.isolate import isolate
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import Reason, SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
 from iokeel.core.sharing.allocate import (
-    allocate,
     first_shares,
-    held_unread,
-    left_by_unread,
-    owed_to_unread,
 )
 from iokeel.core.sharing.demand import demand_after
+from iokeel.core.sharing.divide_all import divide_all
 from iokeel.core.sharing.headroom import split_size_of
-from iokeel.core.sharing.storage_part import with_storage_parts
 from iokeel.core.sharing.tenant_part import (
-    held_by,
-    with_granted,
     with_order,
-    with_tenant_parts,
 )
-from iokeel.core.sharing.vm_limit import with_vm_parts
 from iokeel.core.state import (
     NEW,
     NOT_DIVIDED,
@@ -102,7 +90,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         there = state.failures.keys() - seen.drives.keys() - {*seen.gone}
         failures.update((drive, state.failures[drive]) for drive in there)
     now = _read(state, seen, models, failures)
-    storages, shares = _divide(state, seen, models, now, failures)
+    storages, shares = divide_all(state, seen, models, now, failures)
     orders, suspects = _look_at_all(state, seen, models, now, storages, shares, failures, now_ns)
     has_parts = bool(seen.granted or seen.granted_storages)
     after = State(
@@ -147,145 +135,6 @@ def _read(
             drives[drive], failures[drive] = before, error
     drives.update(with_moves(state.drives, drives, seen.drives, failures))
     return drives
-
-
-class _Division(NamedTuple):
-    """The drives with their parts, the storages, and the drives' shares; None if these stay."""
-
-    drives: Mapping[DriveId, DriveState]
-    storages: Mapping[str, StorageState]
-    shares: Mapping[DriveId, Share] | None
-
-
-def _divide(
-    state: State,
-    seen: Observation,
-    models: Mapping[str | None, CostModel],
-    drives: dict[DriveId, DriveState],
-    failures: dict[DriveId | str | None, Exception],
-) -> tuple[Mapping[str, StorageState], Mapping[DriveId, Share] | None]:
-    """Put parts of VMs' limits and of what the fleet grants into drives; divide tenants, storages.
-
-    Return the storages, and the drives' shares; None if these stay, as in a partial snapshot. The
-    drives and storages that make it fail are set aside, and what is on them keeps what it has.
-    """
-    storages = {} if seen.partial else _storages(seen, state, drives)
-    parts: list[DriveId | str | None] = [*storages, *seen.drives]
-    faults: dict[DriveId | str | None, Exception] = {}
-
-    def without(out: Collection[DriveId | str | None]) -> _Division:
-        return _division(state, seen, models, drives, failures.keys(), storages, out)
-
-    try:
-        try:
-            found = without(())
-        except Exception:
-            found, faults = isolate(
-                lambda good: without({*parts} - {*good}),
-                [part for part in parts if part not in state.failures],
-                [part for part in parts if part in state.failures],
-            )
-    except Exception as error:
-        failures[None] = error
-        return state.storages, None
-    drives.update(found.drives)
-    after = found.storages
-    if faults:
-        failures.update(faults)
-        on = {drive: drives[drive].storage for drive in seen.drives}
-        failures.update({d: faults[name] for d, name in on.items() if name in faults})
-        kept = {name: known for name, known in state.storages.items() if name in faults}
-        after = {**found.storages, **kept}
-    return after, found.shares
-
-
-def _division(
-    state: State,
-    seen: Observation,
-    models: Mapping[str | None, CostModel],
-    drives: Mapping[DriveId, DriveState],
-    failed: Collection[DriveId | str | None],
-    storages: Mapping[str, StorageSeen],
-    out: Collection[DriveId | str | None],
-) -> _Division:
-    """Return the division without the drives that failed, and without other drives and storages."""
-    if out:
-        failed = {*failed, *(d for d in seen.drives if d in out or drives[d].storage in out)}
-        storages = {name: now for name, now in storages.items() if name not in out}
-    there: Mapping[DriveId, DriveState] = {
-        drive: drives[drive] for drive in seen.drives if drive not in failed
-    }
-    aside = _set_aside(drives, {*failed, *state.failures})
-    stuck = _held_by_stuck(there, seen, aside, models) if seen.stuck else {}
-    in_parts = {d: there[d] for d in there if d not in aside} if aside else there
-    has_parts = state.has_parts or bool(seen.granted or seen.granted_storages)
-    in_parts = with_vm_parts(in_parts, _held_by_vm(aside, models), stuck)
-    after = {**drives, **in_parts}
-    tenants = with_granted(state.tenants, seen.granted)
-    if has_parts:
-        after.update(with_tenant_parts(after, seen, tenants, models))
-    there = {drive: after[drive] for drive in there} if has_parts or aside else in_parts
-    divided, shares = state.storages, None
-    if not seen.partial:
-        others = [known for d, known in after.items() if d not in there or d in aside]
-        unread: list[DriveState] = []
-        if len(there) < len(after):
-            unread = [known for d, known in after.items() if d not in there]
-        divided, shares = allocate(
-            there,
-            storages,
-            state.storages,
-            left_by_unread(tenants, others, models),
-            seen.granted_storages,
-            fleet_tenants=seen.granted,
-            levels=seen.levels,
-            complete=seen.complete,
-            stuck=stuck,
-            unread=owed_to_unread(unread, models),
-            model=state.model,
-        )
-    if has_parts:
-        after.update(with_storage_parts(after, seen, divided, models))
-    return _Division(after, divided, shares)
-
-
-def _set_aside(
-    drives: Mapping[DriveId, DriveState], failed: Iterable[DriveId | str | None]
-) -> Mapping[DriveId, DriveState]:
-    """Return the drives that keep their limits because the law fails on them.
-
-    failed: now, or in the look before. An error in a look comes after the division, and most likely
-    will again.
-    """
-    known = [drive for drive in failed if isinstance(drive, DriveId) and drive in drives]
-    return {drive: drives[drive] for drive in known if drives[drive].is_held}
-
-
-def _held_by_vm(
-    drives: Mapping[DriveId, DriveState], models: Mapping[str | None, CostModel]
-) -> Mapping[str, float]:
-    """Return the sums of the rates that drives keep, by VM."""
-    held: dict[str, float] = defaultdict(float)
-    for drive, known in drives.items():
-        held[drive.domain] += held_unread(known, models[known.storage])
-    return held
-
-
-def _held_by_stuck(
-    drives: Mapping[DriveId, DriveState],
-    seen: Observation,
-    aside: Mapping[DriveId, DriveState],
-    models: Mapping[str | None, CostModel],
-) -> dict[DriveId, float]:
-    """Return the rates that drives are held to whose orders fail; their demand if it has no end."""
-    held: dict[DriveId, float] = {}
-    for drive, limits in seen.stuck.items():
-        known = drives.get(drive)
-        if known is not None and known.is_held and drive not in aside:
-            model = models[known.storage]
-            now = held_by(known, None, model) if limits is None else rate_in_force(limits, model)
-            held[drive] = known.demand.rate if now == inf else now
-    return held
 
 
 def _look_at_all(
@@ -388,19 +237,6 @@ def _models(
         name: s.policy.model for name, s in storages.items() if s.policy.model is not None
     }
     return defaultdict(lambda: default, own)
-
-
-def _storages(
-    seen: Observation, state: State, drives: Mapping[DriveId, DriveState]
-) -> Mapping[str, StorageSeen]:
-    """Return the storages that are seen, and those of drives whose storage can't be told now."""
-    names = {known.storage for known in drives.values()} - seen.storages.keys()
-    if not names or names == {None}:
-        return seen.storages
-    last = {
-        name: StorageSeen(known.policy) for name, known in state.storages.items() if name in names
-    }
-    return {**seen.storages, **last}
 
 
 def _held_rate(before: DriveState) -> float | None:
