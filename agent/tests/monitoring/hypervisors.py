@@ -89,9 +89,10 @@ WRONG = {
     ("gone", "IokeelAgentDown"),
 }
 """The alerts that there are. The others take an hour, or faults that nobody makes on purpose."""
-PENDING = {"IokeelAgentDown", "IokeelAgentsMissing", "IokeelRetuneStorm"}
-"""Those that may be pending beside them: the first evaluation may come before the first scrape,
-and a busy machine misses scrapes and moves shares to and fro."""
+PENDING = {"IokeelAgentDown", "IokeelAgentsMissing", "IokeelAgentStale", "IokeelRetuneStorm"}
+"""Those that may be pending beside them: the first evaluation may come before the first scrape, or
+after two scrapes of one text, which is made once a second; and a busy machine misses scrapes and
+moves shares to and fro."""
 CHOSEN = {
     "instance": "healthy", "storage": "fast", "tenant": "acme", "domain": "db1", "drive": "vda",
 }  # fmt: skip

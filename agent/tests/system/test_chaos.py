@@ -21,7 +21,7 @@ def chaos() -> Iterator[ChaosHost]:
 
 
 def test_limits_hold_and_guests_run_whatever_fails_on_a_host(chaos: ChaosHost) -> None:
-    result = make_faults(chaos, Options(40, 2279, "stock"))
+    result = make_faults(chaos, Options(40, 7217, "stock"))
     assert result.faults.keys() == {kind.name for kind in KINDS}
     # Rates depend on the machine. What fio's log says is for `make chaos` to judge.
     assert [breach for breach in result.all_breaches if breach.seen != "fio"] == []

@@ -24,8 +24,8 @@ FIO = (
 def lift(agent: HostAgent) -> None:
     """Lift the guest's limits as an operator would by QEMU's own monitor."""
     command = f"block_set_io_throttle {QDEV} 0 0 0 0 0 0"
-    agent.host.virsh("qemu-monitor-command", "db1", "--hmp", command)
-    assert blkdeviotune(agent.host, "db1") == {}
+    said = agent.host.virsh("qemu-monitor-command", "db1", "--hmp", command)
+    assert not said.strip()  # the agent may have put them back by now, and counts that
 
 
 def is_held(agent: HostAgent) -> bool:
