@@ -1,0 +1,182 @@
+"""What images and block jobs do below QEMU's throttle, in a cgroup of this machine's (v1)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from iokeel.host.cgroup.place import io_hierarchy
+from iokeel.host.process import is_guest
+from testing.agents import HostAgent, iokeel
+from testing.lab.guests.domain import DiskSpec, folder_in_memory, make_disk
+from testing.lab.guests.vm import Vm
+from testing.lab.host import Host
+from testing.waiting import eventually
+from tests.system.rig import policy
+
+pytestmark = pytest.mark.alone
+
+# Its QEMU is found by this name among those of all tests.
+NAME = f"below-{os.getpid()}"
+LIMIT = 1000
+RATE = 50_000_000
+SECONDS = 12
+BACKUP = """
+<domainbackup>
+  <disks>
+    <disk name='vda' type='file'><target file='{file}'/><driver type='qcow2'/></disk>
+  </disks>
+</domainbackup>
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    hierarchy = io_hierarchy()
+    if hierarchy is None or hierarchy.version != 1:
+        pytest.skip("this machine's kernel has no blkio mounted")
+    with folder_in_memory("below") as made:
+        yield made
+
+
+@contextmanager
+def loop(file: Path) -> Iterator[Path]:
+    disk = subprocess.check_output(["losetup", "--find", "--show", file], text=True).strip()
+    try:
+        yield Path(disk)
+    finally:
+        subprocess.run(["losetup", "--detach", disk], check=True)
+
+
+@contextmanager
+def guest(host: Host, drive: DiskSpec) -> Iterator[tuple[Vm, Path]]:
+    """Run a guest in a group of its own, which has to be empty before it goes."""
+    hierarchy = io_hierarchy()
+    assert hierarchy is not None
+    group = hierarchy.folder / f"iokeel-below-{os.getpid()}"
+    promise = policy(f'target="vda" limit="{LIMIT}"')
+    group.mkdir()
+    try:
+        try:
+            with Vm.boot(host, NAME, [drive], policy=promise) as vm:
+                (group / "cgroup.procs").write_text(str(qemu_of_guest()))
+                yield vm, group
+        finally:
+            host.virsh("undefine", NAME)  # the next test's has its name
+        eventually(lambda: not (group / "cgroup.procs").read_text(), what="QEMU to end")
+    finally:
+        group.rmdir()
+
+
+def qemu_of_guest() -> int:
+    """Return the process of the guest's QEMU. The host's own pid files have another's numbers."""
+    pids = (int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit())
+    return next(pid for pid in pids if is_guest(pid, NAME))
+
+
+def fio(vm: Vm, kind: str, seconds: int = SECONDS) -> float:
+    """Return the requests a second of 4K requests, after a second at the start."""
+    done = vm.exec(
+        f"fio --name=x --filename=/dev/vda --ioengine=libaio --direct=1 --rw={kind} --bs=4k"
+        f" --iodepth=32 --time_based --ramp_time=2 --runtime={seconds} --output-format=json"
+    )
+    (job,) = json.loads(done.stdout)["jobs"]
+    return float(job["write" if "write" in kind else "read"]["iops"])
+
+
+def bounded(group: Path) -> bool:
+    return bool((group / "blkio.throttle.read_bps_device").read_text().strip())
+
+
+def why(agent: HostAgent) -> str:
+    return iokeel("why", NAME, "vda", "--socket", agent.socket).out
+
+
+@pytest.mark.parametrize("cluster", ["64k", "2M"])
+def test_copied_clusters_do_not_keep_a_guest_below_its_limit(
+    host: Host, folder: Path, cluster: str
+) -> None:
+    base, top = make_disk(folder / "base.raw", 256), folder / "top"
+    with top.open("wb") as file:
+        file.truncate(1 << 30)
+    # Large clusters copy 2 MiB a write, so few fit into the memory's speed.
+    limit = LIMIT if cluster == "64k" else 20
+    with ExitStack() as stack:
+        below, above = stack.enter_context(loop(base)), stack.enter_context(loop(top))
+        subprocess.run(
+            ["qemu-img", "create", "-q", "-f", "qcow2", "-o", f"cluster_size={cluster}",
+             "-F", "raw", "-b", below, above, "256M"], check=True,
+        )  # fmt: skip
+        drive = DiskSpec("vda", above, format="qcow2")
+        vm, group = stack.enter_context(guest(host, drive))
+        if limit != LIMIT:
+            host.virsh(
+                "metadata", NAME, "--uri", "urn:iokeel:policy:1", "--key", "iokeel", "--live",
+                "--set", f'<policy><drive target="vda" limit="{limit}"/></policy>',
+            )  # fmt: skip
+        agent = stack.enter_context(HostAgent(host))
+        eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        # At 20 requests a second, what the first ones wait for is a tenth of a few seconds.
+        assert fio(vm, "randwrite", 4 if limit == LIMIT else SECONDS) >= 0.9 * limit, why(agent)
+
+
+def test_a_backup_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path) -> None:
+    image = make_disk(folder / "disk.raw", 700)
+    with ExitStack() as stack:
+        disk = stack.enter_context(loop(image))
+        vm, group = stack.enter_context(guest(host, DiskSpec("vda", disk)))
+        agent = stack.enter_context(HostAgent(host, f"[jobs]\nbps = {RATE}\n"))
+        eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        backup = folder / "backup.qcow2"
+        host.virsh("backup-begin", NAME, "/dev/stdin", input=BACKUP.format(file=backup))
+        eventually(lambda: f"is held to {RATE // 10**6} MB/s" in why(agent), what="the rate")
+        started, before = time.monotonic(), progress(host)
+        assert fio(vm, "randread", 6) >= 0.9 * LIMIT, why(agent)
+        done = (progress(host) - before) / (time.monotonic() - started)
+        assert 0.8 * RATE <= done <= 1.2 * RATE
+        assert bounded(group)
+
+        agent.stop(signal.SIGKILL)
+        text = agent.config.read_text()
+        agent.config.write_text(text.replace(f"bps = {RATE}", f"bps = {2 * RATE}"))
+        agent.start()
+        # A speed that isn't its own rate is somebody's.
+        eventually(lambda: "set by somebody else" in why(agent), what="the job")
+        host.virsh("domjobabort", NAME)
+        eventually(lambda: "backup job" not in why(agent), what="its end")
+
+
+def progress(host: Host) -> int:
+    """Return the bytes that the job has copied, by QEMU's count."""
+    asked = json.dumps({"execute": "query-block-jobs"})
+    (job,) = json.loads(host.virsh("qemu-monitor-command", NAME, asked))["return"]
+    return int(job["offset"])
+
+
+def test_a_job_without_a_rate_runs_free_beside_the_guest_and_bounds_come_back(
+    host: Host, folder: Path
+) -> None:
+    image = make_disk(folder / "disk.raw", 700)
+    with ExitStack() as stack:
+        disk = stack.enter_context(loop(image))
+        vm, group = stack.enter_context(guest(host, DiskSpec("vda", disk)))
+        agent = stack.enter_context(HostAgent(host))
+        eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        copy = f"<disk type='file'><driver type='raw'/><source file='{folder}/copy.raw'/></disk>"
+        host.virsh("blockcopy", NAME, "vda", "--xml", "/dev/stdin", "--transient-job",
+                   "--bandwidth", "100", input=copy)  # fmt: skip
+        eventually(lambda: "is held to 105 MB/s, set by somebody else" in why(agent), what="job")
+        assert bounded(group)
+        host.virsh("blockjob", NAME, "vda", "--bandwidth", "0")
+        eventually(lambda: not bounded(group) or "mirror" not in why(agent), what="no bounds")
+        assert fio(vm, "randread", 4) >= 0.9 * LIMIT, why(agent)
+        host.virsh("blockjob", NAME, "vda", "--abort")
+        eventually(lambda: bounded(group), what="the bounds again")
