@@ -79,8 +79,8 @@ def _waits() -> None:
         did = known.measured.rates
         return None if did is None else did.mean_device_latency_s
 
-    def of_the_guests(seen: Any, before: Any, drives: Any) -> Any:
-        times = latency._times_of(known for _, known in drives)
+    def of_the_guests(seen: Any, before: Any, drives: Any, vms: Any) -> Any:
+        times = latency._times_of(drives)
         if times is None:
             return None
         queue = times.raw_iops * times.latency_s

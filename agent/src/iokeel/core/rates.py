@@ -55,7 +55,10 @@ def rates(
     if (read_ns is not None and read_ns < 0) or (write_ns is not None and write_ns < 0):
         return None
     elapsed_s = elapsed_ns / NS_PER_S
-    if is_absurd(earlier, later):
+    queued_ns = (read_ns or 0) + (write_ns or 0)
+    if _is_too_much(reads + writes, read_bytes + write_bytes, queued_ns, elapsed_ns):
+        return None
+    if throttled is not None and _costs_too_much(throttle0, throttle1, elapsed_ns):
         return None
     return Rates(
         elapsed_s,
@@ -73,20 +76,29 @@ def is_absurd(earlier: Counters, later: Counters) -> bool:
     """Return whether counters tell more than any drive can have done between two readings."""
     at_ns, reads0, read_bytes0, writes0, write_bytes0, read_ns0, write_ns0, throttle0 = earlier[:8]
     to_ns, reads1, read_bytes1, writes1, write_bytes1, read_ns1, write_ns1, throttle1 = later[:8]
-    elapsed_ns = max(1, to_ns - at_ns)
-    elapsed_s = elapsed_ns / NS_PER_S
-    if reads1 - reads0 + writes1 - writes0 > _MOST_RATE * elapsed_s:
-        return True
-    if read_bytes1 - read_bytes0 + write_bytes1 - write_bytes0 > _MOST_BPS * elapsed_s:
-        return True
+    requests, sent = reads1 - reads0 + writes1 - writes0, read_bytes1 - read_bytes0
     queued_ns = (read_ns1 or 0) - (read_ns0 or 0) + (write_ns1 or 0) - (write_ns0 or 0)
-    if queued_ns > _MOST_QUEUE * elapsed_ns:
+    elapsed_ns = max(1, to_ns - at_ns)
+    too_much = _is_too_much(requests, sent + write_bytes1 - write_bytes0, queued_ns, elapsed_ns)
+    return too_much or _costs_too_much(throttle0, throttle1, elapsed_ns)
+
+
+def _is_too_much(requests: int, sent: int, queued_ns: int, elapsed_ns: int) -> bool:
+    most = _MOST_RATE * elapsed_ns / NS_PER_S
+    if requests > most or queued_ns > _MOST_QUEUE * elapsed_ns:
         return True
-    if throttle0 is None or throttle1 is None:
+    return sent > _MOST_BPS * elapsed_ns / NS_PER_S
+
+
+def _costs_too_much(
+    earlier: ThrottleCounters | None, later: ThrottleCounters | None, elapsed_ns: int
+) -> bool:
+    if earlier is None or later is None:
         return False
-    for before, after in ((throttle0.read, throttle1.read), (throttle0.write, throttle1.write)):
+    most = _MOST_RATE * elapsed_ns / NS_PER_S
+    for before, after in ((earlier.read, later.read), (earlier.write, later.write)):
         cost = after.cost - before.cost
-        if not cost <= _MOST_RATE * elapsed_s or 0 < cost < _LEAST_COST:  # inf - inf is neither
+        if not cost <= most or 0 < cost < _LEAST_COST:  # inf - inf is neither
             return True
         if after.wait_ns - before.wait_ns > _MOST_QUEUE * elapsed_ns:
             return True

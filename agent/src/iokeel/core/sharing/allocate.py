@@ -84,7 +84,10 @@ def allocate(
     storages = {name: left(now) if name in writing else now for name, now in storages.items()}
     activities = {
         name: activity_of(
-            now, before.get(name), ((c.drive.domain, c.known) for c in claimants[name])
+            now,
+            before.get(name),
+            [c.known for c in claimants[name]],
+            [] if now.counters is not None else [c.drive.domain for c in claimants[name]],
         )
         for name, now in storages.items()
     }

@@ -40,7 +40,6 @@ def divide_all(
     drives and storages that make it fail are set aside, and what is on them keeps what it has.
     """
     storages = {} if seen.partial else _storages(seen, state, drives)
-    parts: list[DriveId | str | None] = [*storages, *seen.drives]
     faults: dict[DriveId | str | None, Exception] = {}
 
     def without(out: Collection[DriveId | str | None]) -> _Division:
@@ -50,6 +49,7 @@ def divide_all(
         try:
             found = without(())
         except Exception:
+            parts: list[DriveId | str | None] = [*storages, *seen.drives]
             found, faults = isolate(
                 lambda good: without({*parts} - {*good}),
                 [part for part in parts if part not in state.failures],
@@ -58,7 +58,8 @@ def divide_all(
     except Exception as error:
         failures[None] = error
         return state.storages, None
-    drives.update(found.drives)
+    if found.drives is not drives:
+        drives.update(found.drives)
     after = found.storages
     if faults:
         failures.update(faults)
@@ -89,11 +90,14 @@ def _without(
     stuck = _held_by_stuck(there, seen, aside, models) if seen.stuck else {}
     in_parts = {d: there[d] for d in there if d not in aside} if aside else there
     has_parts = state.has_parts or bool(seen.granted or seen.granted_storages)
+    whole = in_parts
     in_parts = with_vm_parts(in_parts, _held_by_vm(aside, models), stuck)
-    after = {**drives, **in_parts}
+    after = drives
+    if has_parts or in_parts is not whole:
+        after = {**drives, **in_parts}
     tenants = with_granted(state.tenants, seen.granted)
     if has_parts:
-        after.update(with_tenant_parts(after, seen, tenants, models))
+        after = {**after, **with_tenant_parts(after, seen, tenants, models)}
     there = {drive: after[drive] for drive in there} if has_parts or aside else in_parts
     divided, shares = state.storages, None
     if not seen.partial:
@@ -115,7 +119,7 @@ def _without(
             model=state.model,
         )
     if has_parts:
-        after.update(with_storage_parts(after, seen, divided, models))
+        after = {**after, **with_storage_parts(after, seen, divided, models)}
     return _Division(after, divided, shares)
 
 

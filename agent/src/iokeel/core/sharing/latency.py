@@ -18,7 +18,7 @@ nothing while most of the others, or of their requests, tell that the storage is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import inf
@@ -42,18 +42,21 @@ _LOADED_QUEUE = 1.0
 
 
 def activity_of(
-    seen: StorageSeen, before: StorageState | None, drives: Iterable[tuple[str, DriveState]]
+    seen: StorageSeen,
+    before: StorageState | None,
+    drives: Sequence[DriveState],
+    vms: Sequence[str] = (),
 ) -> StorageActivity | None:
     """Return a storage's activity since the last tick: by its own counters, else by its drives'.
 
-    drives: those on it, each with its VM. None if it can't be known.
+    drives: those on it. vms: their VMs' names, if it has no counters. None if it can't be known.
     """
     if seen.counters is None:
-        return _activity_of_guests(seen.policy, drives)
+        return _activity_of_guests(seen.policy, drives, vms)
     if before is None or before.counters is None:
         return None
     activity = activity_between(before.counters, seen.counters)
-    return None if activity is None else _with_costs(activity, (known for _, known in drives))
+    return None if activity is None else _with_costs(activity, drives)
 
 
 def storage_strain(policy: StoragePolicy, activity: StorageActivity | None) -> float | None:
@@ -164,11 +167,11 @@ def _served_iops(known: DriveState, did: Rates) -> float:
 
 
 def _activity_of_guests(
-    policy: StoragePolicy, drives: Iterable[tuple[str, DriveState]]
+    policy: StoragePolicy, drives: Sequence[DriveState], vms: Sequence[str]
 ) -> StorageActivity | None:
     """Return a storage's activity by its guests' requests; None if these don't tell."""
     telling: dict[str, list[DriveState]] = {}
-    for vm, known in drives:
+    for vm, known in zip(vms, drives, strict=True):
         if _tells(policy, known):
             telling.setdefault(vm, []).append(known)
     times = [found for each in telling.values() if (found := _times_of(each)) is not None]

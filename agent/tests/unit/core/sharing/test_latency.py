@@ -30,9 +30,9 @@ NOTHING = StorageCounters(0, 0, 0, 0, 0, 0, 0)
 LATER = StorageCounters(NS_PER_S, 100, 1_000_000_000, 0, 0, 5, NS_PER_S)
 
 
-def vms(drives: Sequence[DriveState]) -> list[tuple[str, DriveState]]:
-    """Return drives, each of a VM of its own."""
-    return [(f"vm{i}", known) for i, known in enumerate(drives)]
+def vms(drives: Sequence[DriveState]) -> list[str]:
+    """Return a VM's name for each of some drives."""
+    return [f"vm{i}" for i in range(len(drives))]
 
 
 def drive(raw_iops: float, cost: float) -> DriveState:
@@ -61,7 +61,7 @@ def test_a_target_grows_with_requests_and_with_those_they_wait_for(
     drives: list[DriveState], allowed_ms: float
 ) -> None:
     activity = activity_of(
-        StorageSeen(POLICY, LATER), StorageState(POLICY, counters=NOTHING), vms(drives)
+        StorageSeen(POLICY, LATER), StorageState(POLICY, counters=NOTHING), drives
     )
     assert storage_strain(POLICY, activity) == pytest.approx(10 / allowed_ms)
 
@@ -81,7 +81,7 @@ def test_reads_that_wait_in_parts_are_served_as_parts(
         sent=Sent(limits=sent),
     )
     was = StorageState(POLICY, counters=NOTHING)
-    activity = activity_of(StorageSeen(POLICY, LATER), was, vms([known]))
+    activity = activity_of(StorageSeen(POLICY, LATER), was, [known])
     assert activity is not None
     assert (activity.mean_cost, activity.served_cost) == pytest.approx((820 / requests,) * 2)
 
@@ -163,7 +163,7 @@ def test_without_counters_drives_that_may_have_waited_tell_that_a_storage_is_cal
     latencies_ms: Sequence[float], strain: float | None
 ) -> None:
     drives = [reader(800, latency_ms) for latency_ms in latencies_ms]
-    activity = activity_of(StorageSeen(POLICY), None, vms(drives))
+    activity = activity_of(StorageSeen(POLICY), None, drives, vms(drives))
     assert storage_strain(POLICY, activity) == (None if strain is None else pytest.approx(strain))
 
 
@@ -182,14 +182,15 @@ def test_no_vms_word_alone_moves_a_storage_without_counters(
     words: Sequence[tuple[float, float]], latency_ms: float
 ) -> None:
     drives = [reader(raw_iops, each_ms, None) for raw_iops, each_ms in words]
-    activity = activity_of(StorageSeen(POLICY), None, vms(drives))
+    activity = activity_of(StorageSeen(POLICY), None, drives, vms(drives))
     assert activity is not None
     assert activity.latency_s == pytest.approx(latency_ms / 1000)
 
 
 def test_all_drives_of_a_vm_have_one_word() -> None:
-    liar = [("evil", reader(500, 1e9, None)) for _ in range(40)]
-    others = [("db1", reader(500, 0.3, None)), ("db2", reader(500, 0.4, None))]
-    activity = activity_of(StorageSeen(POLICY), None, [*liar, *others])
+    liar = [reader(500, 1e9, None) for _ in range(40)]
+    others = [reader(500, 0.3, None), reader(500, 0.4, None)]
+    names = ["evil"] * 40 + ["db1", "db2"]
+    activity = activity_of(StorageSeen(POLICY), None, [*liar, *others], names)
     assert activity is not None
     assert activity.latency_s == pytest.approx(0.0004)
