@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from iokeel.core.counters import (
     NO_FLOW,
@@ -21,13 +22,14 @@ from iokeel.core.sizes import is_uniform
 _SEEN_SIZES = 4
 # The mean size of fewer is often the same by chance.
 _MANY_REQUESTS = 30
-# No drive comes near these, so a QEMU that tells more lies. One request zeroes up to 2 GiB. After a
-# hang, all requests end at once, each with hours of waiting.
-_MOST_RATE = 10.0 * MOST_IOPS
-_MOST_BPS = 1e18
-_MOST_QUEUE = 1e10
+# No drive comes near these, so a QEMU that tells more lies: requests and bytes a nanosecond, and
+# requests in flight. One request zeroes up to 2 GiB. After a hang, all requests end at once, each
+# with hours of waiting. In whole numbers, because this is asked of each drive in each tick.
+_MOST_A_NS: Final = 10 * MOST_IOPS // NS_PER_S
+_MOST_BYTES_A_NS: Final = 10**9
+_MOST_QUEUE: Final = 10**10
 # Any request, or part of one, costs far more.
-_LEAST_COST = 1e-6
+_LEAST_COST: Final = 1e-6
 
 
 def rates(
@@ -84,10 +86,11 @@ def is_absurd(earlier: Counters, later: Counters) -> bool:
 
 
 def _is_too_much(requests: int, sent: int, queued_ns: int, elapsed_ns: int) -> bool:
-    most = _MOST_RATE * elapsed_ns / NS_PER_S
-    if requests > most or queued_ns > _MOST_QUEUE * elapsed_ns:
-        return True
-    return sent > _MOST_BPS * elapsed_ns / NS_PER_S
+    return (
+        requests // elapsed_ns >= _MOST_A_NS
+        or sent // elapsed_ns >= _MOST_BYTES_A_NS
+        or queued_ns // elapsed_ns >= _MOST_QUEUE
+    )
 
 
 def _costs_too_much(
@@ -95,7 +98,7 @@ def _costs_too_much(
 ) -> bool:
     if earlier is None or later is None:
         return False
-    most = _MOST_RATE * elapsed_ns / NS_PER_S
+    most = float(_MOST_A_NS * elapsed_ns)
     for before, after in ((earlier.read, later.read), (earlier.write, later.write)):
         cost = after.cost - before.cost
         if not cost <= most or 0 < cost < _LEAST_COST:  # inf - inf is neither

@@ -22,7 +22,7 @@ from iokeel.core.state import DriveState, Share, State, StorageState
 class _Division(NamedTuple):
     """The drives with their parts, the storages, and the drives' shares; None if these stay."""
 
-    drives: Mapping[DriveId, DriveState]
+    drives: dict[DriveId, DriveState]
     storages: Mapping[str, StorageState]
     shares: Mapping[DriveId, Share] | None
 
@@ -43,7 +43,7 @@ def divide_all(
     faults: dict[DriveId | str | None, Exception] = {}
 
     def without(out: Collection[DriveId | str | None]) -> _Division:
-        return _without(state, seen, models, drives, failures.keys(), storages, out)
+        return _without(state, seen, models, drives, failures, storages, out)
 
     try:
         try:
@@ -74,12 +74,13 @@ def _without(
     state: State,
     seen: Observation,
     models: Mapping[str | None, CostModel],
-    drives: Mapping[DriveId, DriveState],
-    failed: Collection[DriveId | str | None],
+    drives: dict[DriveId, DriveState],
+    failures: dict[DriveId | str | None, Exception],
     storages: Mapping[str, StorageSeen],
     out: Collection[DriveId | str | None],
 ) -> _Division:
     """Return the division without the drives that failed, and without other drives and storages."""
+    failed = {*failures}
     if out:
         failed = {*failed, *(d for d in seen.drives if d in out or drives[d].storage in out)}
         storages = {name: now for name, now in storages.items() if name not in out}
