@@ -48,5 +48,5 @@ def test_they_are_put_back(guest: Vm, agent: HostAgent, is_busy: bool) -> None:
         eventually(lambda: is_held(agent), RESYNC_S / 4)
         eventually(lambda: agent.drive("db1")["overwritten"] >= before + number)  # noqa: B023
     if pid is not None:
-        guest.exec("killall fio")
+        guest.exec("killall -KILL fio")  # told to end, it may take a minute on a busy machine
         guest.wait(pid)
