@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from functools import lru_cache
+from typing import Any
 
 from iokeel.core.curve import KIB
 
@@ -38,13 +39,16 @@ def price(curve: Curve, size_bytes: int) -> float:
     return (c0 * (s1 - size_bytes) + c1 * (size_bytes - s0)) / (s1 - s0)
 
 
-#: ThrottleLimits of QEMU: an int for a limit, points for a curve.
-Limits = dict[str, int | list[dict[str, float]]]
+#: ThrottleLimits of QEMU: an int for a limit, and what the patches add.
+Limits = dict[str, Any]
+#: QEMU's name for what the patches add to ThrottleLimits.
+EXTRA = "__iokeel_extra"
 
 
 def limits_of(limit: int, read: Curve = CURVE, write: Curve = CURVE) -> Limits:
     """Return throttle limits of the patched QEMU: normalized operations a second, by curves."""
-    return {"iops-total": limit, "cost-read": _points(read), "cost-write": _points(write)}
+    extra = {"cost-read": _points(read), "cost-write": _points(write)}
+    return {"iops-total": limit, EXTRA: extra}
 
 
 def _points(curve: Curve) -> list[dict[str, float]]:

@@ -52,7 +52,7 @@ class Count:
 
 @dataclass(frozen=True)
 class GroupStats:
-    """What query-throttle-groups says of a group, as far as it is used here."""
+    """What __iokeel_query-throttle-groups says of a group, as far as it is used here."""
 
     read: Count
     write: Count
@@ -83,7 +83,7 @@ class Daemon:
 
     def stats(self) -> GroupStats:
         """Return the patched QEMU's counts of the group."""
-        [group] = msgspec.convert(self._qmp.ask("query-throttle-groups"), list[GroupStats])
+        [group] = msgspec.convert(self._qmp.ask("__iokeel_query-throttle-groups"), list[GroupStats])
         return group
 
     def set_limits(self, limits: Limits) -> None:
