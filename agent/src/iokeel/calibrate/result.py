@@ -11,7 +11,7 @@ from iokeel.calibrate.warnings import data_warnings, series_warnings
 from iokeel.core.curve import SMALLEST_REQUEST_BYTES
 from iokeel.core.fitting.fit import TOLERANCE_RATIO, Fit, fit
 from iokeel.core.fitting.saturation import open_latency_s
-from iokeel.core.sharing.latency import allowance_s
+from iokeel.core.storage import allowance_s
 
 # Rates that are spread widely don't deserve a closer fit than their spread, up to this error.
 _MOST_TOLERANCE_RATIO = 0.06

@@ -18,12 +18,40 @@ class DriveId(NamedTuple):
         return f"{self.domain}/{self.target}"
 
 
+class Took(NamedTuple):
+    """How long requests took below a throttle group, which counts each when it ends.
+
+    bins: (least time in ns, requests) for each power of two that there was.
+    """
+
+    requests: int = 0
+    total_ns: int = 0
+    bins: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def mean_s(self) -> float:
+        """The mean of at least one request, in seconds."""
+        return self.total_ns / self.requests / NS_PER_S
+
+    def most_s(self, part: float) -> float:
+        """Return a time in seconds that this part of them, 0 to 1, didn't exceed.
+
+        It is the end of a range, so up to twice as long as the shortest such time.
+        """
+        left, least_ns = part * sum(requests for _, requests in self.bins), 0
+        for ns, requests in sorted(self.bins):
+            if left > 0:
+                left, least_ns = left - requests, ns
+        return 2 * least_ns / NS_PER_S
+
+
 class ThrottleCount(NamedTuple):
     """A throttle group's counts of one direction since it was created.
 
     cost: its charges, in operations of its iops limits. waited: the requests that had to wait;
     wait_ns: the sum of their waits, counted when each is over. waiting: requests that wait now.
-    sizes: (least size in bytes, requests) for each power of two that there was.
+    sizes: (least size in bytes, requests) for each power of two that there was. took: None if it
+    can't time requests.
     """
 
     requests: int
@@ -33,6 +61,7 @@ class ThrottleCount(NamedTuple):
     wait_ns: int
     waiting: int
     sizes: tuple[tuple[int, int], ...] = ()
+    took: Took | None = None
 
 
 class ThrottleCounters(NamedTuple):
@@ -162,14 +191,33 @@ class Throttled(NamedTuple):
     def sizes(self, write: bool) -> dict[int, int]:
         """Return how many requests had which size, by the least size of a power of two."""
         before, after = self._of(write)
-        were = dict(before.sizes)
-        new = {size: count - were.get(size, 0) for size, count in after.sizes}
-        return {size: count for size, count in new.items() if count}
+        return _new(before.sizes, after.sizes)
+
+    def took(self, write: bool) -> Took | None:
+        """Return how long requests took below the group; None if it timed none that ended."""
+        before, after = self._of(write)
+        was, now = before.took or Took(), after.took or Took()
+        if now.requests <= was.requests:
+            return None
+        bins = tuple(_new(was.bins, now.bins).items())
+        return Took(now.requests - was.requests, now.total_ns - was.total_ns, bins)
+
+    @property
+    def times(self) -> Took:
+        """How long reads and writes took below the group together, without a histogram."""
+        read, write = self.took(write=False) or Took(), self.took(write=True) or Took()
+        return Took(read.requests + write.requests, read.total_ns + write.total_ns)
 
     def _of(self, write: bool) -> tuple[ThrottleCount, ThrottleCount]:
         if write:
             return self.earlier.write, self.later.write
         return self.earlier.read, self.later.read
+
+
+def _new(before: tuple[tuple[int, int], ...], after: tuple[tuple[int, int], ...]) -> dict[int, int]:
+    """Return what has been added to a histogram."""
+    were = dict(before)
+    return {least: new for least, count in after if (new := count - were.get(least, 0))}
 
 
 class Rates(NamedTuple):
@@ -206,11 +254,13 @@ class Rates(NamedTuple):
         return self.throttled.wait_s(write) / self.throttled.elapsed_s / raw_iops
 
     def device_latency_s(self, write: bool) -> float | None:
-        """Return the mean latency per request without the throttle's wait.
+        """Return the mean latency per request below the throttle, or without its wait.
 
-        None if one of the two isn't known, or if they don't fit together: a wait counts when it
+        None if neither is known, or if latency and wait don't fit together: a wait counts when it
         ends, a latency when its request does, which may be in different intervals.
         """
+        if self.throttled is not None and (took := self.throttled.took(write)) is not None:
+            return took.mean_s
         total_s = self.write_latency_s if write else self.read_latency_s
         wait_s = self.wait_s(write)
         if total_s is None or wait_s is None or wait_s > total_s:
@@ -244,11 +294,13 @@ class Rates(NamedTuple):
     def mean_device_latency_s(self) -> float | None:
         """The mean latency over reads and writes without the throttle's wait, in seconds.
 
-        If QEMU doesn't count waits, they are part of it. None if no request ended, or if nobody
-        counts their times.
+        As timed below the throttle, if it was. If QEMU doesn't count waits either, they are part of
+        it. None if no request ended, or if nobody counts their times.
         """
         if self.idle:
             return None
+        if self.throttled is not None and (times := self.throttled.times).requests:
+            return times.mean_s or None
         total_s = self.read.raw_iops * (self.read_latency_s or 0.0) + self.write.raw_iops * (
             self.write_latency_s or 0.0
         )

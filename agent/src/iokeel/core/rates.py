@@ -105,6 +105,10 @@ def _costs_too_much(
             return True
         if after.wait_ns - before.wait_ns > _MOST_QUEUE * elapsed_ns:
             return True
+        if after.took is not None:
+            took_ns = after.took.total_ns - (before.took.total_ns if before.took else 0)
+            if took_ns > _MOST_QUEUE * elapsed_ns:
+                return True
     return False
 
 
@@ -158,6 +162,11 @@ def _throttled(earlier: ThrottleCounters | None, later: ThrottleCounters) -> Thr
             or after.cost < before.cost
             or after.wait_ns < before.wait_ns
             or after.waited < before.waited
+        ):
+            return None
+        took, was = after.took, before.took
+        if was is not None and (
+            took is None or took.requests < was.requests or took.total_ns < was.total_ns
         ):
             return None
     return Throttled(earlier, later)

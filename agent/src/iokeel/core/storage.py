@@ -15,6 +15,9 @@ StorageId = str
 # most that may be configured: a storage that isn't loaded by its own evidence holds nobody back.
 LEAST_RATIO = 0.25
 MOST_RATIO = 100.0
+# At 80 % utilization, a request waits for twice the one in service when it comes (Pollaczek and
+# Khinchine: rho / (2 (1 - rho)), for one server and random arrivals).
+WAITS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,14 @@ class Load(NamedTuple):
     def total(self) -> float | None:
         """The rate of all drives; None if unknown."""
         return self.strangers + self.done if self.known else None
+
+
+def allowance_s(mean_cost: float, served_cost: float, capacity: float) -> float:
+    """Return how much longer than 4 KiB reads requests may take, in seconds.
+
+    mean_cost, served_cost: as in StorageActivity. capacity: in normalized I/O operations a second.
+    """
+    return (max(0.0, mean_cost - 1) + WAITS * max(0.0, served_cost - 1)) / capacity
 
 
 def activity_between(earlier: StorageCounters, later: StorageCounters) -> StorageActivity | None:

@@ -419,7 +419,8 @@ METRICS = (
         "device_latency_seconds",
         Kind.GAUGE,
         "seconds",
-        "Mean latency in the last interval without the throttle's wait. Only if QEMU counts.",
+        "Mean latency in the last interval below the throttle, or without its wait. Only if QEMU"
+        " counts.",
         lambda d: d.read_device_latency_s,
         lambda d: d.write_device_latency_s,
     ),

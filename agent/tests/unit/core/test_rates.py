@@ -12,6 +12,7 @@ from iokeel.core.counters import (
     Counters,
     ThrottleCount,
     ThrottleCounters,
+    Took,
 )
 from iokeel.core.rates import is_absurd, rates
 
@@ -112,6 +113,57 @@ def test_a_group_whose_counters_went_backwards_tells_nothing(field: str) -> None
     assert did is not None
     assert did.throttled is None
     assert did.read.raw_iops == 100
+
+
+TOOK = Took(10, 5_000_000, ((262_144, 10),))
+
+
+@pytest.mark.parametrize("took", [None, Took(9, 5_000_000), Took(10, 4_999_999)])
+def test_a_group_whose_times_went_backwards_tells_nothing(took: Took | None) -> None:
+    group = GROUP._replace(read=READS._replace(took=TOOK))
+    did = rates(BOTH._replace(throttle=group), after(READS._replace(took=took)))
+    assert did is not None
+    assert did.throttled is None
+
+
+@pytest.mark.parametrize(
+    ("before", "later", "found"),
+    [
+        (None, TOOK, TOOK),
+        (TOOK, Took(30, 9_000_000, ((1024, 8), (262_144, 22))), ((1024, 8), (262_144, 12))),
+        (TOOK, TOOK, None),
+        (None, None, None),
+        (None, Took(), None),
+    ],
+)
+def test_times_are_those_of_requests_that_ended_between_two_readings(
+    before: Took | None, later: Took | None, found: Took | tuple[tuple[int, int], ...] | None
+) -> None:
+    if isinstance(found, tuple) and not isinstance(found, Took):
+        found = Took(20, 4_000_000, found)
+    group = GROUP._replace(read=READS._replace(took=before))
+    did = rates(BOTH._replace(throttle=group), after(READS._replace(took=later)))
+    assert did is not None
+    assert did.throttled is not None
+    assert did.throttled.took(write=False) == found
+    assert did.throttled.took(write=True) is None
+    assert did.throttled.times.requests == (found.requests if isinstance(found, Took) else 0)
+
+
+def test_a_part_of_requests_took_no_longer_than_the_end_of_their_range() -> None:
+    took = Took(1000, 0, ((1 << 20, 9), (1024, 491), (0, 500), (1 << 30, 0)))
+    assert took.most_s(0.5) == 0.0
+    assert took.most_s(0.99) == pytest.approx(2048e-9)
+    assert took.most_s(1.0) == pytest.approx(2 * (1 << 20) / NS_PER_S)
+    assert Took().most_s(0.5) == 0.0
+
+
+def test_times_that_no_requests_can_take_are_absurd() -> None:
+    """In two seconds at most: 10**10 requests in flight all the time."""
+    more = READS._replace(took=Took(20, 21 * 10**18, ()))
+    assert rates(BOTH, after(more)) is None
+    assert is_absurd(BOTH, after(more))
+    assert not is_absurd(BOTH, after(READS._replace(took=Took(20, 19 * 10**18, ()))))
 
 
 def test_a_group_alone_has_rates_but_no_latency() -> None:

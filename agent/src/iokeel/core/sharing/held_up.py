@@ -23,9 +23,9 @@ from iokeel.core.counters import DriveId
 from iokeel.core.sharing.claimant import Claimant
 from iokeel.core.sharing.demand import GROWING_RATIO
 from iokeel.core.sharing.groups import Group, Member
-from iokeel.core.sharing.latency import allowance_s, device_latency_s
+from iokeel.core.sharing.latency import device_latency_s
 from iokeel.core.state import DriveState, Shown
-from iokeel.core.storage import StorageActivity, StoragePolicy
+from iokeel.core.storage import StorageActivity, StoragePolicy, allowance_s
 
 # With fewer requests on their way, on average, a drive's rate depends little on their latency.
 _LEAST_QUEUE = 0.5

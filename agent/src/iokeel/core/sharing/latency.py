@@ -1,7 +1,8 @@
 """Measures a storage's load, and compares latencies with their targets.
 
 A latency over its target is called a *strain*. What a drive waits for its own throttle is no
-latency of its storage. A QEMU that counts waits tells it. Stock QEMU's times contain the wait, and
+latency of its storage. A QEMU that times requests below the throttle has none in it, and one that
+counts waits tells them. Stock QEMU's times contain the wait, and
 a mean rate below the limit doesn't tell that no burst waited. So on stock QEMU
 
 - a drive's time counts only if its requests of the last two intervals fit into an empty bucket
@@ -29,12 +30,9 @@ from iokeel.core.limits import BUCKET_S, ThrottleLimits
 from iokeel.core.mix import bounds_on
 from iokeel.core.observation import StorageSeen
 from iokeel.core.state import DriveState, StorageState
-from iokeel.core.storage import StorageActivity, StoragePolicy, activity_between
+from iokeel.core.storage import StorageActivity, StoragePolicy, activity_between, allowance_s
 from iokeel.core.weighted_median import weighted_median
 
-# At 80 % utilization, a request waits for twice the one in service when it comes (Pollaczek and
-# Khinchine: rho / (2 (1 - rho)), for one server and random arrivals).
-WAITS = 2.0
 # A storage with less strain than this is calm.
 CALM_RATIO = 0.7
 # With less than one request in flight on average, latency is not due to load.
@@ -72,14 +70,6 @@ def storage_strain(policy: StoragePolicy, activity: StorageActivity | None) -> f
     if mean_cost is not None and served_cost is not None and policy.capacity is not None:
         target_s += allowance_s(mean_cost, served_cost, policy.capacity)
     return activity.latency_s / target_s
-
-
-def allowance_s(mean_cost: float, served_cost: float, capacity: float) -> float:
-    """Return how much longer than 4 KiB reads requests may take, in seconds.
-
-    mean_cost, served_cost: as in StorageActivity. capacity: in normalized I/O operations a second.
-    """
-    return (max(0.0, mean_cost - 1) + WAITS * max(0.0, served_cost - 1)) / capacity
 
 
 def is_loaded(activity: StorageActivity | None) -> bool:
@@ -159,11 +149,14 @@ def _with_costs(activity: StorageActivity, drives: Iterable[DriveState]) -> Stor
 
 def _served_iops(known: DriveState, did: Rates) -> float:
     """Return the requests a second that a storage sees of a drive; it sees reads in pieces."""
-    limits = known.sent.limits
-    split_size = limits.split_size if limits is not None and known.demand.backlogged else None
-    if split_size is None:
-        return did.read.raw_iops + did.write.raw_iops
-    return max(did.read.raw_iops, did.read.bps / split_size) + did.write.raw_iops
+    limits, raw_iops = known.sent.limits, did.read.raw_iops + did.write.raw_iops
+    if limits is None or limits.split_size is None:
+        return raw_iops
+    if did.throttled is not None and (timed := did.throttled.times.requests):
+        return max(raw_iops, timed / did.elapsed_s)  # each piece by itself
+    if not known.demand.backlogged:
+        return raw_iops
+    return max(did.read.raw_iops, did.read.bps / limits.split_size) + did.write.raw_iops
 
 
 def _activity_of_guests(

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from iokeel.core.counters import NS_PER_S, Flow, Rates
+from iokeel.core.counters import (
+    NS_PER_S,
+    Flow,
+    Rates,
+    ThrottleCount,
+    ThrottleCounters,
+    Throttled,
+    Took,
+)
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import DrivePolicy
@@ -194,3 +202,49 @@ def test_all_drives_of_a_vm_have_one_word() -> None:
     activity = activity_of(StorageSeen(POLICY), None, [*liar, *others], names)
     assert activity is not None
     assert activity.latency_s == pytest.approx(0.0004)
+
+
+# Times below the throttle, if QEMU takes them
+
+
+def timed(took: Took | None, wait_ms: float = 0.0, reads: int = 100) -> DriveState:
+    """Return a drive whose 100 reads of a second took 8 ms each, with the wait for its throttle."""
+    nothing = ThrottleCount(0, 0, 0.0, 0, 0, 0)
+    count = ThrottleCount(reads, 0, 0.0, reads, round(wait_ms * 1e6) * reads, 0, took=took)
+    earlier = ThrottleCounters(0, nothing._replace(took=took and Took()), nothing)
+    throttled = Throttled(earlier, ThrottleCounters(NS_PER_S, count, nothing))
+    did = Rates(1.0, Flow(reads, reads * 4096), Flow(0, 0), 0.008, None, throttled)
+    return DriveState(
+        policy=DrivePolicy(limit=1000, latency_target_ms=8.0), measured=Measured(rates=did)
+    )
+
+
+def test_a_time_below_the_throttle_is_the_latency_of_the_device() -> None:
+    """A latency less the wait is noise if waits and requests end in different intervals."""
+    known = timed(Took(50, 50 * 3_000_000), wait_ms=20.0)
+    assert device_latency_s(known, None) == pytest.approx(0.003)
+    assert known.measured.rates is not None
+    assert known.measured.rates.device_latency_s(write=False) == pytest.approx(0.003)
+    assert drive_strain(known, None) == pytest.approx(3 / 8)
+
+
+@pytest.mark.parametrize("took", [None, Took()])
+def test_a_latency_less_the_wait_counts_until_requests_are_timed(took: Took | None) -> None:
+    assert device_latency_s(timed(took, wait_ms=3.0), None) == pytest.approx(0.005)
+
+
+def test_a_time_below_the_throttle_is_known_of_a_drive_that_nobody_else_times() -> None:
+    known = timed(Took(100, 100 * 3_000_000))
+    assert known.measured.rates is not None
+    did = known.measured.rates._replace(read_latency_s=None)
+    assert device_latency_s(known._replace(measured=Measured(rates=did)), None) == 0.003
+
+
+def test_pieces_of_reads_are_served_as_often_as_they_are_timed() -> None:
+    known = timed(Took(1600, 1600 * 1_000_000))
+    sent = Sent(ThrottleLimits(iops_total=1, split_size=16384))
+    known = known._replace(measured=known.measured._replace(rate=3200.0), sent=sent)
+    was = StorageState(POLICY, counters=NOTHING)
+    activity = activity_of(StorageSeen(POLICY, LATER), was, [known])
+    assert activity is not None
+    assert activity.mean_cost == pytest.approx(2.0)
