@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from benchmarks.demo.limits_in_force import Limits, group_limits, group_passed
-from testing.hypervisors.qmp_client import QmpClient, QmpError
+from testing.hypervisors.dialects import throttle_groups
+from testing.hypervisors.qmp_client import QmpClient
 from testing.sampler import Sampler
 
 _INTERVAL_S = 0.1
@@ -69,10 +70,7 @@ class Monitor(Sampler):
 
 def _drives(client: QmpClient) -> tuple[dict[str, Limits], dict[str, float]]:
     """Return the limits of each drive, and what passed, if QEMU counts it."""
-    try:
-        groups = {group["name"]: group for group in client.ask("query-throttle-groups")}
-    except QmpError:  # a QEMU without the patches
-        groups = {}
+    groups: dict[str, Any] = {group["name"]: group for group in throttle_groups(client.ask)}
     limits, passed = {}, {}
     for block in client.ask("query-block"):
         disk = _DISK.search(block.get("qdev", ""))

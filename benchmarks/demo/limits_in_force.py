@@ -13,6 +13,7 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypedDict
 
@@ -22,6 +23,8 @@ import numpy as np
 
 from benchmarks.demo.fio_log import Completions, Floats
 from iokeel.core.curve import DEFAULT_MODEL
+from testing.hypervisors.dialects import throttle_groups
+from testing.hypervisors.qmp_client import QmpError
 from testing.sampler import Sampler
 
 _INTERVAL_S = 0.2
@@ -258,12 +261,19 @@ def _read(domain: Any) -> tuple[Limits, None]:
 
 
 def _read_exact(domain: Any) -> tuple[Limits, float | None]:
-    command = '{"execute": "query-throttle-groups"}'
-    groups = json.loads(libvirt_qemu.qemuMonitorCommand(domain, command, 0))["return"]
+    groups: list[Any] = throttle_groups(partial(_ask, domain))
     if not groups:
         return Limits(), None
     (group,) = groups
     return group_limits(group), group_passed(group)
+
+
+def _ask(domain: Any, command: str) -> Any:
+    text = libvirt_qemu.qemuMonitorCommand(domain, json.dumps({"execute": command}), 0)
+    reply = json.loads(text)
+    if "error" in reply:
+        raise QmpError(f"{command}: {reply['error']['desc']}")
+    return reply["return"]
 
 
 def group_passed(group: Group) -> float:

@@ -43,6 +43,7 @@ from iokeel.host.process import Process
 NOT_OURS = (ValueError, RecursionError, TypeError, CurveError, PolicyError)
 
 _CURVES = {"cost_read", "cost_write"}
+_PARTS = 1000  # of a number that may be a fraction, because an older version reads none
 _LEAST = {"idle_credit_ms": 0}  # of any other number it is 1
 _MOST_RATE = 1e15
 # Credit is saved in steps of so many seconds, and what is below the first one in whole seconds.
@@ -293,10 +294,12 @@ def policy_of(text: str) -> LastGood:
 def _values(limits: ThrottleLimits | None) -> dict[str, _Value] | None:
     if limits is None:
         return None
+    bound = limits.max_in_flight
+    whole = limits._replace(max_in_flight=bound and max(1, round(_PARTS * bound)))
     return {
-        name: list(value.points) if isinstance(value, CostCurve) else value
-        for name, value in zip(limits._fields, limits, strict=True)
-        if value is not None
+        name: list(value.points) if isinstance(value, CostCurve) else int(value)
+        for name, value in zip(limits._fields, whole, strict=True)
+        if value is not None and value is not False
     }
 
 
@@ -309,4 +312,9 @@ def _limits(values: Mapping[str, _Value] | None) -> ThrottleLimits | None:
     if any(n < _LEAST.get(name, 1) for name, n in numbers.items()) or curves.keys() - _CURVES:
         raise ValueError(f"limits {values}")
     limits = UNLIMITED.with_fields(numbers)
-    return limits._replace(cost_read=curves.get("cost_read"), cost_write=curves.get("cost_write"))
+    return limits._replace(
+        cost_read=curves.get("cost_read"),
+        cost_write=curves.get("cost_write"),
+        max_in_flight=limits.max_in_flight and limits.max_in_flight / _PARTS,
+        latency=bool(limits.latency),
+    )

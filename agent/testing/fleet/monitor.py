@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from iokeel.core.curve import DEFAULT_CURVE
+from testing.hypervisors.dialects import plain
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.hypervisors.qmp_client import QmpClient
 from testing.sampler import Sampler
@@ -60,7 +61,7 @@ class WatchedGroups(Watched):
         found = {}
         for group in self._groups:
             path = f"/objects/{group}"
-            limits = self._qmp.ask("qom-get", path=path, property="limits")
+            limits = plain(self._qmp.ask("qom-get", path=path, property="limits"))
             is_priced = limits.get("cost-read") == limits.get("cost-write") == _CURVE
             found[group] = float(limits["iops-total"] or inf) if is_priced else inf
         return found

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from iokeel.hypervisors.qmp.throttle_groups import qapi_name
+from testing.hypervisors.dialects import TODAYS, throttle_groups
 from testing.hypervisors.qmp_client import QmpClient
 from testing.waiting import eventually
 
@@ -46,14 +48,17 @@ class Monitored:
         return self._monitor.ask(command, **arguments)
 
     def group(self, name: str) -> dict[str, Any]:
-        """Return the answer to query-throttle-groups for one group."""
-        (found,) = [g for g in self.ask("query-throttle-groups") if g["name"] == name]
-        group: dict[str, Any] = found
-        return group
+        """Return one of the throttle groups."""
+        (found,) = [group for group in throttle_groups(self.ask) if group["name"] == name]
+        return found
 
     def set_object(self, name: str, **limits: object) -> None:
         """Change limits of a group by hand."""
-        value = {key.replace("_", "-"): value for key, value in limits.items()}
+        value: dict[str, object] = {key.replace("_", "-"): limits[key] for key in limits}
+        commands = {entry.get("name") for entry in self.ask("query-qmp-schema")}
+        if TODAYS.query_groups in commands:
+            extra = {key: value.pop(key) for key in map(qapi_name, TODAYS.fields) if key in value}
+            value[TODAYS.extra] = extra
         self.ask("qom-set", path=f"/objects/{name}", property="limits", value=value)
 
     def end(self) -> None:

@@ -12,9 +12,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from iokeel.hypervisors.qmp.throttle_groups import qapi_name
+from testing.hypervisors.dialects import FORMER, plain
+
 GREETING = b'{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}}}}\r\n'
-#: Fields of the patched QEMU's limits besides the curves, with their values in a new group.
+#: Fields of the former patched QEMU's limits besides the curves, with their values in a new group.
 DEFAULTS = {"split-size": 0, "idle-credit-ms": 100}
+_UNUSED: dict[str, object] = {
+    "cost-read": [],
+    "cost-write": [],
+    **DEFAULTS,
+    "max-in-flight": 0,
+    "latency": False,
+}
 
 _BLOCK_INFO = """
     bps bps_rd bps_wr iops iops_rd iops_wr
@@ -33,12 +43,13 @@ class QmpServer:
     """One VM's monitor.
 
     drives, counters: by target, a drive's answer to query-block and to query-blockstats. objects:
-    by name, the limits of throttle-group objects. groups: by name, the answer to
-    query-throttle-groups without the limits (None: QEMU has no curves). devices: by id, the types
-    of devices that aren't virtio-blk-pci. nodes: the answer to query-named-block-nodes. daemon:
-    True for a storage daemon. jobs: the answer to query-block-jobs. answers: by command, a function
-    whose result is sent instead of the right reply (None: nothing). asked: the requests so far.
-    pieces: the number of bytes to send at a time.
+    by name, the limits of throttle-group objects, in plain words (dialects.py). groups: by name,
+    the answer to query-throttle-groups without the limits (None: QEMU has no curves). devices: by
+    id, the types of devices that aren't virtio-blk-pci. nodes: the answer to
+    query-named-block-nodes. daemon: True for a storage daemon. dialect: the words of its series of
+    patches. jobs: the answer to query-block-jobs. answers: by command, a function whose result is
+    sent instead of the right reply (None: nothing). asked: the requests so far. pieces: the number
+    of bytes to send at a time.
     """
 
     def __init__(self, path: Path, targets: Iterable[str] = ("vda",)) -> None:
@@ -51,6 +62,7 @@ class QmpServer:
         self.devices: dict[str, str] = {}
         self.nodes: list[dict[str, object]] = []
         self.daemon = False
+        self.dialect = FORMER
         self.jobs: list[dict[str, object]] = []
         self.answers: dict[str, Callable[[dict[str, object]], bytes | None]] = {}
         self.asked: list[dict[str, Any]] = []
@@ -143,7 +155,7 @@ class QmpServer:
                 return {}
             case "query-qmp-schema":
                 return self._schema()
-            case "query-throttle-groups" if self.groups is not None:
+            case self.dialect.query_groups if self.groups is not None:
                 return [self._group(name) for name in self.groups]
             case "qom-list":
                 groups = [{"name": n, "type": "child<throttle-group>"} for n in self.objects]
@@ -182,8 +194,8 @@ class QmpServer:
         if name not in self.objects:
             return error(request, "DeviceNotFound", f"Device '{name}' not found")
         if request["execute"] == "qom-get":
-            return answer(request, _shown(self.objects[name]))
-        self.objects[name] |= arguments["value"]
+            return answer(request, self._shown(self.objects[name]))
+        self.objects[name] |= plain(arguments["value"])
         return answer(request, {})
 
     def job(self, name: str, kind: str = "backup", speed: int = 0, offset: int = 0) -> None:
@@ -217,24 +229,45 @@ class QmpServer:
         assert self.groups is not None
         if device not in self.groups:
             self.throttle(device, {"qdev": device, "node-name": "x"})
-        self.objects[device] = {**self.objects.get(device, DEFAULTS), **limits}
+        self.objects[device] = {**self.objects.get(device, self.unused()), **limits}
 
     def _group(self, name: str) -> dict[str, Any]:
         assert self.groups is not None
-        return {"name": name, "limits": _shown(self.objects[name]), **self.groups[name]}
+        limits = self._shown(self.objects[name])
+        return {"name": name, "limits": limits, **self.groups[name]}
 
     def _schema(self) -> list[dict[str, Any]]:
-        patched = ["cost-read", "cost-write", *DEFAULTS] if self.groups is not None else []
-        members = [{"name": name, "type": "int"} for name in ["iops-total", "bps-read", *patched]]
+        words, is_patched = self.dialect, self.groups is not None
+        patched = [*self.unused()] if is_patched else []
+        outer = [words.extra] if is_patched and words.extra else patched
+        members = [{"name": name, "type": "int"} for name in ["bps-read", *outer, "iops-total"]]
+        members = [m | {"type": "20"} if m["name"] == words.extra else m for m in members]
+        features = [words.keeps_levels] if is_patched and words.extra else []
         commands = ["query-block", "qom-list"]
-        commands += ["query-throttle-groups"] if self.groups is not None else []
+        commands += [words.query_groups] if is_patched else []
         commands += [] if self.daemon else ["device_add"]
         return [
             *({"name": name, "meta-type": "command", "ret-type": "1"} for name in commands),
-            {"name": "17", "meta-type": "object", "members": members},
+            {"name": "17", "meta-type": "object", "members": members, "features": features},
+            {"name": "20", "meta-type": "object", "members": [{"name": name} for name in patched]},
             {"name": "18", "meta-type": "alternate", "members": [{"type": "int"}]},
             {"name": "19", "meta-type": "enum", "members": [{"name": "a"}], "values": ["a"]},
         ]
+
+    def unused(self) -> dict[str, object]:
+        """Return the limits that stock QEMU lacks, as a new group has them."""
+        return {name: _UNUSED[name] for name in map(qapi_name, self.dialect.fields)}
+
+    def _shown(self, limits: Any) -> Any:
+        """Return limits as QEMU tells them: without those that it lacks and nobody uses."""
+        if not isinstance(limits, dict):  # a test's, which make no sense
+            return limits
+        unused, extra = self.unused(), self.dialect.extra
+        if not extra:
+            return {name: value for name, value in limits.items() if value != unused.get(name)}
+        shown = {name: value for name, value in limits.items() if name not in unused}
+        inner = {name: limits.get(name, unused[name]) for name in unused}
+        return shown if inner == unused else shown | {extra: inner}
 
     def _blockstats(self, target: str) -> dict[str, Any]:
         drive, stats = self.drives[target], self.counters[target] | {"timed_stats": []}
@@ -248,25 +281,18 @@ def answer(request: Mapping[str, object], value: object) -> bytes:
 
 
 def _object_limits(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Translate arguments of block_set_io_throttle into fields of ThrottleLimits."""
+    """Translate arguments of block_set_io_throttle into plain fields of ThrottleLimits."""
     found = {}
+    arguments = plain(arguments)
     for name, value in arguments.items():
         if name.startswith(("bps", "iops")) and name != "iops_size":
             unit, _, rest = name.partition("_")
             way, _, end = rest.partition("_") if rest[:2] in ("rd", "wr") else ("", "", rest)
             way = {"rd": "read", "wr": "write", "": "total"}[way]
             found["-".join([unit, way, *end.split("_")] if end else [unit, way])] = value
-        elif name in ("iops_size", "cost-read", "cost-write", *DEFAULTS):
+        elif name in ("iops_size", *_UNUSED):
             found[name.replace("_", "-")] = value
     return found
-
-
-def _shown(limits: Any) -> Any:
-    """Return limits as QEMU tells them: without those that stock QEMU lacks and nobody uses."""
-    if not isinstance(limits, dict):  # a test's, which make no sense
-        return limits
-    unused: dict[str, Any] = DEFAULTS | {"cost-read": [], "cost-write": []}
-    return {name: value for name, value in limits.items() if value != unused.get(name)}
 
 
 def error(request: Mapping[str, object], kind: str, text: str) -> bytes:

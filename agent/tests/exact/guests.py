@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from iokeel.core.curve import DEFAULT_CURVE
+from testing.hypervisors.dialects import throttle_groups
+from testing.hypervisors.qmp_client import QmpError
 from testing.lab.host import Host
 from testing.machines.host import Host as Machine
 
@@ -16,13 +19,15 @@ POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 def monitor(host: Host | Machine, command: str, **arguments: Any) -> Any:
     """Send a QMP command to the QEMU of db1, bypassing libvirt."""
     request = json.dumps({"execute": command, "arguments": arguments})
-    return json.loads(host.virsh("qemu-monitor-command", "db1", request))["return"]
+    reply = json.loads(host.virsh("qemu-monitor-command", "db1", request))
+    if "error" in reply:
+        raise QmpError(f"{command}: {reply['error']['desc']}")
+    return reply["return"]
 
 
 def groups(host: Host | Machine) -> list[dict[str, Any]]:
     """Return the throttle groups of db1."""
-    found: list[dict[str, Any]] = monitor(host, "query-throttle-groups")
-    return found
+    return throttle_groups(partial(monitor, host))
 
 
 def exact(host: Host | Machine, limit: int, count: int = 1) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from iokeel.core.counters import DriveId
@@ -18,15 +19,15 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.domain import put_limits
 from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
+from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, SchemaEntry
 from iokeel.policy_xml.domain import Disk
 from iokeel.policy_xml.iotune import from_libvirt
-from testing.hypervisors.abilities import PATCHED
+from testing.hypervisors.dialects import throttle_groups
 from testing.hypervisors.monitored import Monitored
 from testing.hypervisors.qmp_client import QmpError
 from testing.lab.qemu import binaries
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
-SERIES = PATCHED._replace(splits=False)  # that is for the latency series
 EXACT = exact_limits(DEFAULT_MODEL, 1000)
 STOCK = limits_for(DEFAULT_MODEL, 1000)
 BY_HAND = ThrottleLimits(iops_total=77)
@@ -42,7 +43,7 @@ class Handle:
 
     def send(self, command: str, **arguments: Any) -> None:
         self.qemu.ask(command, **arguments)
-        limits = [group["limits"] for group in self.qemu.ask("query-throttle-groups")]
+        limits = [group["limits"] for group in throttle_groups(self.qemu.ask)]
         self.seen += [(x["iops-total"], x["iops-size"], "cost-read" in x) for x in limits]
 
     def _tell(self, values: dict[str, int]) -> None:
@@ -104,7 +105,9 @@ def put(
     disk = Disk(target, alias=target)
     fallback = fallback_for(limits, before) if limits.cost_read is not None else None
     new = None if fallback is None or fallback is before else fallback.limits
-    put_limits(handle, DriveId("db1", target), disk, group, limits, SERIES, None, new)
+    schema = msgspec.convert(handle.qemu.ask("query-qmp-schema"), list[SchemaEntry])
+    abilities = QemuAbilities.of(schema).throttle
+    put_limits(handle, DriveId("db1", target), disk, group, limits, abilities, None, new)
     return fallback
 
 
@@ -121,7 +124,7 @@ def test_a_curve_comes_and_goes_with_the_limits_that_need_it(
     assert needs_curve <= {iops for iops, _, _ in handle.seen}
     assert all(curve for iops, _, curve in handle.seen if iops in needs_curve)
     put(handle, group, back)
-    left = [group["limits"] for group in handle.qemu.ask("query-throttle-groups")]
+    left = [group["limits"] for group in throttle_groups(handle.qemu.ask)]
     assert [(x["iops-total"], x.get("cost-read", [])) for x in left if x["iops-total"]] == [
         (back.iops_total, []) for _ in range(1) if back.iops_total
     ]

@@ -17,6 +17,7 @@ from iokeel.cli.client import why
 from iokeel.core.curve import DEFAULT_CURVE
 from testing.agents import Agent, http
 from testing.host.storage import MIB, loop_device
+from testing.hypervisors.dialects import throttle_groups
 from testing.hypervisors.monitored import Monitored
 from testing.lab.qemu import binaries
 from testing.waiting import eventually
@@ -334,6 +335,6 @@ def test_a_drive_taken_out_of_its_group_is_put_back(qemu: Monitored, agent: Agen
     eventually(lambda: exact(qemu, VDA, 900))
     zeros = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops", "iops_rd", "iops_wr"), 0)
     qemu.ask("block_set_io_throttle", id=VDA, **zeros)
-    assert [group["name"] for group in qemu.ask("query-throttle-groups")] == ["tg0"]
+    assert [group["name"] for group in throttle_groups(qemu.ask)] == ["tg0"]
     eventually(lambda: exact(qemu, VDA, 900), 3)
     eventually(lambda: drive(agent, "vda")["overwritten"] == 1, 3)

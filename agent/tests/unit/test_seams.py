@@ -27,6 +27,8 @@ JSON = {
     "testing.agents.Agent.ask",
     "testing.agents.Agent.drive",
     "testing.agents.Agent.stats",
+    "testing.hypervisors.dialects.plain",
+    "testing.hypervisors.dialects.throttle_groups",
     "testing.hypervisors.monitored.Monitored.ask",
     "testing.hypervisors.monitored.Monitored.group",
     "testing.hypervisors.qmp_client.QmpClient.ask",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections import UserDict
@@ -12,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,6 +38,7 @@ from iokeel.core.state import (
 from iokeel.core.storage import StoragePolicy
 from iokeel.errors import ConfigError, IokeelError, StateNotWritten
 from iokeel.host.process import ENDED, Process
+from iokeel.state_rows import NOT_OURS, drive_text, kept_of, state_of
 from iokeel.state_store import VERSION, StateStore
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("db1", "vdb")
@@ -56,6 +59,8 @@ limits = st.builds(
     cost_write=curves,
     split_size=st.none() | st.sampled_from([4096, 16384, 1 << 30]),
     idle_credit_ms=st.integers(0, 100),
+    max_in_flight=st.none() | st.integers(1, 10**9).map(lambda parts: parts / 1000),
+    latency=st.booleans(),
 )
 flows = st.builds(
     Flow,
@@ -423,6 +428,29 @@ def test_what_was_saved_before_requests_were_split_is_loaded(tmp_path: Path) -> 
     read, write = CostCurve(((4096, 1.0),)), CostCurve(((4096, 2.0),))
     assert sent.limits == ThrottleLimits(iops_total=5, cost_read=read, cost_write=write)
     assert sent.found == ThrottleLimits(bps_total=7)
+
+
+def test_an_older_version_reads_rows_with_limits_that_it_does_not_know() -> None:
+    """Of a field that it doesn't know it takes a whole number, or a list of pairs."""
+    limits = ThrottleLimits(iops_total=5, max_in_flight=2.5, latency=True)
+    row = json.loads(drive_text(kept_of(SET._replace(sent=SET.sent._replace(limits=limits)))))
+    msgspec.convert(row["sent"], dict[str, int | list[tuple[int, float]]])
+    assert row["sent"] == {
+        "iops_total": 5, "idle_credit_ms": 100, "max_in_flight": 2500, "latency": 1
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("bound", ["0", "-1", "2.5", "true", "[[0, 1]]"])
+def test_a_row_with_a_bound_that_nobody_saved_is_refused(bound: str) -> None:
+    text = drive_text(kept_of(SET)).replace('"sent":{', f'"sent":{{"max_in_flight":{bound},', 1)
+    with pytest.raises(NOT_OURS):
+        state_of(text)
+
+
+def test_a_bound_of_next_to_nothing_is_not_saved_as_none() -> None:
+    limits = ThrottleLimits(iops_total=5, max_in_flight=1e-9)
+    text = drive_text(kept_of(SET._replace(sent=SET.sent._replace(found=limits))))
+    assert state_of(text).sent.found == limits._replace(max_in_flight=0.001)
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a database at all" * 99, bytes(8192)])

@@ -63,7 +63,7 @@ class CostPoint(TypedDict):
 
 
 #: Arguments of block_set_io_throttle.
-Arguments: TypeAlias = Mapping[str, int | str | list[CostPoint]]
+Arguments: TypeAlias = Mapping[str, int | str | list[CostPoint] | dict[str, object]]
 
 
 def number(arguments: Arguments, name: str, default: int = 0) -> int:

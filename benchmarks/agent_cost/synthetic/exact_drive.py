@@ -1,7 +1,7 @@
 """Drives of a QEMU with cost curves, to measure the cost of exact mode.
 
 Replies to query-throttle-groups have the members, order and length of the patched QEMU's
-(qemu-patches), 2.2 kB a drive.
+(qemu-patches), 2.2 kB a drive with the former ones, and less with today's.
 """
 
 from __future__ import annotations
@@ -16,25 +16,31 @@ from benchmarks.agent_cost.synthetic.drive import (
     Arguments,
     CostPoint,
     Drive,
-    number,
 )
 from iokeel.core.curve import CostCurve
+from iokeel.hypervisors.qmp.throttle_groups import DIALECTS, qapi_name
 
+_WORDS = next(iter(DIALECTS.values()))
+QUERY_GROUPS = _WORDS.query_groups
+_EXTRA = [qapi_name(field) for field in _WORDS.fields]
 _LIMITS = (
     "bps-read-max-length iops-read-max-length bps-read-max bps-total iops-total-max-length "
-    "iops-total iops-write-max bps-write cost-read bps-total-max cost-write bps-write-max "
+    "iops-total iops-write-max bps-write bps-total-max bps-write-max "
     "iops-size iops-read iops-write-max-length iops-write bps-total-max-length iops-read-max "
-    "idle-credit-ms bps-read bps-write-max-length iops-total-max split-size"
+    "bps-read bps-write-max-length iops-total-max"
 ).split()
 _WAYS = {"rd": "read", "wr": "write"}
 #: The agent looks for the first entries. The rest make it as long as the patched QEMU's.
 SCHEMA: list[object] = [
     *({"name": name, "meta-type": "command", "arg-type": "1", "ret-type": "2"}
-      for name in ("query-throttle-groups", "device_add", *(f"command-{i}" for i in range(200)))),
-    {"name": "3", "meta-type": "object", "members": [{"name": n, "type": "int"} for n in _LIMITS]},
+      for name in (QUERY_GROUPS, "device_add", *(f"command-{i}" for i in range(200)))),
+    {"name": "3", "meta-type": "object", "features": [_WORDS.keeps_levels],
+     "members": [{"name": n, "type": "int"} for n in _LIMITS] + [
+         {"name": _WORDS.extra, "type": "4"}]},
+    {"name": "4", "meta-type": "object", "members": [{"name": n, "type": "5"} for n in _EXTRA]},
     *({"name": str(i), "meta-type": "object",
        "members": [{"name": f"member-{k}", "type": "str"} for k in range(8)]}
-      for i in range(4, 900)),
+      for i in range(5, 900)),
 ]  # fmt: skip
 
 
@@ -50,7 +56,9 @@ class ExactDrive(Drive):
 
     def __init__(self, vm: str, number: int, seed: int) -> None:
         super().__init__(vm, number, seed)
-        self._patched = {"split-size": 0, "idle-credit-ms": 100}
+        self._patched: dict[str, object] = {
+            "split-size": 0, "idle-credit-ms": 100, "max-in-flight": 0, "latency": False,
+        }  # fmt: skip
         self._curves: dict[str, list[CostPoint]] = {}
         self._prices: dict[str, CostCurve] = {}
         self._costs = {"read": 0.0, "write": 0.0}
@@ -60,9 +68,11 @@ class ExactDrive(Drive):
         """Put limits, curves and the patches' other options in force."""
         if complaint := super().set_limits(arguments):
             return complaint
-        self._patched = {name: number(arguments, name, old) for name, old in self._patched.items()}
+        extra = arguments.get(_WORDS.extra, {})
+        assert isinstance(extra, dict)
+        self._patched = {name: extra.get(name, old) for name, old in self._patched.items()}
         for name in ("cost-read", "cost-write"):
-            if isinstance(points := arguments.get(name), list):
+            if isinstance(points := extra.get(name), list):
                 self._curves[name] = points
             points = self._curves.setdefault(name, [])
             curve = tuple((p["size"], p["cost"]) for p in points)
@@ -98,15 +108,14 @@ class ExactDrive(Drive):
         fields: dict[str, object] = {
             **{_object_name(name): self.limits.get(name, 0) for name in (*LIMITS, "iops_size")},
             **{_object_name(name): self.limits.get(name, 1) for name in LENGTHS},
-            **self._patched,
-            **self._curves,
+            _WORDS.extra: {**self._patched, **self._curves},
         }
         least = 1 << (self._workload[0].bit_length() - 1)
         stats = {
             way: {
                 "bytes": total, "cost": self._costs[way], "requests": count,
-                "wait-max-ns": 40_000_000,
-                "sizes": [{"size": 4096, "requests": 12_345}, {"size": least, "requests": count}],
+                "sizes": [{"least": 4096, "requests": 12_345}, {"least": least, "requests": count}],
+                "in-flight": 0, "ended": 0, "latency-total-ns": 0, "latencies": [],
                 "waiting": QUEUE_DEPTH if self._is_held else 0,
                 "wait-total-ns": self._waited[way] * 10_000_000, "waited": self._waited[way],
             }
@@ -114,12 +123,8 @@ class ExactDrive(Drive):
                 ("read", self._reads, self._read_bytes), ("write", self._writes, self._write_bytes)
             )
         }  # fmt: skip
-        member: dict[str, object] = {"weight": 100, "node-name": f"{self.target}-format"}
-        member |= {"qdev": self.qdev}
-        some = ("bytes", "cost", "requests", "waiting")
-        member |= {way: {name: stats[way][name] for name in some} for way in stats}
-        level = {"level": 51.25, "size": self.limits.get("iops", 0) / 10}
+        member = {"node-name": f"{self.target}-format", "qdev": self.qdev}
         return json.dumps(
-            {"name": self.qdev, "limits": {name: fields[name] for name in _LIMITS},
-             "members": [member], "levels": {"iops-total": level}, **stats}
+            {"name": self.qdev, "limits": {name: fields[name] for name in (*_LIMITS, _WORDS.extra)},
+             "members": [member], **stats}
         )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from benchmarks.agent_cost.synthetic.drive import Arguments, Drive
-from benchmarks.agent_cost.synthetic.exact_drive import SCHEMA, ExactDrive
+from benchmarks.agent_cost.synthetic.exact_drive import QUERY_GROUPS, SCHEMA, ExactDrive
 
 GREETING = (
     b'{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, '
@@ -47,7 +47,7 @@ class Vm:
                 return None
             drives = ", ".join(drive.blockstats() for drive in self.drives)
             return f'{{"return": [{drives}]{tail}'
-        if command == "query-throttle-groups" and self.schema:
+        if command == QUERY_GROUPS and self.schema:
             groups = ", ".join(group for drive in self.drives if (group := drive.group()))
             return f'{{"return": [{groups}]{tail}'
         if command == "block_set_io_throttle":

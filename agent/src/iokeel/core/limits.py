@@ -26,7 +26,8 @@ class ThrottleLimits(NamedTuple):
     Stock QEMU has none of the rest. cost_read, cost_write: the curves by which the iops limits are
     charged; None if they are charged by the request. split_size: larger reads wait in pieces of so
     many bytes; None if they wait whole. idle_credit_ms: how much passes at once after idleness, in
-    milliseconds at the limit; stock QEMU always lets QEMU_IDLE_CREDIT_MS through.
+    milliseconds at the limit; stock QEMU always lets QEMU_IDLE_CREDIT_MS through. max_in_flight: so
+    many requests at most are below the throttle, on average. latency: QEMU times requests there.
     """
 
     bps_total: int | None = None
@@ -52,6 +53,8 @@ class ThrottleLimits(NamedTuple):
     cost_write: CostCurve | None = None
     split_size: int | None = None
     idle_credit_ms: int = QEMU_IDLE_CREDIT_MS
+    max_in_flight: float | None = None
+    latency: bool = False
 
     @property
     def unlimited(self) -> bool:
@@ -70,13 +73,13 @@ class ThrottleLimits(NamedTuple):
         return 2 if split else 1
 
     @classmethod
-    def of(cls, values: Mapping[str, int | CostCurve | None]) -> ThrottleLimits:
+    def of(cls, values: Mapping[str, float | CostCurve | None]) -> ThrottleLimits:
         """Return limits as QEMU and libvirt report them, in one form that compares equal.
 
         There, 0 means none, except for the idle credit. A burst's length is 1 unless another was
         set, and 0 or absent without a burst. iops_size means nothing without an iops limit.
         """
-        known: dict[str, int | CostCurve | None]
+        known: dict[str, float | CostCurve | None]
         known = {name: value for name in cls._fields if (value := values.get(name))}
         known["idle_credit_ms"] = values.get("idle_credit_ms", QEMU_IDLE_CREDIT_MS)
         for name in AVERAGES:

@@ -17,6 +17,7 @@ from iokeel.hypervisors.qmp.connection import connect
 from iokeel.hypervisors.qmp.discovery import query_abilities, query_devices, query_groups
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.source import QmpSource
+from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities
 from testing.hypervisors.qmp_server import QmpServer, answer
 from testing.waiting import until
 from tests.edges.hypervisors.sources import PATIENCE_S, VDA, lines, running, vm
@@ -40,7 +41,18 @@ async def test_counters_that_no_qemu_has_end_the_connection(
 
 @pytest.mark.parametrize(
     "told",
-    [{"cost": 1e155}, {"requests": 2**63}, {"sizes": [{"size": 512, "requests": 1}] * 65}],
+    [
+        {"cost": 1e155},
+        {"requests": 2**63},
+        {"sizes": [{"size": 512, "requests": 1}] * 65},
+        {"sizes": [{"least": -1, "requests": 1}]},
+        {"ended": -1},
+        {"ended": 1, "latency_total_ns": 2**63},
+        {"ended": 1, "latencies": [{"least": -1, "requests": 1}]},
+        {"ended": 1, "latencies": [{"least": 1, "requests": 0.5}]},
+        {"ended": 1, "latencies": [{"least": 1}]},
+        {"ended": 1, "latencies": [{"least": 1, "requests": 1}] * 65},
+    ],
 )
 async def test_a_throttle_groups_counts_have_bounds(folder: Path, told: dict[str, Any]) -> None:
     server = QmpServer(folder / "db1.qmp")
@@ -49,7 +61,7 @@ async def test_a_throttle_groups_counts_have_bounds(folder: Path, told: dict[str
     await server.start()
     connection = await connect(server.path, lambda _: None)
     with pytest.raises(MonitorLost, match="not a QMP message"):
-        await query_groups(connection)
+        await query_groups(connection, QemuAbilities())
     await server.stop()
 
 

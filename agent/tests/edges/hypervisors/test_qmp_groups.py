@@ -12,14 +12,16 @@ import pytest
 
 from iokeel.config.settings import VmConfig
 from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import Counters, DriveId, ThrottleCount, ThrottleCounters
+from iokeel.core.counters import Counters, DriveId, ThrottleCount, ThrottleCounters, Took
 from iokeel.core.curve import DEFAULT_CURVE, CostCurve
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost, LimitsRejected
 from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.source import QmpSource
+from testing.hypervisors import abilities
 from testing.hypervisors.abilities import PATCHED
+from testing.hypervisors.dialects import FORMER, TODAYS, plain
 from testing.hypervisors.qmp_server import DEFAULTS, QmpServer, error, qdev
 from testing.waiting import until
 from tests.edges.hypervisors.sources import PATIENCE_S, running
@@ -44,10 +46,11 @@ def vm(server: QmpServer) -> VmConfig:
     return VmConfig("db1", server.path, GOLD)
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[QmpServer]:
+@pytest.fixture(params=[FORMER, TODAYS], ids=["former", "todays"])
+async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[QmpServer]:
     """A QEMU with curves and one drive, which nothing limits yet."""
     made = await QmpServer(tmp_path / "db1.qmp").start()
+    made.dialect = request.param
     made.groups = {}
     yield made
     await made.stop()
@@ -72,6 +75,16 @@ async def daemon(tmp_path: Path) -> AsyncIterator[QmpServer]:
     await made.stop()
 
 
+def able(server: QmpServer) -> Abilities:
+    """Return the abilities of a patched QEMU."""
+    return PATCHED if server.dialect == FORMER else abilities.TODAYS
+
+
+def asked(server: QmpServer) -> dict[str, Any]:
+    """Return the limits of the last order in plain words."""
+    return plain(server.asked[-1]["arguments"])
+
+
 def in_force(source: QmpSource, target: str = "vda") -> ThrottleLimits | None:
     return source.vms()["db1"].drives[target].in_force
 
@@ -82,7 +95,7 @@ def in_force(source: QmpSource, target: str = "vda") -> ThrottleLimits | None:
 async def test_a_qemu_is_exact_by_its_schema_which_is_asked_for_once(
     source: QmpSource, server: QmpServer
 ) -> None:
-    assert source.vms()["db1"].drives["vda"].abilities == PATCHED
+    assert source.vms()["db1"].drives["vda"].abilities == able(server)
     for _ in range(3):
         await source.sample(None, PATIENCE_S)
     source.announce("db1")
@@ -110,22 +123,38 @@ def without(server: QmpServer, word: str) -> Callable[[dict[str, Any]], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("word", "abilities"),
+    ("server", "word", "lost"),
     [
-        ("split-size", PATCHED._replace(splits=False)),
-        ("query-throttle-groups", PATCHED._replace(counts=False)),
-        ("idle-credit-ms", PATCHED._replace(cost_curve=False)),
-        ("cost-write", PATCHED._replace(cost_curve=False, keeps_levels=False)),
-        ("nothing", PATCHED),
+        (FORMER, "split-size", ["splits"]),
+        (FORMER, "query-throttle-groups", ["counts"]),
+        (FORMER, "idle-credit-ms", ["cost_curve"]),
+        (FORMER, "cost-write", ["cost_curve", "keeps_levels"]),
+        (FORMER, "nothing", []),
+        (TODAYS, "split-size", ["splits"]),
+        (TODAYS, "__iokeel_query-throttle-groups", ["counts", "measures_latency"]),
+        (TODAYS, "idle-credit-ms", ["cost_curve"]),
+        (TODAYS, "cost-write", ["cost_curve"]),
+        (TODAYS, "__iokeel_keeps-levels", ["keeps_levels"]),
+        (TODAYS, "max-in-flight", ["bounds_in_flight"]),
+        (TODAYS, "latency", ["measures_latency"]),
+        (
+            TODAYS,
+            "__iokeel_extra",
+            ["cost_curve", "splits", "measures_latency", "bounds_in_flight"],
+        ),
+        (TODAYS, "nothing", []),
     ],
+    indirect=["server"],
 )
 async def test_each_ability_is_told_by_its_own_word(
-    server: QmpServer, word: str, abilities: Abilities
+    server: QmpServer, word: str, lost: list[str]
 ) -> None:
     server.answers["query-qmp-schema"] = without(server, word)
     async with running(vm(server)) as source:
         await until(source.vms)
-        assert source.vms()["db1"].drives["vda"].abilities == abilities
+        found = source.vms()["db1"].drives["vda"].abilities
+        without_it: dict[str, Any] = dict.fromkeys(lost, False)
+        assert found == able(server)._replace(**without_it)
 
 
 async def test_a_qemu_that_splits_nothing_is_sent_no_split_size(server: QmpServer) -> None:
@@ -133,18 +162,18 @@ async def test_a_qemu_that_splits_nothing_is_sent_no_split_size(server: QmpServe
     async with running(vm(server)) as source:
         await until(source.vms)
         await source.set_limits(VDA, EXACT._replace(split_size=None), PATIENCE_S)
-    arguments = server.asked[-1]["arguments"]
+    arguments = asked(server)
     assert "split-size" not in arguments
     assert (arguments["cost-read"], arguments["idle-credit-ms"]) == (POINTS, 10)
 
 
 async def test_a_qemu_with_curves_that_counts_nothing_gets_its_curve(server: QmpServer) -> None:
-    server.answers["query-qmp-schema"] = without(server, "query-throttle-groups")
+    server.answers["query-qmp-schema"] = without(server, server.dialect.query_groups)
     async with running(vm(server)) as source:
         await until(source.vms)
         assert in_force(source) == UNLIMITED
         await source.set_limits(VDA, EXACT, PATIENCE_S)
-        assert server.asked[-1]["arguments"]["cost-read"] == POINTS
+        assert asked(server)["cost-read"] == POINTS
         assert (await source.sample(None, PATIENCE_S))[VDA].throttle is None
         source.announce("db1")  # query-block tells no curve: it is taken to be as it was set
         await until(lambda: server.commands().count("query-block") == 2)
@@ -153,7 +182,7 @@ async def test_a_qemu_with_curves_that_counts_nothing_gets_its_curve(server: Qmp
         server.drives["vda"]["inserted"]["iops"] = 5
         source.announce("db1")
         await until(lambda: in_force(source) == EXACT._replace(iops_total=5))
-    assert "query-throttle-groups" not in server.commands()
+    assert server.dialect.query_groups not in server.commands()
 
 
 @pytest.mark.parametrize("counts", [True, False])
@@ -165,7 +194,7 @@ async def test_a_curve_is_not_taken_for_one_of_the_next_qemu_at_the_socket(
     found = "iokeel.hypervisors.qmp.connection.qemu"
     monkeypatch.setattr(found, lambda _: next(processes, Process(8, 80)))
     if not counts:
-        server.answers["query-qmp-schema"] = without(server, "query-throttle-groups")
+        server.answers["query-qmp-schema"] = without(server, server.dialect.query_groups)
     async with running(vm(server)) as source:
         await until(source.vms)
         await source.set_limits(VDA, EXACT, PATIENCE_S)
@@ -178,6 +207,38 @@ async def test_a_curve_is_not_taken_for_one_of_the_next_qemu_at_the_socket(
         server.drop()
         await until(lambda: source.reconnects == 2)
         assert in_force(source) == UNLIMITED
+
+
+async def test_another_qemu_at_the_socket_is_spoken_to_in_its_own_words(server: QmpServer) -> None:
+    """As after a live migration, which keeps the guest and not its QEMU."""
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        for dialect in (TODAYS, FORMER, TODAYS):
+            server.dialect, server.groups = dialect, {}
+            server.plug("vda")
+            server.drop()
+            await until(lambda: source.vms()["db1"].drives["vda"].abilities == able(server))
+            await source.set_limits(VDA, EXACT, PATIENCE_S)
+            assert (TODAYS.extra in server.asked[-1]["arguments"]) == (dialect == TODAYS)
+            assert asked(server)["cost-read"] == POINTS
+            await source.sample(None, PATIENCE_S)
+            assert dialect.query_groups in server.commands()
+            assert in_force(source) == EXACT
+
+
+async def test_a_bound_in_flight_and_times_are_asked_of_a_qemu_that_can(server: QmpServer) -> None:
+    limits = EXACT._replace(max_in_flight=2.441, latency=True)
+    can = server.dialect == TODAYS
+    async with running(vm(server)) as source:
+        await until(source.vms)
+        await source.set_limits(VDA, limits, PATIENCE_S)
+        assert asked(server).get("max-in-flight") == (2.441 if can else None)
+        await source.sample(None, PATIENCE_S)
+        assert in_force(source) == (limits if can else EXACT)
+        await source.set_limits(VDA, EXACT, PATIENCE_S)
+        assert asked(server).get("max-in-flight") == (0 if can else None)
+        await source.sample(None, PATIENCE_S)
+        assert in_force(source) == EXACT
 
 
 async def test_a_qemu_without_a_schema_is_a_stock_one(tmp_path: Path) -> None:
@@ -201,15 +262,15 @@ async def test_a_qemu_that_refuses_its_schema_for_now_gets_limits_that_hold_with
         with pytest.raises(ConnectionLost, match="isn't known whether its QEMU has cost curves"):
             await source.set_limits(VDA, EXACT, PATIENCE_S)
         await source.set_limits(VDA, ThrottleLimits(iops_total=700, iops_size=5856), PATIENCE_S)
-        arguments = server.asked[-1]["arguments"]
+        arguments = asked(server)
         assert (arguments["iops"], arguments["iops_size"]) == (700, 5856)
         assert "cost-read" not in arguments
         del server.answers["query-qmp-schema"]
         source.announce("db1")
-        await until(lambda: source.vms()["db1"].drives["vda"].abilities == PATCHED)
+        await until(lambda: source.vms()["db1"].drives["vda"].abilities == able(server))
         assert (await source.sample(None, PATIENCE_S))[VDA].throttle is not None
         await source.set_limits(VDA, EXACT, PATIENCE_S)
-        assert server.asked[-1]["arguments"]["cost-read"] == POINTS
+        assert asked(server)["cost-read"] == POINTS
 
 
 async def test_a_qemu_that_knows_no_curve_is_not_sent_the_limits_of_one(tmp_path: Path) -> None:
@@ -246,7 +307,7 @@ async def test_limits_and_curves_are_set_in_one_command(
     source: QmpSource, server: QmpServer
 ) -> None:
     await source.set_limits(VDA, EXACT, PATIENCE_S)
-    arguments = server.asked[-1]["arguments"]
+    arguments = asked(server)
     assert (arguments["iops"], arguments["bps"], arguments["iops_size"]) == (1000, 0, 0)
     assert (arguments["cost-read"], arguments["cost-write"]) == (POINTS, LINE_POINTS)
     assert (arguments["split-size"], arguments["idle-credit-ms"]) == (16384, 10)
@@ -260,7 +321,7 @@ async def test_limits_without_a_curve_and_split_size_remove_them(
 ) -> None:
     await source.set_limits(VDA, EXACT, PATIENCE_S)
     await source.set_limits(VDA, ThrottleLimits(iops_total=7, iops_size=4096), PATIENCE_S)
-    arguments = server.asked[-1]["arguments"]
+    arguments = asked(server)
     assert (arguments["cost-read"], arguments["cost-write"]) == ([], [])
     assert (arguments["split-size"], arguments["idle-credit-ms"]) == (0, 100)
     await source.sample(None, PATIENCE_S)
@@ -320,17 +381,22 @@ async def test_a_drive_that_leaves_its_group_is_seen_to_be_unlimited(
 
 async def test_statistics_come_with_the_counters(source: QmpSource, server: QmpServer) -> None:
     server.objects[qdev("vda")] = {"iops-total": 9}
+    least, times, took = "size", {}, None
+    if server.dialect == TODAYS:
+        least, took = "least", Took(2, 700, ((0, 1), (512, 1)))
+        bins = [{"least": 0, "requests": 1}, {"least": 512, "requests": 1}]
+        times = {"in_flight": 1, "ended": 2, "latency_total_ns": 700, "latencies": bins}
     server.throttle(
         qdev("vda"), MEMBER, requests=3, bytes=20480, cost=4.2, waited=1, wait_total_ns=600,
         wait_max_ns=600, waiting=2,
-        sizes=[{"size": 4096, "requests": 1}, {"size": 8192, "requests": 2}],
+        sizes=[{least: 4096, "requests": 1}, {least: 8192, "requests": 2}], **times,
     )  # fmt: skip
     before = time.monotonic_ns()
     counters = (await source.sample(None, PATIENCE_S))[VDA]
     group = counters.throttle
     assert group is not None
     assert before <= group.at_ns <= counters.at_ns
-    assert group.read == ThrottleCount(3, 20480, 4.2, 1, 600, 2, ((4096, 1), (8192, 2)))
+    assert group.read == ThrottleCount(3, 20480, 4.2, 1, 600, 2, ((4096, 1), (8192, 2)), took)
     assert group.write == ThrottleCount(0, 0, 0, 0, 0, 0)
     assert in_force(source) == ThrottleLimits(iops_total=9)
 
@@ -379,11 +445,11 @@ async def test_statistics_of_a_group_with_other_members_are_not_the_drives(
 async def test_wrong_groups_end_the_connection_and_a_new_one_works(
     source: QmpSource, server: QmpServer, reply: bytes
 ) -> None:
-    server.answers["query-throttle-groups"] = lambda request: reply.replace(
+    server.answers[server.dialect.query_groups] = lambda request: reply.replace(
         b"%d", str(request["id"]).encode()
     )
     assert await source.sample(None, PATIENCE_S) == {}
-    del server.answers["query-throttle-groups"]
+    del server.answers[server.dialect.query_groups]
     await until(lambda: source.reconnects == 1)
     assert source.errors == {"protocol": 1}
     assert VDA in await source.sample(None, PATIENCE_S)
@@ -410,7 +476,7 @@ async def test_limits_that_make_no_sense_are_not_known(
 async def test_groups_that_are_refused_leave_the_counters(
     source: QmpSource, server: QmpServer
 ) -> None:
-    server.answers["query-throttle-groups"] = lambda r: error(r, "GenericError", "not now")
+    server.answers[server.dialect.query_groups] = lambda r: error(r, "GenericError", "not now")
     counters = (await source.sample(None, PATIENCE_S))[VDA]
     assert counters == Counters(counters.at_ns, 0, 0, 0, 0, 0, 0)
     assert source.errors == {"refused": 1}
@@ -420,12 +486,12 @@ async def test_groups_that_never_come_leave_the_vm_out_and_no_query_is_piled_up(
     source: QmpSource, server: QmpServer
 ) -> None:
     held: list[dict[str, Any]] = []
-    server.answers["query-throttle-groups"] = held.append
+    server.answers[server.dialect.query_groups] = held.append
     for _ in range(3):
         assert await source.sample(None, 0.1) == {}
     await until(lambda: held)
     assert (len(held), source.errors["timeout"]) == (1, 3)
-    del server.answers["query-throttle-groups"]
+    del server.answers[server.dialect.query_groups]
     server.send(server.reply(held[0]))
     await until(lambda: "query-blockstats" in server.commands())
     assert VDA in await source.sample(None, PATIENCE_S)

@@ -32,6 +32,8 @@ _WORDS = [
     *(b"return error class desc id name meta-type members command qdev device inserted".split()),
     *(b"limits read write requests bytes cost waited wait-total-ns waiting sizes size".split()),
     *(b"iops-total cost-read cost-write idle-credit-ms split-size query-throttle-groups".split()),
+    *(b"__iokeel_extra __iokeel_query-throttle-groups __iokeel_keeps-levels features".split()),
+    *(b"max-in-flight latency in-flight ended latency-total-ns latencies least".split()),
     *(b"throttle-limit0 virtio-disk0 virtio-disk1 drive-virtio-disk0 node-name group".split()),
     *(b"/machine/peripheral/virtio-disk0/virtio-backend file json: throttle-group".split()),
     *(b"{}", b'{"return": {}}', b"\0"),
@@ -50,8 +52,8 @@ def passthrough(data: bytes) -> None:
     """
     *answers, last = data.decode(errors="replace").split("\0")
     _ANSWERS[:] = [last, *reversed(answers)]
-    ask_abilities(_Handle())
-    for group in (read_groups(_Handle(), _XML) or {}).values():
+    abilities = ask_abilities(_Handle())
+    for group in (read_groups(_Handle(), _XML, abilities) or {}).values():
         if group is not None:
             limits_make_sense(from_group(bytes(group.limits)))
             assert group.counters(0).read.requests is not None

@@ -29,6 +29,8 @@ _WORDS = [
     *(b"wr_total_time_ns name type child<throttle-group> meta-type members command".split()),
     *(b"iops-total cost-read cost-write idle-credit-ms split-size device_add size cost".split()),
     *(b"query-throttle-groups limits read write requests bytes waited wait-total-ns".split()),
+    *(b"__iokeel_extra __iokeel_query-throttle-groups __iokeel_keeps-levels features".split()),
+    *(b"max-in-flight latency in-flight ended latency-total-ns latencies least".split()),
     *(b"waiting sizes node-name drv throttle throttle-group driver json: bps iops".split()),
     *(b"iops_rd iops_wr iops_max iops_max_length iops_size nbd rbd iscsi server".split()),
     *(b"filename host port path export pool image portal target url namespace".split()),
@@ -103,7 +105,7 @@ async def _agent(connection: QmpConnection) -> None:
         for drive in drives.values():
             _check(drive.in_force)
             network_place(drive.path or "")
-        groups = await query_groups(connection) if abilities.counts else []
+        groups = await query_groups(connection, abilities) if abilities.counts else []
         for group in groups:
             _check(from_group(group.limits))
         of = {(d.qdev, d.device): DriveId("db1", d.target) for d in drives.values()}

@@ -27,12 +27,13 @@ from iokeel.hypervisors.qmp.bounds import (
 )
 from iokeel.hypervisors.qmp.drives import Block, QmpDrive, drives_of, setting, target_of
 from iokeel.hypervisors.qmp.faults import NO_COMMAND
-from iokeel.hypervisors.qmp.limits import ObjectLimits, from_object
+from iokeel.hypervisors.qmp.limits import from_object
 from iokeel.hypervisors.qmp.throttle_groups import (
-    QUERY_GROUPS,
     Group,
+    ObjectLimits,
     QemuAbilities,
     SchemaEntry,
+    dialect_of,
 )
 from iokeel.policy_xml.domain import Disk, DomainXml, own_group
 from iokeel.words.quoting import shown_path
@@ -41,7 +42,6 @@ from iokeel.words.sparing import Sparing
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-_QUERY_GROUPS = json.dumps({"execute": QUERY_GROUPS})
 _QUERY_SCHEMA = json.dumps({"execute": "query-qmp-schema"})
 _QUERY_BLOCK = json.dumps({"execute": "query-block"})
 # Before the name of a domain's throttle group, in the id of its object.
@@ -127,13 +127,16 @@ def ask_abilities(handle: Any) -> Abilities | None:
     return None
 
 
-def read_groups(handle: Any, xml: DomainXml) -> dict[str, Group | None] | None:
+def read_groups(
+    handle: Any, xml: DomainXml, abilities: Abilities | None
+) -> dict[str, Group | None] | None:
     """Return a domain's throttle groups, each by the only drive that it throttles.
 
     A drive that shares its group has None: the group's counters and limits aren't its own. None if
     QEMU's answer makes no sense. Raises libvirtError.
     """
-    answer = ask_often(handle, _QUERY_GROUPS, _GROUPS)
+    command = json.dumps({"execute": dialect_of(abilities).query_groups})
+    answer = ask_often(handle, command, _GROUPS)
     if answer is None:
         return None
     groups = {group.name: group for group in answer.groups if group.members}

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import libvirt
 
 from iokeel.core.counters import Counters
+from iokeel.hypervisors.libvirt.domain import Domain
 from iokeel.hypervisors.libvirt.passthrough import read_groups
 from iokeel.hypervisors.qmp.throttle_groups import Group
-from iokeel.policy_xml.domain import DomainXml
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +75,11 @@ class Reading(NamedTuple):
 
 
 def read_all(
-    connection: Any, names: Collection[str] | None, xmls: Mapping[str, DomainXml]
+    connection: Any, names: Collection[str] | None, domains: Mapping[str, Domain]
 ) -> dict[str, Reading]:
     """Return the readings of all running domains (None), or of some.
 
-    xmls: the domains whose throttle groups are read too. Raises libvirtError.
+    domains: those whose throttle groups are read too. Raises libvirtError.
     """
     if names is None:
         found = connection.getAllDomainStats(_STATS, _STATS_FLAGS)
@@ -91,9 +91,10 @@ def read_all(
     for handle, values in found:
         name = handle.name()
         groups = None
-        if name in xmls and _counted(values):  # else it is busy, perhaps for long
+        if name in domains and _counted(values):  # else it is busy, perhaps for long
             try:
-                groups = read_groups(handle, xmls[name])
+                domain = domains[name]
+                groups = read_groups(handle, domain.xml, domain.abilities)
             except libvirt.libvirtError as error:
                 log.debug("%s: %s", name, error)  # most likely it has just gone
         readings[name] = Reading(at_ns, values, time.monotonic_ns(), groups)

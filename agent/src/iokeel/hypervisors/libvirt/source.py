@@ -170,9 +170,7 @@ class LibvirtSource(SourceNews):
         names = self._running if domains is None else self._domains.keys() & {*domains}
         if not names or not self._events.connected:
             return {}
-        groups = {
-            name: d.xml for name, d in self._domains.items() if d.reads_groups and name in names
-        }
+        groups = {name: d for name, d in self._domains.items() if d.reads_groups and name in names}
         orders, began_s = self._limits.orders(), time.monotonic()
         try:
             readings = await self._calls.call(

@@ -22,12 +22,7 @@ from iokeel.hypervisors.qmp.discovery import GROUPS
 from iokeel.hypervisors.qmp.drives import BlockStats
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.limits import from_group
-from iokeel.hypervisors.qmp.throttle_groups import (
-    ASK_GROUPS,
-    QUERY_GROUPS,
-    Group,
-    QemuAbilities,
-)
+from iokeel.hypervisors.qmp.throttle_groups import Group, QemuAbilities
 from iokeel.hypervisors.source import SourceNews
 from iokeel.words.quoting import shown_path
 
@@ -39,11 +34,9 @@ _MOST_SAID = 300
 
 _COUNT_DRIVES = "query-blockstats"
 _ASK_COUNTERS = b'"execute":"%b"' % _COUNT_DRIVES.encode()
-# What follows if QEMU refuses one.
-_WITHOUT = {
-    _COUNT_DRIVES: "its drives' load isn't known, so they keep the limits that they have",
-    QUERY_GROUPS: "what its throttle groups count isn't known",
-}
+# What follows if QEMU refuses that, or to tell of its groups.
+_WITHOUT_DRIVES = "its drives' load isn't known, so they keep the limits that they have"
+_WITHOUT_GROUPS = "what its throttle groups count isn't known"
 
 T = TypeVar("T")
 
@@ -140,7 +133,8 @@ class DriveCounters:
         self._asked = round_
         round_.outstanding += 1
         if groups:
-            connection.ask(ASK_GROUPS, GROUPS, partial(self._grouped, round_))
+            command = b'"execute":"%b"' % self._abilities.query_groups.encode()
+            connection.ask(command, GROUPS, partial(self._grouped, round_))
         if devices:
             take = partial(self._counted, round_)
             connection.ask(_ASK_COUNTERS, _COUNTERS, take, MOST_DRIVES_BYTES)
@@ -167,7 +161,7 @@ class DriveCounters:
         self._throttles = {}
         devices = self._abilities.guest_devices
         try:
-            groups = self._answer(QUERY_GROUPS, reply)
+            groups = self._answer(self._abilities.query_groups, reply)
             if groups is not None:
                 self._take_groups(groups)
             if not devices and not round_.done.done():
@@ -256,11 +250,12 @@ class DriveCounters:
     def _refused(self, command: str, said: str) -> None:
         """Count a refusal, and tell it unless the last one of this command was the same."""
         self._news.errors["refused"] += 1
+        without = _WITHOUT_DRIVES if command == _COUNT_DRIVES else _WITHOUT_GROUPS
         if self._refusals.get(command) != said:
             self._refusals[command] = said
             log.error(
                 "VM %s: %s: %s: %s; %s; see QEMU's own log",
-                *(self._vm.name, self._vm.socket, command, shown_path(said), _WITHOUT[command]),
+                *(self._vm.name, self._vm.socket, command, shown_path(said), without),
             )
 
     def _missed(self) -> None:

@@ -26,10 +26,10 @@ from iokeel.hypervisors.qmp.drives import (
     spelled_out,
 )
 from iokeel.hypervisors.qmp.faults import NO_COMMAND, CommandFailed
-from iokeel.hypervisors.qmp.limits import ObjectLimits, from_object
+from iokeel.hypervisors.qmp.limits import from_object
 from iokeel.hypervisors.qmp.throttle_groups import (
-    QUERY_GROUPS,
     Group,
+    ObjectLimits,
     QemuAbilities,
     SchemaEntry,
 )
@@ -102,9 +102,9 @@ async def query_devices(connection: QmpConnection) -> list[Object]:
     return found
 
 
-async def query_groups(connection: QmpConnection) -> list[Group]:
+async def query_groups(connection: QmpConnection, abilities: QemuAbilities) -> list[Group]:
     """Return a QEMU's throttle groups, if they count. Raises MonitorLost or CommandFailed."""
-    return await connection.execute(QUERY_GROUPS, {}, GROUPS, ANSWER_TIMEOUT_S)
+    return await connection.execute(abilities.query_groups, {}, GROUPS, ANSWER_TIMEOUT_S)
 
 
 async def _daemon_drives(connection: QmpConnection) -> dict[str, QmpDrive]:

@@ -14,16 +14,13 @@ import msgspec
 
 from iokeel.core.abilities import Abilities
 from iokeel.core.limits import AVERAGES, FIELDS, ThrottleLimits
-from iokeel.hypervisors.qmp.bounds import Number
 from iokeel.hypervisors.qmp.throttle_groups import (
-    CurvePoint,
-    curves_of,
+    ObjectLimits,
     patched_values,
     qapi_name,
+    values_of,
 )
 
-#: QAPI's ThrottleLimits.
-ObjectLimits = dict[str, Number | list[CurvePoint]]
 _DECODER = msgspec.json.Decoder(ObjectLimits)
 
 
@@ -48,10 +45,8 @@ def block_values(limits: ThrottleLimits, abilities: Abilities) -> dict[str, Any]
 
 def from_object(values: ObjectLimits) -> ThrottleLimits | None:
     """Return the limits of a throttle-group object; None (unknown) if they make no sense."""
-    curves = curves_of(values)
-    names = {field: qapi_name(field) for field in ThrottleLimits._fields if field not in curves}
-    numbers = _numbers(values, names)
-    return None if numbers is None else ThrottleLimits.of({**numbers, **curves})
+    found = values_of(values)
+    return None if found is None else ThrottleLimits.of(found)
 
 
 def from_group(raw: msgspec.Raw | bytes) -> ThrottleLimits | None:
@@ -67,17 +62,8 @@ def from_block(values: Mapping[str, Any]) -> ThrottleLimits | None:
 
     None (unknown) if they make no sense.
     """
-    numbers = _numbers(values, _BLOCK_NAMES)
-    return None if numbers is None else ThrottleLimits.of(numbers)
-
-
-def _numbers(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, int] | None:
-    """Return the values of some fields by their names in QMP; None if one isn't 0 or more.
-
-    To leave that one out would be to call it unlimited.
-    """
-    found = {field: values[name] for field, name in names.items() if name in values}
-    return found if all(type(n) is int and n >= 0 for n in found.values()) else None
+    named = {_OBJECT_NAMES[f]: values[name] for f, name in _BLOCK_NAMES.items() if name in values}
+    return from_object(named)
 
 
 def _values(limits: ThrottleLimits, names: Mapping[str, str]) -> dict[str, Any]:

@@ -414,7 +414,7 @@ class Monitor:
         set, or stock QEMU's. Another QEMU, which may have come unseen, has stock QEMU's.
         """
         if self._abilities.counts:
-            for group in await query_groups(connection):
+            for group in await query_groups(connection, self._abilities):
                 if (owner := self._counters.owner(group)) is not None:
                     drive = drives[owner.target]
                     limits = drive.with_own(from_group(group.limits))

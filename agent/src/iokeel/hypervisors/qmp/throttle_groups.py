@@ -2,32 +2,24 @@
 
 They stand nowhere else in the agent. They are the traces of each ability in a QEMU's schema, the
 fields of ThrottleLimits that stock QEMU lacks, and query-throttle-groups. A new kind of enforcement
-in QEMU begins here.
+in QEMU begins here. Guests go on with the QEMU that they run, so the words of former patches count
+too: DIALECTS has both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import DriveId, ThrottleCount, ThrottleCounters
+from iokeel.core.counters import DriveId, ThrottleCount, ThrottleCounters, Took
 from iokeel.core.curve import CostCurve
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.limits import FIELDS, UNLIMITED, ThrottleLimits
 from iokeel.errors import ConnectionLost, CurveError, LimitsRejected
-from iokeel.hypervisors.qmp.bounds import Cost, Count, Name
+from iokeel.hypervisors.qmp.bounds import Cost, Count, Name, Number
 
-QUERY_GROUPS = "query-throttle-groups"
-#: The same as a request without its id.
-ASK_GROUPS = b'"execute":"%b"' % QUERY_GROUPS.encode()
-
-# The fields of ThrottleLimits that come with an ability. They have the same names in the limits
-# of an object and in block_set_io_throttle.
-_CURVES = ("cost_read", "cost_write")
-_CURVE_FIELDS = (*_CURVES, "idle_credit_ms")
-_SPLIT_FIELDS = ("split_size",)
 # No object of the schema has a tenth as many members.
 _MOST_MEMBERS = 5000
 # Of requests, a size for each power of two.
@@ -36,10 +28,105 @@ _MOST_SIZES = 64
 _ANY_LIMIT = "iops-total"
 
 
+class CurvePoint(msgspec.Struct, gc=False):
+    """A point of a cost curve."""
+
+    size: Count
+    cost: Cost
+
+
+_Value = bool | Number | Cost | list[CurvePoint]
+#: QAPI's ThrottleLimits.
+ObjectLimits = dict[str, _Value | dict[str, _Value]]
+
+
+class _Field(NamedTuple):
+    """A field of ThrottleLimits that stock QEMU lacks.
+
+    ability: the one of Abilities that it comes with. kinds: the types that QEMU tells it in.
+    """
+
+    ability: str
+    kinds: tuple[type, ...] = (int,)
+
+
+_FIELDS = {
+    "cost_read": _Field("cost_curve", (list,)),
+    "cost_write": _Field("cost_curve", (list,)),
+    "idle_credit_ms": _Field("cost_curve"),
+    "split_size": _Field("splits"),
+    "max_in_flight": _Field("bounds_in_flight", (int, float)),
+    "latency": _Field("measures_latency", (bool,)),
+}
+
+
+class Dialect(NamedTuple):
+    """The words of one series of patches.
+
+    prefix: before the names that it adds to QEMU's own. fields: those of _FIELDS that it has.
+    extra: the member of ThrottleLimits, and of the arguments of block_set_io_throttle, that has
+    these; "" if they stand beside stock QEMU's. keeps_levels: what tells this ability among the
+    features of ThrottleLimits and these fields.
+    """
+
+    prefix: str
+    fields: tuple[str, ...]
+    extra: str
+    keeps_levels: str
+
+    @property
+    def query_groups(self) -> str:
+        """The command that reads the throttle groups."""
+        return f"{self.prefix}query-throttle-groups"
+
+    def abilities(self, schema: Sequence[SchemaEntry]) -> Abilities:
+        """Return the abilities that a schema shows in these words."""
+        types = {entry.name: {m.name: m.type for m in entry.members} for entry in schema}
+        counts, told = False, set()
+        for entry in schema:
+            members = types[entry.name]
+            counts |= entry.meta_type == "command" and entry.name == self.query_groups
+            if _ANY_LIMIT in members:
+                told |= {*entry.features}
+                own = types.get(members.get(self.extra, ""), {}) if self.extra else members
+                told |= own.keys()
+        lacking = {
+            of.ability
+            for field, of in _FIELDS.items()
+            if field not in self.fields or qapi_name(field) not in told
+        }
+        return Abilities(
+            cost_curve="cost_curve" not in lacking,
+            keeps_levels=self.keeps_levels in told,
+            counts=counts,
+            splits="splits" not in lacking,
+            measures_latency=counts and "measures_latency" not in lacking,
+            bounds_in_flight="bounds_in_flight" not in lacking,
+            dialect=self.prefix,
+        )
+
+
+#: By Abilities.dialect, those of today's patches first. The former ones didn't tell that they keep
+#: levels. That patch came before the curves', whose last name stands for it.
+DIALECTS = {
+    dialect.prefix: dialect
+    for dialect in (
+        Dialect("__iokeel_", tuple(_FIELDS), "__iokeel_extra", "__iokeel_keeps-levels"),
+        Dialect("", tuple(_FIELDS)[:4], "", "cost-write"),
+    )
+}
+
+
+def dialect_of(abilities: Abilities | None) -> Dialect:
+    """Return the words that a QEMU knows, if it knows any of the patches'."""
+    return DIALECTS[(abilities or STOCK).dialect]
+
+
 class Member(msgspec.Struct, gc=False):
-    """A member of an object of the schema."""
+    """A member of an object of the schema. type: the name of its entry there."""
 
     name: str = ""
+    type: str = ""
 
 
 class SchemaEntry(msgspec.Struct):
@@ -48,6 +135,7 @@ class SchemaEntry(msgspec.Struct):
     name: str = ""
     meta_type: str = msgspec.field(name="meta-type", default="")
     members: Annotated[list[Member], msgspec.Meta(max_length=_MOST_MEMBERS)] = []
+    features: Annotated[list[str], msgspec.Meta(max_length=_MOST_MEMBERS)] = []
 
 
 class QemuAbilities(NamedTuple):
@@ -63,65 +151,56 @@ class QemuAbilities(NamedTuple):
     @classmethod
     def of(cls, schema: Sequence[SchemaEntry]) -> QemuAbilities:
         """Return the abilities that a schema (query-qmp-schema) shows."""
-        commands = {entry.name for entry in schema if entry.meta_type == "command"}
-        objects = [{member.name for member in entry.members} for entry in schema]
-        limits = [names for names in objects if _ANY_LIMIT in names]
-
-        def known(fields: Sequence[str]) -> bool:
-            return any({qapi_name(field) for field in fields} <= names for names in limits)
-
-        return cls(
-            Abilities(
-                cost_curve=known(_CURVE_FIELDS),
-                # This leaves no trace in the schema. Its patch comes before the curve's, so a QEMU
-                # that knows curves keeps levels too.
-                keeps_levels=known(_CURVES),
-                counts=QUERY_GROUPS in commands,
-                splits=known(_SPLIT_FIELDS),
-            ),
-            "device_add" in commands,
-        )
+        shown = (dialect.abilities(schema) for dialect in DIALECTS.values())
+        throttle = next((found for found in shown if any(found[:-1])), STOCK)
+        commands = (entry.name for entry in schema if entry.meta_type == "command")
+        return cls(throttle, "device_add" in commands)
 
     @property
     def counts(self) -> bool:
         """Whether its throttle groups are known to count."""
         return self.throttle is not None and self.throttle.counts
 
+    @property
+    def query_groups(self) -> str:
+        """The command that reads its throttle groups, if they count."""
+        return dialect_of(self.throttle).query_groups
+
 
 def qapi_name(field: str) -> str:
-    """Return the name in QAPI's ThrottleLimits of a field of ThrottleLimits."""
+    """Return the name in QAPI of a field of ThrottleLimits."""
     return field.replace("_", "-")
 
 
 # Limits
 
-
-class CurvePoint(msgspec.Struct, gc=False):
-    """A point of a cost curve."""
-
-    size: Count
-    cost: Cost
+_TODAYS, _FORMER = DIALECTS.values()
+# The fields by their names in limits, and in the member that today's patches add to these.
+_OUTER_FIELDS = {qapi_name(field): field for field in (*FIELDS, *_FORMER.fields)}
+_EXTRA_FIELDS = {qapi_name(field): field for field in _TODAYS.fields}
 
 
 def patched_values(limits: ThrottleLimits, abilities: Abilities) -> dict[str, Any]:
     """Return the fields that stock QEMU lacks and this one knows, in QAPI's words.
 
     All of them, since QEMU keeps a field that it isn't given: an empty list removes a curve, and
-    0 the split size.
+    0 the split size or the bound in flight.
     """
-    values: dict[str, Any] = {}
-    if abilities.cost_curve:
-        for field, curve in zip(_CURVES, (limits.cost_read, limits.cost_write), strict=True):
-            values[qapi_name(field)] = _points(curve)
-        values[qapi_name("idle_credit_ms")] = limits.idle_credit_ms
-    if abilities.splits:
-        values[qapi_name("split_size")] = limits.split_size or 0
-    return values
+    fields = limits._asdict()
+    extra, values = (
+        dialect_of(abilities).extra,
+        {
+            qapi_name(field): _told(fields[field], of)
+            for field, of in _FIELDS.items()
+            if getattr(abilities, of.ability)
+        },
+    )
+    return {extra: values} if extra and values else values
 
 
 def knows_more(abilities: Abilities) -> bool:
     """Return True if a QEMU knows limits that stock QEMU lacks."""
-    return abilities.cost_curve or abilities.splits
+    return bool(patched_values(UNLIMITED, abilities))
 
 
 def for_curve(drive: DriveId, abilities: Abilities | None) -> Abilities:
@@ -142,15 +221,34 @@ def for_curve(drive: DriveId, abilities: Abilities | None) -> Abilities:
 
 def keep_patched(read: ThrottleLimits, last: ThrottleLimits) -> ThrottleLimits:
     """Return limits read from a source that lacks the patches' fields, with those last known."""
-    return read._replace(
-        cost_read=last.cost_read,
-        cost_write=last.cost_write,
-        split_size=last.split_size,
-        idle_credit_ms=last.idle_credit_ms,
-    )
+    kept: dict[str, Any] = {field: getattr(last, field) for field in _FIELDS}
+    return read._replace(**kept)
 
 
-def curve_of(points: int | list[CurvePoint] | None) -> CostCurve | None:
+def values_of(limits: ObjectLimits) -> dict[str, Any] | None:
+    """Return QAPI's ThrottleLimits by the names of the core's; None if one makes no sense.
+
+    To leave that one out would be to call it unlimited.
+    """
+    extra = limits.get(_TODAYS.extra, {})
+    if not isinstance(extra, dict):
+        return None
+    found: dict[str, Any] = {}
+    for fields, values in ((_OUTER_FIELDS, limits), (_EXTRA_FIELDS, extra)):
+        for name, value in values.items():
+            if (field := fields.get(name)) is None:
+                continue
+            kinds = _FIELDS[field].kinds if field in _FIELDS else (int,)
+            if list in kinds:
+                found[field] = _curve_of(value)
+            elif isinstance(value, list | dict) or type(value) not in kinds or value < 0:
+                return None
+            else:
+                found[field] = value
+    return found
+
+
+def _curve_of(points: object) -> CostCurve | None:
     """Return a curve in QAPI's words as a CostCurve; None for none, or one the agent can't use."""
     if not isinstance(points, list) or not points:
         return None
@@ -160,27 +258,35 @@ def curve_of(points: int | list[CurvePoint] | None) -> CostCurve | None:
         return None
 
 
-def curves_of(values: Mapping[str, int | list[CurvePoint]]) -> dict[str, CostCurve | None]:
-    """Return the curves in QAPI's ThrottleLimits by the names of ThrottleLimits."""
-    return {field: curve_of(values.get(qapi_name(field))) for field in _CURVES}
-
-
-def _points(curve: CostCurve | None) -> list[dict[str, float]]:
-    return [{"size": size, "cost": cost} for size, cost in curve.points] if curve else []
+def _told(value: CostCurve | float | None, of: _Field) -> object:
+    if list in of.kinds:
+        points = value.points if isinstance(value, CostCurve) else ()
+        return [{"size": size, "cost": cost} for size, cost in points]
+    return 0 if value is None else value
 
 
 # query-throttle-groups, which is read at each tick
 
 
 class SizeCount(msgspec.Struct, gc=False):
-    """How many requests had a size. size: a power of two, the least of its range."""
+    """How many requests had a size, or took a time in ns.
 
-    size: Count
+    least: a power of two or 0, the least of the range. Former patches call it size.
+    """
+
     requests: Count
+    least: Count = 0
+    size: Count = 0
+
+
+_Histogram = Annotated[list[SizeCount], msgspec.Meta(max_length=_MOST_SIZES)]
 
 
 class DirectionStats(msgspec.Struct, rename="kebab"):
-    """A group's counters in one direction, since it was made."""
+    """A group's counters in one direction, since it was made.
+
+    ended: how many requests were timed below the throttle; None if it can't time any.
+    """
 
     requests: Count
     bytes: Count
@@ -188,10 +294,16 @@ class DirectionStats(msgspec.Struct, rename="kebab"):
     waited: Count
     wait_total_ns: Count
     waiting: Count
-    sizes: Annotated[list[SizeCount], msgspec.Meta(max_length=_MOST_SIZES)]
+    sizes: _Histogram
+    ended: Count | None = None
+    latency_total_ns: Count = 0
+    latencies: _Histogram = []
 
     def count(self) -> ThrottleCount:
         """Return the same in the core's words."""
+        took = None
+        if self.ended is not None:
+            took = Took(self.ended, self.latency_total_ns, _bins(self.latencies))
         return ThrottleCount(
             self.requests,
             self.bytes,
@@ -199,8 +311,13 @@ class DirectionStats(msgspec.Struct, rename="kebab"):
             self.waited,
             self.wait_total_ns,
             self.waiting,
-            tuple([(each.size, each.requests) for each in self.sizes]),
+            _bins(self.sizes),
+            took,
         )
+
+
+def _bins(histogram: list[SizeCount]) -> tuple[tuple[int, int], ...]:
+    return tuple([(each.least or each.size, each.requests) for each in histogram])
 
 
 class GroupMember(msgspec.Struct, gc=False):

@@ -26,7 +26,7 @@ from iokeel.hypervisors.libvirt.passthrough import (
 from iokeel.hypervisors.qmp.drives import QmpDrive
 from iokeel.policy_xml.domain import Disk, DomainXml
 from iokeel.words.sparing import Sparing
-from testing.hypervisors.abilities import PATCHED
+from testing.hypervisors.abilities import PATCHED, TODAYS
 from testing.hypervisors.libvirt_error import refusal
 from testing.hypervisors.qmp_server import qdev
 
@@ -159,6 +159,29 @@ def test_only_what_a_qemu_knows_is_sent(qemu: Qemu) -> None:
     assert arguments["idle-credit-ms"] == 100
 
 
+@pytest.mark.parametrize("group", [None, "limit0"])
+def test_todays_patches_take_all_that_libvirt_lacks_in_one_member(
+    qemu: Qemu, group: str | None
+) -> None:
+    qemu.put(EXACT._replace(max_in_flight=2.5, latency=True), group, abilities=TODAYS)
+    arguments = qemu.asked[-1]["arguments"]
+    values = arguments if group is None else arguments["value"]
+    extra = values["__iokeel_extra"]
+    assert (extra["cost-read"], extra["max-in-flight"], extra["latency"]) == (POINTS, 2.5, True)
+    assert not extra.keys() & values.keys()
+
+
+@pytest.mark.parametrize(
+    ("abilities", "command"),
+    [(PATCHED, "query-throttle-groups"), (TODAYS, "__iokeel_query-throttle-groups")],
+)
+def test_groups_are_asked_for_in_the_words_of_the_qemu(
+    qemu: Qemu, abilities: Abilities, command: str
+) -> None:
+    read_groups(Handle(), DomainXml("db1", (DISK,), {}), abilities)
+    assert qemu.commands() == [command]
+
+
 def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def command(*_: object) -> str:
         raise refusal(code)
@@ -286,7 +309,7 @@ def test_groups_whose_counts_no_qemu_has_are_not_read(
         "libvirt_qemu.qemuMonitorCommand", lambda *_: json.dumps({"return": groups})
     )
     for _ in range(2):
-        assert read_groups(Handle(), DomainXml("db1", (DISK,), {})) is None
+        assert read_groups(Handle(), DomainXml("db1", (DISK,), {}), None) is None
     (line,) = caplog.messages
     assert line == (
         "db1: its QEMU's answer to query-throttle-groups makes no sense, so it counts for nothing"
