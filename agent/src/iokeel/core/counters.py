@@ -205,8 +205,13 @@ class Throttled(NamedTuple):
     @property
     def times(self) -> Took:
         """How long reads and writes took below the group together, without a histogram."""
-        read, write = self.took(write=False) or Took(), self.took(write=True) or Took()
-        return Took(read.requests + write.requests, read.total_ns + write.total_ns)
+        requests = total_ns = 0
+        for before, after in (self._of(write=False), self._of(write=True)):
+            if after.took is not None:
+                was = before.took or Took()
+                requests += after.took.requests - was.requests
+                total_ns += after.took.total_ns - was.total_ns
+        return Took(requests, total_ns)
 
     def _of(self, write: bool) -> tuple[ThrottleCount, ThrottleCount]:
         if write:

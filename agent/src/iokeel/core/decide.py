@@ -174,7 +174,7 @@ def _look_at_all(
         else:
             split_size = split_size_of(known.policy, known.abilities, model, storage)
         try:
-            after, order = look(before, known, share, now, model, split_size, now_ns)
+            after, order = look(before, known, share, now, model, split_size, storage, now_ns)
         except Exception as error:
             failures[drive] = error
             drives[drive] = _with_vm_part_of(before, known)

@@ -26,6 +26,7 @@ class Reason(Enum):
     SHARE = "the drive's share has changed"
     CURVE = "the storage's cost curve has changed"
     SPLIT = "the split size of large reads has changed"
+    LATENCY = "what the latency target needs of QEMU has changed"
     OVERWRITTEN = "somebody else changed the limits"
     RETRY = "the last change failed"
     RELEASED = "the drive no longer has a policy or a limit"

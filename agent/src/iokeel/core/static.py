@@ -124,7 +124,8 @@ def _limits(state: State, known: DriveState, most: float) -> ThrottleLimits | No
         if limits is None:
             return None
         if (1 + OVERSHOOT_RATIO) * rate_in_force(limits, model) <= most:
-            return limits  # again, because the last order may not have been carried out
+            # Again, because the last order may not have been carried out.
+            return limits._replace(max_in_flight=None, latency=False)
     elif share is not None and share.storage is not None:
         rates.append(known.each_of_share(share))
     for part in (known.part, known.storage_part):

@@ -194,6 +194,11 @@ def _throttle(
     if wait_s is not None:
         rest = "" if device_s is None else f", and the device took {duration(device_s)}"
         yield f"They waited {duration(wait_s)} each for the throttle{rest}."
+    if throttle.recent_half_s is not None and throttle.recent_most_s is not None:
+        yield (
+            f"Below the throttle, half of them took up to {duration(throttle.recent_half_s)}, and"
+            f" 99 % up to {duration(throttle.recent_most_s)}."
+        )
     if throttle.waiting:
         yield f"{throttle.waiting} {name} wait now."
 
@@ -293,6 +298,11 @@ def _limits(
         mix = decision.priced_for
         flows = [*_part("reads", mix.read, mix.write), *_part("writes", mix.write, mix.read)]
         yield f"For a mix of {' and '.join(flows)}, that makes {_words(limits)}."
+    if limits.max_in_flight is not None:
+        yield (
+            f"At most {limits.max_in_flight:.3g} of its requests are at the storage at a time, on"
+            " average: as many as its rate needs at twice the latency target."
+        )
     if decision.limits_reason is not None:
         age = "" if decision.limits_age_s is None else f" {duration(decision.limits_age_s)} ago"
         yield f"These were set{age} because {decision.limits_reason.value}."

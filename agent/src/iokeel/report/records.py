@@ -39,7 +39,9 @@ class ThrottleReport(Struct, kw_only=True):
 
     cost: charged, in operations of the iops limits. waited: requests that had to wait, and wait_s
     how long in all. waiting: requests that wait now. sizes: requests by size, as the largest power
-    of two that is not above it. recent_sizes: those of the last interval.
+    of two that is not above it. recent_sizes: those of the last interval. recent_half_s,
+    recent_most_s: what half and 99 % of its requests took below it at most; None unless QEMU times
+    them.
     """
 
     bytes: int
@@ -49,6 +51,8 @@ class ThrottleReport(Struct, kw_only=True):
     waiting: int
     sizes: dict[int, int]
     recent_sizes: dict[int, int]
+    recent_half_s: float | None = None
+    recent_most_s: float | None = None
 
 
 class DriveReport(Struct, kw_only=True):

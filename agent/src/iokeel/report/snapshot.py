@@ -411,6 +411,7 @@ def _throttle(measured: Measured, write: bool) -> ThrottleReport | None:
         return None
     count = group.write if write else group.read
     recent = measured.rates.throttled if measured.rates else None
+    took = recent.took(write) if recent else None
     return ThrottleReport(
         bytes=count.bytes,
         cost=count.cost,
@@ -419,6 +420,8 @@ def _throttle(measured: Measured, write: bool) -> ThrottleReport | None:
         waiting=count.waiting,
         sizes=dict(count.sizes),
         recent_sizes=recent.sizes(write) if recent else {},
+        recent_half_s=took.most_s(0.5) if took else None,
+        recent_most_s=took.most_s(0.99) if took else None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +214,12 @@ async def test_another_qemu_at_the_socket_is_spoken_to_in_its_own_words(server: 
     """As after a live migration, which keeps the guest and not its QEMU."""
     async with running(vm(server)) as source:
         await until(source.vms)
-        for dialect in (TODAYS, FORMER, TODAYS):
+        for number, dialect in enumerate((TODAYS, FORMER, TODAYS), 1):
             server.dialect, server.groups = dialect, {}
             server.plug("vda")
             server.drop()
-            await until(lambda: source.vms()["db1"].drives["vda"].abilities == able(server))
+            await until(partial(lambda times: source.reconnects == times, number))
+            assert source.vms()["db1"].drives["vda"].abilities == able(server)
             await source.set_limits(VDA, EXACT, PATIENCE_S)
             assert (TODAYS.extra in server.asked[-1]["arguments"]) == (dialect == TODAYS)
             assert asked(server)["cost-read"] == POINTS

@@ -12,7 +12,14 @@ import pytest
 from iokeel.core.abilities import STOCK
 from iokeel.core.backstop import Io
 from iokeel.core.beneath import Beneath
-from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
+from iokeel.core.counters import (
+    NS_PER_S,
+    Counters,
+    DriveId,
+    ThrottleCount,
+    ThrottleCounters,
+    Took,
+)
 from iokeel.core.decide import decide
 from iokeel.core.jobs import BlockJob, Followed
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
@@ -24,7 +31,7 @@ from iokeel.errors import LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.explain import explain
 from iokeel.report.snapshot import CgroupKnown, Known, snapshot_of
-from testing.hypervisors.abilities import PATCHED
+from testing.hypervisors.abilities import PATCHED, TODAYS
 
 VDA = DriveId("db1", "vda")
 UNKNOWN_CGROUP = CgroupKnown()
@@ -388,6 +395,32 @@ def test_what_the_throttle_did_is_told_where_qemu_tells_it() -> None:
         "They waited 10 ms each for the throttle, and the device took 2 ms.",
         "7 reads wait now.",
     ]
+
+
+def test_what_requests_took_below_the_throttle_and_their_bound_there_are_told() -> None:
+    state, nothing = State(), ThrottleCount(0, 0, 0.0, 0, 0, 0)
+    disk = StorageSeen(StoragePolicy(capacity=100_000, latency_target_ms=1.0))
+    for second in (1, 2):
+        # Of 100 reads 98 took 131 to 262 us, and two a quarter of a second.
+        bins = ((131_072, 98 * second), (134_217_728, 2 * second))
+        took = Took(100 * second, 520_000_000 * second, bins)
+        reads = ThrottleCount(100 * second, 0, 100.0 * second, 0, 0, 0, took=took)
+        group = ThrottleCounters(second * NS_PER_S, reads, nothing)
+        counters = Counters.of_group(group)._replace(read_bytes=409_600 * second)
+        known = state.drives.get(VDA, DriveState())
+        drive = DriveSeen(POLICY, counters, known.sent.limits, abilities=TODAYS, storage="sda")
+        seen = Observation({VDA: drive}, storages={"sda": disk})
+        state, _ = decide(state, seen, second * NS_PER_S)
+    told = lines(state)
+    assert told[2:4] == [
+        "They waited 0 us each for the throttle, and the device took 5.2 ms.",
+        "Below the throttle, half of them took up to 262 us, and 99 % up to 268 ms.",
+    ]
+    (bound,) = [line for line in told if "at the storage at a time" in line]
+    assert bound == (
+        "At most 2.44 of its requests are at the storage at a time, on average: as many as its rate"
+        " needs at twice the latency target."
+    )
 
 
 def test_the_rate_of_a_request_that_passes_in_parts_is_told() -> None:

@@ -7,6 +7,7 @@ from iokeel.core.drive import burst, pricing
 from iokeel.core.drive.burst import with_burst
 from iokeel.core.drive.exact import may_be_fallback
 from iokeel.core.drive.follow import SHARE_RATIO, share_has_moved
+from iokeel.core.drive.in_flight import is_off, with_aids
 from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen
@@ -20,6 +21,7 @@ from iokeel.core.state import (
     NotDivided,
     Sent,
     Share,
+    StorageState,
     Verdict,
 )
 
@@ -36,11 +38,13 @@ def look(
     seen: DriveSeen,
     model: CostModel,
     split_size: int | None,
+    storage: StorageState | None,
     now_ns: int,
 ) -> tuple[DriveState, tuple[ThrottleLimits, Reason] | None]:
     """Return a drive's state after a look at it, and the limits to set with their reason, if any.
 
-    known: its state with the new reading. split_size: the part size of its large reads.
+    known: its state with the new reading. split_size: the part size of its large reads. storage:
+    None if it isn't known.
     """
     noted = known.sent.seen(seen.in_force)
     if noted is not known.sent:
@@ -57,6 +61,10 @@ def look(
     tight = divided is not None and divided.tight
     reason = _reason(before, known, seen, finding, misfit, allowed, tight, now_ns)
     if reason is None:
+        sent = known.sent.limits or UNLIMITED
+        held = with_aids(sent, known, storage, model, known.pricing.rate or allowed)
+        reason = Reason.LATENCY if is_off(known, held, now_ns) else None
+    if reason is None:
         return _looked_at(known, divided, finding), None
     if reason is Reason.SHIFT:  # all of this look lies after the shift, and earlier ones may not
         known = known._replace(measured=known.measured.anew)
@@ -66,12 +74,13 @@ def look(
     _, credit_s, most_s = burst.carried(known, policy, allowed)
     credit_s = burst.carried_on(known, credit_s, most_s, seen.in_force)
     limits = with_burst(priced.base, allowed / priced.base_rate, credit_s)
+    limits = with_aids(limits, known, storage, model, allowed)
     if limits == known.sent.limits and reason not in _SENT_AGAIN:
         reason = _not_carried_out(known, seen) or reason
-    sent, is_new = _sent(known.sent, limits, seen, reason, credit_s, now_ns)
+    record, is_new = _sent(known.sent, limits, seen, reason, credit_s, now_ns)
     if is_new:
         finding = finding._replace(suspect=0)
-    after = _looked_at(known, divided, finding)._replace(pricing=priced, sent=sent)
+    after = _looked_at(known, divided, finding)._replace(pricing=priced, sent=record)
     return after, (limits, reason) if is_new else None
 
 
