@@ -43,8 +43,9 @@ def with_aids(
         return limits._replace(latency=last.latency, max_in_flight=last.max_in_flight)
     own_ms = (policy and policy.latency_target_ms) or 0.0
     target_ms = max(own_ms, (storage and storage.policy.latency_target_ms) or 0.0)
-    if not target_ms:
-        return limits._replace(latency=False, max_in_flight=None)
+    if not target_ms:  # most often, and this is asked of each drive in each tick
+        has_any = limits.latency or limits.max_in_flight is not None
+        return limits._replace(latency=False, max_in_flight=None) if has_any else limits
     bound, cost = None, _mean_cost(known, model)
     if abilities.bounds_in_flight:
         bound = _bound(known, storage, cost or 1.0, target_ms / 1000, allowed)
