@@ -90,20 +90,12 @@ class Dialect(NamedTuple):
                 told |= {*entry.features}
                 own = types.get(members.get(self.extra, ""), {}) if self.extra else members
                 told |= own.keys()
-        lacking = {
-            of.ability
-            for field, of in _FIELDS.items()
-            if field not in self.fields or qapi_name(field) not in told
-        }
-        return Abilities(
-            cost_curve="cost_curve" not in lacking,
-            keeps_levels=self.keeps_levels in told,
-            counts=counts,
-            splits="splits" not in lacking,
-            measures_latency=counts and "measures_latency" not in lacking,
-            bounds_in_flight="bounds_in_flight" not in lacking,
-            dialect=self.prefix,
-        )
+        able: dict[str, Any] = {"counts": counts, "keeps_levels": self.keeps_levels in told}
+        for field, of in _FIELDS.items():
+            is_known = field in self.fields and qapi_name(field) in told
+            able[of.ability] = is_known and able.get(of.ability, True)
+        able["measures_latency"] &= counts
+        return Abilities(**able, dialect=self.prefix)
 
 
 #: By Abilities.dialect, those of today's patches first. The former ones didn't tell that they keep
@@ -186,15 +178,12 @@ def patched_values(limits: ThrottleLimits, abilities: Abilities) -> dict[str, An
     All of them, since QEMU keeps a field that it isn't given: an empty list removes a curve, and
     0 the split size or the bound in flight.
     """
-    fields = limits._asdict()
-    extra, values = (
-        dialect_of(abilities).extra,
-        {
-            qapi_name(field): _told(fields[field], of)
-            for field, of in _FIELDS.items()
-            if getattr(abilities, of.ability)
-        },
-    )
+    values = {
+        qapi_name(field): _told(getattr(limits, field), of)
+        for field, of in _FIELDS.items()
+        if getattr(abilities, of.ability)
+    }
+    extra = dialect_of(abilities).extra
     return {extra: values} if extra and values else values
 
 
