@@ -27,7 +27,8 @@ A loss of more than LOST_RATIO counts as
 - **Harm**: no drive loses more than LOST_RATIO over any 10 s.
 - **Limits**: no second above `window_ratio` times a drive's limit by fio's log, without what came
   late (demo/conformance.py), or above `passed_ratio` times by QEMU's own count, if it has the
-  patches. What QEMU lets through as it drains a disk is excused, as in chaos/verdict.py.
+  patches, and one write of zeroes, if the guest has such: a bucket that has room lets a request
+  pass as a whole. What QEMU lets through as it drains a disk is excused, as in chaos/verdict.py.
 - **The agent's log**: no fault of its own.
 """
 
@@ -59,9 +60,10 @@ LOADED_BEFORE_S = 10.0
 LOADED_RATIO = 0.1
 """Of the seconds of a window and the ones before it: the agent may hold drives a little longer."""
 BOUND_USED_RATIO = 0.85
+ZEROES_COST = DEFAULT_MODEL.write.cost(ZEROES_BYTES)
 OWN_IOPS: dict[Event, float] = {
     "discards": float(DISCARDS),
-    "zeroes": DEFAULT_MODEL.write.cost(ZEROES_BYTES) * math.ceil(WINDOW_S / ZEROES_S) / WINDOW_S,
+    "zeroes": ZEROES_COST * math.ceil(WINDOW_S / ZEROES_S) / WINDOW_S,
 }
 _STEP_S = 1.0
 _ACTIVE_IOPS = 1.0
@@ -138,7 +140,11 @@ def judge(
     breaches = [_says(loss) for loss in harm]
     worst = None
     if drive.limit is not None:
-        worst, broken = _worst_second(drive, drive.limit, with_, bounds)
+        has_zeroes = any(
+            h.event == "zeroes" and host.drives[h.drive] == drive for h in host.happens
+        )
+        at_once = ZEROES_COST if has_zeroes else 0.0
+        worst, broken = _worst_second(drive, drive.limit, with_, bounds, at_once)
         breaches += broken
     return Judged(
         len(lost),
@@ -303,8 +309,13 @@ def _said(drive: Drive, part: Part, start_s: float, end_s: float) -> str:
 # A second above the limit
 
 
-def _worst_second(drive: Drive, limit: int, part: Part, bounds: Bounds) -> tuple[float, list[str]]:
-    """Return the worst second over the limit, and the promises that it broke."""
+def _worst_second(
+    drive: Drive, limit: int, part: Part, bounds: Bounds, at_once: float
+) -> tuple[float, list[str]]:
+    """Return the worst second over the limit, and the promises that it broke.
+
+    at_once: the cost of the largest request beside the load.
+    """
     done: Completions = part.done[drive.name].after(part.begin_s)
     looks = part.looks[drive.name]
     if not len(done.at_s):
@@ -331,7 +342,7 @@ def _worst_second(drive: Drive, limit: int, part: Part, bounds: Bounds) -> tuple
     if bounds.passed_ratio is None:
         return worst, broken
     passed = max(_passed(looks, drive.target, limit, part, let_through), default=0.0)
-    if passed > bounds.passed_ratio:
+    if passed > bounds.passed_ratio + at_once / limit:
         broken.append(f"QEMU let {passed:.3f} of its limit through in a second")
     return passed, broken
 
