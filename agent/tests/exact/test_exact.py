@@ -64,8 +64,8 @@ def test_a_curve_lost_behind_libvirts_back_is_put_back(guest: Vm, agent: HostAge
     eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(host, 2000))
     (name,) = [group["name"] for group in groups(host)]
     limits = {"bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 2000, "iops_rd": 0, "iops_wr": 0}
-    monitor(host, "block_set_io_throttle", id=name, iops_size=4096, **limits)
-    monitor(host, "block_set_io_throttle", id=name, **limits)
+    extra: dict[str, list[object]] = {"cost-read": [], "cost-write": []}
+    monitor(host, "block_set_io_throttle", id=name, __iokeel_extra=extra, **limits)
     assert [group["limits"].get("cost-read") for group in groups(host)] == [None]
     assert blkdeviotune(host, "db1") == {"total_iops_sec": 2000}
     eventually(lambda: exact(host, 2000), 3)

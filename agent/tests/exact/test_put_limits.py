@@ -152,7 +152,7 @@ def test_a_curve_that_qemu_refuses_leaves_limits_that_need_none(
 ) -> None:
     put(handle, group, STOCK)
     with pytest.raises(LimitsRejected, match="took no cost curve"):
-        put(handle, group, EXACT._replace(iops_size=4096))
+        put(handle, group, EXACT._replace(split_size=5000))
     held = limits_for_any_size(DEFAULT_MODEL, 1000)
     assert handle.seen[-1] == (held.iops_total, held.iops_size, False)
     assert all(size and not curve for iops, size, curve in handle.seen if iops)
