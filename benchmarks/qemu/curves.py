@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from iokeel.core.curve import KIB
+from testing.hypervisors.dialects import TODAYS
 
 #: (size in bytes, cost in 4 KiB reads), ascending by size.
 Curve = tuple[tuple[int, float], ...]
@@ -41,14 +42,12 @@ def price(curve: Curve, size_bytes: int) -> float:
 
 #: ThrottleLimits of QEMU: an int for a limit, and what the patches add.
 Limits = dict[str, Any]
-#: QEMU's name for what the patches add to ThrottleLimits.
-EXTRA = "__iokeel_extra"
 
 
 def limits_of(limit: int, read: Curve = CURVE, write: Curve = CURVE) -> Limits:
     """Return throttle limits of the patched QEMU: normalized operations a second, by curves."""
     extra = {"cost-read": _points(read), "cost-write": _points(write)}
-    return {"iops-total": limit, EXTRA: extra}
+    return {"iops-total": limit, TODAYS.extra: extra}
 
 
 def _points(curve: Curve) -> list[dict[str, float]]:

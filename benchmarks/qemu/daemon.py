@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from benchmarks.qemu.curves import Limits
+from testing.hypervisors.dialects import TODAYS
 from testing.hypervisors.qmp_client import QmpClient
 from testing.lab.qemu import binaries
 
@@ -52,7 +53,7 @@ class Count:
 
 @dataclass(frozen=True)
 class GroupStats:
-    """What __iokeel_query-throttle-groups says of a group, as far as it is used here."""
+    """What a patched QEMU says of a throttle group, as far as it is used here."""
 
     read: Count
     write: Count
@@ -83,7 +84,7 @@ class Daemon:
 
     def stats(self) -> GroupStats:
         """Return the patched QEMU's counts of the group."""
-        [group] = msgspec.convert(self._qmp.ask("__iokeel_query-throttle-groups"), list[GroupStats])
+        [group] = msgspec.convert(self._qmp.ask(TODAYS.query_groups), list[GroupStats])
         return group
 
     def set_limits(self, limits: Limits) -> None:

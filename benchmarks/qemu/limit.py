@@ -10,11 +10,12 @@ from statistics import mean
 
 import numpy as np
 
-from benchmarks.qemu.curves import CURVE, EXTRA, OWN_READ, OWN_WRITE, Curve, Limits, limits_of
+from benchmarks.qemu.curves import CURVE, OWN_READ, OWN_WRITE, Curve, Limits, limits_of
 from benchmarks.qemu.daemon import BOTH, Daemons, Which, daemon
 from benchmarks.qemu.load import finish_logged, job, run_logged, start_logged
 from benchmarks.qemu.rows import Exactness, Idleness, Retune, Shift
 from iokeel.core.curve import KIB
+from testing.hypervisors.dialects import TODAYS
 from testing.lab.fio import Job
 
 
@@ -83,7 +84,7 @@ def idleness(daemons: Daemons) -> Iterator[Idleness]:
     for which, credit_ms in cases:
         limits = _limits(which, limit)
         if credit_ms is not None:
-            limits[EXTRA]["idle-credit-ms"] = credit_ms
+            limits[TODAYS.extra]["idle-credit-ms"] = credit_ms
         with daemon(daemons.of(which), limits) as target:
             bursts = [
                 job(target, 2, "randread", {"bs": "4k", "startdelay": 3 * i}) for i in range(4)

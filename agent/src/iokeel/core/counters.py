@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -33,16 +34,19 @@ class Took(NamedTuple):
         """The mean of at least one request, in seconds."""
         return self.total_ns / self.requests / NS_PER_S
 
-    def most_s(self, part: float) -> float:
-        """Return a time in seconds that this part of them, 0 to 1, didn't exceed.
 
-        It is the end of a range, so up to twice as long as the shortest such time.
-        """
-        left, least_ns = part * sum(requests for _, requests in self.bins), 0
-        for ns, requests in sorted(self.bins):
-            if left > 0:
-                left, least_ns = left - requests, ns
-        return 2 * least_ns / NS_PER_S
+def at_most_s(times: Mapping[int, int], part: float) -> float | None:
+    """Return a time in seconds that this part of some requests, 0 to 1, didn't exceed.
+
+    times: requests by the least ns of a range. The time is the end of one, so up to twice as long
+    as the shortest such time. None if there are none.
+    """
+    left = part * sum(times.values())
+    for least_ns, requests in sorted(times.items()):
+        left -= requests
+        if left <= 0:
+            return 2 * least_ns / NS_PER_S
+    return None
 
 
 class ThrottleCount(NamedTuple):
@@ -193,20 +197,19 @@ class Throttled(NamedTuple):
         before, after = self._of(write)
         return _new(before.sizes, after.sizes)
 
-    def took(self, write: bool) -> Took | None:
-        """Return how long requests took below the group; None if it timed none that ended."""
+    def times(self, write: bool) -> dict[int, int]:
+        """Return how many requests took how long below the group, by the least ns of a range."""
         before, after = self._of(write)
-        was, now = before.took or Took(), after.took or Took()
-        if now.requests <= was.requests:
-            return None
-        bins = tuple(_new(was.bins, now.bins).items())
-        return Took(now.requests - was.requests, now.total_ns - was.total_ns, bins)
+        return _new((before.took or Took()).bins, (after.took or Took()).bins)
 
-    @property
-    def times(self) -> Took:
-        """How long reads and writes took below the group together, without a histogram."""
+    def took(self, write: bool | None = None) -> Took:
+        """Return how long requests took below the group, without a histogram.
+
+        write: None for reads and writes together.
+        """
         requests = total_ns = 0
-        for before, after in (self._of(write=False), self._of(write=True)):
+        for direction in (False, True) if write is None else (write,):
+            before, after = self._of(direction)
             if after.took is not None:
                 was = before.took or Took()
                 requests += after.took.requests - was.requests
@@ -264,7 +267,7 @@ class Rates(NamedTuple):
         None if neither is known, or if latency and wait don't fit together: a wait counts when it
         ends, a latency when its request does, which may be in different intervals.
         """
-        if self.throttled is not None and (took := self.throttled.took(write)) is not None:
+        if self.throttled is not None and (took := self.throttled.took(write)).requests:
             return took.mean_s
         total_s = self.write_latency_s if write else self.read_latency_s
         wait_s = self.wait_s(write)
@@ -304,8 +307,8 @@ class Rates(NamedTuple):
         """
         if self.idle:
             return None
-        if self.throttled is not None and (times := self.throttled.times).requests:
-            return times.mean_s or None
+        if self.throttled is not None and (took := self.throttled.took()).requests:
+            return took.mean_s or None
         total_s = self.read.raw_iops * (self.read_latency_s or 0.0) + self.write.raw_iops * (
             self.write_latency_s or 0.0
         )

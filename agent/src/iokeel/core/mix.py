@@ -38,6 +38,14 @@ def mix_cost(model: CostModel, mix: Mix | Rates) -> float:
     return flow_cost(model.read, mix.read) + flow_cost(model.write, mix.write)
 
 
+def requests_in_pieces(mix: Mix | Rates, split_size: int | None) -> float:
+    """Return the requests a second of a mix. split_size: of its reads, in bytes; None if whole."""
+    reads = mix.read.raw_iops
+    if split_size is not None:
+        reads = max(reads, mix.read.bps / split_size)
+    return reads + mix.write.raw_iops
+
+
 # A plain tuple, because each look makes them: ("total", "read" or "write"; the most bytes and the
 # most requests a second, of which one may be None; the flows that these bound; the flows' requests
 # and bytes a second).

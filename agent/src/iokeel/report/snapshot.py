@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from iokeel.core.beneath import Beneath
-from iokeel.core.counters import NS_PER_S, DriveId, Mix, Rates
+from iokeel.core.counters import NS_PER_S, DriveId, Mix, Rates, at_most_s
 from iokeel.core.drive.binding import full_bounds
 from iokeel.core.jobs import Followed
 from iokeel.core.large_request import large_wait_s
@@ -411,7 +411,7 @@ def _throttle(measured: Measured, write: bool) -> ThrottleReport | None:
         return None
     count = group.write if write else group.read
     recent = measured.rates.throttled if measured.rates else None
-    took = recent.took(write) if recent else None
+    times = recent.times(write) if recent else {}
     return ThrottleReport(
         bytes=count.bytes,
         cost=count.cost,
@@ -420,8 +420,8 @@ def _throttle(measured: Measured, write: bool) -> ThrottleReport | None:
         waiting=count.waiting,
         sizes=dict(count.sizes),
         recent_sizes=recent.sizes(write) if recent else {},
-        recent_half_s=took.most_s(0.5) if took else None,
-        recent_most_s=took.most_s(0.99) if took else None,
+        recent_half_s=at_most_s(times, 0.5),
+        recent_most_s=at_most_s(times, 0.99),
     )
 
 

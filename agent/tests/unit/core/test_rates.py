@@ -13,6 +13,7 @@ from iokeel.core.counters import (
     ThrottleCount,
     ThrottleCounters,
     Took,
+    at_most_s,
 )
 from iokeel.core.rates import is_absurd, rates
 
@@ -127,35 +128,37 @@ def test_a_group_whose_times_went_backwards_tells_nothing(took: Took | None) -> 
 
 
 @pytest.mark.parametrize(
-    ("before", "later", "found"),
+    ("before", "later", "took", "times"),
     [
-        (None, TOOK, TOOK),
-        (TOOK, Took(30, 9_000_000, ((1024, 8), (262_144, 22))), ((1024, 8), (262_144, 12))),
-        (TOOK, TOOK, None),
-        (None, None, None),
-        (None, Took(), None),
+        (None, TOOK, (10, 5_000_000), {262_144: 10}),
+        (
+            *(TOOK, Took(30, 9_000_000, ((1024, 8), (262_144, 22)))),
+            *((20, 4_000_000), {1024: 8, 262_144: 12}),
+        ),
+        (TOOK, TOOK, (0, 0), {}),
+        (None, None, (0, 0), {}),
+        (None, Took(), (0, 0), {}),
     ],
 )
 def test_times_are_those_of_requests_that_ended_between_two_readings(
-    before: Took | None, later: Took | None, found: Took | tuple[tuple[int, int], ...] | None
+    before: Took | None, later: Took | None, took: tuple[int, int], times: dict[int, int]
 ) -> None:
-    if isinstance(found, tuple) and not isinstance(found, Took):
-        found = Took(20, 4_000_000, found)
     group = GROUP._replace(read=READS._replace(took=before))
     did = rates(BOTH._replace(throttle=group), after(READS._replace(took=later)))
     assert did is not None
     assert did.throttled is not None
-    assert did.throttled.took(write=False) == found
-    assert did.throttled.took(write=True) is None
-    assert did.throttled.times.requests == (found.requests if isinstance(found, Took) else 0)
+    assert did.throttled.took() == did.throttled.took(write=False) == Took(*took)
+    assert did.throttled.took(write=True) == Took()
+    assert did.throttled.times(write=False) == times
+    assert did.throttled.times(write=True) == {}
 
 
 def test_a_part_of_requests_took_no_longer_than_the_end_of_their_range() -> None:
-    took = Took(1000, 0, ((1 << 20, 9), (1024, 491), (0, 500), (1 << 30, 0)))
-    assert took.most_s(0.5) == 0.0
-    assert took.most_s(0.99) == pytest.approx(2048e-9)
-    assert took.most_s(1.0) == pytest.approx(2 * (1 << 20) / NS_PER_S)
-    assert Took().most_s(0.5) == 0.0
+    times = {1 << 20: 9, 1024: 491, 0: 500, 1 << 30: 0}
+    assert at_most_s(times, 0.5) == 0.0
+    assert at_most_s(times, 0.99) == pytest.approx(2048e-9)
+    assert at_most_s(times, 1.0) == pytest.approx(2 * (1 << 20) / NS_PER_S)
+    assert at_most_s({}, 0.5) is None
 
 
 def test_times_that_no_requests_can_take_are_absurd() -> None:

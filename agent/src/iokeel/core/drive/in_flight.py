@@ -13,7 +13,7 @@ from math import ceil, log
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.curve import CostModel
 from iokeel.core.limits import ThrottleLimits
-from iokeel.core.mix import mix_cost
+from iokeel.core.mix import mix_cost, requests_in_pieces
 from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import allowance_s
 
@@ -32,9 +32,9 @@ def with_aids(
 ) -> ThrottleLimits:
     """Return limits with what a latency target needs of the drive's QEMU, as far as that is able.
 
-    storage: None if it isn't known; then what was asked last stays, as the bound does that came
-    with the same limits if the mix isn't known. allowed: the rate that they hold the drive to, its
-    burst included.
+    storage: None if it isn't known; what was asked last stays then. If the mix isn't known, and the
+    limits are the last ones, then their bound stays. allowed: the rate that the limits hold the
+    drive to, its burst included.
     """
     abilities, last, policy = known.abilities, known.sent.limits, known.policy
     if abilities is None or not (abilities.measures_latency or abilities.bounds_in_flight):
@@ -71,10 +71,7 @@ def _mean_cost(known: DriveState, model: CostModel) -> float | None:
     mix, limits = known.measured.mix, known.sent.limits
     if mix is None:
         return None
-    reads = mix.read.raw_iops
-    if limits is not None and limits.split_size is not None:
-        reads = max(reads, mix.read.bps / limits.split_size)
-    requests = reads + mix.write.raw_iops
+    requests = requests_in_pieces(mix, None if limits is None else limits.split_size)
     return mix_cost(model, mix) / requests if requests else None
 
 

@@ -1,9 +1,9 @@
 """Measures a storage's load, and compares latencies with their targets.
 
 A latency over its target is called a *strain*. What a drive waits for its own throttle is no
-latency of its storage. A QEMU that times requests below the throttle has none in it, and one that
-counts waits tells them. Stock QEMU's times contain the wait, and
-a mean rate below the limit doesn't tell that no burst waited. So on stock QEMU
+latency of its storage. A QEMU with the patches times requests below the throttle, or counts their
+waits. Stock QEMU's times contain the wait, and a mean rate below the limit doesn't tell that no
+burst waited. So on stock QEMU
 
 - a drive's time counts only if its requests of the last two intervals fit into an empty bucket
   together, because then none can have waited;
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from iokeel.core.counters import Rates
 from iokeel.core.limits import BUCKET_S, ThrottleLimits
-from iokeel.core.mix import bounds_on
+from iokeel.core.mix import bounds_on, requests_in_pieces
 from iokeel.core.observation import StorageSeen
 from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import StorageActivity, StoragePolicy, activity_between, allowance_s
@@ -149,14 +149,12 @@ def _with_costs(activity: StorageActivity, drives: Iterable[DriveState]) -> Stor
 
 def _served_iops(known: DriveState, did: Rates) -> float:
     """Return the requests a second that a storage sees of a drive; it sees reads in pieces."""
-    limits, raw_iops = known.sent.limits, did.read.raw_iops + did.write.raw_iops
-    if limits is None or limits.split_size is None:
-        return raw_iops
-    if did.throttled is not None and (timed := did.throttled.times.requests):
-        return max(raw_iops, timed / did.elapsed_s)  # each piece by itself
-    if not known.demand.backlogged:
-        return raw_iops
-    return max(did.read.raw_iops, did.read.bps / limits.split_size) + did.write.raw_iops
+    split_size = None if known.sent.limits is None else known.sent.limits.split_size
+    if split_size is not None and did.throttled is not None:
+        timed = did.throttled.took().requests  # each piece by itself
+        if timed:
+            return max(requests_in_pieces(did, None), timed / did.elapsed_s)
+    return requests_in_pieces(did, split_size if known.demand.backlogged else None)
 
 
 def _activity_of_guests(
