@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from math import ceil, log
 
+from iokeel.core.abilities import Abilities
 from iokeel.core.counters import NS_PER_S
 from iokeel.core.curve import CostModel
 from iokeel.core.limits import ThrottleLimits
@@ -37,7 +38,7 @@ def with_aids(
     drive to, its burst included.
     """
     abilities, last, policy = known.abilities, known.sent.limits, known.policy
-    if abilities is None or not (abilities.measures_latency or abilities.bounds_in_flight):
+    if abilities is None or not _is_able(abilities):
         return limits
     if storage is None and known.storage is not None and last is not None:
         return limits._replace(latency=last.latency, max_in_flight=last.max_in_flight)
@@ -54,16 +55,30 @@ def with_aids(
     return limits._replace(latency=abilities.measures_latency, max_in_flight=bound)
 
 
-def is_off(known: DriveState, wanted: ThrottleLimits, now_ns: int) -> bool:
-    """Return whether limits differ so much in this from the last ones that they are to be sent."""
+def is_off(
+    known: DriveState,
+    storage: StorageState | None,
+    model: CostModel,
+    allowed: float,
+    now_ns: int,
+) -> bool:
+    """Return whether a drive's last limits are to be sent anew because of this alone.
+
+    storage, allowed: as for `with_aids`.
+    """
     last = known.sent.limits
-    if last is None or known.abilities is None:
+    if last is None or known.abilities is None or not _is_able(known.abilities):
         return False
+    wanted = with_aids(last, known, storage, model, allowed)
     bound, need = last.max_in_flight, wanted.max_in_flight
     if bound is None or need is None or wanted.latency != last.latency:
         return (bound, last.latency) != (need, wanted.latency)
     is_old = now_ns - known.sent.at_ns >= SLACK_S * NS_PER_S
     return need > bound or (is_old and bound >= SLACK_RATIO * need)
+
+
+def _is_able(abilities: Abilities) -> bool:
+    return abilities.measures_latency or abilities.bounds_in_flight
 
 
 def _mean_cost(known: DriveState, model: CostModel) -> float | None:

@@ -60,10 +60,9 @@ def look(
     finding, misfit = pricing.look_at_prices(known, policy, model, split_size, now_ns)
     tight = divided is not None and divided.tight
     reason = _reason(before, known, seen, finding, misfit, allowed, tight, now_ns)
-    if reason is None:
-        sent = known.sent.limits or UNLIMITED
-        held = with_aids(sent, known, storage, model, known.pricing.rate or allowed)
-        reason = Reason.LATENCY if is_off(known, held, now_ns) else None
+    held = known.pricing.rate or allowed
+    if reason is None and is_off(known, storage, model, held, now_ns):
+        reason = Reason.LATENCY
     if reason is None:
         return _looked_at(known, divided, finding), None
     if reason is Reason.SHIFT:  # all of this look lies after the shift, and earlier ones may not

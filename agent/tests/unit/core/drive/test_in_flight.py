@@ -271,8 +271,8 @@ def test_a_bound_is_that_of_the_limits_in_force_and_no_reason_to_follow_a_share(
         disk.look(reads=10)
     known = disk.known
     for rate in (3300.0, 4000.0, 4700.0):
-        held = with_aids(UNLIMITED, known, StorageState(SSD), DEFAULT_MODEL, rate)
-        assert is_off(known, held, 3 * NS_PER_S) == (rate > 4000)
+        now_ns = 3 * NS_PER_S
+        assert is_off(known, StorageState(SSD), DEFAULT_MODEL, rate, now_ns) == (rate > 4000)
 
 
 @pytest.mark.parametrize("reads", [0, 10])
