@@ -1,4 +1,4 @@
-"""The rates and latencies of a simulated disk by its rules (disksim/tests/reference.py).
+"""The rates and latencies of a simulated disk by its rules (disksim/twin.py).
 
 Rates and times are the disk's own: its slowdown is not in them.
 """

@@ -4,7 +4,7 @@ import csv
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.disksim.tests.reference import Command, Params, serve
+from benchmarks.disksim.twin import Command, Params, serve
 
 
 def rows_of(log: Path) -> list[dict[str, str]]:

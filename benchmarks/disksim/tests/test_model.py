@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.disksim.tests.reference import Command, serve
+from benchmarks.disksim.twin import Command, serve
 from iokeel.core.curve import KIB
 from testing.lab.disks.disksim import DEVICES, built, params
 

@@ -1,4 +1,4 @@
-"""The rules of README.md once more, for the tests: what each command's times must be.
+"""The rules of README.md once more, in Python: for the tests, and for runs in virtual time.
 
 Written from the rules, not from the C: an agenda of closures instead of typed events, and
 geometry by formulas of its own. Times are nanoseconds of the model.
