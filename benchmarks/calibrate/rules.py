@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from statistics import mean
 
 from benchmarks.calibrate.rows import Mix
-from benchmarks.disksim.tests.reference import Command, Device, Flash, Hdd, serve
+from benchmarks.disksim.twin import Command, Device, Flash, Hdd, serve
 from iokeel.core.curve import KIB
 from iokeel.core.sharing.latency import storage_strain
 from iokeel.core.storage import StorageActivity, StoragePolicy
