@@ -47,6 +47,16 @@ class Requests:
 
     def costs(self, read: Callable[[int], float], write: Callable[[int], float]) -> Floats:
         """Return each request's cost. read, write: the cost of a size in bytes."""
-        sizes, index = np.unique(self.size_bytes, return_inverse=True)
-        reads, writes = (np.array([of(int(size)) for size in sizes]) for of in (read, write))
-        return np.where(self.is_write, writes[index], reads[index])
+        return costs(self.size_bytes, self.is_write, read, write)
+
+
+def costs(
+    size_bytes: Ints,
+    is_write: NDArray[np.bool_],
+    read: Callable[[int], float],
+    write: Callable[[int], float],
+) -> Floats:
+    """Return the cost of each of some requests. read, write: the cost of a size in bytes."""
+    sizes, index = np.unique(size_bytes, return_inverse=True)
+    reads, writes = (np.array([of(int(size)) for size in sizes]) for of in (read, write))
+    return np.where(is_write, writes[index], reads[index])

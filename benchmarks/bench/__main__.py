@@ -2,12 +2,14 @@
 
     benchmarks/iokeel-bench list
     benchmarks/iokeel-bench run [SCENARIO...] [--controllers NAME...] [--repeats N] [--device PATH]
+    benchmarks/iokeel-bench run --virtual [SCENARIO...] [--controllers NAME...] [--repeats N]
     benchmarks/iokeel-bench report
     benchmarks/iokeel-bench compare BEFORE AFTER
 
 `run` runs scenarios under controllers, on the same simulated disk with the same load and seeds,
-and goes on where an interrupted run was. `report` draws docs/benchmarks.md and a page of HTML from
-the results. `compare` tells noise from change.
+and goes on where an interrupted run was. With --virtual, it computes them in virtual time: all of
+them in minutes, and no figure depends on the machine. `report` draws docs/benchmarks.md and a page
+of HTML from the results. `compare` tells noise from change.
 """
 
 from __future__ import annotations
@@ -42,11 +44,15 @@ from benchmarks.bench.running.checks import (
 from benchmarks.bench.running.child import child
 from benchmarks.bench.running.runner import Runner
 from benchmarks.bench.scenario import Suite, load, names
+from benchmarks.bench.virtual import controllers as virtual_controllers
+from benchmarks.bench.virtual import result as virtual_result
+from benchmarks.bench.virtual import runner
 from iokeel.words.quoting import did_you_mean
 
 #: A run of about 20 minutes.
 SELECTION = ("weights", "mix-8k-32k")
 SELECTED = ("none", "static-iops-size", "average-size", "bfq", "iokeel-exact")
+_REPEATS = 3
 _STOCK_DAEMON = Path("/usr/bin/qemu-storage-daemon")
 _BUILD = result_file.BENCHMARKS.parent / "build/bench"
 
@@ -67,6 +73,8 @@ def show_list(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run scenarios, or a program. Every name is known before anything runs."""
+    if options.virtual:
+        return _run_virtual(options)
     known, there = programs.read(), names()
     wanted = dict.fromkeys(options.scenario)
     for name in wanted:
@@ -87,6 +95,29 @@ def run(options: argparse.Namespace) -> int:
         if status := child([sys.executable, "-m", *program.command]).returncode:
             return status
     return _run_scenarios(options, suites, controllers) if suites else 0
+
+
+def _run_virtual(options: argparse.Namespace) -> int:
+    """Run scenarios in virtual time, and write the result."""
+    if options.device or options.daemon or options.shorten != 1:
+        what = "virtual time has no device, no daemon, and needs no shortening"
+        raise BenchError("--virtual", what, "leave out --device, --daemon and --shorten")
+    if unknown := [name for name in options.scenario if name not in names()]:
+        mend = did_you_mean(unknown[0], names())
+        raise BenchError(f"scenario {unknown[0]}", "there is none of this name", mend)
+    suites = [load(name) for name in options.scenario or names()]
+    if booted := [suite.name for suite in suites if not runner.is_virtual(suite)]:
+        if options.scenario:
+            what = "it compares the kernel's controllers, which virtual time doesn't have"
+            raise BenchError(f"scenario {booted[0]}", what, "run it without --virtual")
+        suites = [suite for suite in suites if runner.is_virtual(suite)]
+    controllers = virtual_controllers.chosen(options.controllers or [])
+    result = runner.measure(suites, controllers, options.repeats or runner.SEEDS, _say)
+    options.results.mkdir(parents=True, exist_ok=True)
+    path = options.results / virtual_result.FILE
+    virtual_result.write(path, result)
+    print(path)
+    return 0
 
 
 def _run_scenarios(
@@ -117,10 +148,10 @@ def _run_alone(
         found = device.measure(options.device, options.results, _say)
         suites = [device.moved(suite, found) for suite in suites]
         use = device.held(found.path, options.results)
-    runner = Runner(
+    real = Runner(
         suites,
         controllers,
-        options.repeats,
+        options.repeats or _REPEATS,
         options.results,
         daemon,
         _say,
@@ -128,7 +159,7 @@ def _run_alone(
         options.fresh,
     )
     with use:
-        failed = runner.run()
+        failed = real.run()
     for suite in suites:
         print(summary(path_of(options.results, suite.name)))
     for failure in failed:
@@ -164,7 +195,11 @@ def report(options: argparse.Namespace) -> int:
 
 def compared(options: argparse.Namespace) -> int:
     """Print what has changed between two folders of results; 1 if something is worse or lost."""
-    found = compare(options.before, options.after)
+    virtual = [folder / virtual_result.FILE for folder in (options.before, options.after)]
+    if all(path.exists() for path in virtual):
+        found = virtual_result.compare(*map(virtual_result.read, virtual))
+    else:
+        found = compare(options.before, options.after)
     print(table(found))
     return int(found.worse)
 
@@ -184,7 +219,10 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("scenario", nargs="*", help=f"default: {', '.join(SELECTION)}")
     one.add_argument("--full", action="store_true", help="all scenarios, unless some are named")
     one.add_argument("--controllers", nargs="+", metavar="NAME", help="default: all but paced ones")
-    one.add_argument("--repeats", type=_positive, default=3)
+    one.add_argument("--virtual", action="store_true", help="in virtual time, all scenarios")
+    one.add_argument(
+        "--repeats", type=_positive, help=f"default: {_REPEATS}, with --virtual {runner.SEEDS}"
+    )
     one.add_argument("--results", type=Path, default=_BUILD, help="a folder (%(default)s)")
     one.add_argument("--fresh", action="store_true", help="forget the runs that are there")
     one.add_argument(

@@ -153,9 +153,22 @@ def _own_ms(of: Callable[[DriveRun], float | None]) -> OfDrive:
     return own
 
 
+def _attained(plan: Plan, rates: Sequence[float]) -> list[float]:
+    """Return what a reservation had in each of these times: more than all of it is no better."""
+    return [min(1.0, rate / plan.reservation) for rate in rates] if plan.reservation else []
+
+
 def _attainment(seen: Seen, plan: Plan, drive: str) -> float | None:
-    rates = seen.windows(drive, _KNOWN_S)
-    return min(rates) / plan.reservation if plan.reservation and rates else None
+    return min(_attained(plan, (seen.run.drives[drive].by_second or [])[_KNOWN_S:]), default=None)
+
+
+def _attainment_window(seen: Seen, plan: Plan, drive: str) -> float | None:
+    return min(_attained(plan, seen.windows(drive, _KNOWN_S)), default=None)
+
+
+def _missed(seen: Seen, plan: Plan, drive: str) -> float | None:
+    had = _attained(plan, (seen.run.drives[drive].by_second or [])[_KNOWN_S:])
+    return sum(one < 1 - _RIGHT_RATIO for one in had) / len(had) if had else None
 
 
 def _finished(seen: Seen, plan: Plan, drive: str) -> float | None:
@@ -376,11 +389,27 @@ METRICS = {
         ),
         Metric(
             "attainment",
-            "lowest window, of the reservation",
-            f"min of r(T) / R, {_WINDOWS}, from second {_KNOWN_S} on",
+            "lowest second, of the reservation",
+            f"min of min(1, r(t) / R), from second {_KNOWN_S} on",
             "%",
             "more",
             _attainment,
+        ),
+        Metric(
+            "missed",
+            "seconds below the reservation",
+            f"part of the seconds from {_KNOWN_S} on with r(t) / R < {1 - _RIGHT_RATIO:g}",
+            "%",
+            "less",
+            _missed,
+        ),
+        Metric(
+            "attainment_window",
+            "lowest window, of the reservation",
+            f"min of min(1, r(T) / R), {_WINDOWS}, from second {_KNOWN_S} on",
+            "%",
+            "more",
+            _attainment_window,
             windows_from_s=lambda setup: _KNOWN_S,
         ),
         Metric("finished_s", "finished after", "end of its last request", "s", "less", _finished),

@@ -31,6 +31,11 @@ class Shown:
             raise BenchError(f"metric {words}", "it has a drive too many or too few", mend)
         return cls(metric, drive or None)
 
+    @property
+    def words(self) -> str:
+        """How a scenario's file names it."""
+        return f"{self.metric.name} {self.drive}" if self.drive else self.metric.name
+
     def value(self, seen: Seen) -> float | None:
         """Return the figure of a run."""
         if self.drive is None:

@@ -151,15 +151,25 @@ def test_windows_are_as_long_as_a_second_of_the_disk(
 ) -> None:
     run = Run({"a": drive(by_second=[9, 9, 0, 0, 0, 90, 90, 90, 120, 120])})
     plans, setup = {"a": Plan(100, reservation=100)}, replace(SETUP, slowdown=slowdown)
-    assert METRICS["attainment"].windows(setup) == windows
-    assert figure("attainment a", run, plans, setup) == pytest.approx(lowest)
+    assert METRICS["attainment_window"].windows(setup) == windows
+    assert figure("attainment_window a", run, plans, setup) == pytest.approx(lowest)
     alone = [Run({"a": drive(100)})]
     assert figure("isolation_p01 a", run, plans, setup, alone=alone) == pytest.approx(p01)
 
 
 def test_a_run_that_is_shorter_than_a_window_has_no_figure_of_windows() -> None:
     run = Run({"a": drive(by_second=SECONDS)})
-    assert figure("attainment a", run, {"a": Plan(100, reservation=100)}) is None  # slowdown 10
+    assert figure("attainment_window a", run, {"a": Plan(100, reservation=100)}) is None  # of 10 s
+
+
+def test_reservation_is_judged_by_seconds_and_more_than_it_is_no_better() -> None:
+    plans = {"a": Plan(100, reservation=100)}
+    run = Run({"a": drive(by_second=[0, 0, 96, 94, 200, 130])})
+    assert figure("attainment a", run, plans) == pytest.approx(0.94)
+    assert figure("missed a", run, plans) == pytest.approx(1 / 4)
+    always_more = Run({"a": drive(by_second=[0, 0, 120, 110])})
+    assert figure("attainment a", always_more, plans) == 1.0
+    assert figure("missed a", always_more, plans) == 0.0
 
 
 def test_last_to_finish_counts_only_if_all_have() -> None:

@@ -15,11 +15,14 @@ from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, USUAL, 
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Result, Setup
+from benchmarks.bench.report import beside
 from benchmarks.bench.report.figures import LEAST_RATIO, Figures, all_figures, shown
 from benchmarks.bench.report.plots import Plot, as_bytes, plots
 from benchmarks.bench.report.verdict import verdicts
 from benchmarks.bench.scenario import load
 from benchmarks.bench.shown import Shown
+from benchmarks.bench.virtual import result as virtual_result
+from benchmarks.bench.virtual.result import VirtualResult
 from benchmarks.result_file import BENCHMARKS
 
 DOCS = BENCHMARKS.parent / "docs"
@@ -39,21 +42,23 @@ def write_report(results: Path, page: Path, docs: Path) -> None:
     Raises BenchError if there is none at all.
     """
     every = all_figures(results)
+    path = results / virtual_result.FILE
+    virtual = virtual_result.read(path) if path.exists() else None
     if not any(one.result for one in every):
         raise BenchError(str(results), "no result is in this folder", "run a scenario first")
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(rendered("report.html", every))
+    page.write_text(rendered("report.html", every, virtual))
     (docs / _PLOTS).mkdir(parents=True, exist_ok=True)
     for old in (docs / _PLOTS).glob("*.png"):
         old.unlink()
     for one in every:
         for file, draw in _plots(one).items():
             (docs / file).write_bytes(as_bytes(draw(), "png"))
-    (docs / MARKDOWN).write_text(rendered(MARKDOWN, every))
+    (docs / MARKDOWN).write_text(rendered(MARKDOWN, every, virtual))
 
 
-def rendered(template: str, every: Sequence[Figures]) -> str:
-    """Return a page, report.html or benchmarks.md."""
+def rendered(template: str, every: Sequence[Figures], virtual: VirtualResult | None = None) -> str:
+    """Return a page, report.html or benchmarks.md. virtual: the figures of virtual time, if any."""
     measured = [one for one in every if one.result is not None]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -65,7 +70,7 @@ def rendered(template: str, every: Sequence[Figures]) -> str:
     environment.filters["strong"] = strong
     text = environment.get_template(f"{template}.jinja").render(
         overview=[overview(one) for one in sorted(every, key=lambda one: one.result is None)],
-        sections=[_Section(one) for one in measured],
+        sections=[_Section(one, virtual) for one in measured],
         missing=[one.suite for one in every if one.result is None],
         programs=programs.read(),
         least=f"{100 * LEAST_RATIO:g}",
@@ -186,9 +191,11 @@ def _used(measured: list[Figures]) -> list[object]:
 class _Section:
     """A scenario that has a result, as the templates show it."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: Figures, virtual: VirtualResult | None) -> None:
         assert figures.result is not None
         suite = figures.suite
+        computed = virtual.scenarios.get(suite.name) if virtual else None
+        self.virtual = None if computed is None else beside.table(figures, computed)
         self.name, self.title, self.question = suite.name, suite.title, suite.question
         self.caveat = suite.caveat
         self.outdated = [title(name) for name in figures.outdated]
