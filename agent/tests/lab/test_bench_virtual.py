@@ -1,4 +1,4 @@
-"""Runs in virtual time: QEMU's throttle and fio's loads are as the real ones, and nothing varies."""
+"""Runs in virtual time: throttles and loads are as QEMU's and fio's, and nothing varies."""
 
 from __future__ import annotations
 
@@ -240,7 +240,8 @@ def test_unknown_names_are_told_with_the_nearest() -> None:
     with pytest.raises(BenchError, match="iokeel-exact"):
         chosen(["iokeel-exakt"])
     said = bench_error("run", "--virtual", "weigths")
-    assert "weights" in said and "there is none of this name" in said
+    assert "there is none of this name" in said
+    assert "weights" in said
 
 
 def test_what_has_no_meaning_in_virtual_time_is_refused() -> None:
@@ -249,9 +250,9 @@ def test_what_has_no_meaning_in_virtual_time_is_refused() -> None:
     scenario = _scenario({"limit": 2000}, "4k")
     stream = scenario.drives[0].streams[0]
     odd = replace(stream, job={**stream.job, "zonemode": "zbd"})
+    odd_scenario = replace(scenario, drives=(replace(scenario.drives[0], streams=(odd,)),))
     with pytest.raises(BenchError, match="zonemode"):
-        drives = (replace(scenario.drives[0], streams=(odd,)),)
-        run(replace(scenario, drives=drives), VIRTUAL["none"], 1)
+        run(odd_scenario, VIRTUAL["none"], 1)
 
 
 def bench_error(*words: str) -> str:

@@ -6,7 +6,8 @@ What each sets comes from the same code as in a real run; only how it gets there
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from benchmarks.bench.controllers import CONTROLLERS, NONE
@@ -19,6 +20,7 @@ from benchmarks.bench.virtual.law import Law
 from benchmarks.bench.virtual.stage import NS_PER_S, Place, Stage
 from iokeel.core.abilities import STOCK, Abilities
 from iokeel.core.counters import Counters
+from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.limits import UNLIMITED
 from iokeel.words.quoting import did_you_mean
 from testing.hypervisors.abilities import TODAYS
@@ -151,16 +153,26 @@ class _Rule:
 
 
 class Iokeel(Virtual):
-    """The law, on a QEMU of some abilities."""
+    """The law, on a QEMU of some abilities.
 
-    def __init__(self, name: str, title: str, abilities: Abilities) -> None:
+    told: makes of a scenario what the law is told of it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        abilities: Abilities,
+        told: Callable[[Scenario], Scenario] = lambda scenario: scenario,
+    ) -> None:
         super().__init__(name, title)
         self.abilities, self.keeps_levels = abilities, abilities.keeps_levels
         self.real = CONTROLLERS.get(name)
+        self._told = told
 
     def begin(self, stage: Stage) -> None:
         """Look at once, then each second."""
-        Law(stage, self.abilities)
+        Law(stage, self._told(stage.scenario), self.abilities)
 
 
 VIRTUAL: dict[str, Virtual] = {
@@ -178,6 +190,24 @@ VIRTUAL: dict[str, Virtual] = {
         Iokeel("iokeel-curve", "iokeel, QEMU with the curve", Abilities(cost_curve=True)),
         Iokeel("iokeel-levels", "iokeel, QEMU that keeps levels", Abilities(keeps_levels=True)),
         Iokeel("iokeel-counts", "iokeel, QEMU that counts", Abilities(counts=True)),
+        Iokeel(
+            "iokeel-half",
+            "iokeel, patched QEMU, told half of the capacity",
+            TODAYS,
+            lambda scenario: replace(scenario, capacity=scenario.capacity / 2),
+        ),
+        Iokeel(
+            "iokeel-twice",
+            "iokeel, patched QEMU, told twice the capacity",
+            TODAYS,
+            lambda scenario: replace(scenario, capacity=scenario.capacity * 2),
+        ),
+        Iokeel(
+            "iokeel-published",
+            "iokeel, patched QEMU, told the published curve",
+            TODAYS,
+            lambda scenario: replace(scenario, model=DEFAULT_MODEL),
+        ),
         Iokeel(
             "iokeel-no-parts", "iokeel, patched QEMU without parts", TODAYS._replace(splits=False)
         ),

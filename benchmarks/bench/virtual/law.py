@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.bench.scenario import Scenario
 from benchmarks.bench.virtual.stage import NS_PER_S, Stage
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import DriveId
@@ -22,10 +23,12 @@ _DISK, _TENANT = "disk", "tenant"
 
 
 class Law:
-    """An agent that holds a stage's drives, on a QEMU of these abilities."""
+    """An agent that holds a stage's drives, on a QEMU of these abilities.
 
-    def __init__(self, stage: Stage, abilities: Abilities) -> None:
-        scenario = stage.scenario
+    scenario: what it is told of the disk and its drives.
+    """
+
+    def __init__(self, stage: Stage, scenario: Scenario, abilities: Abilities) -> None:
         self._stage, self._abilities = stage, abilities
         limit = scenario.tenant_limit
         self._tenant = None if limit is None else _TENANT
