@@ -19,6 +19,7 @@ from testing.lab.roots.namespace import Namespace
 from testing.machines.root import hypervisor
 from testing.packages import page
 from testing.packages.agent import BUILD, DISTRIBUTIONS, packages
+from testing.packages.qemu import MARK
 
 _OWN_VERSION = re.compile(r"(^Version: |\(= )([^)\n]+)", re.MULTILINE)
 LATER = "later"
@@ -130,7 +131,7 @@ def _networked(root: Path, folders: Mapping[Path, Path]) -> Namespace:
     return Namespace(Path(tempfile.mkdtemp(prefix="lab-")), root, binds)
 
 
-def qemu_folder(folder: Path, mark: str = "+iokeel1") -> Path:
+def qemu_folder(folder: Path, mark: str = MARK) -> Path:
     """Fill a folder with Debian 13's QEMU under the version that the patched one has.
 
     Nothing in it is patched. It is for tests of what installs such packages.

@@ -1,7 +1,7 @@
 """Debian 13's QEMU packages with the patches: `make packages-qemu`.
 
 Debian's own source package, with the series behind its patches, builds what a hypervisor with x86
-guests has of QEMU. The version is Debian's with +iokeel1: above the one that it is made from, and
+guests has of QEMU. The version is Debian's with +iokeel2: above the one that it is made from, and
 below Debian's next. A build takes about half an hour on two cores, and is cached by what it is made
 from.
 """
@@ -22,7 +22,7 @@ from testing.packages.agent import ENVIRONMENT, PROJECT, put
 
 PATCHES = PROJECT / "qemu-patches"
 CODENAME = "trixie"
-MARK = "+iokeel1"
+MARK = "+iokeel2"
 #: The modules of one build fit no other, so all packages with modules are built.
 PACKAGES = (
     "qemu-block-extra", "qemu-system-common", "qemu-system-gui", "qemu-system-modules-opengl",
