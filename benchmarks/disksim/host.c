@@ -36,7 +36,8 @@ struct drive {
     struct host *host;
     struct group *group;
     struct drive *next; /* of its group */
-    int64_t offset;
+    int64_t offset, path_ns;
+    double byte_ns;
     struct queue queue[2]; /* of parts that wait */
     struct host_counts counts[2];
     int64_t entries, room;
@@ -79,7 +80,7 @@ struct host {
     struct params params;
     struct sim *disk;
     double slowdown;
-    int64_t now, path_ns, late_ns, busy_since;
+    int64_t now, late_ns, busy_since;
     uint64_t random, scheduled;
     struct event *heap;
     size_t events, room;
@@ -455,7 +456,8 @@ static void served(struct host *host, struct part *part)
 
     if (part->disk.op == OP_FLUSH) {
         for (size_t i = 0; i < part->count; i++)
-            schedule(host, host->now + host->path_ns, EVENT_SYNCED, part->slots[i]);
+            schedule(host, host->now + part->slots[i]->job->drive->path_ns, EVENT_SYNCED,
+                     part->slots[i]);
         free(part->slots);
         free(part);
         host->flushing = false;
@@ -483,7 +485,9 @@ static void served(struct host *host, struct part *part)
     if (io->begun < io->bytes)
         queue_parts(host, io);
     else if (!io->parts)
-        schedule(host, host->now + host->path_ns, EVENT_ENDED, io);
+        schedule(host,
+                 host->now + drive->path_ns + (int64_t)(drive->byte_ns * (double)io->bytes),
+                 EVENT_ENDED, io);
     if (group->limits.max_in_flight)
         pump(host, group);
 }
@@ -546,8 +550,7 @@ void host_run(struct host *host, int64_t until)
 
 /* Setting up, and looking. */
 
-struct host *host_new(const char *params, double slowdown, uint64_t seed, int64_t path_ns,
-                      int64_t late_ns)
+struct host *host_new(const char *params, double slowdown, uint64_t seed, int64_t late_ns)
 {
     struct host *host = must(calloc(1, sizeof *host));
     const char *error;
@@ -556,7 +559,6 @@ struct host *host_new(const char *params, double slowdown, uint64_t seed, int64_
     error = params_read(&host->params, params);
     host->slowdown = slowdown;
     host->random = seed;
-    host->path_ns = path_ns;
     host->late_ns = late_ns;
     if (!error)
         return host;
@@ -593,13 +595,16 @@ int32_t host_group(struct host *host, int32_t keeps_levels)
     return (int32_t)host->groups - 1;
 }
 
-int32_t host_drive(struct host *host, int32_t group, int64_t offset)
+int32_t host_drive(struct host *host, int32_t group, int64_t offset, int64_t path_ns,
+                   double byte_ns)
 {
     struct drive *drive = must(calloc(1, sizeof *drive));
 
     drive->host = host;
     drive->group = host->group[group];
     drive->offset = offset;
+    drive->path_ns = path_ns;
+    drive->byte_ns = byte_ns;
     drive->next = drive->group->drive;
     drive->group->drive = drive;
     queue_init(&drive->queue[0]);

@@ -66,11 +66,10 @@ struct host_log {
 struct host;
 
 /*
- * params: a device's file. path_ns: what the way between guest and disk takes, there and back.
- * late_ns: how late timers are on average. Returns NULL, and host_error() says why.
+ * params: a device's file. late_ns: how late timers are on average. Returns NULL, and
+ * host_error() says why.
  */
-struct host *host_new(const char *params, double slowdown, uint64_t seed, int64_t path_ns,
-                      int64_t late_ns);
+struct host *host_new(const char *params, double slowdown, uint64_t seed, int64_t late_ns);
 const char *host_error(void);
 
 /* Requests that are under way are lost to the process: a run is one. */
@@ -84,7 +83,10 @@ const char *host_begin(struct host *host);
 
 /* keeps_levels: new limits leave its buckets as full as they are; stock QEMU empties them. */
 int32_t host_group(struct host *host, int32_t keeps_levels);
-int32_t host_drive(struct host *host, int32_t group, int64_t offset);
+
+/* path_ns, byte_ns: what the way to the disk and back takes, for a request and for each byte. */
+int32_t host_drive(struct host *host, int32_t group, int64_t offset, int64_t path_ns,
+                   double byte_ns);
 void host_job(struct host *host, const struct host_job *job);
 void host_set(struct host *host, int32_t group, const struct host_limits *limits);
 

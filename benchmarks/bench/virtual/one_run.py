@@ -47,7 +47,7 @@ def _staged(scenario: Scenario, controller: Virtual, host: Host, seed: int) -> S
         if name not in numbers:
             numbers[name] = host.group(keeps_levels=controller.keeps_levels)
         offset = 0 if drive.guest else exports.index(drive) * part
-        place = Place(drive, host.drive(numbers[name], offset), numbers[name])
+        place = Place(drive, host.drive(numbers[name], offset, guest=drive.guest), numbers[name])
         places.append(place)
         for load in loads(scenario, drive, whole if drive.guest else part):
             host.load(place.number, load, begin_ns, _SPREAD_NS)
