@@ -43,10 +43,14 @@ class ScenarioDrive(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class CaseTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A table [[cases]]: other options for the jobs of some drives, by the drive's name."""
+    """A table [[cases]]: other options for the jobs of some drives, by the drive's name.
+
+    disk: parameters of the disk beside those of the scenario.
+    """
 
     name: str
     jobs: dict[str, JobTable] = {}
+    disk: dict[str, str | float] = {}
 
 
 class PublishedTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -71,6 +75,7 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     metrics: what the report shows, the headline first: a name of metrics.py, then a drive's name
     if the metric is a drive's. pair: the scenario that asks the same of iokeel, if this one can't.
     controllers: those that make sense here; none: all. caveat: what is wrong with the result.
+    disk: parameters of the disk that differ from the device's own.
     """
 
     title: str
@@ -89,4 +94,5 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     caveat: str | None = None
     controllers: list[str] = []
     cases: list[CaseTable] = []
+    disk: dict[str, str | float] = {}
     published: PublishedTable | None = None

@@ -172,6 +172,7 @@ def _disk(
         binary=daemon,
         apart=apart,
         inside=inside,
+        **scenario.disk,
     )
 
 

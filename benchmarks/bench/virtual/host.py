@@ -157,7 +157,11 @@ class Host:
     """A host with one disk. Raises BenchError if the disk's parameters are impossible."""
 
     def __init__(
-        self, device: str, slowdown: float, seed: int, changed: Mapping[str, float] | None = None
+        self,
+        device: str,
+        slowdown: float,
+        seed: int,
+        changed: Mapping[str, str | float] | None = None,
     ) -> None:
         """Make it. changed: parameters of the disk that differ from the device's own."""
         self._library, path = _library(), str(DEVICES[device]).encode()

@@ -22,7 +22,7 @@ _LONGER_S = 1  # requests that end after the measured time belong to nothing
 
 def run(scenario: Scenario, controller: Virtual, seed: int) -> Run:
     """Return what all drives' jobs do under a controller. The same input gives the same output."""
-    with Host(scenario.device, scenario.slowdown, seed) as host:
+    with Host(scenario.device, scenario.slowdown, seed, scenario.disk) as host:
         stage = _staged(scenario, controller, host, seed)
         controller.begin(stage)
         stage.run(stage.begin_ns + round((scenario.seconds + _LONGER_S) * NS_PER_S))
