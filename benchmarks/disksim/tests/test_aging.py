@@ -12,7 +12,7 @@ from iokeel.core.curve import KIB
 from testing.lab.disks.disksim import DEVICES, built, params
 
 SATA, NVME = "sata-ssd-px-256m5s", "nvme-970-pro"
-MS = 10**6
+MS, S = 10**6, 10**9
 BY_TIME: Params = {"pause_every_s": 0.002, "pause_ms": 0.7, "pause_factor": 2.5}
 BY_BYTES: Params = {"pause_every_bytes": 1e6, "pause_ms": 1, "pause_factor": 2.3}
 CLIFF: Params = {"slc_bytes": 2e6, "slc_factor": 3.7, "slc_empty_mb_s": 50}
@@ -151,6 +151,40 @@ def test_stretched_device_takes_so_many_times_as_long(device: str) -> None:
     serve(p, original)
     serve(stretched(p, 8), slow)
     assert [c.done for c in slow] == pytest.approx([8 * c.done for c in original], abs=200)
+
+
+def test_worn_disk_writes_at_half_its_rate() -> None:
+    for device, mb_s in ((SATA, 390), (f"{SATA}-worn", 195)):
+        commands = [Command("write", False, i * MIB, MIB, 0) for i in range(3000)]
+        replay(device, commands)
+        assert 2000 * MIB * 1e3 / (commands[2999].done - commands[999].done) == pytest.approx(
+            mb_s, rel=0.05
+        )
+
+
+def test_slc_cache_ends_where_it_is_published_to_and_comes_back() -> None:
+    def mb_s(first: int, last: int) -> float:
+        return (last - first) * MIB * 1e3 / (commands[last].done - commands[first].done)
+
+    commands = [Command("write", False, i * MIB, MIB, 0) for i in range(7000)]
+    commands += [Command("write", False, i * MIB, MIB, 100 * S) for i in range(2000)]
+    replay("sata-ssd-860-qvo", commands)
+    assert mb_s(0, 5700) == pytest.approx(520, rel=0.02)
+    assert mb_s(5800, 6999) == pytest.approx(80, rel=0.02)
+    assert mb_s(7100, 8900) == pytest.approx(520, rel=0.02)
+
+
+@pytest.mark.parametrize(("extra_us", "published"), [(0, 21_500), (5240, 11_209), (24_690, 2544)])
+def test_recovering_cluster_has_the_published_rates_at_depth_64(
+    extra_us: int, published: int
+) -> None:
+    device = "network-ceph-rbd"
+    draw = random.Random(1)
+    commands = [Command("write", False, draw.randrange(10**7) * 4096, 4096, 0) for _ in range(9000)]
+    changed = {"extra_us": extra_us, "extra_from_s": 0, "extra_to_s": 1e6}
+    replay(device, commands, sanitize=False, queue_depth=64, **changed)
+    rate = 8000 * S / (commands[8999].done - commands[999].done)
+    assert rate == pytest.approx(published, rel=0.02)
 
 
 @pytest.mark.parametrize(
