@@ -61,6 +61,11 @@ uint64_t device_size(void)
     return (uint64_t)size;
 }
 
+bool device_discards(void)
+{
+    return !isnan(params.discard_mb_s);
+}
+
 static int64_t model_now(void)
 {
     struct timespec now;

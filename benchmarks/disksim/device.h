@@ -21,6 +21,9 @@ const char *device_check(void);
 /* Bytes that clients see. */
 uint64_t device_size(void);
 
+/* Does the device take discards? */
+bool device_discards(void);
+
 /* Start the clock; NULL, or the error. */
 const char *device_start(device_answer *answer);
 

@@ -174,6 +174,21 @@ static int disksim_flush(void *handle, uint32_t flags)
     return 0;
 }
 
+static int disksim_can_trim(void *handle)
+{
+    (void)handle;
+    return device_discards();
+}
+
+/* A store keeps what is discarded: NBD allows that. */
+static int disksim_trim(void *handle, uint32_t count, uint64_t offset, uint32_t flags)
+{
+    (void)handle;
+    (void)flags;
+    serve(OP_DISCARD, false, offset, count);
+    return 0;
+}
+
 static struct nbdkit_plugin plugin = {
     .name = "disksim",
     .longname = "iokeel's simulated disk",
@@ -197,6 +212,8 @@ static struct nbdkit_plugin plugin = {
     .pread = disksim_pread,
     .pwrite = disksim_pwrite,
     .flush = disksim_flush,
+    .can_trim = disksim_can_trim,
+    .trim = disksim_trim,
     .errno_is_preserved = 1,
 };
 

@@ -13,8 +13,14 @@
  * until more comes, or a flush. A unit reads first and programs when no read waits. While a
  * write waits for room, or a flush for the medium, it does them in turn. Nothing interrupts a
  * program. A flush is done when all bytes that were in the buffer before it are programmed. So
- * is a write with FUA, including its own bytes.
+ * is a write with FUA, including its own bytes. A discard occupies only the controller, for
+ * its bytes at discard_mb_s, too.
+ *
+ * Three things change these times. Work of the controller, the link or a unit that begins in
+ * a pause takes pause_factor times as long. A program that finds the SLC cache full takes
+ * slc_factor times as long. Between extra_from_s and extra_to_s, latencies are extra_us longer.
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "sim.h"
@@ -51,6 +57,11 @@ struct flash {
     uint64_t buffered;             /* bytes that are reserved or there */
     uint64_t put, taken;           /* bytes that ever came, and went to a unit's program */
     unsigned turn;
+    int64_t paused_until;  /* by what was written */
+    double since_pause;    /* bytes that were programmed */
+    double cached;         /* bytes in the SLC cache when the last program began */
+    unsigned programming;  /* units */
+    int64_t programmed_at; /* the last program's end */
 };
 
 void *flash_new(const struct params *params)
@@ -91,18 +102,81 @@ static int64_t ns(double us)
     return (int64_t)(us * 1000 + 0.5);
 }
 
+static bool paused(const struct flash *flash, int64_t at)
+{
+    const struct params *params = flash->params;
+
+    if (at < flash->paused_until)
+        return true;
+    if (!(params->pause_every_s > 0))
+        return false;
+    int64_t every = ns(params->pause_every_s * 1e6);
+    return at % every >= every - ns(params->pause_ms * 1000);
+}
+
+/* The time of work that begins at `begin`. */
+static int64_t working(const struct flash *flash, int64_t begin, int64_t takes)
+{
+    if (!paused(flash, begin))
+        return takes;
+    return (int64_t)((double)takes * flash->params->pause_factor + 0.5);
+}
+
+/* The latency of a command whose work is done. */
+static int64_t latency(const struct sim *sim)
+{
+    const struct params *params = sim->params;
+    bool extra = params->extra_us > 0 && sim->now >= ns(params->extra_from_s * 1e6)
+                 && sim->now < ns(params->extra_to_s * 1e6);
+
+    return ns(params->latency_us) + (extra ? ns(params->extra_us) : 0);
+}
+
 static int64_t over_link(struct sim *sim, bool write, uint64_t bytes)
 {
     struct flash *flash = sim->device;
     int64_t *link = &flash->link_free[write && flash->params->link_duplex];
     int64_t begin = *link > sim->now ? *link : sim->now;
 
-    return *link = begin + transfer_ns(bytes, flash->params->link_mb_s);
+    return *link = begin + working(flash, begin, transfer_ns(bytes, flash->params->link_mb_s));
 }
 
 static bool urgent(const struct flash *flash)
 {
     return flash->stalled.first || flash->flushes.first;
+}
+
+/* Begin a program; the time that it takes. */
+static int64_t begin_program(struct sim *sim, uint64_t bytes)
+{
+    struct flash *flash = sim->device;
+    const struct params *params = flash->params;
+    double us = params->program_us;
+
+    if (params->slc_bytes > 0) {
+        double idle = flash->programming ? 0 : (double)(sim->now - flash->programmed_at);
+        flash->cached = fmax(0, flash->cached - idle * params->slc_empty_mb_s / 1000);
+        if (flash->cached + (double)bytes > params->slc_bytes)
+            us *= params->slc_factor;
+        else
+            flash->cached += (double)bytes;
+    }
+    flash->programming++;
+    return working(flash, sim->now, ns(us));
+}
+
+static void end_program(struct sim *sim, uint64_t bytes)
+{
+    struct flash *flash = sim->device;
+    const struct params *params = flash->params;
+
+    flash->programming--;
+    flash->programmed_at = sim->now;
+    flash->since_pause += (double)bytes;
+    if (params->pause_every_bytes > 0 && flash->since_pause >= params->pause_every_bytes) {
+        flash->since_pause -= params->pause_every_bytes;
+        flash->paused_until = sim->now + ns(params->pause_ms * 1000);
+    }
 }
 
 /* Give an idle unit something to do, if there is anything. */
@@ -118,13 +192,14 @@ static void kick(struct sim *sim, struct unit *unit)
     if (program) {
         unit->active = unit->waiting;
         unit->waiting.from = NOTHING;
-        sim_schedule(sim, sim->now + ns(params->program_us), EVENT_UNIT, unit);
+        sim_schedule(sim, sim->now + begin_program(sim, unit->active.bytes), EVENT_UNIT, unit);
     } else if (unit->first) {
         unit->reading = unit->first;
         unit->first = unit->reading->next;
         if (!unit->first)
             unit->last = &unit->first;
-        sim_schedule(sim, sim->now + ns(params->read_us), EVENT_UNIT, unit);
+        int64_t takes = working(flash, sim->now, ns(params->read_us));
+        sim_schedule(sim, sim->now + takes, EVENT_UNIT, unit);
     } else {
         return;
     }
@@ -181,7 +256,7 @@ static void finish_flushes(struct sim *sim)
         least = unit->active.from < least ? unit->active.from : least;
     }
     while (flash->flushes.first && flash->flushes.first->mark <= least)
-        sim_finish(sim, queue_take(&flash->flushes), sim->now + ns(flash->params->latency_us));
+        sim_finish(sim, queue_take(&flash->flushes), sim->now + latency(sim));
 }
 
 static void wait_for_medium(struct sim *sim, struct request *request)
@@ -218,10 +293,12 @@ void flash_enter(struct sim *sim, struct request *request)
     struct flash *flash = sim->device;
     const struct params *params = flash->params;
     int64_t begin = flash->controller_free > sim->now ? flash->controller_free : sim->now;
+    int64_t takes = ns(request->op == OP_READ ? params->read_command_us : params->write_command_us);
 
+    if (request->op == OP_DISCARD)
+        takes += transfer_ns(request->length, params->discard_mb_s);
     request->start = begin;
-    flash->controller_free = begin + ns(request->op == OP_READ ? params->read_command_us
-                                        : params->write_command_us);
+    flash->controller_free = begin + working(flash, begin, takes);
     sim_schedule(sim, flash->controller_free, EVENT_READY, request);
 }
 
@@ -236,8 +313,9 @@ static void unit_done(struct sim *sim, struct unit *unit)
         unit->reading = NULL;
         free(page);
         if (--request->pages == 0)
-            sim_finish(sim, request, there + ns(flash->params->latency_us));
+            sim_finish(sim, request, there + latency(sim));
     } else {
+        end_program(sim, unit->active.bytes);
         flash->buffered -= unit->active.bytes;
         unit->active.from = NOTHING;
         finish_flushes(sim);
@@ -258,12 +336,14 @@ void flash_event(struct sim *sim, int kind, void *what)
         if (request->fua)
             wait_for_medium(sim, request);
         else
-            sim_finish(sim, request, sim->now + ns(flash->params->latency_us));
+            sim_finish(sim, request, sim->now + latency(sim));
     } else if (request->op == OP_READ) {
         read_pages(sim, request);
     } else if (request->op == OP_WRITE) {
         queue_put(&flash->stalled, request);
         admit(sim);
+    } else if (request->op == OP_DISCARD) {
+        sim_finish(sim, request, sim->now + latency(sim));
     } else {
         wait_for_medium(sim, request);
     }

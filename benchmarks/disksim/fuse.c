@@ -8,6 +8,7 @@
 #define FUSE_USE_VERSION 312
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,6 +108,18 @@ static void on_fsync(fuse_req_t fuse, fuse_ino_t inode, int datasync, struct fus
     submit(fuse, OP_FLUSH, 0, 0);
 }
 
+/* A loop device discards by punching holes. */
+static void on_fallocate(fuse_req_t fuse, fuse_ino_t inode, int mode, off_t offset, off_t length,
+                         struct fuse_file_info *file)
+{
+    (void)inode;
+    (void)file;
+    if (device_discards() && mode == (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE))
+        submit(fuse, OP_DISCARD, offset, (size_t)length);
+    else
+        fuse_reply_err(fuse, EOPNOTSUPP);
+}
+
 static const struct fuse_lowlevel_ops operations = {
     .init = on_init,
     .getattr = on_getattr,
@@ -114,6 +127,7 @@ static const struct fuse_lowlevel_ops operations = {
     .read = on_read,
     .write = on_write,
     .fsync = on_fsync,
+    .fallocate = on_fallocate,
 };
 
 static int failed(const char *error)

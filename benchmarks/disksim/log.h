@@ -9,7 +9,7 @@
 
 #define LOG_HEADER "id,op,fua,offset,length,arrival_ns,entered_ns,start_ns,unit,done_ns,actual_ns"
 
-static const char *const log_ops[] = { "read", "write", "flush" };
+static const char *const log_ops[] = { "read", "write", "flush", "discard" };
 
 /* actual: when the answer was given, in nanoseconds of the model's time. */
 static inline void log_request(FILE *log, const struct request *r, int64_t actual)

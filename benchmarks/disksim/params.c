@@ -12,9 +12,14 @@ static const struct {
     size_t offset;
     double least, greatest;
     enum kind kind;
+    bool extra;
 } table[] = {
-#define X(name, least, greatest, kind) { #name, offsetof(struct params, name), least, greatest, kind },
+#define FIELD(name) #name, offsetof(struct params, name)
+#define X(name, least, greatest, kind) { FIELD(name), least, greatest, kind, false },
     PARAMS(X)
+#undef X
+#define X(name, least, greatest) { FIELD(name), least, greatest, KIND_FLASH, true },
+    EXTRAS(X)
 #undef X
 };
 
@@ -105,6 +110,32 @@ const char *params_read(struct params *params, const char *path)
     return error;
 }
 
+static bool has(double value)
+{
+    return !isnan(value);
+}
+
+/* Groups of extras that are there in part, or contradict each other. */
+static const char *check_extras(const struct params *p)
+{
+    bool paused = has(p->pause_every_bytes) || has(p->pause_every_s);
+
+    if (has(p->pause_ms) != paused || has(p->pause_factor) != paused)
+        return params_wrong("a pause needs pause_every_bytes or pause_every_s, pause_ms and "
+                            "pause_factor");
+    if (p->pause_every_bytes > 0 && p->pause_every_s > 0)
+        return params_wrong("pause_every_bytes and pause_every_s are both there: one must be 0");
+    if (p->pause_every_s > 0 && p->pause_ms >= p->pause_every_s * 1000)
+        return params_wrong("pause_ms is not less than pause_every_s");
+    if (has(p->slc_bytes) != has(p->slc_factor) || has(p->slc_bytes) != has(p->slc_empty_mb_s))
+        return params_wrong("an SLC cache needs slc_bytes, slc_factor and slc_empty_mb_s");
+    if (has(p->extra_us) != has(p->extra_from_s) || has(p->extra_us) != has(p->extra_to_s))
+        return params_wrong("extra latency needs extra_us, extra_from_s and extra_to_s");
+    if (p->extra_to_s <= p->extra_from_s)
+        return params_wrong("extra_to_s is not after extra_from_s");
+    return NULL;
+}
+
 const char *params_check(const struct params *params)
 {
     struct params copy = *params;
@@ -113,7 +144,8 @@ const char *params_check(const struct params *params)
         return params_wrong("kind is missing: hdd or flash");
     for (size_t i = 0; i < COUNT; i++) {
         bool wanted = table[i].kind == KIND_NONE || table[i].kind == params->kind;
-        if (wanted == !!isnan(*field(&copy, i)))
+        bool there = has(*field(&copy, i));
+        if (wanted != there && !(wanted && table[i].extra))
             return params_wrong("%s %s", table[i].name,
                          wanted ? "is missing" : "is of another kind of device");
     }
@@ -123,5 +155,5 @@ const char *params_check(const struct params *params)
         return params_wrong("rate_outer_mb_s is not above rate_inner_mb_s");
     if (params->kind == KIND_FLASH && params->buffer_bytes < params->program_bytes)
         return params_wrong("buffer_bytes is less than program_bytes");
-    return NULL;
+    return check_extras(params);
 }

@@ -33,10 +33,25 @@ enum kind { KIND_NONE, KIND_HDD, KIND_FLASH };
     X(latency_us, 0, 1e6, KIND_FLASH)           /* of each command; holds up no other */ \
     X(link_duplex, 0, 1, KIND_FLASH)            /* 1: reads and writes have a link each */
 
+/* Of flash, too, but they may be absent; see README.md. */
+#define EXTRAS(X) \
+    X(pause_every_bytes, 0, 1e15)   /* programmed; 0: not by what is written */ \
+    X(pause_every_s, 0, 1e9)        /* from one pause's end to the next's; 0: not by time */ \
+    X(pause_ms, 0.001, 1e12) \
+    X(pause_factor, 1, 1e4)         /* work that begins in a pause takes so many times as long */ \
+    X(slc_bytes, 0, 1e15)           /* of the SLC cache; 0: there is none */ \
+    X(slc_factor, 1, 1e4)           /* a program that finds it full takes so many times as long */ \
+    X(slc_empty_mb_s, 0, 1e6)       /* its way out, while nothing is programmed */ \
+    X(extra_us, 0, 1e12)            /* of latency, between two times of the model */ \
+    X(extra_from_s, 0, 1e9) \
+    X(extra_to_s, 0, 1e9) \
+    X(discard_mb_s, 1, 1e12)        /* absent: the device takes no discards */
+
 struct params {
     enum kind kind;
-#define X(name, least, greatest, kind) double name;
+#define X(name, ...) double name;
     PARAMS(X)
+    EXTRAS(X)
 #undef X
 };
 

@@ -5,6 +5,7 @@
  * arrival_ns count, so a log's lines, sorted by id, can be given back.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,9 +54,15 @@ int main(int argc, char **argv)
             fprintf(stderr, "replay: line %u is no command, or before the last\n", number);
             return 1;
         }
+        if (op[0] == 'd' && isnan(params.discard_mb_s)) {
+            fprintf(stderr, "replay: line %u is a discard: the device needs discard_mb_s\n",
+                    number);
+            return 1;
+        }
         struct request *request = must(malloc(sizeof *request));
         *request = given;
-        request->op = op[0] == 'r' ? OP_READ : op[0] == 'w' ? OP_WRITE : OP_FLUSH;
+        request->op = op[0] == 'r' ? OP_READ : op[0] == 'w' ? OP_WRITE
+                      : op[0] == 'd' ? OP_DISCARD : OP_FLUSH;
         request->fua = fua;
         answer(sim_advance(sim, given.arrival));
         sim_submit(sim, request, given.arrival);

@@ -110,7 +110,7 @@ int64_t sim_next(const struct sim *sim)
 /*
  * Let commands into the device while it has room. If flushes are exclusive, one enters an
  * empty device and nothing enters until it is done, because ATA's FLUSH CACHE is no queued
- * command.
+ * command. Nor is DATA SET MANAGEMENT, a discard.
  */
 static void enter(struct sim *sim)
 {
@@ -118,7 +118,7 @@ static void enter(struct sim *sim)
     struct request *first;
 
     while ((first = sim->waiting.first) && !sim->exclusive && sim->inside < params->queue_depth) {
-        if (first->op == OP_FLUSH && params->flush_exclusive) {
+        if ((first->op == OP_FLUSH || first->op == OP_DISCARD) && params->flush_exclusive) {
             if (sim->inside)
                 break;
             sim->exclusive = true;

@@ -21,7 +21,7 @@
 
 #define NEVER INT64_MAX
 
-enum op { OP_READ, OP_WRITE, OP_FLUSH };
+enum op { OP_READ, OP_WRITE, OP_FLUSH, OP_DISCARD /* if the device has discard_mb_s */ };
 
 struct request {
     /* Set by the caller. */
@@ -70,7 +70,7 @@ struct sim {
     /* Commands that the device has not taken yet, and how many it has. */
     struct queue waiting;
     unsigned inside;
-    bool exclusive; /* a flush is alone in the device */
+    bool exclusive; /* a flush or a discard is alone in the device */
     struct queue finished;
 };
 

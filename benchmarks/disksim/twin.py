@@ -12,7 +12,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.disksim.params import check
+
 Params = dict[str, float]
+ALONE = {"flush", "discard"}
+"""Alone in the device, if it has `flush_exclusive`."""
+_NS = {
+    1: ("read_us", "read_command_us", "write_command_us", "latency_us", "extra_us"),
+    1e3: ("pause_ms",),
+    1e6: ("pause_every_s", "extra_from_s", "extra_to_s"),
+}
+"""Times of flash that are rounded to nanoseconds, by the microseconds of their unit."""
 
 
 @dataclass(eq=False)
@@ -35,6 +45,8 @@ class Device:
     """What both kinds have: an agenda, a queue before the device, a number of places in it."""
 
     def __init__(self, params: Params) -> None:
+        """params: a device's, without `kind`. Raises ValueError if they make none."""
+        check(params)
         self.p = params
         self.now = 0
         self.agenda: list[tuple[int, int, Callable[[], None]]] = []
@@ -63,7 +75,7 @@ class Device:
         alone = bool(self.p["flush_exclusive"])
         while self.queue and len(self.inside) < self.p["queue_depth"]:
             first = self.queue[0]
-            if alone and self.inside and "flush" in (first.op, *(c.op for c in self.inside)):
+            if alone and self.inside and ALONE & {first.op, *(c.op for c in self.inside)}:
                 break
             self.inside.add(self.queue.popleft())
             first.entered = self.now
@@ -152,6 +164,8 @@ class Hdd(Device):
         elif command.op == "write":
             self.stalled.append(command)
             self.admit()
+        elif command.op == "discard":
+            raise ValueError("a hard disk takes no discards")
         else:
             command.start, command.mark = self.now, self.numbers
             self.flushes.append(command)
@@ -258,19 +272,39 @@ class Flash(Device):
         self.stalled: deque[Command] = deque()
         self.flushes: deque[Command] = deque()
         self.buffered = self.put = self.taken = self.turn = 0
+        self.paused_until = self.last_program = 0
+        self.since_pause = self.cached = 0.0
+        self.ns = {
+            name: math.floor(params.get(name, 0) * scale * 1000 + 0.5)
+            for scale, names in _NS.items()
+            for name in names
+        }
+        self.every, self.pause = self.ns["pause_every_s"], self.ns["pause_ms"]
 
-    def us(self, name: str) -> int:
-        return math.floor(self.p[name] * 1000 + 0.5)
+    def working(self, begin: int, takes: int) -> int:
+        """Return how long work takes that begins then."""
+        by_time = self.every and begin % self.every >= self.every - self.pause
+        if by_time or begin < self.paused_until:
+            return math.floor(takes * self.p["pause_factor"] + 0.5)
+        return takes
+
+    def latency(self) -> int:
+        extra = self.ns["extra_from_s"] <= self.now < self.ns["extra_to_s"]
+        return self.ns["latency_us"] + (self.ns["extra_us"] if extra else 0)
 
     def over_link(self, way: int, size: int) -> int:
         way = way if self.p["link_duplex"] else 0
-        self.link[way] = max(self.link[way], self.now) + self.link_ns(size)
+        begin = max(self.link[way], self.now)
+        self.link[way] = begin + self.working(begin, self.link_ns(size))
         return self.link[way]
 
     def enter(self, command: Command) -> None:
         kind = "read" if command.op == "read" else "write"
         command.start = max(self.controller, self.now)
-        self.controller = command.start + self.us(f"{kind}_command_us")
+        takes = self.ns[f"{kind}_command_us"]
+        if command.op == "discard":
+            takes += math.floor(command.length * 1000 / self.p["discard_mb_s"] + 0.5)
+        self.controller = command.start + self.working(command.start, takes)
         self.at(self.controller, lambda: self.ready(command))
 
     def ready(self, command: Command) -> None:
@@ -286,6 +320,8 @@ class Flash(Device):
         elif command.op == "write":
             self.stalled.append(command)
             self.admit()
+        elif command.op == "discard":
+            self.finish(command, self.now + self.latency())
         else:
             self.wait(command)
         self.hand_out()
@@ -305,7 +341,7 @@ class Flash(Device):
         if command.fua:
             self.wait(command)
         else:
-            self.finish(command, self.now + self.us("latency_us"))
+            self.finish(command, self.now + self.latency())
         self.hand_out()
 
     def wait(self, command: Command) -> None:
@@ -317,7 +353,7 @@ class Flash(Device):
         begun = [job[0] for job in (*self.to_program, *self.programming) if job]
         safe = min([self.taken, *begun])
         while self.flushes and self.flushes[0].mark <= safe:
-            self.finish(self.flushes.popleft(), self.now + self.us("latency_us"))
+            self.finish(self.flushes.popleft(), self.now + self.latency())
 
     def hand_out(self) -> None:
         whole = int(self.p["program_bytes"])
@@ -338,32 +374,68 @@ class Flash(Device):
             return
         its_turn = bool(self.stalled or self.flushes) and self.has_read[unit]
         if (job := self.to_program[unit]) and (its_turn or not self.pages[unit]):
+            takes = self.program_ns(job[1])
             self.to_program[unit], self.programming[unit] = None, job
             self.busy[unit], self.has_read[unit] = True, False
-            self.at(self.now + self.us("program_us"), lambda: self.programmed(unit))
+            self.at(self.now + takes, lambda: self.programmed(unit))
         elif self.pages[unit]:
             command, part = self.pages[unit].popleft()
             self.busy[unit] = self.has_read[unit] = True
-            self.at(self.now + self.us("read_us"), lambda: self.page_read(unit, command, part))
+            takes = self.working(self.now, self.ns["read_us"])
+            self.at(self.now + takes, lambda: self.page_read(unit, command, part))
+
+    def program_ns(self, size: int) -> int:
+        """Return how long a program takes that begins now; it may go to the SLC cache."""
+        us = self.p["program_us"]
+        if most := self.p.get("slc_bytes"):
+            if not any(self.programming):
+                idle = self.now - self.last_program
+                self.cached = max(0.0, self.cached - idle * self.p["slc_empty_mb_s"] / 1000)
+            if self.cached + size <= most:
+                self.cached += size
+            else:
+                us *= self.p["slc_factor"]
+        return self.working(self.now, math.floor(us * 1000 + 0.5))
 
     def page_read(self, unit: int, command: Command, part: int) -> None:
         there = self.over_link(0, part)
         self.busy[unit] = False
         self.left[command] -= 1
         if not self.left[command]:
-            self.finish(command, there + self.us("latency_us"))
+            self.finish(command, there + self.latency())
         self.work(unit)
         self.hand_out()
 
     def programmed(self, unit: int) -> None:
         job = self.programming[unit]
         assert job
+        self.last_program = self.now
+        self.since_pause += job[1]
+        if 0 < (every := self.p.get("pause_every_bytes", 0)) <= self.since_pause:
+            self.since_pause -= every
+            self.paused_until = self.now + self.ns["pause_ms"]
         self.buffered -= job[1]
         self.programming[unit], self.busy[unit] = None, False
         self.flushed()
         self.admit()
         self.work(unit)
         self.hand_out()
+
+
+def stretched(params: Params, slowdown: float) -> Params:
+    """Return a device all of whose times are so many times as long: the option `slowdown`.
+
+    Raises ValueError where the option is refused.
+    """
+    if not 0.001 <= slowdown <= 1e6:
+        raise ValueError(f"slowdown is from 0.001 to 1e+06, not {slowdown:g}")
+    slower = dict(params)
+    for name in params:
+        if name == "rpm" or name.endswith("_mb_s"):
+            slower[name] /= slowdown
+        elif name.endswith(("_us", "_ms", "_s")):
+            slower[name] *= slowdown
+    return slower
 
 
 def serve(params: Params, commands: Sequence[Command]) -> None:

@@ -24,11 +24,18 @@ def inside(tmp_path: Path) -> Iterator[Namespace]:
         yield inside
 
 
-def _start(inside: Namespace, file: Path, *options: str) -> subprocess.Popen[str]:
+def _start(
+    inside: Namespace, file: Path, *options: str, name: str = "sata-ssd-px-256m5s"
+) -> subprocess.Popen[str]:
     file.touch()
-    device = f"params={DEVICES['sata-ssd-px-256m5s']}"
+    device = f"params={DEVICES[name]}"
     argv = [str(built(sanitize=True) / "disksim-fuse"), str(file), device, *options]
     return inside.popen(argv, stderr=subprocess.PIPE)
+
+
+def _wait(inside: Namespace, file: Path) -> None:
+    wait = f"until [ $(stat -c %s {file}) -gt 0 ]; do sleep 0.05; done"
+    inside.run(["sh", "-c", wait], timeout=120)
 
 
 def test_fio_finds_all_at_the_times_of_the_rules_and_sanitizers_nothing(
@@ -36,8 +43,7 @@ def test_fio_finds_all_at_the_times_of_the_rules_and_sanitizers_nothing(
 ) -> None:
     file, log = tmp_path / "disk", tmp_path / "log"
     process = _start(inside, file, f"log={log}", "slowdown=4")
-    wait = f"until [ $(stat -c %s {file}) -gt 0 ]; do sleep 0.05; done"
-    inside.run(["sh", "-c", wait], timeout=120)
+    _wait(inside, file)
     job = "--name=x --ioengine=libaio --direct=1 --iodepth=100 --number_ios=3000 --size=1g"
     fio = ["fio", f"--filename={file}", "--rw=randrw", "--bs=16k", "--fdatasync=200"]
     inside.run([*fio, *job.split()], timeout=240)
@@ -53,6 +59,22 @@ def test_fio_finds_all_at_the_times_of_the_rules_and_sanitizers_nothing(
     counted = checked(log, params("sata-ssd-px-256m5s"))
     assert counted["read"] + counted["write"] >= 3000
     assert counted["flush"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "discards"), [("sata-ssd-px-256m5s-worn", 1), ("sata-ssd-px-256m5s", 0)]
+)
+def test_hole_is_a_discard_where_the_device_takes_them(
+    inside: Namespace, tmp_path: Path, name: str, discards: int
+) -> None:
+    file, log = tmp_path / "disk", tmp_path / "log"
+    process = _start(inside, file, f"log={log}", name=name)
+    _wait(inside, file)
+    punch = ["fallocate", "--punch-hole", "--offset=1M", "--length=64M", str(file)]
+    assert (inside.run(punch, check=False).returncode == 0) == bool(discards)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 0
+    assert checked(log, params(name))["discard"] == discards
 
 
 @pytest.mark.parametrize(

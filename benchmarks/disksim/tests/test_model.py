@@ -13,8 +13,8 @@ from testing.lab.disks.disksim import DEVICES, built, params
 
 MIB = 1024 * KIB
 NEVER = 2**63 - 1
-GAP_NS = {"hdd-hts72755": 5e6, "sata-ssd-px-256m5s": 1e5, "nvme-970-pro": 2e4}
-"""Between commands, on average: so that queues build up and drain again."""
+GAP_NS = {"hdd-hts72755": 5e6, "nvme-970-pro": 2e4}
+"""Between commands, on average: so that queues build up and drain again. 1e5 for all others."""
 
 
 def replay(
@@ -53,7 +53,7 @@ def mixed(seed: int, device: str, count: int) -> list[Command]:
     draw = random.Random(seed)
     end = int(params(device)["capacity"]) // 512 - 1024
     heads = [draw.randrange(end - count * 512) * 512 for _ in range(4)]
-    gap, now, commands = GAP_NS[device] * draw.choice([0.1, 1, 3]), 0, []
+    gap, now, commands = GAP_NS.get(device, 1e5) * draw.choice([0.1, 1, 3]), 0, []
     for _ in range(count):
         now += int(draw.expovariate(1 / gap)) if draw.random() < 0.8 else 0
         op = draw.choices(["read", "write", "flush"], [60, 40, 2])[0]
@@ -144,7 +144,7 @@ def test_flash_flush_is_done_when_what_was_buffered_is_programmed(device: str) -
 
 
 def test_fua_write_waits_for_the_medium_and_another_does_not() -> None:
-    for device in DEVICES:
+    for device in DEVICES.keys() - {"network-ceph-rbd"}:
         commands = [Command("write", False, 0, 4 * KIB, 0)]
         commands += [Command("write", True, 10**9, 4 * KIB, 10**9)]
         replay(device, commands)

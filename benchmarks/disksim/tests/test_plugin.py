@@ -16,10 +16,15 @@ from testing.lab.fio import fio
 LACKING = [name for name in ("nbdkit", "nbdcopy", "fio", "gcc") if not shutil.which(name)]
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
 
-SLOWDOWN = {"hdd-hts72755": 1, "sata-ssd-px-256m5s": 4, "nvme-970-pro": 20}
+SLOWDOWN = {
+    "hdd-hts72755": 1,
+    "sata-ssd-px-256m5s": 4,
+    "sata-ssd-px-256m5s-worn": 4,
+    "nvme-970-pro": 20,
+}
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", SLOWDOWN)
 def test_log_has_each_command_once_at_the_times_of_the_rules(device: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with Nbdkit(device, slowdown=SLOWDOWN[device], log=log) as disk:
@@ -32,6 +37,23 @@ def test_log_has_each_command_once_at_the_times_of_the_rules(device: str, tmp_pa
     assert counted["read"] == first["read"]["total_ios"] > 0
     assert counted["write"] == second["write"]["total_ios"] > 0
     assert counted["flush"] == second["sync"]["total_ios"] > 0
+
+
+def test_discards_are_charged_where_the_device_takes_them(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    trims = {"ioengine": "nbd", "rw": "randtrim", "bs": "1m", "size": "1g", "number_ios": 100}
+    # Pauses, a full SLC cache and latency that moves, in one run.
+    rules = {"pause_every_bytes": 0, "pause_every_s": 0.02, "pause_ms": 7}
+    rules |= {"slc_bytes": 1 << 20, "slc_factor": 3, "slc_empty_mb_s": 10}
+    rules |= {"extra_us": 500, "extra_from_s": 0.1, "extra_to_s": 0.3}
+    with Nbdkit("sata-ssd-px-256m5s-worn", None, 4, log, **rules) as disk:
+        writes = {"ioengine": "nbd", "uri": disk.uri, "rw": "randwrite", "bs": "16k", "size": "1g"}
+        fio(trims | {"uri": disk.uri}, writes | {"iodepth": 8, "number_ios": 2000})
+    counted = checked(log, params("sata-ssd-px-256m5s-worn") | rules)
+    assert counted["discard"] == 100
+    with Nbdkit("sata-ssd-px-256m5s") as disk:
+        ask = ["nbdinfo", "--can", "trim", disk.uri]
+        assert subprocess.run(ask, check=False).returncode != 0
 
 
 def test_fio_sees_at_least_the_models_latency(tmp_path: Path) -> None:
