@@ -95,9 +95,9 @@ class Scenario:
 
     name: of the scenario; case: "" if it has only one. digest: of what all cases run. device: the
     simulated disk, or the path of a real one. capacity, latency_target_ms: of the disk at this
-    slowdown. begin_s: when figures begin. tenant_limit: of all drives together, if any. booted: all
-    drives are processes of a host that boots with cgroup v2. disk: parameters of the disk that differ
-    from the device's own. repeat: how often it ran before.
+    slowdown. disk: parameters of it that differ from the device's own. begin_s: when figures begin.
+    tenant_limit: of all drives together, if any. booted: all drives are processes of a host that
+    boots with cgroup v2. repeat: how often it ran before.
     """
 
     name: str

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from benchmarks.bench.running.booted_host import CGROUPS, QUEUE, booted_host, write
 from benchmarks.bench.scenario import Drive, Scenario
@@ -165,6 +166,7 @@ def _disk(
     inside = host.namespace if host is not None else None
     if scenario.is_real:
         return SharedDevice(Path(scenario.device), drives, daemon, apart, inside)
+    changed: Any = dict(scenario.disk)
     return SharedDisk(
         scenario.device,
         drives,
@@ -172,7 +174,7 @@ def _disk(
         binary=daemon,
         apart=apart,
         inside=inside,
-        **scenario.disk,
+        **changed,
     )
 
 

@@ -26,8 +26,8 @@ from testing.lab.disks.disksim import DEVICES, built
 
 #: As of host.h.
 _POINTS, _SIZES, _BINS = 32, 16, 64
-#: What the way to the disk and back takes: of a storage daemon's export, of a guest that has no KVM,
-#: and for each byte. As measured on the machine of the committed results, from drives alone.
+#: What the way to the disk and back takes: from a storage daemon's export, from a guest without
+#: KVM, and for each byte. As measured on the machine of the committed results, from drives alone.
 EXPORT_NS, GUEST_NS, BYTE_NS = 150_000, 450_000, 1.0
 #: How late QEMU's timers are on average.
 LATE_NS = 60_000
@@ -280,7 +280,7 @@ class Host:
             return Ended(none, none.astype(np.float64), none, none.astype(np.bool_))
 
         def column(pointer: object) -> Ints:
-            return np.ctypeslib.as_array(pointer, (log.entries,))  # type: ignore[arg-type]
+            return np.ctypeslib.as_array(pointer, (log.entries,))
 
         return Ended(
             column(log.at_ns).copy(),

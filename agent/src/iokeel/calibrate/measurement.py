@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
 
-from iokeel.calibrate.fio import Fio
 from iokeel.calibrate.job import Job, JobResult
 from iokeel.core.curve import KIB
 from iokeel.core.fitting.saturation import GROWTH_RATIO, saturation_depth
@@ -111,6 +110,13 @@ class Series:
         return len(self.search) > 1 and self.search[-1].job == self.job
 
 
+class Runs(Protocol):
+    """Runs jobs on a storage, as fio does (fio.py)."""
+
+    def run(self, job: Job) -> JobResult:
+        """Run a job to its end. Raises CalibrationError if the storage fails."""
+
+
 class Progress(Protocol):
     """Told how a measurement goes on."""
 
@@ -122,7 +128,7 @@ class Progress(Protocol):
 
 
 def measure(
-    fio: Fio,
+    fio: Runs,
     plan: Plan,
     writes: bool,
     progress: Progress,
@@ -145,7 +151,7 @@ def measure(
 
 class _Measurement:
     def __init__(
-        self, fio: Fio, plan: Plan, progress: Progress, rounds: Sequence[Sequence[Job]]
+        self, fio: Runs, plan: Plan, progress: Progress, rounds: Sequence[Sequence[Job]]
     ) -> None:
         self._fio = fio
         self._plan = plan
