@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +27,25 @@ from benchmarks.bench.records import (
     read_all,
     write,
 )
+from benchmarks.bench.report.beside import Both
 from benchmarks.bench.report.figures import Figures, all_figures
-from benchmarks.bench.report.page import DOCS, HTML, MARKDOWN, anchor, overview, rendered
+from benchmarks.bench.report.overview import overview
+from benchmarks.bench.report.page import (
+    DOCS,
+    HTML,
+    MARKDOWN,
+    all_both,
+    anchor,
+    rendered,
+    write_report,
+)
 from benchmarks.bench.report.plots import plots
 from benchmarks.bench.report.verdict import Verdict, verdicts
 from benchmarks.bench.running.runner import plan
 from benchmarks.bench.scenario import SCENARIOS, load, names
 from benchmarks.bench.shown import Shown
+from benchmarks.bench.virtual import result as virtual_result
+from benchmarks.bench.virtual.controllers import VIRTUAL
 from benchmarks.result_file import RESULTS
 
 SMALL = """\
@@ -241,7 +254,129 @@ def test_committed_results_are_of_what_runs_and_what_drives_are_owed_now(name: s
 
 
 def test_page_in_docs_is_that_of_the_committed_results() -> None:
-    assert (DOCS / MARKDOWN).read_text() == rendered(MARKDOWN, all_figures(RESULTS))
+    assert (DOCS / MARKDOWN).read_text() == rendered(MARKDOWN, all_both(RESULTS))
+
+
+def in_virtual_time() -> virtual_result.VirtualResult:
+    """Return a result in which every controller has the same long figure everywhere."""
+    one = virtual_result.Values([123.456, 123.456])
+    return virtual_result.VirtualResult(
+        virtual_result.model(),
+        2,
+        None,
+        {
+            name: virtual_result.ScenarioFigures(
+                load(name).cases[0].digest,
+                {
+                    case.case: {each: dict.fromkeys(case.metrics, one) for each in VIRTUAL}
+                    for case in load(name).cases
+                },
+            )
+            for name in names()
+        },
+    )
+
+
+def cells(page: str) -> list[list[str]]:
+    """Return the tables above the page's first heading of a section, as a reader sees them."""
+    rows = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    return [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", row)[2:-2].split(" | ") for row in rows]
+
+
+@pytest.mark.parametrize("with_virtual", [False, True])
+def test_no_cell_above_the_sections_is_long(with_virtual: bool) -> None:
+    results, virtual = read_all(RESULTS), in_virtual_time() if with_virtual else None
+    for missing in ("", "weights", "two-groups-sequential-sequential"):
+        every = [
+            Both.of(Figures(load(name), results.get(name) if name != missing else None), virtual)
+            for name in names()
+        ]
+        known = sum(virtual is not None or both.real.result is not None for both in every)
+        rows = cells(rendered(MARKDOWN, every))
+        assert len(rows) == known + 2  # headers
+        assert [cell for row in rows for cell in row if len(cell) > 60] == []
+
+
+def test_page_begins_with_how_many_signs_of_each_kind_there_are() -> None:
+    page = (DOCS / MARKDOWN).read_text()
+    _, title, sentence, *_ = re.split(r"(# .*)\n\n", page.partition("\n\n|")[0])
+    assert title == "# Benchmarks"
+    numbers = [int(number) for number in re.findall(r"\d+", sentence)]
+    rows = [row for row in cells(page)[1:] if len(row) == 8]
+    counted = []
+    for column in (5, 7):
+        signs = [row[column][:1] for row in rows if row[column]]
+        counted += [signs.count("+"), len(signs), signs.count("="), signs.count("-")]
+    assert numbers == counted
+    assert counted[1] < counted[5]  # there are fewer real runs on stock QEMU
+
+
+def test_row_counts_as_behind_if_any_figure_is() -> None:
+    ours = ([2.0, 2.1, 2.2], [70.0, 71.0, 72.0])
+    for other, sign in (
+        (([1.0, 1.01, 1.02], [30.0, 31.0, 32.0]), "-"),
+        (([2.0, 2.1, 2.2], [90.0, 91.0, 92.0]), "-"),
+        (([2.0, 2.1, 2.2], [30.0, 31.0, 32.0]), "+"),
+        (([2.0, 2.1, 2.2], [70.0, 71.0, 72.0]), "="),
+    ):
+        assert latencies_and_rates(iokeel_exact=ours, bfq=other).sign == sign
+
+
+def test_virtual_time_stands_in_for_stock_qemu_without_a_sign(tmp_path: Path) -> None:
+    for name in ("weights", "shift-8k-64k"):
+        file = f"bench-{name}.json"
+        (tmp_path / file).write_bytes((RESULTS / file).read_bytes())
+    write_report(tmp_path, tmp_path / "real.html", tmp_path)
+    for page in ("real.html", MARKDOWN):
+        assert "123" not in (tmp_path / page).read_text().partition("How to read")[0]
+        assert "In virtual time, with" not in (tmp_path / page).read_text()
+    real = {row[0]: row for row in cells((tmp_path / MARKDOWN).read_text())}
+    virtual_result.write(tmp_path / virtual_result.FILE, in_virtual_time())
+    write_report(tmp_path, tmp_path / "both.html", tmp_path)
+    page = (tmp_path / MARKDOWN).read_text()
+    rows = {row[0]: row for row in cells(page)}
+    assert real["Shares by weight"][4:6] == ["", ""]
+    assert rows["Shares by weight"][4:6] == ["12346 % (virtual)", ""]
+    assert rows["Shares by weight"][6:] == real["Shares by weight"][6:]
+    assert rows["Shifts between 8K and 64K"] == real["Shifts between 8K and 64K"]
+    # It has no real runs at all.
+    assert "Twenty guests boot at once" not in real
+    assert rows["Twenty guests boot at once"][2:] == [
+        *("123 s (virtual)", "static iops: 123 s (virtual)"),
+        *("123 s (virtual)", "", "123 s (virtual)", ""),
+    ]
+    assert "## Twenty guests boot at once" in page
+    assert "\n- Twenty guests boot at once\n" in page
+    assert "\nNo verdict: it has no real runs yet.\n" in page
+    assert "Asked for" not in page
+
+
+def test_virtual_time_of_another_state_of_a_scenario_is_left_out() -> None:
+    figures = Figures(load("weights"), read_all(RESULTS)["weights"])
+    virtual = in_virtual_time()
+    assert Both.of(figures, virtual).virtual
+    older = msgspec.structs.replace(virtual.scenarios["weights"], digest="of another load")
+    virtual = msgspec.structs.replace(virtual, scenarios={"weights": older})
+    assert not Both.of(figures, virtual).virtual
+
+
+def test_markup_in_a_scenario_is_text_in_html() -> None:
+    results = read_all(RESULTS)
+    suite = replace(load("weights"), title="<i>a</i> & b", question="Is 1 < 2?", caveat='<b>"no"')
+    booted = replace(load("booted-sata-readers"), title="<i>c</i>")
+    page = rendered(
+        HTML,
+        [
+            Both(Figures(suite, results["weights"])),
+            Both(Figures(booted, results["booted-sata-readers"])),
+            Both(Figures(replace(suite, title="<i>d</i>"), None)),
+        ],
+    )
+    assert re.findall("<[ib]>", page) == []
+    assert page.count("&lt;i&gt;a&lt;/i&gt; &amp; b") >= 2
+    assert page.count("&lt;i&gt;c&lt;/i&gt;") >= 2
+    assert "<li>&lt;i&gt;d&lt;/i&gt;" in page
+    assert "Is 1 &lt; 2?" in page
 
 
 def test_page_shows_where_iokeel_loses() -> None:
@@ -263,8 +398,9 @@ def test_runs_without_a_figure_are_counted_and_there_is_no_verdict() -> None:
     runs = [msgspec.structs.replace(first, drives=never), *others]
     changed = msgspec.structs.replace(case, runs={**case.runs, "iokeel-exact": runs})
     figures = Figures(load("boot-storm"), msgspec.structs.replace(result, cases={"": changed}))
-    says = "no verdict: too few repeats, or one without the figure"
-    assert overview(figures)["verdict"] == says
+    says = "too few repeats, or one without the figure"
+    assert overview(Both(figures)).patched.sign == ""
+    assert f"\nNo verdict: {says}.\n" in rendered(MARKDOWN, [Both(figures)])
     spread = figures.spread(figures.shown[0], "iokeel-exact")
     assert ", 1 run without ±" in str(spread)
     assert verdicts(figures) == []
@@ -272,7 +408,7 @@ def test_runs_without_a_figure_are_counted_and_there_is_no_verdict() -> None:
     changed = msgspec.structs.replace(changed, runs=both)
     figures = Figures(load("boot-storm"), msgspec.structs.replace(result, cases={"": changed}))
     assert [one.ours for one in verdicts(figures)] == ["iokeel-bfq"]
-    assert f"\niokeel, patched QEMU: {says}.\n" in rendered(MARKDOWN, [figures])
+    assert f"\niokeel, patched QEMU: no verdict: {says}.\n" in rendered(MARKDOWN, [Both(figures)])
 
 
 def latency_without(controller: str, runs: int, **missing: object) -> Verdict:
@@ -340,6 +476,7 @@ def test_verdict_names_another_that_is_better_than_iokeel_in_a_figure() -> None:
     assert (found.other, len(found.ahead), len(found.behind)) == ("bfq", 1, 1)
     assert found.best == ["throughput, of no control 98 % (static iops)"]
     assert str(found).endswith(". Best of any: throughput, of no control 98 % (static iops)")
+    assert found.sign == "-"
     alike = ([8.0, 8.1, 8.2], [71.0, 72.0, 73.0])
     assert not latencies_and_rates(iokeel_exact=ours, bfq=best, static_iops=alike).best
     assert not latencies_and_rates(iokeel_exact=ours, bfq=best).best
@@ -352,6 +489,7 @@ def test_figures_without_a_clear_difference_have_their_values() -> None:
         "w1000: mean latency, the disk's own time 2.1 ms against 2.1 ms",
         "throughput, of no control 71 % against 60 % (better in every repeat, not certain)",
     ]
+    assert found.sign == "="
     found = latencies_and_rates(iokeel_exact=ours, bfq=([1.0, 1.5, 1.9], [69.9, 69.9, 69.9]))
     assert found.even == [
         "w1000: mean latency, the disk's own time 2.1 ms against 1.5 ms"
@@ -369,28 +507,41 @@ def test_controllers_that_could_have_run_are_named() -> None:
         *("static-iops", "static-bps", "static-iops-size", "average-size", "io.max"),
         *("iokeel-exact", "iokeel-bfq"),
     ]
-    assert overview(Figures(load("boot-storm"), result))["other"] == "- (5 not measured)"
+    figures = Figures(load("boot-storm"), result)
+    assert overview(Both(figures)).other == ""
+    (line,) = [
+        line
+        for line in rendered(MARKDOWN, [Both(figures)]).splitlines()
+        if line.startswith("Not measured: ")
+    ]
+    assert line.count("; ") == 6
+    assert "best of" not in line
 
 
 def test_best_other_says_of_how_many_it_is() -> None:
     results = read_all(RESULTS)
-    others = {
-        name: overview(Figures(load(name), results[name]))["other"]
-        for name in ("boot-storm", "size-change")
+    both = {
+        name: Both(Figures(load(name), results[name])) for name in ("boot-storm", "size-change")
     }
-    assert others["boot-storm"] == "static iops: 15.3 s (best of 2; 4 not measured)"
-    assert "not measured" not in others["size-change"]
+    assert overview(both["boot-storm"]).other == "static iops: 15.3 s"
+    static = "static bps; static iops, tuned iops-size; average size, every 10 s"
+    for name in (MARKDOWN, HTML):
+        page = rendered(name, [both["boot-storm"]])
+        assert f"Not measured: {static}; " in page
+        assert ". The best other is the best of 2." in page
+        assert "Not measured: " not in rendered(name, [both["size-change"]])
 
 
 def test_the_way_to_run_iokeel_that_loses_least_comes_first_and_the_others_are_told() -> None:
     figures = Figures(load("latency-hdd-readers"), read_all(RESULTS)["latency-hdd-readers"])
     best, other = verdicts(figures)
     assert figures.best(figures.ours) == "iokeel-exact"  # with the better headline
-    assert (best.ours, best.behind) == ("iokeel-bfq", [])
+    assert (best.ours, best.behind, best.sign) == ("iokeel-bfq", [], "=")
     assert other.behind == ["throughput, of no control 16 % against 148 %"]
-    row, loses = overview(figures)["verdict"], "iokeel, patched QEMU: **loses** 1 of 4 figures"
-    assert row.endswith(f". {loses}")
-    page = rendered(MARKDOWN, [figures])
+    row = overview(Both(figures)).patched
+    assert row.sign == "="
+    assert re.fullmatch(r"41\.8 ms over BFQ; [\d.]+ ms without BFQ \(-\)", row.figures)
+    page = rendered(MARKDOWN, [Both(figures)])
     assert "iokeel over BFQ, patched QEMU: No clear difference to BFQ: " in page
     assert "iokeel, patched QEMU: **Loses** to BFQ: throughput" in page
 
@@ -400,9 +551,10 @@ def test_without_a_verdict_the_row_shows_all_ways_to_run_iokeel() -> None:
     case = result.cases[""]
     own = {name: case.runs[name] for name in ("none", "iokeel-exact", "iokeel-bfq")}
     without = msgspec.structs.replace(result, cases={"": msgspec.structs.replace(case, runs=own)})
-    ours = [overview(Figures(suite, one))["ours"] for one in (result, without)]
-    assert [one.count("iokeel, patched QEMU: ") for one in ours] == [0, 1]
-    assert [one.count("iokeel over BFQ, patched QEMU: ") for one in ours] == [1, 1]
+    judged, unjudged = (overview(Both(Figures(suite, one))).patched for one in (result, without))
+    assert (judged.sign, unjudged.sign) == ("=", "")
+    exact, over_bfq = unjudged.figures.removesuffix(" over BFQ").split("; ")
+    assert judged.figures == f"{over_bfq} over BFQ; {exact} without BFQ (-)"
 
 
 @pytest.mark.parametrize("name", ["weights", "reservation"])
@@ -410,7 +562,7 @@ def test_page_says_when_figures_begin(name: str) -> None:
     figures = Figures(load(name), read_all(RESULTS)[name])
     says = f"s a run, figures from second {load(name).cases[0].begin_s:g} on, "
     for page in (MARKDOWN, HTML):
-        assert rendered(page, [figures]).count(says) == 1
+        assert rendered(page, [Both(figures)]).count(says) == 1
 
 
 def test_page_says_which_figures_are_of_few_windows() -> None:
@@ -418,7 +570,7 @@ def test_page_says_which_figures_are_of_few_windows() -> None:
     for page in (MARKDOWN, HTML):
         for name, count in (("backup-window", 1), ("reservation", 0)):
             figures = Figures(load(name), read_all(RESULTS)[name])
-            text = rendered(page, [figures])
+            text = rendered(page, [Both(figures)])
             assert (text.count(says), text.count("nearly their mean")) == (count, count)
 
 
@@ -429,8 +581,8 @@ def test_what_else_was_published_stands_below_the_table() -> None:
     for note, after in ((None, ""), ("CPU rose by > 4 %.", " CPU rose by > 4 %.")):
         published = msgspec.structs.replace(suite.published, note=note)
         figures = Figures(replace(suite, published=published), result)
-        assert f"\n{source}{after}\n" in rendered(MARKDOWN, [figures])
-        page = rendered(HTML, [figures])
+        assert f"\n{source}{after}\n" in rendered(MARKDOWN, [Both(figures)])
+        page = rendered(HTML, [Both(figures)])
         assert f"{html.escape(source + after, quote=False)}</p>" in page.replace("&#39;", "'")
 
 
@@ -455,7 +607,7 @@ def test_other_published_figures_are_shown_but_not_judged(
     name: str, drawn: int, title: str, row: str
 ) -> None:
     figures = Figures(load(name), read_all(RESULTS)[name])
-    page = rendered(MARKDOWN, [figures])
+    page = rendered(MARKDOWN, [Both(figures)])
     assert f"| {title} |" in page
     assert row in page
     assert len(plots(figures)) == drawn
@@ -478,11 +630,11 @@ def test_figures_that_no_run_has_are_no_column_but_named() -> None:
     assert figures.measured == figures.shown[:-1]
     named = "Asked for, not in this result: fio's processor time in the kernel per request."
     for name in (MARKDOWN, "report.html"):
-        page = html.unescape(rendered(name, [figures]))
+        page = html.unescape(rendered(name, [Both(figures)]))
         assert named in page
         assert "fio's processor time" not in page.replace(named, "")
         measured = replace(figures, suite=load("size-change"))
-        assert "Asked for" not in rendered(name, [measured])
+        assert "Asked for" not in rendered(name, [Both(measured)])
 
 
 def bare(drive: DriveRun) -> DriveRun:
@@ -495,7 +647,7 @@ def test_page_says_never_of_a_controller_that_gets_nowhere() -> None:
     assert figures.spread(what, "static-bps") is None  # priced for 1 MiB
     first, *_ = verdicts(figures)
     assert "db: worst time to reprice 0 s against never" in first.ahead
-    lines = rendered(MARKDOWN, [figures]).splitlines()
+    lines = rendered(MARKDOWN, [Both(figures)]).splitlines()
     (row,) = [line for line in lines if line.startswith("| static bps |")]
     assert "| never |" in row
 
@@ -505,14 +657,18 @@ def test_caveat_is_under_the_title_and_marks_the_row() -> None:
     for name in ("booted-sata-writers", "weights"):
         figures = Figures(replace(load(name), caveat="It was broken."), results[name])
         title = figures.suite.title
-        page = rendered(MARKDOWN, [figures])
+        page = rendered(MARKDOWN, [Both(figures)])
         assert f"## {title}\n\n**Caveat:** It was broken.\n\n{figures.suite.question}" in page
-        assert f"{title}](#{anchor(title)}) (with a caveat) |" in page
-        page = rendered("report.html", [figures])
+        assert f"{title}](#{anchor(title)}) * |" in page
+        assert "\n\\* Measured wrongly, as its section says" in page
+        page = rendered("report.html", [Both(figures)])
         assert "Caveat: It was broken." in page
-        assert f"{title}</a> (with a caveat)" in page
+        assert f"{title}</a> *" in page
+        assert "* Measured wrongly, as its section says" in page
         figures = replace(figures, suite=replace(figures.suite, caveat=None))
-        assert "aveat" not in rendered(MARKDOWN, [figures]) + rendered("report.html", [figures])
+        pages = rendered(MARKDOWN, [Both(figures)]) + rendered("report.html", [Both(figures)])
+        assert "aveat" not in pages
+        assert "Measured wrongly" not in pages
 
 
 def test_controller_whose_rule_has_changed_has_a_caveat_and_is_no_best_other() -> None:
@@ -526,22 +682,26 @@ def test_controller_whose_rule_has_changed_has_a_caveat_and_is_no_best_other() -
         figures = Figures(load("backup-window"), changed_result)
         assert figures.others == others
         for page in (MARKDOWN, HTML):
-            assert rendered(page, [figures]).count("changed since the runs here of: BFQ.") == count
+            assert (
+                rendered(page, [Both(figures)]).count("changed since the runs here of: BFQ.")
+                == count
+            )
 
 
 def test_result_with_a_caveat_has_neither_a_best_other_nor_a_verdict() -> None:
     results = read_all(RESULTS)
     says = {
         "booted-hdd-readers": f"iokeel can't run there; see {load('latency-hdd-readers').title}",
-        "weights": "no verdict: the result has a caveat",
+        "weights": "the result has a caveat",
     }
     for name, verdict in says.items():
         suite = replace(load(name), caveat="It was broken.")
-        row = overview(Figures(suite, results[name]))
-        assert row["other"].startswith("-")
-        assert row["verdict"] == verdict
-        assert verdicts(Figures(suite, results[name])) == []
-        assert overview(Figures(replace(suite, caveat=None), results[name]))["other"] != "-"
+        both = Both(Figures(suite, results[name]))
+        row = overview(both)
+        assert (row.other, row.stock.sign, row.patched.sign) == ("", "", "")
+        assert f"\nNo verdict: {verdict}.\n" in rendered(MARKDOWN, [both])
+        assert verdicts(both.real) == []
+        assert overview(Both(Figures(replace(suite, caveat=None), results[name]))).other
 
 
 def test_runs_that_stayed_disturbed_are_told() -> None:
@@ -555,7 +715,9 @@ def test_runs_that_stayed_disturbed_are_told() -> None:
     def pages(runs: dict[str, list[Run]]) -> list[str]:
         changed = msgspec.structs.replace(case, runs=runs)
         figures = Figures(load("weights"), msgspec.structs.replace(result, cases={"": changed}))
-        return [html.unescape(rendered(page, [figures])) for page in (MARKDOWN, "report.html")]
+        return [
+            html.unescape(rendered(page, [Both(figures)])) for page in (MARKDOWN, "report.html")
+        ]
 
     quiet = {**stolen("none", 0.0, 0.01, 0.019), **stolen("iokeel-exact", 0.0, 0.0, 0.0)}
     for page in pages(quiet):
@@ -571,9 +733,10 @@ def test_runs_that_stayed_disturbed_are_told() -> None:
 def test_result_without_cases_has_no_figures() -> None:
     result = msgspec.structs.replace(read_all(RESULTS)["weights"], cases={})
     figures = Figures(load("weights"), result)
-    assert overview(figures)["verdict"] == "iokeel has no figure"
-    assert "## Shares by weight" in rendered(MARKDOWN, [figures])
-    assert "Shares by weight" in rendered("report.html", [figures])
+    assert overview(Both(figures)).patched.sign == ""
+    assert "\nNo verdict: iokeel has no figure.\n" in rendered(MARKDOWN, [Both(figures)])
+    assert "## Shares by weight" in rendered(MARKDOWN, [Both(figures)])
+    assert "Shares by weight" in rendered("report.html", [Both(figures)])
 
 
 def test_last_case_decides_even_if_it_has_no_runs_yet() -> None:
@@ -583,7 +746,10 @@ def test_last_case_decides_even_if_it_has_no_runs_yet() -> None:
     cases = {**result.cases, last: msgspec.structs.replace(result.cases[last], runs={})}
     figures = Figures(load(name), msgspec.structs.replace(result, cases=cases))
     assert verdicts(figures) == []
-    assert overview(figures)["ours"] == "-"
+    assert (overview(Both(figures)).stock.figures, overview(Both(figures)).patched.figures) == (
+        "",
+        "",
+    )
 
 
 def test_verdict_names_the_other_cases_in_which_iokeel_loses() -> None:
@@ -597,11 +763,14 @@ def test_verdict_names_the_other_cases_in_which_iokeel_loses() -> None:
     (one,) = verdicts(figures)
     assert one.behind
     clause = f"In other cases: **loses** {first} ({one.lost}), {more[1]} ({one.lost})"
-    assert overview(figures)["verdict"].endswith(f". {clause}")
-    assert rendered(MARKDOWN, [figures]).count(clause) == 2
+    row = overview(Both(figures)).patched
+    assert (row.sign, row.note) == ("-", " (- in 2 other cases)")
+    assert " | - (- in 2 other cases) |" in rendered(MARKDOWN, [Both(figures)])
+    assert rendered(MARKDOWN, [Both(figures)]).count(clause) == 1
     cases = {**dict.fromkeys(alike, without), last: result.cases[last]}
     figures = Figures(load(name), msgspec.structs.replace(result, cases=cases))
-    assert "In other cases" not in overview(figures)["verdict"]
+    assert overview(Both(figures)).patched.note == ""
+    assert "In other cases" not in rendered(MARKDOWN, [Both(figures)])
 
 
 def test_runs_alone_count_in_all_cases_in_which_they_are_the_same() -> None:
@@ -621,11 +790,11 @@ def test_runs_alone_count_in_all_cases_in_which_they_are_the_same() -> None:
 
 
 def test_html_needs_nothing_from_elsewhere() -> None:
-    figures = [one for one in all_figures(RESULTS) if one.suite.name == "weights"]
+    (figures,) = [one for one in all_figures(RESULTS) if one.suite.name == "weights"]
     unmeasured = Figures(load("boot-storm"), None)
-    page = rendered("report.html", [*figures, unmeasured])
+    page = rendered("report.html", [Both(figures), Both(unmeasured)])
     assert "Shares by weight" in page
-    assert "not measured yet" in page
+    assert "Not measured yet" in page
     assert "data:image/svg+xml;base64," in page
     assert 'src="http' not in page
     assert "<link" not in page

@@ -45,7 +45,8 @@ CONTROLLERS: dict[str, Controller] = {
 }
 #: Those that run unless they are named: paced ones show what limits can do, and control nothing.
 USUAL = tuple(name for name in CONTROLLERS if not name.startswith("paced"))
-OURS = ("iokeel-retune", "iokeel-exact", "iokeel-bfq")
+STOCK_QEMU, PATCHED_QEMU = ("iokeel-retune",), ("iokeel-exact", "iokeel-bfq")
+OURS = (*STOCK_QEMU, *PATCHED_QEMU)
 NONE = "none"
 #: Not a controller: drives that run alone, without any control.
 ALONE = "alone"

@@ -9,27 +9,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup
 
 from benchmarks.bench import programs
-from benchmarks.bench.controllers import ALONE, CONTROLLERS, NONE, OURS, USUAL, title
+from benchmarks.bench.controllers import ALONE, CONTROLLERS, OURS, USUAL, title
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Result, Setup
-from benchmarks.bench.report import beside
+from benchmarks.bench.report.beside import Both
 from benchmarks.bench.report.figures import LEAST_RATIO, Figures, all_figures, shown
+from benchmarks.bench.report.overview import overview, sentence
 from benchmarks.bench.report.plots import Plot, as_bytes, plots
 from benchmarks.bench.report.verdict import verdicts
 from benchmarks.bench.scenario import load
 from benchmarks.bench.shown import Shown
 from benchmarks.bench.virtual import result as virtual_result
-from benchmarks.bench.virtual.result import VirtualResult
 from benchmarks.result_file import BENCHMARKS
 
 DOCS = BENCHMARKS.parent / "docs"
 HTML, MARKDOWN = "report.html", "benchmarks.md"
 _PLOTS = "benchmarks"
-_CAVEAT = "no verdict: the result has a caveat"
-_TOO_FEW = "no verdict: too few repeats, or one without the figure"
+_TOO_FEW = "too few repeats, or one without the figure"
 #: With fewer windows, the worst is nearly their mean.
 _LEAST_WINDOWS = 3
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -41,25 +41,32 @@ def write_report(results: Path, page: Path, docs: Path) -> None:
     results: a folder of results. A scenario without any is listed, and nothing is said of it.
     Raises BenchError if there is none at all.
     """
-    every = all_figures(results)
-    path = results / virtual_result.FILE
-    virtual = virtual_result.read(path) if path.exists() else None
-    if not any(one.result for one in every):
+    every = all_both(results)
+    if not any(one.real.result for one in every):
         raise BenchError(str(results), "no result is in this folder", "run a scenario first")
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(rendered("report.html", every, virtual))
+    page.write_text(rendered(HTML, every))
     (docs / _PLOTS).mkdir(parents=True, exist_ok=True)
     for old in (docs / _PLOTS).glob("*.png"):
         old.unlink()
     for one in every:
-        for file, draw in _plots(one).items():
+        for file, draw in _plots(one.real).items():
             (docs / file).write_bytes(as_bytes(draw(), "png"))
-    (docs / MARKDOWN).write_text(rendered(MARKDOWN, every, virtual))
+    (docs / MARKDOWN).write_text(rendered(MARKDOWN, every))
 
 
-def rendered(template: str, every: Sequence[Figures], virtual: VirtualResult | None = None) -> str:
-    """Return a page, report.html or benchmarks.md. virtual: the figures of virtual time, if any."""
-    measured = [one for one in every if one.result is not None]
+def all_both(results: Path) -> list[Both]:
+    """Return all scenarios with a folder's results."""
+    path = results / virtual_result.FILE
+    virtual = virtual_result.read(path) if path.exists() else None
+    return [Both.of(one, virtual) for one in all_figures(results)]
+
+
+def rendered(template: str, every: Sequence[Both]) -> str:
+    """Return a page, report.html or benchmarks.md."""
+    measured = [one.real for one in every if one.real.result]
+    known = [one for one in every if one.real.result or one.virtual]
+    rows = [overview(one) for one in known if not one.real.suite.pair]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -67,64 +74,20 @@ def rendered(template: str, every: Sequence[Figures], virtual: VirtualResult | N
         lstrip_blocks=True,
         autoescape=jinja2.select_autoescape(["html.jinja"]),
     )
-    environment.filters["strong"] = strong
+    environment.filters |= {"strong": strong, "prose": prose}
     text = environment.get_template(f"{template}.jinja").render(
-        overview=[overview(one) for one in sorted(every, key=lambda one: one.result is None)],
-        sections=[_Section(one, virtual) for one in measured],
-        missing=[one.suite for one in every if one.result is None],
+        sentence=sentence(rows),
+        overview=rows,
+        booted=[(overview(one), load(pair)) for one in known if (pair := one.real.suite.pair)],
+        sections=[_Section(one) for one in known],
+        missing=[(one.real.suite, published(one.real)) for one in every if not one.real.result],
+        anchor=anchor,
         programs=programs.read(),
         least=f"{100 * LEAST_RATIO:g}",
         metrics=_used(measured),
         unmeasured=[_without_runs(name) for name in USUAL if not _has_runs(name, measured)],
     )
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
-
-
-def overview(figures: Figures) -> dict[str, str]:
-    """Return a scenario's row: question, published, none, best other, iokeel, verdict.
-
-    iokeel: all ways to run it if there is no verdict. mark: after its title, if its result has a
-    caveat.
-    """
-    headline = figures.shown[0]
-    found = verdicts(figures)
-    other = figures.best(figures.others)
-    ours = [found[0].ours] if found else figures.ours
-
-    def cell(name: str | None, named: bool) -> str:
-        spread = figures.spread(headline, name) if name else None
-        if spread is None or name is None:
-            return "-"
-        return f"{title(name)}: {spread.range}" if named else spread.range
-
-    if figures.result is None:
-        says = "not measured yet"
-    else:
-        short = [one.short for one in found[1:] if one.behind]
-        says = ". ".join([str(found[0]), *short]) if found else _no_verdict(figures)
-    return {
-        "name": figures.suite.name,
-        "anchor": anchor(figures.suite.title),
-        "title": figures.suite.title,
-        "mark": " (with a caveat)" if figures.result and figures.suite.caveat else "",
-        "question": figures.suite.question,
-        "figure": headline.title,
-        "published": published(figures),
-        "none": cell("none", named=False),
-        "other": cell(other, named=True) + _of(figures),
-        "ours": "; ".join(one for name in ours if (one := cell(name, named=True)) != "-") or "-",
-        "verdict": says,
-    }
-
-
-def _of(figures: Figures) -> str:
-    """Return of how many the best other is, if some weren't measured."""
-    if figures.result is None:
-        return ""
-    left = sum(name != NONE and name not in OURS for name in figures.not_run)
-    count = sum(figures.spread(figures.shown[0], name) is not None for name in figures.others)
-    best = f"best of {count}; " if count else ""
-    return f" ({best}{left} not measured)" if left else ""
 
 
 def _has_runs(controller: str, measured: Sequence[Figures]) -> bool:
@@ -141,19 +104,23 @@ def _no_verdict(figures: Figures) -> str:
     """Return why there is no verdict."""
     if figures.suite.pair:
         return f"iokeel can't run there; see {load(figures.suite.pair).title}"
+    if figures.result is None:
+        return "it has no real runs yet"
     if figures.suite.caveat:
-        return _CAVEAT
+        return "the result has a caveat"
     if not figures.best(figures.ours):
         return "iokeel has no figure"
     return _TOO_FEW if figures.best(figures.others) else "no other has a figure"
 
 
 def _verdicts(figures: Figures) -> list[str]:
-    """Return what to say of each way to run iokeel, the best first; nothing if there is none."""
+    """Return what to say of each way to run iokeel, the best first; or why there is no verdict."""
     found = {one.ours: str(one) for one in verdicts(figures)}
+    if not found:
+        return [f"No verdict: {_no_verdict(figures)}"]
     if len(figures.ours) < 2:
         return [*found.values()]
-    untold = dict.fromkeys(figures.ours, _TOO_FEW) if found else {}
+    untold = dict.fromkeys(figures.ours, f"no verdict: {_TOO_FEW}")
     return [f"{title(name)}: {says}" for name, says in (found | untold | found).items()]
 
 
@@ -161,7 +128,7 @@ def published(figures: Figures) -> str:
     """Return the published figures of the last case, in short."""
     table = figures.suite.published
     if table is None:
-        return "-"
+        return ""
     metric = figures.shown[0].metric
     if table.values:
         return "; ".join(
@@ -183,35 +150,48 @@ def strong(text: str) -> str:
     return re.sub(r"\*\*(.*?)\*\*", r"<strong>\1</strong>", html.escape(text))
 
 
+def prose(text: str) -> Markup:
+    """Return Markdown's paragraphs, emphasis and code as HTML."""
+    text = html.escape(str(text).strip(), quote=False)
+    text = re.sub(r"`(.*?)`", r"<code>\1</code>", re.sub(r"\*(.*?)\*", r"<em>\1</em>", text))
+    return Markup("".join(f"<p>{one}</p>\n" for one in text.split("\n\n")))
+
+
 def _used(measured: list[Figures]) -> list[object]:
     names = {what.metric.name for one in measured for what in one.measured}
     return [metric for metric in METRICS.values() if metric.name in names]
 
 
 class _Section:
-    """A scenario that has a result, as the templates show it."""
+    """A scenario that has figures, as the templates show it."""
 
-    def __init__(self, figures: Figures, virtual: VirtualResult | None) -> None:
-        assert figures.result is not None
-        suite = figures.suite
-        computed = virtual.scenarios.get(suite.name) if virtual else None
-        self.virtual = None if computed is None else beside.table(figures, computed)
+    setup, trial = "", False
+    lacking: Sequence[tuple[str, str]] = ()
+    few_windows: Sequence[str] = ()
+    unmeasured: Sequence[str] = ()
+    disturbed: str | None = None
+
+    def __init__(self, both: Both) -> None:
+        figures, suite = both.real, both.real.suite
+        self.virtual = both.table()
         self.name, self.title, self.question = suite.name, suite.title, suite.question
-        self.caveat = suite.caveat
+        self.caveat = suite.caveat if figures.result else None
         self.outdated = [title(name) for name in figures.outdated]
         self.verdicts = _verdicts(figures)
-        self.setup = _setup(figures.result.setup)
-        self.trial = figures.result.setup.shortened != 1
         self.published = suite.published
         many = len(figures.cases) > 1
         self.header = ["case"] * many + ["controller", *(what.title for what in figures.measured)]
         self.rows = [_Row(name, cells[not many :]) for name, cells in _rows(figures)]
-        self.lacking = {title(name): why for name, why in figures.result.lacking.items()}
-        self.unmeasured = [what.title for what in figures.shown if what not in figures.measured]
         self.not_run = [title(name) for name in figures.not_run]
-        self.few_windows = _few_windows(figures)
-        self.disturbed = _disturbed(figures.result)
+        headlines = [figures.spread(figures.shown[0], name) for name in figures.others]
+        self.others = len([one for one in headlines if one])
         self.plots = _plots(figures)
+        if result := figures.result:
+            self.setup, self.trial = _setup(result.setup), result.setup.shortened != 1
+            self.lacking = [(title(name), why) for name, why in result.lacking.items()]
+            self.unmeasured = [what.title for what in figures.shown if what not in figures.measured]
+            self.few_windows = _few_windows(figures, result.setup)
+            self.disturbed = _disturbed(result)
 
     @property
     def svgs(self) -> list[str]:
@@ -257,10 +237,8 @@ def _cell(figures: Figures, what: Shown, name: str, case: str) -> str:
     return "" if name == ALONE or what.metric.may_lack else what.metric.never
 
 
-def _few_windows(figures: Figures) -> list[str]:
+def _few_windows(figures: Figures, setup: Setup) -> list[str]:
     """Return which figures are the worst of few windows, and of how many."""
-    assert figures.result is not None
-    setup = figures.result.setup
     counts = {what.title: what.metric.windows(setup) for what in figures.measured}
     return [
         f"{title}, {count} of {setup.window_s} s"

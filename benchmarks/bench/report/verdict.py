@@ -43,9 +43,9 @@ class Verdict:
         return ". ".join(parts)
 
     @property
-    def short(self) -> str:
-        """In how many figures it loses."""
-        return f"{title(self.ours)}: **loses** {self.lost}"
+    def sign(self) -> str:
+        """It is behind if any figure is; else ahead if any is; else even."""
+        return "-" if self.behind else "+" if self.ahead else "="
 
     @property
     def lost(self) -> str:
@@ -82,19 +82,18 @@ def _verdicts(figures: Figures, case: str | None) -> list[Verdict]:
     with fewer than LEAST_REPEATS headlines, or a run without it, which may have been the worst. If
     the other is so, there is none.
     """
-    headline = figures.shown[0]
-
-    def repeated(name: str) -> bool:
-        one = figures.spread(headline, name, case)
-        return one is not None and len(one.values) >= LEAST_REPEATS and not one.without
-
     other = figures.best(figures.others, case)
-    if other is None or not repeated(other):
+    names = [*figures.ours, *([other] if other else [])]
+    spreads = {name: figures.spread(figures.shown[0], name, case) for name in names}
+    worth = {
+        name: one.distance
+        for name, one in spreads.items()
+        if one and len(one.values) >= LEAST_REPEATS and not one.without
+    }
+    if other is None or other not in worth:
         return []
-    found = [_compared(figures, case, ours, other) for ours in figures.ours if repeated(ours)]
-    fewest = min((len(one.behind) for one in found), default=0)
-    best = figures.best([one.ours for one in found if len(one.behind) == fewest], case)
-    return sorted(found, key=lambda one: one.ours != best)
+    found = [_compared(figures, case, ours, other) for ours in figures.ours if ours in worth]
+    return sorted(found, key=lambda one: (len(one.behind), worth[one.ours]))
 
 
 def _compared(figures: Figures, case: str | None, ours: str, other: str) -> Verdict:
