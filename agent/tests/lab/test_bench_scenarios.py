@@ -330,6 +330,7 @@ def test_virtual_time_stands_in_for_stock_qemu_without_a_sign(tmp_path: Path) ->
     for page in ("real.html", MARKDOWN):
         assert "123" not in (tmp_path / page).read_text().partition("How to read")[0]
         assert "In virtual time, with" not in (tmp_path / page).read_text()
+    assert (tmp_path / "shift.png").read_bytes().startswith(b"\x89PNG")
     real = {row[0]: row for row in cells((tmp_path / MARKDOWN).read_text())}
     virtual_result.write(tmp_path / virtual_result.FILE, in_virtual_time())
     write_report(tmp_path, tmp_path / "both.html", tmp_path)

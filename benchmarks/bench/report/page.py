@@ -19,7 +19,7 @@ from benchmarks.bench.records import Result, Setup
 from benchmarks.bench.report.beside import Both
 from benchmarks.bench.report.figures import LEAST_RATIO, Figures, all_figures, shown
 from benchmarks.bench.report.overview import overview, sentence
-from benchmarks.bench.report.plots import Plot, as_bytes, plots
+from benchmarks.bench.report.plots import Plot, as_bytes, plots, readme
 from benchmarks.bench.report.verdict import verdicts
 from benchmarks.bench.scenario import load
 from benchmarks.bench.shown import Shown
@@ -36,7 +36,7 @@ _TEMPLATES = Path(__file__).with_name("templates")
 
 
 def write_report(results: Path, page: Path, docs: Path) -> None:
-    """Write the page, benchmarks.md in `docs`, and its plots.
+    """Write the page, benchmarks.md in `docs`, its plots, and the README's.
 
     results: a folder of results. A scenario without any is listed, and nothing is said of it.
     Raises BenchError if there is none at all.
@@ -50,7 +50,7 @@ def write_report(results: Path, page: Path, docs: Path) -> None:
     for old in (docs / _PLOTS).glob("*.png"):
         old.unlink()
     for one in every:
-        for file, draw in _plots(one.real).items():
+        for file, draw in (_plots(one.real) | readme(one.real)).items():
             (docs / file).write_bytes(as_bytes(draw(), "png"))
     (docs / MARKDOWN).write_text(rendered(MARKDOWN, every))
 

@@ -59,6 +59,8 @@ _IN_A_ROW = 4
 _DPI = 80
 #: The rate over what is owed at which a panel ends, so that small errors are seen.
 _HIGHEST = 2.5
+#: The controllers in the README's picture.
+_README = ("static-iops", "static-iops-size", "iokeel-retune", "iokeel-exact")
 _BY_SECOND = ("error_p50", "error_p99", "error_worst", "overspend", "held", "first_10s", "burst")
 
 
@@ -74,6 +76,13 @@ def plots(figures: Figures) -> list[Plot]:
     if not any(figures.spread(figures.shown[0], name) for name in figures.controllers):
         return []
     return [_headline(figures), *_others(figures)]
+
+
+def readme(figures: Figures) -> dict[str, Plot]:
+    """Return what draws the README's picture, by its file in docs, if it is of this scenario."""
+    if figures.suite.name != "shift-8k-64k" or not figures.result:
+        return {}
+    return {"shift.png": partial(_seconds, figures, "db", _README)}
 
 
 def _headline(figures: Figures) -> Plot:
@@ -112,15 +121,18 @@ def as_bytes(figure: Figure, kind: str) -> bytes:
     return out.getvalue()
 
 
-def _seconds(figures: Figures, drive: str) -> Figure:
-    """A panel for each controller: rate over what is owed, all repeats."""
+def _seconds(figures: Figures, drive: str, names: Sequence[str] = ()) -> Figure:
+    """A panel for each controller: rate over what is owed, all repeats.
+
+    names: of some controllers; else of all, and of what is published.
+    """
     assert figures.result is not None
-    published = figures.suite.published
+    published = figures.suite.published if not names else None
     panels: list[tuple[str, str, list[list[float]]]] = []
     for name, rates in (published.seconds if published else {}).items():
         panels.append((f"published: {name}", _PUBLISHED, [rates]))
     case = figures.result.cases[figures.cases[-1]]
-    for name in figures.controllers:
+    for name in [one for one in figures.controllers if not names or one in names]:
         ratios = [_ratios(run, drive, case.plans[drive].owed) for run in case.runs[name]]
         panels.append((title(name), COLOURS[name], [one for one in ratios if one]))
     rows = ceil(len(panels) / _IN_A_ROW)
