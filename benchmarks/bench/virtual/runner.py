@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing import Pool
 
 from benchmarks import result_file
 from benchmarks.bench.controllers import ALONE, NONE
@@ -50,8 +49,8 @@ def measure(
         for name in _names(suite, scenario, controllers)
     ]
     runs: dict[_Job, list[Run]] = {}
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for job, found in zip(jobs, pool.map(_runs, jobs), strict=True):
+    with Pool() as pool:  # whatever ends the block, it ends the workers
+        for job, found in zip(jobs, pool.imap(_runs, jobs), strict=True):
             runs[job] = found
             if len(runs) % 50 == 0:
                 say(f"{len(runs)} of {len(jobs)} done")
