@@ -286,7 +286,10 @@ def main() -> int:
         return 2
     except KeyboardInterrupt:
         same = "The same command goes on"
-        same += ", without --fresh" if getattr(options, "fresh", False) else ""
+        if getattr(options, "virtual", False):
+            same = "The same command begins anew"
+        elif getattr(options, "fresh", False):
+            same += ", without --fresh"
         words = f"interrupted; everything that was started has ended. {same}"
         print(f"iokeel-bench: {words}", file=sys.stderr)
         return 130

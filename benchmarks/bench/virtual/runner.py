@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -49,13 +50,19 @@ def measure(
         for name in _names(suite, scenario, controllers)
     ]
     runs: dict[_Job, list[Run]] = {}
-    with Pool() as pool:  # whatever ends the block, it ends the workers
+    with Pool(initializer=_end_quietly) as pool:  # whatever ends the block ends the workers
         for job, found in zip(jobs, pool.imap(_runs, jobs), strict=True):
             runs[job] = found
             if len(runs) % 50 == 0:
                 say(f"{len(runs)} of {len(jobs)} done")
     figures = {suite.name: _figures(suite, runs) for suite in suites}
     return VirtualResult(model(), seeds, result_file.revision(), figures)
+
+
+def _end_quietly() -> None:
+    """Leave it to the command to say that it was interrupted."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _names(suite: Suite, scenario: Scenario, controllers: Sequence[Virtual]) -> list[str]:
