@@ -29,6 +29,7 @@ from benchmarks.bench.records import (
 )
 from benchmarks.bench.report.beside import Both
 from benchmarks.bench.report.figures import Figures, all_figures
+from benchmarks.bench.report.moving import moving
 from benchmarks.bench.report.overview import overview
 from benchmarks.bench.report.page import (
     DOCS,
@@ -311,6 +312,7 @@ def test_page_begins_with_how_many_signs_of_each_kind_there_are() -> None:
     assert counted[1] < counted[5]  # there are fewer real runs on stock QEMU
 
 
+@pytest.mark.usefixtures("without_caveats")
 def test_row_counts_as_behind_if_any_figure_is() -> None:
     ours = ([2.0, 2.1, 2.2], [70.0, 71.0, 72.0])
     for other, sign in (
@@ -322,6 +324,7 @@ def test_row_counts_as_behind_if_any_figure_is() -> None:
         assert latencies_and_rates(iokeel_exact=ours, bfq=other).sign == sign
 
 
+@pytest.mark.usefixtures("without_caveats")
 def test_virtual_time_stands_in_for_stock_qemu_without_a_sign(tmp_path: Path) -> None:
     for name in ("weights", "shift-8k-64k"):
         file = f"bench-{name}.json"
@@ -430,6 +433,7 @@ def latency_without(controller: str, runs: int, **missing: object) -> Verdict:
     return found
 
 
+@pytest.mark.usefixtures("without_caveats")
 def test_side_with_a_run_without_a_figure_is_behind_there() -> None:
     mean = "db0: latency over alone, mean"
     missing = {"latency_mean_ms": None}
@@ -442,6 +446,7 @@ def test_side_with_a_run_without_a_figure_is_behind_there() -> None:
         assert ("no figure" if runs == 3 else "1 run without") in ahead
 
 
+@pytest.mark.usefixtures("without_caveats")
 def test_p99_of_few_requests_is_no_loss() -> None:
     p99 = "db0: latency over alone, p99"
     assert p99 in str(latency_without("static-iops", 3, requests=50))
@@ -469,6 +474,7 @@ def latencies_and_rates(**measured: tuple[list[float], list[float]]) -> Verdict:
     return found
 
 
+@pytest.mark.usefixtures("without_caveats")
 def test_verdict_names_another_that_is_better_than_iokeel_in_a_figure() -> None:
     ours = ([2.0, 2.1, 2.2], [70.0, 71.0, 72.0])
     best = ([1.0, 1.01, 1.02], [30.0, 31.0, 32.0])
@@ -483,6 +489,7 @@ def test_verdict_names_another_that_is_better_than_iokeel_in_a_figure() -> None:
     assert not latencies_and_rates(iokeel_exact=ours, bfq=best).best
 
 
+@pytest.mark.usefixtures("without_caveats")
 def test_figures_without_a_clear_difference_have_their_values() -> None:
     ours = ([2.0, 2.1, 2.2], [70.0, 71.0, 72.0])
     found = latencies_and_rates(iokeel_exact=ours, bfq=([2.1, 2.1, 2.1], [50.0, 60.0, 69.0]))
@@ -573,6 +580,30 @@ def test_page_says_which_figures_are_of_few_windows() -> None:
             figures = Figures(load(name), read_all(RESULTS)[name])
             text = rendered(page, [Both(figures)])
             assert (text.count(says), text.count("nearly their mean")) == (count, count)
+
+
+def steady(by_second: list[float]) -> Run:
+    """Return a run of a drive that did so much in each second."""
+    return Run({"victim": DriveRun(1.0, 1, by_second=by_second)})
+
+
+@pytest.mark.parametrize(
+    ("controller", "runs", "said"),
+    [
+        ("iokeel-exact", [[100.0] * 14 + [80.0] * 4] * 2, ["iokeel, patched QEMU (-20%)"]),
+        ("iokeel-exact", [[100.0] * 18, [100.0] * 14 + [80.0] * 4], []),
+        ("iokeel-exact", [[10.0] * 5 + [100.0] * 13] * 2, []),
+        ("bfq", [[100.0] * 14 + [80.0] * 4] * 2, []),
+    ],
+)
+def test_page_says_which_controllers_had_not_settled(
+    controller: str, runs: list[list[float]], said: list[str]
+) -> None:
+    """From second 2 on, a quarter is 4 s; BFQ would need one of 10 s, its turn."""
+    suite = load("latency-nvme-writers")
+    setup = Setup(suite.name, "nvme-970-pro", 10, 18, 2)
+    case = Case({"victim": Plan(1.0)}, {controller: [steady(one) for one in runs]})
+    assert moving(Figures(suite, Result(VERSION, setup, {"": case}))) == said
 
 
 def test_what_else_was_published_stands_below_the_table() -> None:
@@ -672,6 +703,7 @@ def test_caveat_is_under_the_title_and_marks_the_row() -> None:
         assert "Measured wrongly" not in pages
 
 
+@pytest.mark.usefixtures("without_caveats")
 def test_controller_whose_rule_has_changed_has_a_caveat_and_is_no_best_other() -> None:
     result = read_all(RESULTS)["backup-window"]
     case = result.cases[""]
@@ -731,6 +763,7 @@ def test_runs_that_stayed_disturbed_are_told() -> None:
         assert "runs (iokeel, patched QEMU)." in page
 
 
+@pytest.mark.usefixtures("without_caveats")
 def test_result_without_cases_has_no_figures() -> None:
     result = msgspec.structs.replace(read_all(RESULTS)["weights"], cases={})
     figures = Figures(load("weights"), result)

@@ -18,6 +18,7 @@ from benchmarks.bench.metrics import METRICS
 from benchmarks.bench.records import Result, Setup
 from benchmarks.bench.report.beside import Both
 from benchmarks.bench.report.figures import LEAST_RATIO, Figures, all_figures, shown
+from benchmarks.bench.report.moving import moving
 from benchmarks.bench.report.overview import overview, sentence
 from benchmarks.bench.report.plots import Plot, as_bytes, plots, readme
 from benchmarks.bench.report.verdict import verdicts
@@ -168,6 +169,7 @@ class _Section:
     setup, trial = "", False
     lacking: Sequence[tuple[str, str]] = ()
     few_windows: Sequence[str] = ()
+    moving: Sequence[str] = ()
     unmeasured: Sequence[str] = ()
     disturbed: str | None = None
 
@@ -191,6 +193,7 @@ class _Section:
             self.lacking = [(title(name), why) for name, why in result.lacking.items()]
             self.unmeasured = [what.title for what in figures.shown if what not in figures.measured]
             self.few_windows = _few_windows(figures, result.setup)
+            self.moving = moving(figures)
             self.disturbed = _disturbed(result)
 
     @property
