@@ -686,7 +686,7 @@ def test_page_says_never_of_a_controller_that_gets_nowhere() -> None:
 
 def test_caveat_is_under_the_title_and_marks_the_row() -> None:
     results = read_all(RESULTS)
-    for name in ("booted-sata-writers", "weights"):
+    for name in ("boot-storm", "weights"):
         figures = Figures(replace(load(name), caveat="It was broken."), results[name])
         title = figures.suite.title
         page = rendered(MARKDOWN, [Both(figures)])
