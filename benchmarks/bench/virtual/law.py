@@ -17,7 +17,7 @@ from iokeel.core.state import State
 from iokeel.core.storage import StoragePolicy
 
 _TICK_NS = NS_PER_S
-#: What an order takes by QMP.
+#: What an order takes by QMP, on average: orders of one tick don't arrive at the same time.
 _ORDER_NS = 10_000_000
 _DISK, _TENANT = "disk", "tenant"
 
@@ -96,4 +96,5 @@ class Law:
             self._stage.set_limits(self._places[order.drive].group, order.limits)
             self._in_force[order.drive] = order.limits
 
-        self._stage.later(self._stage.host.now_ns + _ORDER_NS, arrive)
+        took_ns = round(self._stage.chance.expovariate(1 / _ORDER_NS))
+        self._stage.later(self._stage.host.now_ns + took_ns, arrive)
