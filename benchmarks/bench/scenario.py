@@ -163,7 +163,7 @@ class Suite:
     """A file: a question, its cases, and the published figures beside which ours stand.
 
     pair: the name of the scenario that asks the same of iokeel, if this one can't. caveat: what is
-    wrong with the committed result.
+    wrong with the committed result. settle_s: as in the file.
     """
 
     name: str
@@ -174,6 +174,18 @@ class Suite:
     controllers: tuple[str, ...]
     pair: str | None = None
     caveat: str | None = None
+    settle_s: float = 0.0
+
+    @property
+    def settled(self) -> Suite:
+        """The suite as virtual time runs it: everything has settled when figures begin."""
+        cases = tuple(
+            replace(
+                each, seconds=each.seconds + self.settle_s, begin_s=each.begin_s + self.settle_s
+            )
+            for each in self.cases
+        )
+        return replace(self, cases=cases)
 
 
 def names() -> list[str]:
@@ -211,6 +223,7 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
         tuple(table.controllers),
         table.pair,
         table.caveat,
+        table.settle_s,
     )
 
 
@@ -229,6 +242,7 @@ def _digest(table: ScenarioTable, model: CostModel) -> str:
         caveat=None,
         controllers=[],
         published=None,
+        settle_s=0.0,
     )
     content = msgspec.json.encode(runs, order="deterministic") + str(model).encode()
     return hashlib.sha256(content).hexdigest()[:16]

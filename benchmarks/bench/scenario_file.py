@@ -75,7 +75,8 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     metrics: what the report shows, the headline first: a name of metrics.py, then a drive's name
     if the metric is a drive's. pair: the scenario that asks the same of iokeel, if this one can't.
     controllers: those that make sense here; none: all. caveat: what is wrong with the result.
-    disk: parameters of the disk that differ from the device's own.
+    disk: parameters of the disk that differ from the device's own. settle_s: how much later figures
+    begin in virtual time, where that costs nothing.
     """
 
     title: str
@@ -95,4 +96,5 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     controllers: list[str] = []
     cases: list[CaseTable] = []
     disk: dict[str, str | float] = {}
+    settle_s: float = 0.0
     published: PublishedTable | None = None

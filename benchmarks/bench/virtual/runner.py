@@ -43,6 +43,7 @@ def measure(
     say: Callable[[str], None] = lambda text: None,
 ) -> VirtualResult:
     """Run all cases of scenarios under controllers, and return all figures."""
+    suites = [suite.settled for suite in suites]
     jobs = [
         _Job(suite.name, i, name, seeds)
         for suite in suites
@@ -78,7 +79,7 @@ def _names(suite: Suite, scenario: Scenario, controllers: Sequence[Virtual]) -> 
 
 @cache
 def _suite(name: str) -> Suite:
-    return load(name)
+    return load(name).settled
 
 
 def _runs(job: _Job) -> list[Run]:
