@@ -223,7 +223,7 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
         tuple(table.controllers),
         table.pair,
         table.caveat,
-        table.settle_s,
+        table.settle_s or 0.0,
     )
 
 
@@ -242,7 +242,7 @@ def _digest(table: ScenarioTable, model: CostModel) -> str:
         caveat=None,
         controllers=[],
         published=None,
-        settle_s=0.0,
+        settle_s=None,
     )
     content = msgspec.json.encode(runs, order="deterministic") + str(model).encode()
     return hashlib.sha256(content).hexdigest()[:16]

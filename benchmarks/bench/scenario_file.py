@@ -96,5 +96,5 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     controllers: list[str] = []
     cases: list[CaseTable] = []
     disk: dict[str, str | float] = {}
-    settle_s: float = 0.0
+    settle_s: float | None = None
     published: PublishedTable | None = None

@@ -307,11 +307,9 @@ def test_committed_result_has_all_scenarios_that_virtual_time_can_run() -> None:
 
 def test_judge_finds_a_law_that_is_worse() -> None:
     committed = read(RESULTS / FILE)
-    cases = committed.scenarios["reservation"].cases
-    figures = cases[""]["iokeel-exact"]["attainment victim"].values
-    worse = {"attainment victim": Values([0.9 * value for value in figures])}
-    scenario = msgspec.structs.replace(
-        committed.scenarios["reservation"], cases={"": {"iokeel-exact": worse}}
-    )
-    other = msgspec.structs.replace(committed, scenarios={"reservation": scenario})
+    storm = committed.scenarios["boot-storm"]
+    ends = storm.cases[""]["iokeel-exact"]["all_finished_s"].values
+    later = {"all_finished_s": Values([1.1 * value for value in ends])}
+    scenario = msgspec.structs.replace(storm, cases={"": {"iokeel-exact": later}})
+    other = msgspec.structs.replace(committed, scenarios={"boot-storm": scenario})
     assert [change.worse for change in compare(committed, other).changes] == [True]

@@ -32,10 +32,11 @@ Figures = dict[str, dict[str, Values]]
 
 
 class ScenarioFigures(msgspec.Struct, frozen=True):
-    """A scenario's figures by case. digest: as in records.Setup."""
+    """A scenario's figures by case. digest: as in records.Setup. settle_s: as in its file."""
 
     digest: str
     cases: dict[str, Figures]
+    settle_s: float = 0.0
 
 
 class VirtualResult(msgspec.Struct, frozen=True):
@@ -84,7 +85,7 @@ def compare(before: VirtualResult, after: VirtualResult) -> Comparison:
     pairs, unlike, lost = [], [], []
     for name in sorted(before.scenarios.keys() & after.scenarios.keys() & set(names())):
         old, new = before.scenarios[name], after.scenarios[name]
-        if old.digest != new.digest:
+        if (old.digest, old.settle_s) != (new.digest, new.settle_s):
             unlike.append(f"{name}: it is another scenario now")
             continue
         for case in [case for case in old.cases if case in new.cases]:

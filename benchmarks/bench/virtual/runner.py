@@ -117,4 +117,5 @@ def _figures(suite: Suite, runs: dict[_Job, list[Run]]) -> ScenarioFigures:
             }
             for name, case in cases.items()
         },
+        suite.settle_s,
     )
