@@ -346,7 +346,10 @@ def _model(path: Path, table: ScenarioTable) -> CostModel:
         raise BenchError(f"{path}: device", f"there is no disk {table.device}", mend)
     if table.curve == "published":
         return DEFAULT_MODEL
-    curves = tomllib.loads(COSTS.read_text())[table.device]
+    curves = tomllib.loads(COSTS.read_text()).get(table.device)
+    if curves is None:
+        what, mend = f"{COSTS.name} has no curves of {table.device}", "calibrate it, and add them"
+        raise BenchError(f"{path}: device", what, mend)
     return CostModel(_curve(curves["curve_read"]), _curve(curves["curve_write"]))
 
 

@@ -185,6 +185,16 @@ def test_bad_scenario_is_refused_with_the_place(
     assert "small.toml" in str(raised.value)
 
 
+def test_disk_without_curves_is_refused_with_the_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = tmp_path / "costs.toml"
+    costs.write_text("[hdd-hts72755]\n")
+    monkeypatch.setattr("benchmarks.bench.scenario.COSTS", costs)
+    with pytest.raises(BenchError, match=r"no curves of nvme-970-pro: calibrate it"):
+        load("small", folder=small(tmp_path))
+
+
 def test_unknown_names_get_the_nearest_known_one() -> None:
     with pytest.raises(BenchError, match="did you mean 'weights'"):
         load("weight")
