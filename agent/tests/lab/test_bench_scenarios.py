@@ -191,7 +191,7 @@ def test_disk_without_curves_is_refused_with_the_mend(
     costs = tmp_path / "costs.toml"
     costs.write_text("[hdd-hts72755]\n")
     monkeypatch.setattr("benchmarks.bench.scenario.COSTS", costs)
-    with pytest.raises(BenchError, match=r"no curves of nvme-970-pro: calibrate it"):
+    with pytest.raises(BenchError, match=r"no curves of nvme-970-pro; calibrate it"):
         load("small", folder=small(tmp_path))
 
 
