@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.scenario import Drive, Scenario, load
 from benchmarks.bench.scenario import names as scenario_names
+from benchmarks.bench.virtual.calibrate import FILE as FOUND
+from benchmarks.bench.virtual.calibrate import calibrated, text
 from benchmarks.bench.virtual.controllers import VIRTUAL, chosen
 from benchmarks.bench.virtual.host import BYTE_NS, EXPORT_NS, LATE_NS, Host, Load
 from benchmarks.bench.virtual.one_run import run
@@ -232,6 +235,14 @@ def test_law_holds_a_drive_to_its_limit(controller: str, bs: str) -> None:
 def test_published_rule_holds_a_limit_of_one_size() -> None:
     held = run(_scenario({"limit": 2000}, "16k"), VIRTUAL["average-size"], 1).drives["db"]
     assert held.rate == pytest.approx(2000, rel=0.02)
+
+
+def test_calibrate_finds_what_is_committed() -> None:
+    """The smallest of the disks; the disk's own times say that it serves 1 s / 46.5 us reads."""
+    found = text([("network-ceph-rbd", 4.0, calibrated("network-ceph-rbd", 4.0))])
+    ours = tomllib.loads(found)["network-ceph-rbd"]["4"]
+    assert ours == tomllib.loads(FOUND.read_text())["network-ceph-rbd"]["4"]
+    assert ours["capacity"] == pytest.approx(1e6 / 46.5 / 4, rel=0.01)
 
 
 # Errors
