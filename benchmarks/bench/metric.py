@@ -54,7 +54,9 @@ class Metric:
 
     unit: "%" if it is shown as percents, "x" for a factor, or a unit of its own. may_lack: a run
     without it isn't the worse for it. windows_from_s: when the windows begin that it is the worst
-    of; None: it isn't of windows. never: what it says of a controller none of whose runs has it.
+    of; None: it isn't of windows. of_seconds: it is of single seconds, which say nothing of BFQ if
+    its turns are stretched with the disk. never: what it says of a controller none of whose runs
+    has it.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Metric:
     of_run: OfRun | None = None
     may_lack: bool = False
     windows_from_s: Callable[[Setup], float] | None = None
+    of_seconds: bool = False
     never: str = "no figure"
 
     def distance(self, value: float) -> float:

@@ -394,6 +394,8 @@ METRICS = {
             "%",
             "more",
             _attainment,
+            may_lack=True,
+            of_seconds=True,
         ),
         Metric(
             "missed",
@@ -402,6 +404,8 @@ METRICS = {
             "%",
             "less",
             _missed,
+            may_lack=True,
+            of_seconds=True,
         ),
         Metric(
             "attainment_window",

@@ -616,6 +616,19 @@ def test_page_says_which_controllers_had_not_settled(
     assert moving(Figures(suite, Result(VERSION, setup, {"": case}))) == said
 
 
+def test_single_seconds_say_nothing_of_stretched_bfq() -> None:
+    suite, result = load("reservation"), read_all(RESULTS)["reservation"]
+    seconds, window = Shown.of("attainment victim"), Shown.of("attainment_window victim")
+    figures = Figures(suite, result)
+    assert figures.spread(seconds, "bfq") is None
+    assert figures.spread(seconds, "iokeel-exact") is not None
+    assert figures.spread(window, "bfq") is not None
+    (verdict,) = verdicts(figures)
+    assert not [text for text in verdict.ahead if "second" in text]
+    own = msgspec.structs.replace(result, setup=msgspec.structs.replace(result.setup, slowdown=1))
+    assert Figures(suite, own).spread(seconds, "bfq") is not None
+
+
 def test_what_else_was_published_stands_below_the_table() -> None:
     suite, result = load("first-seconds"), read_all(RESULTS)["first-seconds"]
     assert suite.published is not None

@@ -227,6 +227,8 @@ class Figures:
 
     def _values(self, what: Shown, controller: str, case: str | None) -> tuple[float, ...]:
         assert self.result is not None
+        if what.metric.of_seconds and "bfq" in controller and self.result.setup.slowdown > 1:
+            return ()
         first = self._case(self.cases[0])
         return tuple(what.values(self.result.setup, self._case(case), controller, first))
 
