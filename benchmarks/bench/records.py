@@ -174,7 +174,7 @@ def write(path: Path, result: Result) -> None:
     """Write a result, all of it or nothing, so that an interruption leaves the one before."""
     unfinished = path.with_suffix(".unfinished")
     try:
-        unfinished.write_text(_rounded(result))
+        unfinished.write_text(rounded(result))
         unfinished.replace(path)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
@@ -182,7 +182,7 @@ def write(path: Path, result: Result) -> None:
         raise BenchError(str(path), error.strerror or str(error), mend) from error
 
 
-def _rounded(result: Result) -> str:
+def rounded(result: object) -> str:
     """Return a result as JSON, with lists of numbers in one line."""
     text = json.dumps(kept(result), indent=1) + "\n"
     return _NUMBERS.sub(lambda found: " ".join(found[0].split()), text)

@@ -12,7 +12,7 @@ import msgspec
 from benchmarks import result_file
 from benchmarks.bench.compare import Comparison, Pair, changes
 from benchmarks.bench.errors import BenchError
-from benchmarks.bench.records import kept
+from benchmarks.bench.records import rounded
 from benchmarks.bench.scenario import names
 from benchmarks.bench.shown import Shown
 from testing.lab.disks.disksim import SOURCE
@@ -62,7 +62,7 @@ def model() -> str:
 
 def write(path: Path, result: VirtualResult) -> None:
     """Write a result."""
-    result_file.write(path, kept(result), indent=0)
+    path.write_text(rounded(result))
 
 
 def read(path: Path) -> VirtualResult:
